@@ -1,0 +1,82 @@
+"""Every error that a person or a caller can meet, each with the exit code that it means."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "AccessDeniedError",
+    "ConfigError",
+    "DriverUnavailableError",
+    "ExitCode",
+    "GpuHeldError",
+    "NoSuchGpuError",
+    "SentinelError",
+    "WireError",
+]
+
+
+class ExitCode(IntEnum):
+    """What the exit codes of every command mean."""
+
+    OK = 0
+    FAIL = 1
+    USAGE = 2
+    NOT_RUNNING = 3
+    NO_SUCH_GPU = 4
+    NO_DRIVER = 5
+    UNKILLABLE = 7
+    HELD = 75
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class SentinelError(Exception):
+    """Say what was wrong, where it came from and what to do; the base of all our errors.
+
+    Args:
+        what: One sentence: what is wrong and where it came from.
+        remedy: What to do about it, or an empty string.
+    """
+
+    exit_code: ExitCode = ExitCode.USAGE
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n{self.remedy}" if self.remedy else self.what
+
+
+class ConfigError(SentinelError):
+    """A value that is not allowed, named with its key, its source and what is allowed."""
+
+
+class NoSuchGpuError(SentinelError):
+    """No GPU is visible, or a selector names none that is."""
+
+    exit_code = ExitCode.NO_SUCH_GPU
+
+
+class AccessDeniedError(SentinelError):
+    """This user or this place may not do what was asked."""
+
+    exit_code = ExitCode.NO_SUCH_GPU
+
+
+class DriverUnavailableError(SentinelError):
+    """There is no NVIDIA driver here, or NVML cannot talk to it."""
+
+    exit_code = ExitCode.NO_DRIVER
+
+
+class GpuHeldError(SentinelError):
+    """Another sentinel on this host holds a GPU that was asked for."""
+
+    exit_code = ExitCode.HELD
+
+
+class WireError(SentinelError):
+    """A datagram that is not one of the messages that were expected."""

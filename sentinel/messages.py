@@ -1,0 +1,243 @@
+"""What the processes of sentinel tell each other: readings, a child's messages, its orders.
+
+Times are seconds of the monotonic clock, which all processes of a host share; sizes are bytes.
+A value that could not be read is ``None``, never zero and never an empty tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+__all__ = [
+    "Attaching",
+    "ChildExitCode",
+    "ChildMessage",
+    "Failed",
+    "FailureKind",
+    "Gpu",
+    "GpuProcess",
+    "Inventory",
+    "Lease",
+    "Memory",
+    "MemoryTarget",
+    "ProbeMessage",
+    "ProbeSpec",
+    "ProcessKind",
+    "Progress",
+    "Reading",
+    "Ready",
+    "Stop",
+    "StressorSpec",
+    "Unavailable",
+    "Watch",
+]
+
+
+# --- what a host has -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU. The UUID is its identity; the index is nvidia-smi's and only for people."""
+
+    uuid: str
+    index: int
+    name: str
+    pci_bus_id: str
+    memory_total: int
+
+
+class ProcessKind(StrEnum):
+    """In which of NVML's three lists a process stands."""
+
+    COMPUTE = "compute"
+    MPS = "mps"
+    GRAPHICS = "graphics"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProcess:
+    """One process on a GPU, with what /proc says of it.
+
+    ``started`` is in clock ticks since boot and tells a PID from a later use of the same number;
+    ``session`` is its session's leader, by which what a stressor started is known as ours.
+    All but ``pid`` and ``kind`` are ``None`` where nobody says.
+    """
+
+    pid: int
+    kind: ProcessKind = ProcessKind.COMPUTE
+    memory: int | None = None
+    started: int | None = None
+    session: int | None = None
+    name: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of one GPU as NVML counts it, without what the driver reserves for itself."""
+
+    total: int
+    used: int
+    free: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What NVML said of one GPU, stamped before the first call was made.
+
+    ``processes`` may be older than ``memory``: it was read at ``processes_at``. A reading with a
+    ``fault`` failed three times in a row, or the GPU is lost; it is never grounds to start.
+    """
+
+    uuid: str
+    at: float
+    memory: Memory | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    processes_at: float = 0.0
+    exclusive: bool | None = None
+    mig: bool | None = None
+    fault: str | None = None
+    lost: bool = False
+
+
+# --- messages of the probe -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """The GPUs that the probe found, in NVML's order, before it reads any of them."""
+
+    gpus: tuple[Gpu, ...]
+    driver: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unavailable:
+    """There is no driver to ask; the probe ends after this message."""
+
+    code: str
+    reason: str
+
+
+ProbeMessage = Inventory | Unavailable | Reading
+
+
+# --- messages of a stressor ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attaching:
+    """Everything is imported; the next thing the child does is to create its context."""
+
+    torch: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The child holds its memory and has run every kernel once; from now on it is steady.
+
+    ``refused`` says that the device gave fewer chunks than were asked for.
+    """
+
+    held: int
+    asked: int
+    chunks: int
+    refused: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Work completed since the last such message, which was ``seconds`` ago."""
+
+    seconds: float
+    iterations: int
+    flops: float
+    bytes: float
+    checks: int
+    errors: int
+
+
+class FailureKind(StrEnum):
+    """Why a child gave up."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    WORKLOAD = "workload"
+    UNUSABLE = "unusable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The child's last words. ``UNUSABLE`` is for what no retry can mend."""
+
+    kind: FailureKind
+    reason: str
+
+
+ChildMessage = Attaching | Ready | Progress | Failed
+
+
+# --- what a child is told --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """The supervisor is alive; the child may live for another lease."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """End by yourself, within a quantum of work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What the probe is to read: ``gpus`` at every poll, those of them in ``held`` all the time."""
+
+    gpus: tuple[str, ...]
+    held: tuple[str, ...]
+
+
+class ChildExitCode(IntEnum):
+    """The exit codes of our own children; any other is an accident."""
+
+    DONE = 0
+    LEASE_RAN_OUT = 80
+    ORPHANED = 81
+    FAILED = 82
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSpec:
+    """All that the probe is told at birth. ``simulation`` is the registry's folder, if pretended.
+
+    ``skip`` are the UUIDs that it must not touch: a call hung there, and so would the next.
+    """
+
+    poll: float
+    watch_interval: float
+    skip: tuple[str, ...] = ()
+    simulation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTarget:
+    """How much to hold: a share of what is free, or a size; exactly one of them."""
+
+    share: float | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StressorSpec:
+    """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended."""
+
+    gpu: Gpu
+    memory: MemoryTarget
+    chunk: int
+    workload: str
+    options: Mapping[str, str]
+    lease: float
+    simulation: str | None = None

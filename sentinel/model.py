@@ -1,0 +1,408 @@
+"""The supervisor's frozen vocabulary: what it observed, what it knows, what to do and to say.
+
+Times are seconds of the monotonic clock, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sentinel.messages import (
+    ChildMessage,
+    Failed,
+    Gpu,
+    GpuProcess,
+    Inventory,
+    Progress,
+    Reading,
+    Ready,
+    Unavailable,
+)
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Backoff",
+    "Busy",
+    "Call",
+    "ChildExit",
+    "ChildFacts",
+    "Event",
+    "Fatal",
+    "Handover",
+    "Idle",
+    "Kill",
+    "KillProbe",
+    "Observation",
+    "Occupancy",
+    "OwnChild",
+    "ProbeDown",
+    "ProbeFacts",
+    "ProbeState",
+    "ProbeUp",
+    "Running",
+    "Shutdown",
+    "Sign",
+    "SignKind",
+    "Slot",
+    "Start",
+    "StartProbe",
+    "Starting",
+    "State",
+    "StopCause",
+    "Stopped",
+    "Stopping",
+    "Stressor",
+    "Suspect",
+    "Unknown",
+]
+
+
+# --- what the supervisor observes ------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call into the driver that the probe announced and that has not returned.
+
+    ``uuid`` is ``None`` while the driver is initialised or the GPUs are enumerated.
+    """
+
+    uuid: str | None
+    name: str
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildExit:
+    """The end of a child: its exit code (negative: the signal) and when it was seen."""
+
+    code: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnChild:
+    """A child that we started and have not yet seen end."""
+
+    pid: int
+    started: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildFacts:
+    """What became known of one child since the last tick.
+
+    ``generation`` tells it from an earlier child of the same GPU. ``killed_at`` is when our
+    SIGKILL was sent, ``garbage`` what it sent that was no message.
+    """
+
+    generation: int
+    child: OwnChild | None = None
+    messages: tuple[ChildMessage, ...] = ()
+    killed_at: float | None = None
+    exit: ChildExit | None = None
+    garbage: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeFacts:
+    """What became known of the probe since the last tick, and the calls that it is in."""
+
+    generation: int
+    inventory: Inventory | None = None
+    unavailable: Unavailable | None = None
+    exit: ChildExit | None = None
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """Everything that one tick decides on.
+
+    ``readings`` holds the latest of each GPU, old or new; the facts are only the new ones.
+    ``dice`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
+    that was asked for, ``stalled`` how long the supervisor itself did not run.
+    """
+
+    now: float
+    dice: float = 0.5
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    children: Mapping[str, ChildFacts] = field(default_factory=dict)
+    probe: ProbeFacts | None = None
+    stop: str | None = None
+    stalled: float = 0.0
+
+
+# --- what is known ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """Nobody can say who uses the GPU. Never idle."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """Somebody else uses the GPU, or it may not be shared."""
+
+    reason: str
+    by: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """Nobody but us has used the GPU since then."""
+
+    since: float
+
+
+Occupancy = Unknown | Busy | Idle
+
+
+class SignKind(StrEnum):
+    """Which witness saw the newcomer first."""
+
+    MEMORY = "memory"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """The first evidence of somebody else on a GPU that we hold."""
+
+    kind: SignKind
+    at: float
+    grown: int = 0
+    by: tuple[GpuProcess, ...] = ()
+
+
+class StopCause(StrEnum):
+    """Why a child ends, or ended."""
+
+    YIELD = "yield"
+    UNKNOWN = "unknown"
+    SHUTDOWN = "shutdown"
+    START_TIMEOUT = "start_timeout"
+    HANG = "hang"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """No child, and nothing against one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starting:
+    """A child was spawned and has not said Ready.
+
+    ``baseline`` is the used memory of the idle GPU before the spawn, in bytes.
+    """
+
+    generation: int
+    since: float
+    baseline: int
+    child: OwnChild | None = None
+    attaching: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A child holds its memory and works.
+
+    ``expected`` is the used memory of the GPU with our child on it: the first reading after
+    Ready, and lower when somebody else frees some. ``None`` until that reading.
+    """
+
+    generation: int
+    since: float
+    baseline: int
+    child: OwnChild
+    ready: Ready
+    last_progress: float
+    expected: int | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """A child was told or made to end, or ended, and its memory is not yet known to be back."""
+
+    generation: int
+    since: float
+    cause: StopCause
+    baseline: int
+    child: OwnChild | None
+    kill_at: float
+    sign: Sign | None = None
+    kill_sent: bool = False
+    killed_at: float | None = None
+    exit: ChildExit | None = None
+    failed: Failed | None = None
+    reported: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """A pause after a failure."""
+
+    until: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fatal:
+    """Too many failures, or one that no retry can mend: stays so until restarted by hand."""
+
+    reason: str
+
+
+Stressor = Stopped | Starting | Running | Stopping | Backoff | Fatal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """One yield with its times, in seconds after the first sign.
+
+    ``memory_back`` is ``None`` where the newcomer's own memory could not be told from ours.
+    """
+
+    sign: Sign
+    kill: float
+    exit: float
+    memory_back: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """Everything known of one GPU: separate facts, never one big state.
+
+    ``generation`` counts its children. ``rearm`` is how long it must stay idle before the next
+    start. ``failures`` are the times of the last hour, ``streak`` how many since it last ran well.
+    """
+
+    gpu: Gpu
+    occupancy: Occupancy = field(default_factory=lambda: Unknown(reason="not read yet"))
+    stressor: Stressor = field(default_factory=Stopped)
+    generation: int = 0
+    rearm: float = 0.0
+    failures: tuple[float, ...] = ()
+    streak: int = 0
+    handover: Handover | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeUp:
+    """A probe process runs; ``inventory`` until it has said what GPUs there are."""
+
+    generation: int
+    since: float
+    heard: bool = False
+    killed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeDown:
+    """No probe runs; the next is started then."""
+
+    until: float
+    reason: str
+
+
+ProbeState = ProbeUp | ProbeDown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A GPU on which a call hung: the probe leaves it out until then."""
+
+    until: float
+    strikes: int
+    call: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shutdown:
+    """We are ending: children are asked, killed at ``kill_at`` and given up at ``give_up_at``."""
+
+    reason: str
+    kill_at: float
+    give_up_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The whole of what the supervisor knows. Replaced by every tick, never changed."""
+
+    slots: Mapping[str, Slot]
+    started: float
+    probe: ProbeState
+    probe_generation: int = 0
+    probe_failures: int = 0
+    suspects: Mapping[str, Suspect] = field(default_factory=dict)
+    stalled_at: float | None = None
+    next_status: float = 0.0
+    shutdown: Shutdown | None = None
+    finished: bool = False
+
+
+# --- what to do and what to say --------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """SIGKILL the child's process group."""
+
+    uuid: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """Ask the child to end by itself."""
+
+    uuid: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Spawn a child on this GPU."""
+
+    uuid: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillProbe:
+    """SIGKILL the probe."""
+
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartProbe:
+    """Spawn a probe."""
+
+    generation: int
+
+
+Action = Kill | Ask | Start | KillProbe | StartProbe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened, under a dotted name that is public API.
+
+    ``fields`` hold JSON values only: names, numbers, seconds, bytes.
+    """
+
+    name: str
+    at: float
+    gpu: str | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)

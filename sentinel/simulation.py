@@ -1,0 +1,198 @@
+"""Pretended GPUs: a folder that a probe, stressors and foreign test jobs share.
+
+Each GPU is a folder; each process on it owns one file there that says how much it holds. A dead
+process holds nothing, as on a real card, so nobody has to clean up after a SIGKILL. Only the device
+is pretended: whoever joins is a real process and gets real signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
+from sentinel.procfs import own_stat, read_stat
+
+__all__ = ["DEFAULT_TOTAL", "Membership", "Registry", "default_folder"]
+
+#: Memory of one pretended GPU in bytes.
+DEFAULT_TOTAL = 16 * 2**30
+
+#: How long a context exists before the driver lists its process. On an H200 the PID showed 28 to
+#: 57 ms after the first growth of memory (docs/benchmarks.md tells how that was measured).
+LISTING_DELAY = 0.04
+
+
+def default_folder() -> Path:
+    """Return the registry's folder: ``$SENTINEL_SIM_DIR``, or one per user in the temp folder."""
+    chosen = os.environ.get("SENTINEL_SIM_DIR")
+    return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"sentinel-sim-{os.getuid()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Share:
+    """One process's file: how much it holds, and from when on the driver would list it."""
+
+    process: GpuProcess
+    listed_at: float
+
+
+class Registry:
+    """The pretended GPUs of one folder.
+
+    Args:
+        folder: Where they live; made by :meth:`create`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path, count: int, total: int = DEFAULT_TOTAL) -> Registry:
+        """Make sure that ``folder`` holds at least ``count`` GPUs of ``total`` bytes.
+
+        GPUs that are already there stay as they are, with whoever is on them.
+        """
+        for index in range(count):
+            # The same UUIDs on every run, and unlike each other from the first digits on.
+            gpu = Gpu(
+                uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'sentinel simulated gpu {index}')}",
+                index=index,
+                name="Simulated GPU",
+                pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+                memory_total=total,
+            )
+            place = folder / gpu.uuid
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "node").touch()
+            if not (place / "gpu.json").exists():
+                _write(place / "gpu.json", {"gpu": vars(gpu)})
+        return cls(folder)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return all GPUs in index order; none where the folder is missing."""
+        found = [
+            Gpu(**json.loads(path.read_text())["gpu"]) for path in self.folder.glob("GPU-*/gpu.json")
+        ]
+        return tuple(sorted(found, key=lambda gpu: gpu.index))
+
+    def node(self, gpu: str) -> Path:
+        """Return the pretended device node, which everyone opens who uses the GPU."""
+        return self.folder / gpu / "node"
+
+    def memory(self, gpu: str) -> Memory:
+        """Return the memory of ``gpu`` as held by the processes that are alive."""
+        total = self._gpu(gpu).memory_total
+        used = sum(share.process.memory or 0 for share in self._shares(gpu))
+        return Memory(total=total, used=used, free=total - used)
+
+    def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        """Return the processes that a driver would list by now."""
+        now = time.monotonic()
+        return tuple(share.process for share in self._shares(gpu) if share.listed_at <= now)
+
+    def fault(self, gpu: str) -> str | None:
+        """Return the fault that a test planted on ``gpu``: ``error``, ``lost`` or ``hang``."""
+        try:
+            return (self.folder / gpu / "fault").read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def plant(self, gpu: str, fault: str | None) -> None:
+        """Plant a fault on ``gpu`` for a test, or take it away."""
+        path = self.folder / gpu / "fault"
+        if fault is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_text(fault)
+
+    def attach(self, gpu: str) -> Membership:
+        """Join ``gpu`` as this process, holding nothing yet; opens its node."""
+        with self.node(gpu).open("rb"):
+            return Membership(self, gpu)
+
+    @contextlib.contextmanager
+    def locked(self, gpu: str) -> Iterator[None]:
+        """Keep every other allocation on ``gpu`` waiting."""
+        with (self.folder / gpu / "allocation.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _gpu(self, gpu: str) -> Gpu:
+        return Gpu(**json.loads((self.folder / gpu / "gpu.json").read_text())["gpu"])
+
+    def _shares(self, gpu: str) -> list[_Share]:
+        """Return what each living process holds, and sweep out the files of dead ones."""
+        shares = []
+        with os.scandir(self.folder / gpu) as entries:
+            paths = [entry.path for entry in entries if entry.name.endswith(".share")]
+        for path in paths:
+            try:
+                body = json.loads(Path(path).read_bytes())
+            except (FileNotFoundError, ValueError):
+                continue
+            stat = read_stat(body["pid"])
+            if stat is None or not stat.alive or stat.started != body["started"]:
+                Path(path).unlink(missing_ok=True)
+                continue
+            process = GpuProcess(
+                pid=stat.pid, kind=ProcessKind.COMPUTE, memory=body["memory"], started=stat.started
+            )
+            shares.append(_Share(process=process, listed_at=body["listed_at"]))
+        return shares
+
+
+class Membership:
+    """What this process holds on one pretended GPU. Ends with the process, or by :meth:`close`."""
+
+    def __init__(self, registry: Registry, gpu: str) -> None:
+        stat = own_stat()
+        self._registry = registry
+        self._gpu = gpu
+        self._pid = stat.pid
+        self._started = stat.started
+        self._path = registry.folder / gpu / f"{stat.pid}-{stat.started}.share"
+        self._listed_at = time.monotonic() + LISTING_DELAY
+        self.held = 0
+
+    def allocate(self, size: int) -> bool:
+        """Take ``size`` more bytes; ``False``, with nothing taken, where they are not free."""
+        with self._registry.locked(self._gpu):
+            if size > self._registry.memory(self._gpu).free:
+                return False
+            self.held += size
+            self._save()
+            return True
+
+    def free(self, size: int) -> None:
+        """Give ``size`` bytes back."""
+        self.held -= size
+        self._save()
+
+    def close(self) -> None:
+        """Leave the GPU."""
+        self._path.unlink(missing_ok=True)
+
+    def _save(self) -> None:
+        body = {
+            "pid": self._pid,
+            "started": self._started,
+            "memory": self.held,
+            "listed_at": self._listed_at,
+        }
+        _write(self._path, body)
+
+
+def _write(path: Path, body: object) -> None:
+    """Replace ``path`` at once, so that no reader ever sees half of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(body))
+    draft.replace(path)
