@@ -8,6 +8,7 @@ __all__ = [
     "AccessDeniedError",
     "ConfigError",
     "DriverUnavailableError",
+    "EndedEarlyError",
     "ExitCode",
     "GpuHeldError",
     "NoSuchGpuError",
@@ -80,3 +81,11 @@ class GpuHeldError(SentinelError):
 
 class WireError(SentinelError):
     """A datagram that is not one of the messages that were expected."""
+
+
+class EndedEarlyError(SentinelError):
+    """A signal ended us before we were ready."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"ended by {name} before it was ready; nothing was started")
+        self.exit_code = ExitCode.INTERRUPTED if name == "SIGINT" else ExitCode.TERMINATED

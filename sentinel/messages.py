@@ -164,6 +164,7 @@ class FailureKind(StrEnum):
     """Why a child gave up."""
 
     OUT_OF_MEMORY = "out_of_memory"
+    SPAWN = "spawn"
     WORKLOAD = "workload"
     UNUSABLE = "unusable"
 

@@ -124,7 +124,8 @@ class Observation:
 
     ``readings`` holds the latest of each GPU, old or new; the facts are only the new ones.
     ``dice`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
-    that was asked for, ``stalled`` how long the supervisor itself did not run.
+    that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many seconds
+    longer than it meant to the supervisor did not run.
     """
 
     now: float
@@ -133,6 +134,7 @@ class Observation:
     children: Mapping[str, ChildFacts] = field(default_factory=dict)
     probe: ProbeFacts | None = None
     stop: str | None = None
+    at_once: bool = False
     stalled: float = 0.0
 
 
@@ -189,6 +191,7 @@ class StopCause(StrEnum):
     SHUTDOWN = "shutdown"
     START_TIMEOUT = "start_timeout"
     HANG = "hang"
+    GARBAGE = "garbage"
     EXITED = "exited"
 
 
@@ -222,7 +225,7 @@ class Running:
     generation: int
     since: float
     baseline: int
-    child: OwnChild
+    child: OwnChild | None
     ready: Ready
     last_progress: float
     expected: int | None = None
@@ -231,7 +234,12 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Stopping:
-    """A child was told or made to end, or ended, and its memory is not yet known to be back."""
+    """A child was told or made to end, or ended, and its memory is not yet known to be back.
+
+    It is killed at ``kill_at`` if it has not ended by then. ``ran`` says that it had been RUNNING
+    long enough for its earlier failures to be forgotten; ``reported`` that it survived a SIGKILL
+    and that this was said.
+    """
 
     generation: int
     since: float
@@ -239,6 +247,7 @@ class Stopping:
     baseline: int
     child: OwnChild | None
     kill_at: float
+    ran: bool = False
     sign: Sign | None = None
     kill_sent: bool = False
     killed_at: float | None = None
@@ -298,18 +307,18 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeUp:
-    """A probe process runs; ``inventory`` until it has said what GPUs there are."""
+    """A probe process runs; ``heard`` once it has said what GPUs there are."""
 
     generation: int
     since: float
     heard: bool = False
-    killed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeDown:
-    """No probe runs; the next is started then."""
+    """No probe runs; the next, of the next generation, is started then."""
 
+    generation: int
     until: float
     reason: str
 
@@ -342,7 +351,6 @@ class State:
     slots: Mapping[str, Slot]
     started: float
     probe: ProbeState
-    probe_generation: int = 0
     probe_failures: int = 0
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     stalled_at: float | None = None

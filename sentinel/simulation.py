@@ -80,7 +80,8 @@ class Registry:
     def gpus(self) -> tuple[Gpu, ...]:
         """Return all GPUs in index order; none where the folder is missing."""
         found = [
-            Gpu(**json.loads(path.read_text())["gpu"]) for path in self.folder.glob("GPU-*/gpu.json")
+            Gpu(**json.loads(path.read_text())["gpu"])
+            for path in self.folder.glob("GPU-*/gpu.json")
         ]
         return tuple(sorted(found, key=lambda gpu: gpu.index))
 

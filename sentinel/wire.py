@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable
@@ -22,6 +23,17 @@ __all__ = ["MAX_DATAGRAM", "decode", "encode"]
 
 #: The largest datagram in bytes. Hundreds of processes on one GPU fit; a runaway reason does not.
 MAX_DATAGRAM = 64 * 1024
+
+#: What foreign data can make of the code below.
+_NOT_OURS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    StopIteration,
+)
 
 
 def encode(message: object) -> bytes:
@@ -45,18 +57,21 @@ def decode(data: bytes, kinds: Iterable[type[T]]) -> T:
         WireError: It is not JSON, of another kind, or a field is missing, extra or of a wrong type.
     """
     try:
-        body = json.loads(data, parse_constant=_no_constant)
+        body = json.loads(data, parse_constant=_finite, parse_float=_finite)
         name = body.pop("type")
         kind = next(kind for kind in kinds if kind.__name__ == name)
         return typing.cast("T", _build(kind, body))
-    except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError) as error:
+    except _NOT_OURS as error:
         text = f"not a message of ours: {data[:80]!r} ({type(error).__name__}: {error})"
         raise WireError(text) from error
 
 
-def _no_constant(name: str) -> float:
-    """Refuse NaN and the infinities, which no comparison survives."""
-    raise ValueError(name)
+def _finite(text: str) -> float:
+    """Return the number in ``text``; refuse NaN and the infinities, which survive no comparison."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _build(kind: Any, value: Any) -> Any:
@@ -68,7 +83,7 @@ def _build(kind: Any, value: Any) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
         return tuple(_build(arguments[0], item) for item in value)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = _hints(kind)
         if value.keys() != hints.keys():
             raise TypeError(f"fields {sorted(value)} instead of {sorted(hints)}")

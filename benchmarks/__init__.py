@@ -1,0 +1,1 @@
+"""What sentinel promises about handing GPUs over, measured on real ones; see README.md."""

@@ -1,0 +1,127 @@
+"""What is on this host: real GPUs through NVML, or pretended ones."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sentinel.simulation import Registry
+
+__all__ = ["Card", "Host", "RealHost", "SimulatedHost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One GPU: its identity, its index for people, its size in bytes."""
+
+    uuid: str
+    index: int
+    name: str
+    total: int
+
+
+class Host(Protocol):
+    """The GPUs of a host and what can be read of them."""
+
+    cards: tuple[Card, ...]
+    simulation: str | None
+
+    def used(self, uuid: str) -> int:
+        """Return the bytes in use on a GPU."""
+        ...
+
+    def power(self, uuid: str) -> tuple[float, float] | None:
+        """Return the power draw and the enforced limit in watts, where there is such a thing."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return what a reader of the results must know of the machine."""
+        ...
+
+
+def _describe(cards: tuple[Card, ...]) -> dict[str, object]:
+    return {
+        "gpus": len(cards),
+        "gpu": cards[0].name,
+        "memory_mib": cards[0].total >> 20,
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+class RealHost:
+    """The host as NVML shows it, limited to what CUDA_VISIBLE_DEVICES lists by UUID, if anything.
+
+    Args:
+        only: How many of the GPUs to use, from the first on; 0 takes all.
+    """
+
+    simulation: str | None = None
+
+    def __init__(self, only: int = 0) -> None:
+        import pynvml
+
+        self._nvml: Any = pynvml
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        self._handles: dict[str, Any] = {}
+        cards = []
+        for index in range(min(count, only or count)):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = pynvml.nvmlDeviceGetUUID(handle)
+            self._handles[uuid] = handle
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            name = pynvml.nvmlDeviceGetName(handle)
+            cards.append(Card(uuid=uuid, index=index, name=name, total=memory.total))
+        self.cards = tuple(cards)
+
+    def used(self, uuid: str) -> int:
+        """Return the bytes in use, without what the driver reserves for itself."""
+        nvml = self._nvml
+        info = nvml.nvmlDeviceGetMemoryInfo(self._handles[uuid], version=nvml.nvmlMemory_v2)
+        return int(info.used)
+
+    def power(self, uuid: str) -> tuple[float, float] | None:
+        """Return the power draw and the enforced limit in watts."""
+        handle = self._handles[uuid]
+        draw = self._nvml.nvmlDeviceGetPowerUsage(handle)
+        limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+        return draw / 1000, limit / 1000
+
+    def describe(self) -> dict[str, object]:
+        """Return the machine in a few values."""
+        driver = self._nvml.nvmlSystemGetDriverVersion()
+        return {**_describe(self.cards), "driver": driver, "simulated": False}
+
+
+class SimulatedHost:
+    """Pretended GPUs, to try the benchmark itself without one.
+
+    Args:
+        folder: Where their registry lives.
+        count: How many there are.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.simulation: str | None = str(folder)
+        self._registry = Registry.create(folder, count)
+        self.cards = tuple(
+            Card(uuid=gpu.uuid, index=gpu.index, name=gpu.name, total=gpu.memory_total)
+            for gpu in self._registry.gpus()[:count]
+        )
+
+    def used(self, uuid: str) -> int:
+        """Return the pretended bytes in use."""
+        return self._registry.memory(uuid).used
+
+    def power(self, uuid: str) -> tuple[float, float] | None:  # noqa: ARG002 - the Protocol's
+        """Return nothing: a pretended GPU draws no power."""
+        return None
+
+    def describe(self) -> dict[str, object]:
+        """Return the machine in a few values."""
+        return {**_describe(self.cards), "driver": "none", "simulated": True}

@@ -1,0 +1,186 @@
+"""A foreign job that wants nearly all of a GPU in its first allocation, and says how it fared.
+
+It is started early, loads everything, says ``ready`` and waits for a line on its standard input;
+with that line it becomes somebody who starts to use the GPU. Knows nothing of sentinel. All times
+are seconds of the monotonic clock; the GPU is the one that CUDA_VISIBLE_DEVICES left visible.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.leash import end_with_parent
+
+#: How long, and how often, the free memory is watched after the allocation, in seconds.
+_WATCH = 0.3
+_WATCH_EVERY = 0.02
+
+#: CUDA_ERROR_OUT_OF_MEMORY
+_OUT_OF_MEMORY = 2
+
+Result = dict[str, Any]
+
+
+def say(**fields: object) -> None:
+    """Write one line for the benchmark."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def wait_for_the_word() -> float:
+    """Say that everything is loaded; return when the word came. Ends with whoever would say it."""
+    say(ready=True, pid=os.getpid())
+    if not sys.stdin.readline():
+        os._exit(0)
+    return time.monotonic()
+
+
+def grown(first: int, free: Callable[[], int]) -> int:
+    """Return by how many bytes the free memory grew beyond ``first`` while it was watched."""
+    most = first
+    until = time.monotonic() + _WATCH
+    while time.monotonic() < until:
+        most = max(most, free())
+        time.sleep(_WATCH_EVERY)
+    return most - first
+
+
+class Driver:
+    """CUDA's driver library, loaded but not initialised, which opens no device."""
+
+    def __init__(self) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Return the status of a call."""
+        return int(getattr(self._cuda, name)(*arguments))
+
+    def do(self, name: str, *arguments: Any) -> None:
+        """Make a call that must succeed."""
+        status = self.call(name, *arguments)
+        if status != 0:
+            raise RuntimeError(f"{name} failed with {status}")
+
+    def memory(self) -> tuple[int, int]:
+        """Return free and total bytes, as the context sees them."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.do("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+
+def bare(ask: int, stay: float) -> None:
+    """Be a bare CUDA program: a context, a look at the free memory, one allocation."""
+    driver = Driver()
+    go = wait_for_the_word()
+    driver.do("cuInit", 0)
+    initialised = time.monotonic()
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    driver.do("cuDeviceGet", ctypes.byref(device), 0)
+    driver.do("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+    attached = time.monotonic()
+    free, total = driver.memory()
+    pointer = ctypes.c_uint64()
+    asked = time.monotonic()
+    size = ctypes.c_size_t(ask)
+    status = driver.call("cuMemAlloc_v2", ctypes.byref(pointer), size) if ask else 0
+    done = time.monotonic()
+    if status not in {0, _OUT_OF_MEMORY}:
+        raise RuntimeError(f"cuMemAlloc failed with {status}")
+    result: Result = {
+        "go": go,
+        "got": status == 0,
+        "free": free,
+        "total": total,
+        "init_s": initialised - go,
+        "context_s": attached - initialised,
+        "allocation_s": done - asked,
+        "memory_s": done - go,
+    }
+    if stay:
+        say(**result)
+        time.sleep(stay)
+        return
+    if status == 0 and ask:
+        driver.do("cuMemFree_v2", pointer)
+    say(**result, grown=grown(free, lambda: driver.memory()[0]))
+
+
+def with_torch(ask: int, stay: float) -> None:
+    """Be a torch program: a look at the free memory, then one tensor."""
+    import torch
+
+    cuda: Any = torch.cuda
+    go = wait_for_the_word()
+    free, total = cuda.mem_get_info(0)
+    asked = time.monotonic()
+    try:
+        tensor = torch.empty(ask, dtype=torch.uint8, device="cuda:0")
+        got = True
+    except torch.cuda.OutOfMemoryError:
+        tensor, got = None, False
+    done = time.monotonic()
+    result: Result = {
+        "go": go,
+        "got": got,
+        "free": free,
+        "total": total,
+        "context_s": asked - go,
+        "allocation_s": done - asked,
+        "memory_s": done - go,
+    }
+    if stay:
+        say(**result)
+        time.sleep(stay)
+        return
+    del tensor
+    cuda.empty_cache()
+    say(**result, grown=grown(free, lambda: int(cuda.mem_get_info(0)[0])))
+
+
+def simulated(gpu: str, ask: int, stay: float) -> None:
+    """Be sentinel's own test job on a pretended GPU."""
+    go = wait_for_the_word()
+    command = ["simulate-job", "--gpu", gpu, "--memory", f"{ask or 2**20}B"]
+    command += ["--for", f"{stay or _WATCH}s"]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.leash", sys.executable, "-m", "sentinel", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    lines = [json.loads(line) for line in job.stdout]
+    say(go=go, got=job.wait() == 0, memory_s=time.monotonic() - go, lines=lines)
+
+
+def main() -> None:
+    """Be the newcomer that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=["bare", "torch", "simulated"])
+    parser.add_argument("--ask", type=int, required=True, help="bytes; 0 only looks")
+    parser.add_argument("--stay", type=float, default=0.0, help="keep it for so many seconds")
+    parser.add_argument("--gpu", default="0", help="for a simulated one: which GPU")
+    given = parser.parse_args()
+    end_with_parent(signal.SIGKILL)
+    try:
+        if given.kind == "bare":
+            bare(given.ask, given.stay)
+        elif given.kind == "torch":
+            with_torch(given.ask, given.stay)
+        else:
+            simulated(given.gpu, given.ask, given.stay)
+    except RuntimeError as error:
+        say(go=0.0, got=False, error=str(error))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The independent witness: when did a GPU's used memory first grow?
+
+A process of its own that reads the used memory every millisecond. ``arm`` on its standard input
+takes the present figure as the level; the first reading at least 1 MiB above it is said, stamped
+before it was made. Reading takes a tenth of a core, so it is not run while costs are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.host import RealHost
+from benchmarks.leash import end_with_parent
+from sentinel.simulation import Registry
+
+_GROWTH = 2**20
+_EVERY = 0.001
+
+
+def say(**fields: object) -> None:
+    """Write one line for the benchmark."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Read one GPU for ever."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--simulation")
+    given = parser.parse_args()
+    end_with_parent(signal.SIGKILL)
+    if given.simulation:
+        registry = Registry(Path(given.simulation))
+
+        def used() -> int:
+            return registry.memory(given.gpu).used
+    else:
+        host = RealHost()
+
+        def used() -> int:
+            return host.used(given.gpu)
+
+    say(ready=True, pid=os.getpid())
+    watch(used)
+
+
+def watch(used: object) -> None:
+    """Do as told: ``arm`` begins to look out for growth."""
+    assert callable(used)
+    level: int | None = None
+    before = time.monotonic()
+    while True:
+        if select.select([sys.stdin], [], [], _EVERY)[0]:
+            if not sys.stdin.readline():
+                return
+            level = used()
+            before = time.monotonic()
+            say(armed=level)
+        at = time.monotonic()
+        now = used()
+        if level is not None and now - level >= _GROWTH:
+            # It grew between the end of the reading before and now.
+            say(grown_at=at, not_before=before, took=time.monotonic() - at, by=now - level)
+            level = None
+        before = at
+
+
+if __name__ == "__main__":
+    main()

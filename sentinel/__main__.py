@@ -1,0 +1,14 @@
+"""``python -m sentinel``; light, because multiprocessing imports it again in every child."""
+
+import sys
+
+
+def main() -> int:
+    """Run the command line and return its exit code."""
+    from sentinel.cli.main import run_command_line  # noqa: PLC0415 - children must not import it
+
+    return run_command_line(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

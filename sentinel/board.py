@@ -1,0 +1,92 @@
+"""Where the probe announces a driver call before it makes it, for the supervisor to read.
+
+A call that hangs can say nothing any more, and one message per call would wake the supervisor
+hundreds of times a second. So the announcements lie in memory that both share: to make one costs
+two stores, to read them all costs no system call, and a probe that died leaves its last words.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+
+__all__ = ["MAX_GPUS", "Board"]
+
+#: How many GPUs there is room for, besides the driver as a whole.
+MAX_GPUS = 128
+
+_SLOTS = 1 + MAX_GPUS
+_NAME = 32
+_TIMES = 8 * _SLOTS
+_SIZE = _TIMES + _NAME * _SLOTS
+
+
+class Board:
+    """One slot for the driver as a whole and one for each GPU, each with at most one call.
+
+    Slot 0 is the driver: its start and the enumeration. Slot ``i + 1`` is the ``i``-th GPU of the
+    inventory. Each slot has one writer, any number of readers, and no lock.
+
+    Args:
+        fd: The shared memory; closed with the board.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._memory = mmap.mmap(fd, _SIZE)
+        whole = memoryview(self._memory)
+        self._times = whole[:_TIMES].cast("d")
+        self._names = whole[_TIMES:]
+        whole.release()
+
+    @classmethod
+    def create(cls) -> Board:
+        """Return an empty board, which a child can attach to by its ``fd``."""
+        fd = os.memfd_create("sentinel-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, _SIZE)
+        # Nobody may cut it short: reading beyond the end would kill the supervisor by SIGBUS.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        return cls(fd)
+
+    @classmethod
+    def attach(cls, fd: int) -> Board:
+        """Return the board behind ``fd``, which belongs to it from now on."""
+        return cls(fd)
+
+    def announce(self, slot: int, call: str) -> None:
+        """Say that ``call`` begins now. Its name is cut at 31 characters of ASCII."""
+        name = call.encode("ascii", "replace")[: _NAME - 1]
+        # The time is what makes a slot count, so it goes first and comes back last.
+        self._times[slot] = 0.0
+        self._names[slot * _NAME : slot * _NAME + _NAME] = name.ljust(_NAME, b"\0")
+        self._times[slot] = time.monotonic()
+
+    def finish(self, slot: int) -> None:
+        """Say that the slot's call returned."""
+        self._times[slot] = 0.0
+
+    def outstanding(self) -> tuple[tuple[int, str, float], ...]:
+        """Return ``(slot, call, since)`` for every call that began and has not returned.
+
+        ``since`` is in seconds of the monotonic clock. A slot that changes while it is read, or
+        holds what no writer of ours writes, counts as empty; a call that hangs stands still.
+        """
+        found = []
+        now = time.monotonic()
+        for slot, since in enumerate(self._times.tolist()):
+            if 0.0 < since <= now:  # also drops what is not a number
+                raw = bytes(self._names[slot * _NAME : slot * _NAME + _NAME])
+                call = raw.rstrip(b"\0").decode("ascii", "replace")
+                if call and call.isascii() and call.isprintable() and self._times[slot] == since:
+                    found.append((slot, call, since))
+        return tuple(found)
+
+    def close(self) -> None:
+        """Give the memory back; the board is of no use afterwards."""
+        self._times.release()
+        self._names.release()
+        self._memory.close()
+        os.close(self.fd)

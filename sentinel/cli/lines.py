@@ -1,0 +1,215 @@
+"""What a person reads: one line per change, the list of GPUs, and what would be done and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, TextIO
+
+import click
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from sentinel.journal import Sink
+from sentinel.messages import Gpu
+from sentinel.model import Event
+from sentinel.units import format_duration, format_size
+from sentinel.wiring import Survey
+
+__all__ = ["print_gpus", "print_survey", "text_lines"]
+
+_COLOURS = {
+    "occupied": "green",
+    "yielding": "yellow",
+    "handed over": "green",
+    "busy": "cyan",
+    "unknown": "red",
+    "failed": "red",
+    "fatal": "red",
+    "mismatch": "red",
+    "unkillable": "red",
+}
+
+
+def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink:
+    """Return a sink that writes one readable line per event: time, GPU, what, and the figures."""
+
+    def render(_: WrappedLogger, __: str, event: EventDict) -> str:
+        word, text = describe(event["event"], event["fields"])
+        gpu = gpus.get(event["gpu"])
+        place = f"GPU {gpu.index}" if gpu else "sentinel"
+        padded = f"{word:<12}"
+        if colour and word in _COLOURS:
+            padded = click.style(padded, fg=_COLOURS[word])
+        return f"{datetime.now():%H:%M:%S}  {place:<8}  {padded}{text}".rstrip()
+
+    log = structlog.wrap_logger(
+        structlog.WriteLogger(stream), processors=[render], wrapper_class=structlog.BoundLogger
+    )
+
+    def write(event: Event) -> None:
+        log.info(event.name, gpu=event.gpu, fields=dict(event.fields))
+
+    return write
+
+
+# --- words for each event --------------------------------------------------------------------
+
+
+def describe(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the word and the sentence for an event; an event without words shows its fields."""
+    known = _WORDS.get(name)
+    if known is None:
+        return name, " ".join(f"{key}={value}" for key, value in fields.items())
+    word, say = known
+    return word, say(fields)
+
+
+def _started(f: Mapping[str, Any]) -> str:
+    names = sorted({gpu["name"] for gpu in f["gpus"]})
+    listed = ", ".join(f"{gpu['index']}" for gpu in f["gpus"])
+    kind = "nothing here is a real GPU" if f["simulated"] else f"driver {f['driver']}"
+    return f"{f['version']}: GPU {listed} ({', '.join(names)}), {f['workload']}; {kind}"
+
+
+def _people(by: Sequence[Mapping[str, Any]]) -> str:
+    """Return who is on the GPU: name, PID and user, as far as known."""
+    shown = []
+    for process in by[:3]:
+        user = f", {process['user']}" if process.get("user") else ""
+        shown.append(f"{process.get('name') or 'a process'} (pid {process['pid']}{user})")
+    more = f" and {len(by) - 3} more" if len(by) > 3 else ""  # noqa: PLR2004
+    return ", ".join(shown) + more
+
+
+def _busy(f: Mapping[str, Any]) -> str:
+    return f"{f['reason']}: {_people(f['by'])}" if f["by"] else str(f["reason"])
+
+
+def _idle(f: Mapping[str, Any]) -> str:
+    return f"left alone for {format_duration(f['left_alone_s'])}" if f["left_alone_s"] else ""
+
+
+def _ready(f: Mapping[str, Any]) -> str:
+    refused = f" of the {format_size(f['asked'])} asked for" if f["refused"] else ""
+    held = f"{format_size(f['held'])}{refused} in {f['chunks']} chunks"
+    return f"{held}, ready after {format_duration(f['start_s'])}"
+
+
+def _yielding(f: Mapping[str, Any]) -> str:
+    if f["by"]:
+        return f"to {_people(f['by'])}"
+    return f"to somebody whose memory grew by {format_size(f['grown'])}"
+
+
+def _handed_over(f: Mapping[str, Any]) -> str:
+    back = f["memory_back_s"]
+    memory = "memory taken over" if back is None else f"memory back after {format_duration(back)}"
+    return (
+        f"killed {format_duration(f['kill_s'])} after the first sign of it,"
+        f" gone after {format_duration(f['exit_s'])}, {memory}"
+    )
+
+
+def _status(f: Mapping[str, Any]) -> str:
+    if f["stressor"] != "RUNNING":
+        who = f": {_people(f['by'])}" if f["by"] else ""
+        return f"{f['occupancy'].lower()}, {f['stressor'].lower()}: {f['reason']}{who}"
+    rates = []
+    if f.get("flops_per_s"):
+        rates.append(f"{f['flops_per_s'] / 1e12:.3g} TFLOP/s")
+    if f.get("bytes_per_s"):
+        rates.append(f"{f['bytes_per_s'] / 1e12:.3g} TB/s")
+    checks = f.get("checks")
+    if checks:
+        rates.append(f"{checks} results checked, {f['errors']} wrong")
+    work = ", ".join(rates) or "holds its memory"
+    return f"{work}, for {format_duration(f['running_s'])}"
+
+
+def _failed(f: Mapping[str, Any]) -> str:
+    return f"{f['reason']}; again in {format_duration(f['pause_s'])}"
+
+
+def _unavailable(f: Mapping[str, Any]) -> str:
+    return f"the driver cannot be asked: {f['reason']}"
+
+
+def _probe_hung(f: Mapping[str, Any]) -> str:
+    if "call" not in f:
+        return f"the probe said nothing for {format_duration(f['silent_s'])} and is replaced"
+    left_out = f", left out for {format_duration(f['pause_s'])}" if "pause_s" in f else ""
+    return f"the driver hangs in {f['call']}; the probe is replaced{left_out}"
+
+
+_WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "sentinel.started": ("started", _started),
+    "sentinel.stopping": (
+        "stopping",
+        lambda f: f"{f['reason']}{', at once' if f['at_once'] else ''}",
+    ),
+    "sentinel.stopped": ("stopped", lambda f: f"exit code {f['exit_code']}"),
+    "sentinel.stalled": ("stalled", lambda f: f"did not run for {format_duration(f['s'])}"),
+    "probe.ready": ("probe", lambda f: f"replaced; driver {f['driver']}, {f['gpus']} GPUs"),
+    "probe.exited": ("probe", lambda f: f"ended with code {f['exit_code']} and is replaced"),
+    "probe.hung": ("probe", _probe_hung),
+    "driver.unavailable": ("no driver", _unavailable),
+    "gpu.idle": ("idle", _idle),
+    "gpu.busy": ("busy", _busy),
+    "gpu.unknown": ("unknown", lambda f: str(f["reason"])),
+    "gpu.yielding": ("yielding", _yielding),
+    "gpu.handed_over": ("handed over", _handed_over),
+    "gpu.status": ("status", _status),
+    "stressor.starting": ("starting", lambda f: str(f["workload"])),
+    "stressor.ready": ("occupied", _ready),
+    "stressor.stopped": ("stopped", lambda f: str(f["cause"])),
+    "stressor.failed": ("failed", _failed),
+    "stressor.fatal": ("fatal", lambda f: f"{f['reason']}; not tried again until restarted"),
+    "stressor.mismatch": (
+        "mismatch",
+        lambda f: f"{f['errors']} of {f['checks']} results were WRONG: this GPU cannot be trusted",
+    ),
+    "stressor.unkillable": (
+        "unkillable",
+        lambda f: f"pid {f['pid']} survives SIGKILL for {format_duration(f['since_s'])}",
+    ),
+    "journal.lost": ("lost", lambda f: f"{f['events']} lines that nobody read in time"),
+}
+
+
+# --- one-time looks --------------------------------------------------------------------------
+
+
+def print_gpus(gpus: Sequence[Gpu], *, text: bool) -> None:
+    """Print the GPUs, as a table or as one JSON object."""
+    if not text:
+        click.echo(json.dumps({"schema_version": 1, "gpus": [asdict(gpu) for gpu in gpus]}))
+        return
+    for gpu in gpus:
+        size = format_size(gpu.memory_total)
+        click.echo(f"{gpu.index:>3}  {gpu.uuid}  {gpu.pci_bus_id}  {size:>9}  {gpu.name}")
+
+
+def print_survey(survey: Sequence[Survey], *, text: bool) -> None:
+    """Print what is on each GPU and what would be done, as lines or as one JSON object."""
+    if not text:
+        rows = [
+            {**asdict(row), "verdict": row.verdict.allowed, "reason": row.verdict.reason}
+            for row in survey
+        ]
+        click.echo(json.dumps({"schema_version": 1, "gpus": rows}))
+        return
+    for row in survey:
+        would = "would be occupied" if row.verdict.allowed else "would be left alone"
+        click.echo(f"GPU {row.gpu.index}  {row.gpu.name}  {row.gpu.uuid}")
+        click.echo(f"  {row.occupancy.lower()}: {would} ({row.verdict.reason})")
+        if row.reading is None or row.reading.memory is None:
+            continue
+        memory = row.reading.memory
+        click.echo(f"  {format_size(memory.used)} of {format_size(memory.total)} in use")
+        for process in row.reading.processes or ():
+            held = format_size(process.memory) if process.memory is not None else "memory unknown"
+            people = _people([asdict(process)])
+            click.echo(f"    {process.kind.value}: {people}, {held}")

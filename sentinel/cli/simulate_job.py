@@ -1,0 +1,77 @@
+"""``sentinel simulate-job``: a foreign job on a simulated GPU, as greedy as a real one.
+
+It behaves as a CUDA program was measured to: it opens the device, its context grows for a tenth of
+a second, and then it asks for everything in one allocation.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import click
+
+from sentinel import simulation
+from sentinel.config import Given, parse_given
+from sentinel.errors import ExitCode, NoSuchGpuError
+from sentinel.messages import Gpu, MemoryTarget
+from sentinel.units import format_duration, format_size, parse_duration, parse_memory
+from sentinel.visible import select_gpus
+
+__all__ = ["command"]
+
+#: Growth of a context in bytes and the seconds until the next step, as seen on an H200: 13 to
+#: 19 MiB 100 ms before the big allocation, 40 at -12, 112 at -5, 526 at its end.
+CONTEXT_STEPS = ((13 * 2**20, 0.09), (27 * 2**20, 0.01), (486 * 2**20, 0.005))
+
+
+@click.command("simulate-job")
+@click.option("--gpu", default="0", show_default=True, help="Which: index, UUID or PCI id.")
+@click.option(
+    "--memory", default="90%", show_default=True, help="Share of the whole GPU, or a size."
+)
+@click.option("--for", "seconds", default="10s", show_default=True, help="How long to stay.")
+def command(gpu: str, memory: str, seconds: str) -> int:
+    """Be a foreign job on a simulated GPU; exit code 1 if it was refused its memory."""
+    target = parse_given(parse_memory, Given(text=memory, source="--memory"))
+    stay = parse_given(parse_duration, Given(text=seconds, source="--for"))
+    registry = simulation.Registry(simulation.default_folder())
+    if not registry.gpus():
+        raise NoSuchGpuError(
+            f"there is no simulated GPU in {registry.folder}",
+            "Start one first: python -m sentinel --simulate 2",
+        )
+    (chosen, *_) = select_gpus((gpu,), registry.gpus())
+    return int(_job(registry, chosen, target, stay))
+
+
+def _job(registry: simulation.Registry, gpu: Gpu, target: MemoryTarget, stay: float) -> ExitCode:
+    """Take the memory and hold it; say how it went."""
+    began = time.monotonic()
+    membership = registry.attach(gpu.uuid)
+    for size, pause in CONTEXT_STEPS:
+        if not membership.allocate(size):
+            _say("refused", gpu, size=size, after_s=time.monotonic() - began)
+            return ExitCode.FAIL
+        time.sleep(pause)
+    size = target.size or int((target.share or 0) * gpu.memory_total) - membership.held
+    if not membership.allocate(size):
+        _say("refused", gpu, size=size, after_s=time.monotonic() - began)
+        return ExitCode.FAIL
+    _say("got", gpu, size=size, after_s=time.monotonic() - began)
+    time.sleep(stay)
+    membership.close()
+    _say("left", gpu, size=size, after_s=time.monotonic() - began)
+    return ExitCode.OK
+
+
+def _say(what: str, gpu: Gpu, *, size: int, after_s: float) -> None:
+    """Say what happened: a line on a terminal, else a JSON line."""
+    if not sys.stdout.isatty():
+        fields = {"event": f"job.{what}", "gpu": gpu.uuid, "size": size, "after_s": after_s}
+        print(json.dumps({**fields, "at": time.monotonic()}), flush=True)
+        return
+    words = {"got": "got its", "refused": "was REFUSED its", "left": "leaves and gives back its"}
+    text = f"foreign job on GPU {gpu.index} {words[what]} {format_size(size)}"
+    print(f"{time.strftime('%H:%M:%S')}  {text} after {format_duration(after_s)}", flush=True)

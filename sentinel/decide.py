@@ -1,0 +1,298 @@
+"""The decision of one tick: folds the probe, the policy and the lifecycle over all GPUs. Pure.
+
+``decide(state, observation, config)`` is all that the supervisor thinks. Two values to paste into a
+test are a bug report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sentinel import lifecycle, policy, probing
+from sentinel.config import Config
+from sentinel.events import slot_event, who
+from sentinel.messages import Gpu, Reading, Watch
+from sentinel.model import (
+    Action,
+    Ask,
+    Busy,
+    Event,
+    Kill,
+    KillProbe,
+    Observation,
+    ProbeDown,
+    ProbeState,
+    ProbeUp,
+    Running,
+    Shutdown,
+    Slot,
+    Start,
+    Starting,
+    StartProbe,
+    State,
+    Stopping,
+    Unknown,
+)
+from sentinel.settling import Step
+
+__all__ = ["Decision", "decide", "first_state", "unkillable", "watch"]
+
+#: After the kill at the end of a shutdown's grace, how long exits are waited for, in seconds.
+GIVE_UP_AFTER = 10.0
+#: The supervisor did not run for so long: children's leases may have run out by our own fault.
+STALL = 1.0
+#: How long after a stall its consequences may still come in, in seconds.
+STALL_ECHO = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What a tick led to: kills come first among the actions, and at most one Start, last.
+
+    ``wake_at`` is when the next tick is due even if nothing happens.
+    """
+
+    state: State
+    actions: tuple[Action, ...]
+    events: tuple[Event, ...]
+    wake_at: float
+
+
+def first_state(
+    gpus: tuple[Gpu, ...], now: float, config: Config, probe: ProbeState | None = None
+) -> State:
+    """Return the state before the first tick: nothing is known of any GPU.
+
+    Args:
+        gpus: The GPUs to care for.
+        now: The time.
+        config: For the first status report.
+        probe: The probe that found the GPUs, where it goes on; without it, one is due.
+    """
+    return State(
+        slots={gpu.uuid: Slot(gpu=gpu) for gpu in gpus},
+        started=now,
+        probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
+        next_status=now + config.status_every,
+    )
+
+
+def watch(state: State, now: float) -> Watch:
+    """Return what the probe is to read: held is every GPU on which something of ours may live."""
+    readable = [uuid for uuid in state.slots if not probing.suspected(state, uuid, now)]
+    held = [
+        uuid
+        for uuid in readable
+        if isinstance(state.slots[uuid].stressor, Starting | Running | Stopping)
+    ]
+    return Watch(gpus=tuple(readable), held=tuple(held))
+
+
+def unkillable(state: State) -> tuple[Slot, ...]:
+    """Return the GPUs whose child was killed and did not end."""
+    return tuple(
+        slot
+        for slot in state.slots.values()
+        if isinstance(slot.stressor, Stopping) and slot.stressor.exit is None
+    )
+
+
+def decide(state: State, seen: Observation, config: Config) -> Decision:
+    """Return what to do and say now, and what is known after it."""
+    events: list[Event] = []
+    if seen.stalled > STALL:
+        state = replace(state, stalled_at=seen.now)
+        events.append(Event(name="sentinel.stalled", at=seen.now, fields={"s": seen.stalled}))
+    state, asked = _shutdown(state, seen, config)
+    events += asked
+    probe = probing.step(state, seen, config)
+    state, actions = probe.state, list(probe.actions)
+    events += probe.events
+    slots: dict[str, Slot] = {}
+    for uuid, slot in state.slots.items():
+        step = _turn(state, slot, seen, config)
+        slots[uuid] = step.slot
+        actions += step.actions
+        events += step.events
+    state = replace(state, slots=slots)
+    state, starts, started = _start_one(state, seen, config)
+    actions += starts
+    events += started
+    state, said = _status(state, seen, config)
+    events += said
+    state = replace(state, finished=_finished(state, seen.now))
+    return Decision(
+        state=state,
+        actions=tuple(sorted(actions, key=_urgency)),
+        events=tuple(events),
+        wake_at=_wake_at(state, seen, config),
+    )
+
+
+def _urgency(action: Action) -> int:
+    """Return the rank of an action: kills first, spawns last."""
+    match action:
+        case Kill():
+            return 0
+        case KillProbe():
+            return 1
+        case Ask():
+            return 2
+        case StartProbe():
+            return 3
+        case Start():
+            return 4
+
+
+def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
+    """Fold in what happened on one GPU, then take at most one step there."""
+    reading = seen.readings.get(slot.gpu.uuid)
+    facts = seen.children.get(slot.gpu.uuid)
+    folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
+    slot, judged = _judge(state, folded.slot, reading, seen, config)
+    if state.shutdown is not None:
+        slot = lifecycle.hurry(slot, state.shutdown.kill_at)
+    step = lifecycle.step(slot, reading, seen.now, config, stalled=_stalled(state, seen.now))
+    slot, actions = step.slot, step.actions
+    if any(event.name == "gpu.yielding" for event in step.events):
+        slot = replace(slot, rearm=_rearm(seen, config))
+    if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
+        asked = lifecycle.stop(slot, seen.now, state.shutdown.kill_at)
+        slot, actions = asked.slot, (*actions, *asked.actions)
+    return Step(slot=slot, actions=actions, events=(*folded.events, *judged, *step.events))
+
+
+def _judge(
+    state: State, slot: Slot, reading: Reading | None, seen: Observation, config: Config
+) -> tuple[Slot, list[Event]]:
+    """Judge the occupancy anew, and say so when it is another."""
+    child = lifecycle.child_of(slot)
+    now = policy.occupancy(slot, reading, seen.now, config, child=child)
+    if probing.suspected(state, slot.gpu.uuid, seen.now):
+        call = state.suspects[slot.gpu.uuid].call
+        now = Unknown(reason=f"the driver hung in {call}; left out for a while")
+    before = slot.occupancy
+    if now == before:
+        return slot, []
+    slot = replace(slot, occupancy=now)
+    match before, now:
+        case Busy(), Busy(by=by) if [p.pid for p in before.by] == [p.pid for p in by]:
+            return slot, []
+        case _, Busy(reason=reason):
+            slot = replace(slot, rearm=_rearm(seen, config))
+            return slot, [slot_event("gpu.busy", slot, seen.now, reason=reason, by=who(slot))]
+        case Unknown(), Unknown():
+            return slot, []
+        case _, Unknown(reason=reason):
+            return slot, [slot_event("gpu.unknown", slot, seen.now, reason=reason)]
+        case _:
+            return slot, [slot_event("gpu.idle", slot, seen.now, left_alone_s=slot.rearm)]
+
+
+def _rearm(seen: Observation, config: Config) -> float:
+    """Return 50 to 150 % of ``rearm``, so that two sentinels which cannot see each other settle."""
+    return config.rearm * (0.5 + seen.dice)
+
+
+def _stalled(state: State, now: float) -> bool:
+    return state.stalled_at is not None and now - state.stalled_at < STALL_ECHO
+
+
+def _startable(state: State, seen: Observation) -> list[str]:
+    """Return the GPUs on which a stressor may be started now."""
+    if state.shutdown is not None or not (isinstance(state.probe, ProbeUp) and state.probe.heard):
+        return []
+    return [
+        uuid
+        for uuid, slot in state.slots.items()
+        if policy.may_start(slot, seen.readings.get(uuid), seen.now).allowed
+    ]
+
+
+def _start_one(
+    state: State, seen: Observation, config: Config
+) -> tuple[State, list[Action], list[Event]]:
+    """Start a stressor on the first GPU that allows it: at most one a tick."""
+    startable = _startable(state, seen)
+    if not startable:
+        return state, [], []
+    uuid = startable[0]
+    slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
+    state = replace(state, slots={**state.slots, uuid: slot})
+    event = slot_event("stressor.starting", slot, seen.now, workload=config.workload)
+    return state, [Start(uuid=uuid, generation=slot.generation)], [event]
+
+
+def _shutdown(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
+    """Begin to end, or end at once, when somebody or the clock says so."""
+    reason = seen.stop
+    if reason is None and config.run_for is not None and state.shutdown is None:
+        over = seen.now - state.started >= config.run_for
+        reason = "its time is over" if over else None
+    if reason is None or (state.shutdown is not None and not seen.at_once):
+        return state, []
+    kill_at = seen.now if seen.at_once else seen.now + config.grace
+    wait = 1.0 if seen.at_once else GIVE_UP_AFTER
+    shutdown = Shutdown(reason=reason, kill_at=kill_at, give_up_at=kill_at + wait)
+    event = Event(
+        name="sentinel.stopping", at=seen.now, fields={"reason": reason, "at_once": seen.at_once}
+    )
+    return replace(state, shutdown=shutdown), [event]
+
+
+def _finished(state: State, now: float) -> bool:
+    """Return whether a shutdown is over: no child lives, or those that do will not die."""
+    if state.shutdown is None:
+        return False
+    living = any(isinstance(slot.stressor, Starting | Running) for slot in state.slots.values())
+    return not living and (not unkillable(state) or now >= state.shutdown.give_up_at)
+
+
+def _status(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
+    """Say each GPU's state and rate now and then."""
+    if seen.now < state.next_status:
+        return state, []
+    events = [
+        _status_of(slot, seen.readings.get(uuid), seen.now) for uuid, slot in state.slots.items()
+    ]
+    return replace(state, next_status=seen.now + config.status_every), events
+
+
+def _status_of(slot: Slot, reading: Reading | None, now: float) -> Event:
+    fields: dict[str, object] = {
+        "occupancy": type(slot.occupancy).__name__.upper(),
+        "stressor": type(slot.stressor).__name__.upper(),
+        "reason": policy.may_start(slot, reading, now).reason,
+        "by": who(slot),
+        "memory_used": reading.memory.used if reading and reading.memory else None,
+    }
+    if isinstance(slot.stressor, Running):
+        fields["reason"] = "running"
+        fields["running_s"] = now - slot.stressor.since
+        progress = slot.stressor.progress
+        if progress is not None and progress.seconds > 0:
+            fields["iterations_per_s"] = progress.iterations / progress.seconds
+            fields["flops_per_s"] = progress.flops / progress.seconds
+            fields["bytes_per_s"] = progress.bytes / progress.seconds
+            fields["checks"] = progress.checks
+            fields["errors"] = progress.errors
+    return slot_event("gpu.status", slot, now, **fields)
+
+
+def _wake_at(state: State, seen: Observation, config: Config) -> float:
+    """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
+    times = [state.next_status, probing.deadline(state, seen.readings, config)]
+    if config.run_for is not None:
+        times.append(state.started + config.run_for)
+    if state.shutdown is not None:
+        times += [state.shutdown.kill_at, state.shutdown.give_up_at]
+    for uuid, slot in state.slots.items():
+        due = lifecycle.deadline(slot, config)
+        if due is not None:
+            times.append(due)
+        reading = seen.readings.get(uuid)
+        if reading is not None and not isinstance(slot.occupancy, Unknown):
+            times.append(min(reading.at, reading.processes_at) + config.stale_after)
+    if _startable(state, seen):
+        times.append(seen.now)
+    return min(time for time in times if time >= seen.now)

@@ -1,0 +1,89 @@
+"""A driver for pretended GPUs, with faults that tests plant on them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentinel.gpu.driver import DriverGoneError, GpuLostError, ReadError
+from sentinel.messages import Gpu, GpuProcess, Memory
+from sentinel.simulation import Registry
+
+__all__ = ["SimulatedDriver"]
+
+
+class SimulatedDriver:
+    """What a driver would say of the GPUs of one registry.
+
+    Args:
+        registry: The pretended GPUs. A fault planted there is ``error`` (calls fail), ``lost``
+            (the GPU fell off the bus), ``hang`` (the next reading of its memory never returns) or
+            ``crash`` (that reading aborts the process).
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def open(self) -> None:
+        """Look whether the registry is there."""
+        if not self._registry.folder.is_dir():
+            reason = f"there are no simulated GPUs in {self._registry.folder}"
+            raise DriverGoneError("no_registry", reason)
+
+    def version(self) -> str:
+        """Return a version that nobody takes for a real one."""
+        return "simulated"
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the pretended GPUs."""
+        with _translated():
+            return self._registry.gpus()
+
+    def memory(self, uuid: str) -> Memory:
+        """Return what the living processes hold, unless a fault is planted."""
+        with _translated():
+            self._stumble(uuid)
+            return self._registry.memory(uuid)
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Return who is on the GPU, by PID."""
+        with _translated():
+            return tuple(sorted(self._registry.processes(uuid), key=lambda process: process.pid))
+
+    def exclusive(self, uuid: str) -> bool:
+        """Return ``False``: pretended GPUs are always shared."""
+        del uuid
+        return False
+
+    def mig(self, uuid: str) -> bool:
+        """Return ``False``: pretended GPUs are never divided."""
+        del uuid
+        return False
+
+    def node(self, uuid: str) -> Path | None:
+        """Return the pretended device node."""
+        return self._registry.node(uuid)
+
+    def _stumble(self, uuid: str) -> None:
+        """Do what the planted fault says."""
+        match self._registry.fault(uuid):
+            case "error":
+                raise ReadError("unknown", "a simulated error")
+            case "lost":
+                raise GpuLostError("gpu_is_lost", "the simulated GPU fell off the bus")
+            case "hang":
+                threading.Event().wait()
+            case "crash":
+                os.abort()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turn what a half-removed registry raises into a driver's error."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise ReadError("no_registry", f"the simulated GPUs cannot be read: {error}") from error

@@ -1,0 +1,162 @@
+"""May this GPU be occupied now, and has somebody come to one that we hold? Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sentinel.config import Config
+from sentinel.messages import GpuProcess, ProcessKind, Reading
+from sentinel.model import (
+    Busy,
+    Idle,
+    Occupancy,
+    OwnChild,
+    Running,
+    Sign,
+    SignKind,
+    Slot,
+    Starting,
+    Stopped,
+    Stopping,
+    Unknown,
+)
+
+__all__ = ["Verdict", "foreign_processes", "is_ours", "may_start", "newcomer", "occupancy"]
+
+#: Graphics processes below this many bytes together share a GPU with us: an X server that only
+#: shows a login screen holds a few MiB on every GPU.
+GRAPHICS_ALLOWANCE = 100 * 2**20
+
+#: Used memory in bytes that no listed process accounts for, above which a GPU is not idle. Idle
+#: cards show 0 (H200) to a few hundred MiB (no persistence, display driver).
+UNEXPLAINED_ALLOWANCE = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a stressor may be started, and the rule that decided."""
+
+    allowed: bool
+    reason: str
+
+
+def is_ours(process: GpuProcess, child: OwnChild | None) -> bool:
+    """Return whether ``process`` is our child, or was started by it within its session."""
+    if child is None:
+        return False
+    if process.pid == child.pid:
+        return process.started is None or process.started == child.started
+    return process.session == child.pid
+
+
+def foreign_processes(
+    processes: tuple[GpuProcess, ...], child: OwnChild | None
+) -> tuple[GpuProcess, ...]:
+    """Return the processes that make a GPU busy: all that are not ours, but light graphics."""
+    others = tuple(process for process in processes if not is_ours(process, child))
+    graphics = [process for process in others if process.kind is ProcessKind.GRAPHICS]
+    if sum(process.memory or 0 for process in graphics) > GRAPHICS_ALLOWANCE:
+        return others
+    return tuple(process for process in others if process.kind is not ProcessKind.GRAPHICS)
+
+
+def occupancy(
+    slot: Slot, reading: Reading | None, now: float, config: Config, *, child: OwnChild | None
+) -> Occupancy:
+    """Return who uses the GPU, as far as the latest reading tells.
+
+    Args:
+        slot: What was known before; an unbroken idleness keeps its beginning.
+        reading: The latest reading, or ``None`` before the first.
+        now: The time of this tick.
+        config: For ``stale_after``.
+        child: Our child on this GPU, dead or alive, or ``None``.
+    """
+    unknown = _why_unknown(reading, now, config)
+    if unknown is not None or reading is None or reading.processes is None:
+        return Unknown(reason=unknown or "its processes could not be read")
+    if reading.exclusive:
+        return Busy(reason="its compute mode is exclusive: a newcomer could not even start")
+    if reading.mig:
+        return Busy(reason="MIG is enabled")
+    others = foreign_processes(reading.processes, child)
+    if others:
+        return Busy(reason="in use by others", by=others)
+    if child is None and reading.memory is not None:
+        named = sum(process.memory or 0 for process in reading.processes)
+        if reading.memory.used - named > UNEXPLAINED_ALLOWANCE:
+            return Busy(reason="memory is in use that no listed process accounts for")
+    if isinstance(slot.occupancy, Idle):
+        return slot.occupancy
+    return Idle(since=reading.at)
+
+
+def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | None:
+    """Return why a reading tells nothing, or ``None`` when it can be believed."""
+    if reading is None:
+        return "not read yet"
+    if reading.fault is not None:
+        return reading.fault
+    if reading.memory is None or reading.processes is None:
+        return "its memory or its processes could not be read"
+    age = now - min(reading.at, reading.processes_at)
+    if age > config.stale_after:
+        return f"not read for {age:.1f} s"
+    return None
+
+
+def newcomer(slot: Slot, reading: Reading | None) -> Sign | None:
+    """Return the first evidence of somebody else on a GPU on which our child lives.
+
+    Two witnesses: the process list, and memory that grew although our child is steady. Memory tells
+    from RUNNING on, and before that while the child has not begun to create its context.
+    """
+    if reading is None or reading.fault is not None or reading.memory is None:
+        return None
+    grown = reading.memory.used - _expected_memory(slot, reading.memory.used)
+    by: tuple[GpuProcess, ...] = ()
+    if isinstance(slot.occupancy, Busy):
+        by = slot.occupancy.by
+    if grown > 0:
+        return Sign(kind=SignKind.MEMORY, at=reading.at, grown=grown, by=by)
+    if isinstance(slot.occupancy, Busy):
+        return Sign(kind=SignKind.PROCESS, at=reading.processes_at, by=by)
+    return None
+
+
+#: Growth up to this many bytes is nobody: the driver's figure is steady to the byte while other
+#: NVML clients come and go, and a newcomer's first growth is larger (docs/benchmarks.md).
+SLACK = 2**20
+
+
+def _expected_memory(slot: Slot, used: int) -> int:
+    """Return the used memory up to which nobody else is there, in bytes, the slack included."""
+    match slot.stressor:
+        case Starting(attaching=False, baseline=baseline):
+            return baseline + SLACK
+        case Running(expected=int(expected)):
+            return expected + SLACK
+        case _:
+            return used
+
+
+def may_start(slot: Slot, reading: Reading | None, now: float) -> Verdict:
+    """Return whether a stressor may be started on this GPU now, and why not."""
+    match slot.occupancy:
+        case Unknown(reason=reason):
+            return Verdict(allowed=False, reason=f"unknown: {reason}")
+        case Busy(reason=reason):
+            return Verdict(allowed=False, reason=reason)
+        case Idle(since=since):
+            if reading is None or reading.at <= since:
+                return Verdict(allowed=False, reason="idle, seen once")
+            if now - since < slot.rearm:
+                wait = slot.rearm - (now - since)
+                return Verdict(allowed=False, reason=f"idle again, left alone for {wait:.1f} s")
+    match slot.stressor:
+        case Stopped():
+            return Verdict(allowed=True, reason="idle")
+        case Stopping():
+            return Verdict(allowed=False, reason="its last stressor is not gone yet")
+        case other:
+            return Verdict(allowed=False, reason=f"its stressor is {type(other).__name__.upper()}")

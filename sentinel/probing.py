@@ -1,0 +1,156 @@
+"""The probe's state machine: when to replace it, and which GPUs to leave out for now. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sentinel.config import Config
+from sentinel.messages import Reading
+from sentinel.model import (
+    Action,
+    Call,
+    Event,
+    KillProbe,
+    Observation,
+    ProbeDown,
+    ProbeFacts,
+    ProbeUp,
+    StartProbe,
+    State,
+    Suspect,
+)
+
+__all__ = ["ProbeStep", "deadline", "step", "suspected"]
+
+#: A call into the driver that has not returned after so many seconds hangs. The slowest seen was
+#: 0.3 s, while a context was torn down.
+CALL_HANGS_AFTER = 3.0
+#: Initialisation may be slow: 1 to 3 s a GPU where persistence mode is off.
+INITIALISATION_HANGS_AFTER = 60.0
+#: Pauses before the next probe after one that ended without success, in seconds.
+LONGEST_PAUSE = 30.0
+#: How long a GPU on which a call hung is left out at first and at most, in seconds.
+FIRST_EXCLUSION = 10.0
+LONGEST_EXCLUSION = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeStep:
+    """What the probe's turn led to."""
+
+    state: State
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+def suspected(state: State, uuid: str, now: float) -> bool:
+    """Return whether the probe is to leave this GPU out now."""
+    suspect = state.suspects.get(uuid)
+    return suspect is not None and now < suspect.until
+
+
+def step(state: State, seen: Observation, config: Config) -> ProbeStep:
+    """Fold in what became known of the probe, then take at most one step."""
+    events: list[Event] = []
+    probe = state.probe
+    facts = seen.probe
+    if facts is not None and isinstance(probe, ProbeUp) and facts.generation == probe.generation:
+        state, events = _fold(state, probe, facts, seen.now)
+    match state.probe:
+        case ProbeDown(until=until, generation=generation) if seen.now >= until:
+            if state.shutdown is not None:
+                return ProbeStep(state=state, events=tuple(events))
+            up = ProbeUp(generation=generation, since=seen.now)
+            start = StartProbe(generation=generation)
+            state = replace(state, probe=up)
+            return ProbeStep(state=state, actions=(start,), events=tuple(events))
+        case ProbeUp() as up:
+            calls = facts.calls if facts is not None else ()
+            done = _watch_over(state, up, calls, seen, config)
+            return replace(done, events=(*events, *done.events))
+        case _:
+            return ProbeStep(state=state, events=tuple(events))
+
+
+def deadline(state: State, readings: Mapping[str, Reading], config: Config) -> float:
+    """Return when the probe must be looked at again even if it says nothing."""
+    match state.probe:
+        case ProbeDown(until=until):
+            return until
+        case ProbeUp() as up:
+            return _latest(state, up, readings) + min(config.stale_after, CALL_HANGS_AFTER)
+
+
+def _fold(
+    state: State, probe: ProbeUp, facts: ProbeFacts, now: float
+) -> tuple[State, list[Event]]:
+    """Fold in the probe's own messages and its end."""
+    events = []
+    if facts.inventory is not None:
+        state = replace(state, probe=replace(probe, heard=True), probe_failures=0)
+        fields: dict[str, object] = {
+            "driver": facts.inventory.driver,
+            "gpus": len(facts.inventory.gpus),
+        }
+        events.append(Event(name="probe.ready", at=now, fields=fields))
+    if facts.unavailable is not None:
+        fields = {"code": facts.unavailable.code, "reason": facts.unavailable.reason}
+        events.append(Event(name="driver.unavailable", at=now, fields=fields))
+    if facts.exit is not None:
+        reason = f"exited with code {facts.exit.code}"
+        state, pause = _down(state, reason, now)
+        fields = {"exit_code": facts.exit.code, "pause_s": pause}
+        events.append(Event(name="probe.exited", at=now, fields=fields))
+    return state, events
+
+
+def _down(state: State, reason: str, now: float) -> tuple[State, float]:
+    """Return the state without a probe, and the pause: none at first, then 1, 2, 4 ... 30 s."""
+    failures = state.probe_failures
+    pause = 0.0 if failures == 0 else min(LONGEST_PAUSE, 2.0 ** (failures - 1))
+    down = ProbeDown(generation=state.probe.generation + 1, until=now + pause, reason=reason)
+    return replace(state, probe=down, probe_failures=failures + 1), pause
+
+
+def _watch_over(
+    state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation, config: Config
+) -> ProbeStep:
+    """Replace a probe that hangs in a call, or from which nothing comes any more."""
+    stuck = [call for call in calls if _hangs(call, seen.now)]
+    hung = min(stuck, key=lambda call: call.since, default=None)
+    silent = seen.now - _latest(state, up, seen.readings)
+    limit = config.stale_after if up.heard else INITIALISATION_HANGS_AFTER
+    if hung is None and silent <= limit:
+        return ProbeStep(state=state)
+    fields: dict[str, object] = {"silent_s": silent}
+    if hung is not None:
+        fields |= {"call": hung.name, "since_s": seen.now - hung.since}
+        if hung.uuid is not None:
+            state = _suspect(state, hung.uuid, hung.name, seen.now)
+            fields["pause_s"] = state.suspects[hung.uuid].until - seen.now
+    event = Event(
+        name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields
+    )
+    state, _ = _down(state, "it hung", seen.now)
+    return ProbeStep(state=state, actions=(KillProbe(generation=up.generation),), events=(event,))
+
+
+def _hangs(call: Call, now: float) -> bool:
+    limit = INITIALISATION_HANGS_AFTER if call.uuid is None else CALL_HANGS_AFTER
+    return now - call.since > limit
+
+
+def _suspect(state: State, uuid: str, call: str, now: float) -> State:
+    """Return the state in which this GPU is left out, longer each time."""
+    before = state.suspects.get(uuid)
+    strikes = before.strikes + 1 if before else 1
+    pause = min(LONGEST_EXCLUSION, FIRST_EXCLUSION * 2 ** (strikes - 1))
+    suspect = Suspect(until=now + pause, strikes=strikes, call=call)
+    return replace(state, suspects={**state.suspects, uuid: suspect})
+
+
+def _latest(state: State, up: ProbeUp, readings: Mapping[str, Reading]) -> float:
+    """Return when the probe last gave a sign of life, or could not have because we did not run."""
+    stamps = [reading.at for uuid, reading in readings.items() if uuid in state.slots]
+    return max([up.since, state.stalled_at or up.since, *stamps])

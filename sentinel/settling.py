@@ -1,0 +1,194 @@
+"""After a child's exit: is its memory back, was it a failure, and what follows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sentinel.events import slot_event, who
+from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
+from sentinel.model import (
+    Action,
+    Backoff,
+    Busy,
+    ChildExit,
+    Event,
+    Fatal,
+    Handover,
+    Idle,
+    Sign,
+    Slot,
+    StopCause,
+    Stopped,
+    Stopping,
+    Unknown,
+)
+from sentinel.policy import SLACK, is_ours
+
+__all__ = ["SETTLE_WITHIN", "Step", "settle"]
+
+#: Failures within an hour after which a GPU is given up, and the pauses before that, in seconds.
+FAILURES_PER_HOUR = 10
+HOUR = 3600.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 300.0
+#: How long after an exit the memory may take to be seen back before nobody waits for it any more.
+SETTLE_WITHIN = 5.0
+#: Memory of a context that NVML counts as used and names for no process: 9.2 MB on an H200.
+CONTEXT_OVERHEAD = 16 * 2**20
+SIGALRM = 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one GPU's turn led to."""
+
+    slot: Slot
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+def settle(
+    slot: Slot, stopping: Stopping, reading: Reading | None, now: float, *, stalled: bool
+) -> Step:
+    """End STOPPING once the memory is back, or once nobody can say any more."""
+    exit_ = stopping.exit
+    if exit_ is None:
+        return Step(slot=slot)
+    back = _memory_back(stopping, exit_, reading)
+    late = now - exit_.at >= SETTLE_WITHIN or isinstance(slot.occupancy, Unknown)
+    if not (back or late or _memory_untold(stopping, exit_, reading)):
+        return Step(slot=slot)
+    memory_back = reading.at if back and reading else None
+    if stopping.cause is StopCause.YIELD and stopping.sign is not None:
+        return _handed_over(slot, stopping, stopping.sign, exit_, memory_back, now)
+    reason = _why_failed(slot, stopping, exit_, reading, stalled=stalled)
+    if reason is not None:
+        return _failure(slot, stopping, reason, now)
+    fields = {"cause": _soft_cause(stopping, exit_), "exit_code": exit_.code}
+    event = slot_event("stressor.stopped", slot, now, **fields)
+    return Step(slot=replace(slot, stressor=Stopped()), events=(event,))
+
+
+def _memory_back(stopping: Stopping, exit_: ChildExit, reading: Reading | None) -> bool:
+    """Return whether a reading stamped after the exit shows our memory given back.
+
+    What named newcomers hold is taken off; each may have a context whose own memory nobody names.
+    """
+    others = _after_exit(stopping, exit_, reading)
+    if others is None or reading is None or reading.memory is None:
+        return False
+    held = [process.memory for process in others]
+    named = sum(memory for memory in held if memory is not None)
+    limit = stopping.baseline + SLACK + CONTEXT_OVERHEAD * len(others)
+    return None not in held and reading.memory.used - named <= limit
+
+
+def _memory_untold(stopping: Stopping, exit_: ChildExit, reading: Reading | None) -> bool:
+    """Return whether our child is off the list but a newcomer's memory cannot be told from it."""
+    others = _after_exit(stopping, exit_, reading)
+    return others is not None and any(process.memory is None for process in others)
+
+
+def _after_exit(
+    stopping: Stopping, exit_: ChildExit, reading: Reading | None
+) -> tuple[GpuProcess, ...] | None:
+    """Return who is there in a reading stamped after the exit that no longer lists our child."""
+    if reading is None or reading.processes is None or reading.fault is not None:
+        return None
+    if min(reading.at, reading.processes_at) <= exit_.at:
+        return None
+    if any(is_ours(process, stopping.child) for process in reading.processes):
+        return None
+    return reading.processes
+
+
+def _handed_over(
+    slot: Slot,
+    stopping: Stopping,
+    sign: Sign,
+    exit_: ChildExit,
+    memory_back: float | None,
+    now: float,
+) -> Step:
+    """Say what the yield took."""
+    killed_at = stopping.killed_at if stopping.killed_at is not None else stopping.kill_at
+    handover = Handover(
+        sign=sign,
+        kill=killed_at - sign.at,
+        exit=exit_.at - sign.at,
+        memory_back=None if memory_back is None else memory_back - sign.at,
+    )
+    event = slot_event(
+        "gpu.handed_over",
+        slot,
+        now,
+        sign=sign.kind.value,
+        sign_at=sign.at,
+        killed_at=killed_at,
+        kill_s=handover.kill,
+        exit_s=handover.exit,
+        memory_back_s=handover.memory_back,
+        by=who(slot),
+    )
+    # Where only memory told of the newcomer, the GPU looked idle all along: it is not, until now.
+    occupancy = Idle(since=now) if isinstance(slot.occupancy, Idle) else slot.occupancy
+    slot = replace(slot, stressor=Stopped(), handover=handover, occupancy=occupancy)
+    return Step(slot=slot, events=(event,))
+
+
+def _why_failed(
+    slot: Slot, stopping: Stopping, exit_: ChildExit, reading: Reading | None, *, stalled: bool
+) -> str | None:
+    """Return why this exit is a failure, or ``None``: we caused it, or others did."""
+    match stopping.cause:
+        case StopCause.YIELD | StopCause.UNKNOWN | StopCause.SHUTDOWN:
+            return None
+        case StopCause.START_TIMEOUT | StopCause.HANG | StopCause.GARBAGE:
+            return stopping.failed.reason if stopping.failed else stopping.cause.value
+    if exit_.code == ChildExitCode.LEASE_RAN_OUT or (exit_.code == -SIGALRM and stalled):
+        return None
+    if stopping.failed is not None:
+        beside = isinstance(slot.occupancy, Busy) or _others_hold(stopping, reading)
+        if stopping.failed.kind is FailureKind.OUT_OF_MEMORY and beside:
+            return None
+        return stopping.failed.reason
+    if exit_.code == -SIGALRM:
+        return "its interpreter was stuck in native code for longer than a lease"
+    if exit_.code < 0:
+        return f"ended by signal {-exit_.code}, which was not ours"
+    return f"exited with code {exit_.code} and said nothing"
+
+
+def _soft_cause(stopping: Stopping, exit_: ChildExit) -> str:
+    """Return what to call an exit that is no failure."""
+    if stopping.cause is not StopCause.EXITED:
+        return stopping.cause.value
+    if stopping.failed is not None:
+        return "out of memory beside a newcomer"
+    return "lease ran out" if exit_.code in {ChildExitCode.LEASE_RAN_OUT, -SIGALRM} else "exited"
+
+
+def _others_hold(stopping: Stopping, reading: Reading | None) -> bool:
+    """Return whether somebody holds memory although our child is gone."""
+    if reading is None or reading.memory is None:
+        return False
+    return reading.memory.used > stopping.baseline + SLACK
+
+
+def _failure(slot: Slot, stopping: Stopping, reason: str, now: float) -> Step:
+    """Count a failure and pause, or give up."""
+    failures = (*(at for at in slot.failures if now - at < HOUR), now)
+    streak = 1 if stopping.ran else slot.streak + 1
+    slot = replace(slot, failures=failures, streak=streak)
+    hopeless = stopping.failed is not None and stopping.failed.kind is FailureKind.UNUSABLE
+    if hopeless or len(failures) >= FAILURES_PER_HOUR:
+        if not hopeless:
+            reason = f"{len(failures)} failures within an hour, the last: {reason}"
+        event = slot_event("stressor.fatal", slot, now, reason=reason)
+        return Step(slot=replace(slot, stressor=Fatal(reason=reason)), events=(event,))
+    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (streak - 1))
+    fields = {"reason": reason, "pause_s": pause, "failures": len(failures)}
+    event = slot_event("stressor.failed", slot, now, **fields)
+    return Step(
+        slot=replace(slot, stressor=Backoff(until=now + pause, reason=reason)), events=(event,)
+    )

@@ -1,0 +1,69 @@
+"""Signals as messages: a handler only enqueues, and the loop reads them like everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["Signals"]
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Requests to end by SIGINT, SIGTERM and SIGHUP, while the ``with`` block lasts.
+
+    The first asks; a second SIGINT means at once. Only for the main thread of a process.
+    """
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs.setblocking(False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._before_fd = -1
+        self._interrupts = 0
+        self.first: signal.Signals | None = None
+        self.at_once = False
+
+    def __enter__(self) -> Signals:
+        self._before_fd = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        for number in _ENDS:
+            self._before[number] = signal.signal(number, _enqueued)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._before_fd)
+        self._ours.close()
+        self._theirs.close()
+
+    def files(self) -> list[int]:
+        """Return what to wait for."""
+        return [self._ours.fileno()]
+
+    def collect(self) -> tuple[str | None, bool]:
+        """Return the name of a signal that came since the last call, and whether to end at once."""
+        numbers = b""
+        with contextlib.suppress(BlockingIOError):
+            numbers = self._ours.recv(4096)
+        came = [signal.Signals(number) for number in numbers if number in _ENDS]
+        if not came:
+            return None, False
+        self.first = self.first or came[0]
+        self._interrupts += came.count(signal.SIGINT)
+        self.at_once = self._interrupts > 1
+        return came[0].name, self.at_once
+
+
+def _enqueued(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the interpreter has already written the number to the wake-up socket."""

@@ -1,0 +1,206 @@
+"""What a workload is given: memory, a pace and a place to report to. The whole public interface.
+
+A workload is a function that takes a :class:`WorkloadContext` and goes round until it is told to
+stop::
+
+    def warm(ctx: WorkloadContext) -> None:
+        while ctx.pace():
+            ctx.chunks[0].bitwise_not_()
+            ctx.report(bytes=2 * ctx.chunks[0].numel())
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sentinel.messages import Progress, Ready
+from sentinel.stressor.device import Device, Fence
+from sentinel.stressor.leash import Leash
+from sentinel.stressor.memory import Filling
+
+__all__ = ["WorkloadContext"]
+
+#: Progress is told this often, in seconds.
+_PROGRESS_INTERVAL = 1.0
+
+
+@dataclass
+class _Tally:
+    """Work that was reported and not yet told to the supervisor."""
+
+    iterations: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    checks: int = 0
+    errors: int = 0
+
+    def add(self, other: _Tally) -> None:
+        self.iterations += other.iterations
+        self.flops += other.flops
+        self.bytes += other.bytes
+        self.checks += other.checks
+        self.errors += other.errors
+
+
+class WorkloadContext:
+    """The GPU as one workload sees it.
+
+    Everything a workload needs it takes, and every kind of work it does it does once, before its
+    second call of :meth:`pace`. From then on no device memory may be taken: an allocation that
+    torch's cache cannot serve raises ``torch.cuda.OutOfMemoryError``.
+
+    Attributes:
+        device: Where the chunks live: ``cuda:0``, or ``cpu`` where the GPU is pretended.
+        chunks: The memory to work on, tensors of bytes, all of one size, with anything in them.
+        quantum: How many seconds of work to queue between two calls of :meth:`pace`.
+    """
+
+    def __init__(self, *, device: Device, filling: Filling, leash: Leash) -> None:
+        self.device: torch.device = device.torch_device
+        self.chunks: list[Tensor] = list(filling.chunks)
+        self.quantum: float = device.quantum
+        self._device = device
+        self._filling = filling
+        self._leash = leash
+        self._entered = False
+        self._ready = False
+        self._in_flight: deque[tuple[Fence, _Tally]] = deque()
+        self._queued = _Tally()
+        self._done = _Tally()
+        self._told_at = 0.0
+        self._iterations = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the body of the loop ran once and the device's memory is settled."""
+        return self._ready
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations were reported, done or not."""
+        return self._iterations
+
+    def pace(self, rest: float = 0.0) -> bool:
+        """Wait until the device has at most one quantum left to do; say whether to go on.
+
+        The work queued since the last call is counted as the next quantum, and the one before it
+        is waited for, asleep: the device is never idle and never far behind.
+
+        Args:
+            rest: Seconds to pause besides; a stop ends the pause.
+
+        Returns:
+            False once the workload is to return, at once and for ever.
+        """
+        if not (math.isfinite(rest) and rest >= 0):
+            message = f"pace(rest={rest!r}): a rest is a number of seconds, 0 or more"
+            raise ValueError(message)
+        if self._leash.stopped.is_set():
+            return False
+        self._in_flight.append((self._device.fence(), self._queued))
+        self._queued = _Tally()
+        if self._ready:
+            self._settle(1)
+        else:
+            self._settle(0)
+            if self._entered:
+                self._become_ready()
+            self._entered = True
+        self._rest(rest)
+        return not self._leash.stopped.is_set()
+
+    def report(
+        self,
+        *,
+        iterations: int = 1,
+        flops: float = 0,
+        bytes: float = 0,  # noqa: A002 - the plain word, and keyword-only
+        checks: int = 0,
+        errors: int = 0,
+    ) -> None:
+        """Say what the work queued since the last call of pace amounts to; counted when it is done.
+
+        Args:
+            iterations: How often the workload's own unit of work was done.
+            flops: Floating-point operations.
+            bytes: Bytes of device memory read and written.
+            checks: Results that were checked.
+            errors: Results that were wrong. The supervisor treats the GPU as faulty.
+
+        Raises:
+            ValueError: A number is negative or not finite.
+        """
+        tally = _Tally(
+            iterations=int(iterations),
+            flops=float(flops),
+            bytes=float(bytes),
+            checks=int(checks),
+            errors=int(errors),
+        )
+        for name, value in vars(tally).items():
+            if not (math.isfinite(value) and value >= 0):
+                message = f"report({name}={value!r}): it must be finite and not negative"
+                raise ValueError(message)
+        self._queued.add(tally)
+        self._iterations += tally.iterations
+
+    def measure(self, work: Callable[[], object]) -> float:
+        """Return how many seconds the device takes for what ``work`` queues, once it is warm.
+
+        Waits for the device: for choosing sizes before the loop, not for use in it.
+        """
+        work()
+        return self._device.seconds(work)
+
+    def finish(self) -> None:
+        """Wait for the work in flight and tell the supervisor the rest; after a workload ended."""
+        self._in_flight.append((self._device.fence(), self._queued))
+        self._queued = _Tally()
+        self._settle(0)
+        if self._ready:
+            self._tell(time.monotonic())
+
+    def _settle(self, remaining: int) -> None:
+        """Wait until at most ``remaining`` quanta are in flight, and count the others as done."""
+        while len(self._in_flight) > remaining:
+            fence, tally = self._in_flight.popleft()
+            self._device.wait(fence)
+            self._done.add(tally)
+
+    def _become_ready(self) -> None:
+        self._device.cap()
+        filling = self._filling
+        self._leash.say(
+            Ready(
+                held=filling.held,
+                asked=filling.asked,
+                chunks=len(filling.chunks),
+                refused=filling.refused,
+            )
+        )
+        self._told_at = time.monotonic()
+        self._ready = True
+
+    def _rest(self, rest: float) -> None:
+        """Pause, but tell of progress meanwhile: silence would pass for a hang."""
+        end = time.monotonic() + rest
+        while True:
+            now = time.monotonic()
+            if self._ready and now - self._told_at >= _PROGRESS_INTERVAL:
+                self._tell(now)
+            if now >= end or self._leash.stopped.wait(min(end - now, _PROGRESS_INTERVAL)):
+                return
+
+    def _tell(self, now: float) -> None:
+        """Send a Progress; what a full channel drops is told with the next one."""
+        message = Progress(seconds=now - self._told_at, **vars(self._done))
+        if self._leash.say(message):
+            self._told_at = now
+            self._done = _Tally()

@@ -1,0 +1,147 @@
+"""The life of a stressor child, from birth to exit code.
+
+The supervisor imports this module to name :func:`run`, so nothing here imports torch or a plugin
+before the child has its leash on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from sentinel.birth import be_born
+from sentinel.errors import ConfigError, SentinelError
+from sentinel.messages import Attaching, ChildExitCode, Failed, FailureKind, StressorSpec
+from sentinel.stressor.leash import Leash
+from sentinel.stressor.loading import bind_options, describe, load_workload
+
+if TYPE_CHECKING:
+    from sentinel.stressor.context import WorkloadContext
+
+__all__ = ["run"]
+
+_GO_ON = "a workload goes on until ctx.pace() says False"
+_LATE = (
+    "; the workload allocated after Ready: take all memory, and do each kind of work once, before "
+    "the second call of ctx.pace()"
+)
+
+
+class _Descriptor(Protocol):
+    """A file descriptor on its way into this process; multiprocessing's DupFd."""
+
+    def detach(self) -> int: ...
+
+
+def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[object, ...]) -> None:
+    """Live as the stressor that ``spec`` describes; never returns.
+
+    Ends by ``os._exit``: the driver frees everything in one piece, and no destructor, exit hook or
+    full pipe can delay that.
+
+    Args:
+        spec: The GPU, the memory and the workload.
+        channel: The SOCK_SEQPACKET socket to the supervisor.
+        parent: The PID of the supervisor.
+        locks: Descriptors, as multiprocessing's DupFd, whose locks last as long as this process.
+    """
+    code = ChildExitCode.FAILED
+    try:
+        leash = Leash(channel, spec.lease)
+        failed = _live(spec, leash, parent, locks)
+        if failed is None:
+            code = ChildExitCode.DONE
+        else:
+            leash.say(failed)
+    finally:
+        os._exit(code)
+
+
+def _live(
+    spec: StressorSpec, leash: Leash, parent: int, locks: tuple[object, ...]
+) -> Failed | None:
+    """Go through the stages of a child's life; return its last words, or None after a stop."""
+    stage = "the start of the stressor"
+    ctx: WorkloadContext | None = None
+    try:
+        be_born(parent, f"sentinel: keeps idle GPU {spec.gpu.uuid[:12]} warm, yields at once")
+        _be_first_to_go()
+        for lock in locks:
+            cast("_Descriptor", lock).detach()
+        leash.start()
+        version = _import_torch()
+        workload = load_workload(spec.workload)
+        options = bind_options(workload, spec.options)
+        leash.say(Attaching(torch=version))
+        stage = f"the context on {spec.gpu.uuid}"
+        ctx = _attach(spec, leash)
+        stage = f"workload {spec.workload}"
+        workload(ctx, **options)
+        ctx.finish()
+    except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit
+        return _last_words(error, stage, ready=ctx is not None and ctx.ready)
+    if leash.stopped.is_set():
+        return None
+    reason = f"{stage} returned after {ctx.iterations} iterations; {_GO_ON}"
+    return Failed(kind=FailureKind.WORKLOAD, reason=reason)
+
+
+def _import_torch() -> str:
+    """Import torch with everything of ours that needs it; return its version.
+
+    Raises:
+        ConfigError: It cannot be imported.
+    """
+    try:
+        import torch  # noqa: PLC0415 - only the child may import it, on its leash
+
+        import sentinel.stressor.context  # noqa: F401, PLC0415 - it imports torch, too
+
+        # One thread: the CPU belongs to the jobs of others.
+        torch.set_num_threads(1)
+        return str(torch.__version__)
+    except Exception as error:
+        what = f"torch cannot be imported: {describe(error)}"
+        raise ConfigError(what, "Install torch, 2.6 or later, for this Python.") from error
+
+
+def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
+    """Create the context, tighten the leash and take the memory."""
+    from sentinel.stressor.context import WorkloadContext  # noqa: PLC0415 - they import torch
+    from sentinel.stressor.device import open_device  # noqa: PLC0415
+    from sentinel.stressor.memory import fill  # noqa: PLC0415
+
+    device = open_device(spec)
+    leash.arm()
+    filling = fill(device, spec.memory, spec.chunk)
+    return WorkloadContext(device=device, filling=filling, leash=leash)
+
+
+def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed:
+    """Return what to tell the supervisor of ``error``."""
+    if isinstance(error, SentinelError):
+        reason = " ".join(str(error).split())
+        return Failed(kind=FailureKind.UNUSABLE, reason=reason)
+    reason = f"{stage} raised {describe(error)}"
+    if _is_out_of_memory(error):
+        return Failed(kind=FailureKind.OUT_OF_MEMORY, reason=reason + (_LATE if ready else ""))
+    return Failed(kind=FailureKind.WORKLOAD, reason=reason)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the device has no memory left; without torch it cannot have been asked."""
+    if "torch" not in sys.modules:
+        return False
+    from sentinel.stressor.device import is_out_of_memory  # noqa: PLC0415 - it imports torch
+
+    return is_out_of_memory(error)
+
+
+def _be_first_to_go() -> None:
+    """Offer this process to the kernel when the host runs out of memory."""
+    with contextlib.suppress(PermissionError, FileNotFoundError):  # no such right, or no such file
+        Path("/proc/self/oom_score_adj").write_text("1000")

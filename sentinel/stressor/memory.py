@@ -1,0 +1,58 @@
+"""Fill the device: equal chunks until the target is reached or the device gives no more.
+
+Chunks and not one piece: on parts with unified memory one allocation of hundreds of gigabytes can
+run into the driver's 30 s limit for scrubbing, and a chunk is one GEMM result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sentinel.messages import MemoryTarget
+from sentinel.stressor.device import Device
+from sentinel.units import format_size
+
+__all__ = ["Filling", "fill"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """What the device gave: ``held`` of the ``asked`` bytes; ``refused`` when it had no more."""
+
+    chunks: tuple[Tensor, ...]
+    held: int
+    asked: int
+    refused: bool
+
+
+def fill(device: Device, target: MemoryTarget, chunk: int) -> Filling:
+    """Take chunks of ``chunk`` bytes up to ``target``, a share of what is free by now or a size.
+
+    Only whole chunks are taken, but for a target size below one chunk, which is taken as it is.
+    Nothing is written to them.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: Not one chunk fits.
+    """
+    free = device.free_memory()
+    asked = int(free * target.share) if target.share is not None else target.size or 0
+    size = chunk if target.size is None else min(chunk, target.size)
+    wanted = asked // size
+    chunks: list[Tensor] = []
+    while len(chunks) < wanted and (piece := device.new_chunk(size)) is not None:
+        chunks.append(piece)
+    if not chunks:
+        message = (
+            f"{format_size(free)} are free and {format_size(asked)} of them were asked for; "
+            f"not one chunk of {format_size(size)} could be had"
+        )
+        raise torch.cuda.OutOfMemoryError(message)
+    return Filling(
+        chunks=tuple(chunks),
+        held=len(chunks) * size,
+        asked=asked,
+        refused=len(chunks) < wanted,
+    )

@@ -1,0 +1,112 @@
+"""Compare results bit for bit, on the device, without ever waiting for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+__all__ = ["BitComparison", "ErrorCount"]
+
+#: How often the count is fetched from the device, in seconds.
+_INTERVAL = 1.0
+
+
+class ErrorCount:
+    """Count errors on the device and learn of them without a wait.
+
+    The count is copied to pinned host memory about once a second and read when the copy is done,
+    so that the host neither spins nor holds the device up.
+
+    Attributes:
+        total: The number of errors so far: a scalar on the device to add to.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self.total = torch.zeros((), dtype=torch.int64, device=device)
+        self._seen = torch.zeros((), dtype=torch.int64, pin_memory=cuda)
+        # Any, because torch declares no types for its events.
+        self._copied: Any = cast("Any", torch.cuda.Event)() if cuda else None
+        self._copying = False
+        self._told = 0
+        self._next = 0.0
+
+    def news(self) -> int:
+        """Return how many errors became known since the last call; queues a copy when it is due."""
+        if self._copying:
+            if self._copied is not None and not self._copied.query():
+                return 0
+            self._copying = False
+            return self._tell()
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _INTERVAL
+            self._copying = True
+            self._seen.copy_(self.total, non_blocking=True)
+            if self._copied is not None:
+                self._copied.record()
+        return 0
+
+    def last_news(self) -> int:
+        """Return the errors that ``news`` did not tell yet; waits for the device."""
+        self._copying = False
+        self._seen.copy_(self.total)
+        return self._tell()
+
+    def _tell(self) -> int:
+        known = int(self._seen)
+        news = known - self._told
+        self._told = known
+        return news
+
+
+class BitComparison:
+    """Compare results with a reference, and count those that differ in at least one bit.
+
+    Bits and not values: a NaN that should not be there and a zero of the wrong sign count, too.
+
+    Args:
+        reference: The right result, contiguous and a multiple of eight bytes long.
+        scratch: Memory for one byte per eight bytes of the reference.
+    """
+
+    def __init__(self, reference: Tensor, scratch: Tensor) -> None:
+        self.errors = ErrorCount(reference.device)
+        self._reference = _words(reference)
+        needed = self._reference.numel()
+        self._differs = scratch.view(-1).view(torch.uint8)[:needed].view(torch.bool)
+        self._any = torch.zeros((), dtype=torch.bool, device=reference.device)
+
+    def check(self, result: Tensor) -> None:
+        """Queue the comparison of ``result``; takes no memory."""
+        torch.ne(_words(result), self._reference, out=self._differs)
+        torch.any(self._differs, out=self._any)
+        self.errors.total.add_(self._any)
+
+    def prove(self, spare: Tensor) -> None:
+        """Show that a single wrong bit is found and that a right result is not, using ``spare``.
+
+        It also runs every kernel of the comparison once, the copy of the count included.
+
+        Raises:
+            RuntimeError: The comparison cannot be trusted.
+        """
+        words = _words(spare)
+        for position in (0, words.numel() // 2, words.numel() - 1):
+            words.copy_(self._reference)
+            self.check(spare)
+            if self.errors.last_news() != 0:
+                message = "a copy of the reference was found to differ from it"
+                raise RuntimeError(message)
+            words[position].bitwise_xor_(1)
+            self.check(spare)
+            if self.errors.last_news() != 1:
+                message = "a flipped bit was not found; the comparison cannot be trusted"
+                raise RuntimeError(message)
+
+
+def _words(matrix: Tensor) -> Tensor:
+    """Return the same memory as a flat tensor of 64-bit words."""
+    return matrix.view(-1).view(torch.int64)

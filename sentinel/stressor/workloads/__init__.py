@@ -1,0 +1,1 @@
+"""The built-in workloads, registered in ``sentinel.workloads`` like anybody else's."""

@@ -1,0 +1,13 @@
+"""Hold memory and do nothing with it."""
+
+from __future__ import annotations
+
+from sentinel.stressor.context import WorkloadContext
+
+__all__ = ["hold"]
+
+
+def hold(ctx: WorkloadContext) -> None:
+    """Keep the memory occupied; the GPU stays cool."""
+    while ctx.pace(rest=0.05):
+        ctx.report()

@@ -1,0 +1,208 @@
+"""The loop: observe, decide, act, publish. It waits for everything at once and for nothing else.
+
+It never sleeps, joins, reads the driver or writes to a terminal; all of that happens in processes
+and threads behind the Protocols below.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sentinel.config import Config
+from sentinel.decide import Decision, decide, unkillable, watch
+from sentinel.errors import ExitCode
+from sentinel.messages import Gpu, Reading, Watch
+from sentinel.model import (
+    Action,
+    Ask,
+    ChildFacts,
+    Event,
+    Kill,
+    KillProbe,
+    Observation,
+    ProbeFacts,
+    Start,
+    StartProbe,
+    State,
+)
+
+__all__ = ["Clock", "Interrupts", "Probe", "Spawner", "Supervisor"]
+
+#: A living supervisor renews every child's lease this often, in seconds.
+RENEW_EVERY = 0.5
+
+
+class Clock(Protocol):
+    """The time, and the only place where the supervisor waits."""
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
+
+    def wait(self, files: Sequence[int], timeout: float) -> None:
+        """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
+
+
+class Probe(Protocol):
+    """The process that reads the GPUs, as the supervisor sees it."""
+
+    def start(self, generation: int, skip: tuple[str, ...]) -> None:
+        """Spawn a probe; it leaves the UUIDs in ``skip`` out."""
+
+    def kill(self, generation: int) -> None:
+        """Kill the probe and forget it, whether it dies or not."""
+
+    def watch(self, what: Watch) -> None:
+        """Tell the probe what to read."""
+
+    def files(self) -> list[int]:
+        """Return what to wait for."""
+
+    def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
+        """Return what became known since the last call, and the newest reading of each GPU."""
+
+
+class Spawner(Protocol):
+    """The stressor children, as the supervisor sees them. Nothing here blocks."""
+
+    def start(self, gpu: Gpu, generation: int) -> None:
+        """Spawn a stressor on ``gpu``."""
+
+    def kill(self, uuid: str, generation: int) -> None:
+        """Send SIGKILL to the child and everything it started."""
+
+    def ask(self, uuid: str, generation: int) -> None:
+        """Ask the child to end."""
+
+    def renew(self) -> None:
+        """Renew the lease of every child."""
+
+    def files(self) -> list[int]:
+        """Return what to wait for."""
+
+    def collect(self) -> dict[str, ChildFacts]:
+        """Return what became known of each child since the last call."""
+
+
+class Interrupts(Protocol):
+    """Where requests to end come from: signals, or the clock of a test."""
+
+    def files(self) -> list[int]:
+        """Return what to wait for."""
+
+    def collect(self) -> tuple[str | None, bool]:
+        """Return why to end, if somebody asked since the last call, and whether at once."""
+
+
+class Supervisor:
+    """Owns the State and replaces it, tick by tick, until a shutdown is finished.
+
+    Args:
+        state: The first state, from :func:`sentinel.decide.first_state`.
+        config: What was set.
+        probe: Reads the GPUs.
+        spawner: Owns the children.
+        interrupts: Says when to end.
+        clock: Tells the time and waits.
+        publish: Takes the new state and the events of each tick; must not block.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        config: Config,
+        probe: Probe,
+        spawner: Spawner,
+        interrupts: Interrupts,
+        clock: Clock,
+        publish: Callable[[State, tuple[Event, ...]], None],
+    ) -> None:
+        self.state = state
+        self._config = config
+        self._probe = probe
+        self._spawner = spawner
+        self._interrupts = interrupts
+        self._clock = clock
+        self._publish = publish
+        self._dice = random.Random()  # noqa: S311 - spreads pauses, keeps no secret
+        self._readings: dict[str, Reading] = {}
+        self._watch: Watch | None = None
+        self._wake_at = self._due = self._renew_at = clock.now()
+
+    def run(self) -> ExitCode:
+        """Tick until a shutdown is finished; return 7 when a child could not be killed, else 0."""
+        while not self.state.finished:
+            self._wait()
+            self.tick()
+        return ExitCode.UNKILLABLE if unkillable(self.state) else ExitCode.OK
+
+    def tick(self) -> Decision:
+        """Observe, decide, act and publish once."""
+        decision = decide(self.state, self._observe(), self._config)
+        self.state = decision.state
+        self._wake_at = decision.wake_at
+        for action in decision.actions:
+            self._act(action)
+        self._tell()
+        self._publish(decision.state, decision.events)
+        return decision
+
+    def _wait(self) -> None:
+        """Wait until something happens or is due."""
+        files = [*self._probe.files(), *self._spawner.files(), *self._interrupts.files()]
+        self._due = min(self._wake_at, self._renew_at) if self._has_children() else self._wake_at
+        self._clock.wait(files, max(0.0, self._due - self._clock.now()))
+
+    def _observe(self) -> Observation:
+        """Collect everything that is new into one value, stamped after the last of it."""
+        facts, readings = self._probe.collect()
+        self._readings.update(readings)
+        children = self._spawner.collect()
+        stop, at_once = self._interrupts.collect()
+        now = self._clock.now()
+        return Observation(
+            now=now,
+            dice=self._dice.random(),
+            readings=dict(self._readings),
+            children=children,
+            probe=facts,
+            stop=stop,
+            at_once=at_once,
+            stalled=max(0.0, now - self._due),
+        )
+
+    def _act(self, action: Action) -> None:
+        """Perform one action."""
+        match action:
+            case Kill(uuid=uuid, generation=generation):
+                self._spawner.kill(uuid, generation)
+            case Ask(uuid=uuid, generation=generation):
+                self._spawner.ask(uuid, generation)
+            case Start(uuid=uuid, generation=generation):
+                self._spawner.start(self.state.slots[uuid].gpu, generation)
+            case KillProbe(generation=generation):
+                self._probe.kill(generation)
+            case StartProbe(generation=generation):
+                self._probe.start(generation, self._left_out())
+                self._watch = None
+
+    def _left_out(self) -> tuple[str, ...]:
+        """Return the GPUs that a new probe must not touch."""
+        readable = watch(self.state, self._clock.now()).gpus
+        return tuple(uuid for uuid in self.state.slots if uuid not in readable)
+
+    def _tell(self) -> None:
+        """Tell the probe what to read when that changed, and renew the leases when they are due."""
+        now = self._clock.now()
+        wanted = watch(self.state, now)
+        if wanted != self._watch:
+            self._watch = wanted
+            self._probe.watch(wanted)
+        if self._has_children() and now >= self._renew_at:
+            self._spawner.renew()
+            self._renew_at = now + RENEW_EVERY
+
+    def _has_children(self) -> bool:
+        return bool(self._watch and self._watch.held)

@@ -1,0 +1,100 @@
+"""A process is known by its number and its start, whatever it calls itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from sentinel.procfs import own_stat, read_stat
+
+#: Takes the name given as its argument, says so, and waits for the end of its input.
+NAMED = """
+import ctypes, os, sys
+PR_SET_NAME = 15
+ctypes.CDLL(None).prctl(PR_SET_NAME, os.fsencode(sys.argv[1]), 0, 0, 0)
+print("named", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def named(name: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that calls itself ``name``; it leads a session of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", NAMED, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "named\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_our_own_line_says_who_we_are() -> None:
+    stat = own_stat()
+    assert stat.pid == os.getpid()
+    assert stat.session == os.getsid(0)
+    assert stat.alive
+    assert stat == read_stat(os.getpid())
+
+
+def test_the_start_is_in_ticks_since_boot_and_agrees_with_the_wall_clock() -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    started = psutil.boot_time() + own_stat().started / ticks
+    assert started == pytest.approx(psutil.Process().create_time(), abs=2)
+
+
+def test_the_start_never_changes() -> None:
+    assert {own_stat().started for _ in range(20)} == {own_stat().started}
+
+
+@pytest.mark.parametrize("name", ["two words", "a) b (c", ") Z 1 1 1", "(", ")", "a\nb", "%s"])
+def test_no_name_a_process_gives_itself_can_shift_the_fields(name: str) -> None:
+    with named(name) as process:
+        stat = read_stat(process.pid)
+        assert stat is not None
+        assert stat.name == name
+        assert stat.pid == process.pid
+        assert stat.session == process.pid
+        assert stat.state in {"S", "R", "D"}
+        assert stat.started >= own_stat().started
+
+
+def test_a_name_that_is_no_text_can_still_be_read() -> None:
+    with named("caf\udce9") as process:  # one byte that is not UTF-8
+        stat = read_stat(process.pid)
+        assert stat is not None
+        assert stat.name == "caf\ufffd"
+
+
+def test_a_dead_process_that_nobody_collected_is_not_alive() -> None:
+    with named("mourned") as process:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        stat = read_stat(process.pid)
+        assert stat is not None
+        assert stat.state == "Z"
+        assert not stat.alive
+
+
+def test_there_is_nothing_to_read_of_a_process_that_is_gone() -> None:
+    with named("gone") as process:
+        process.kill()
+        process.wait()
+        assert read_stat(process.pid) is None
+
+
+@pytest.mark.parametrize("pid", [0, -1, 2**22 + 1, "nobody"])
+def test_there_is_nothing_to_read_of_what_is_no_process(pid: int | str) -> None:
+    assert read_stat(pid) is None

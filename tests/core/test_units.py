@@ -1,0 +1,175 @@
+"""Sizes, shares and durations are read as people write them, and nothing else is read at all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.messages import MemoryTarget
+from sentinel.units import (
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_memory,
+    parse_size,
+)
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1B", 1),
+        ("1kB", 1000),
+        ("1KiB", KIB),
+        ("512MiB", 512 * MIB),
+        ("512mib", 512 * MIB),
+        ("20GiB", 20 * GIB),
+        ("20 GiB", 20 * GIB),
+        (" 20GiB ", 20 * GIB),
+        ("1.5GB", 1_500_000_000),
+        ("0.5TiB", TIB // 2),
+        ("2TB", 2 * 10**12),
+    ],
+)
+def test_a_size_is_a_number_with_a_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "20",
+        "GiB",
+        "20 G",
+        "20GiBs",
+        "-1GiB",
+        "0GiB",
+        "0.4B",
+        "1e3MiB",
+        "1,5GiB",
+        "20%",
+        "٣GiB x",
+    ],
+)
+def test_what_is_no_size_is_refused_and_quoted(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size") as caught:
+        parse_size(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("0.88", MemoryTarget(share=0.88)),
+        ("88%", MemoryTarget(share=0.88)),
+        ("88 %", MemoryTarget(share=0.88)),
+        ("100%", MemoryTarget(share=1.0)),
+        ("1", MemoryTarget(share=1.0)),
+        ("0.5%", MemoryTarget(share=0.005)),
+        ("20GiB", MemoryTarget(size=20 * GIB)),
+        ("1B", MemoryTarget(size=1)),
+    ],
+)
+def test_memory_is_a_share_or_a_size(text: str, target: MemoryTarget) -> None:
+    assert parse_memory(text) == target
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "1.01", "101%", "88", "-0.5", "", "half", "20 GiBit"])
+def test_no_share_outside_zero_to_one_is_taken(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a (share|size)"):
+        parse_memory(text)
+
+
+@given(st.integers(min_value=1, max_value=100))
+def test_a_percentage_means_its_hundredth(percent: int) -> None:
+    assert parse_memory(f"{percent}%") == MemoryTarget(share=percent / 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("25ms", 0.025),
+        ("10s", 10.0),
+        ("90", 90.0),
+        ("0.5", 0.5),
+        ("5m", 300.0),
+        ("2h", 7200.0),
+        ("1h30m", 5400.0),
+        ("1h 30m", 5400.0),
+        ("1.5h", 5400.0),
+        ("7d", 604800.0),
+        ("1m500ms", 60.5),
+    ],
+)
+def test_a_duration_is_seconds_or_numbers_with_units(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0s", "-1s", "s", "1 hour", "10sec", "1h30", "nan", "inf", "1e3", "1h,30m"]
+)
+def test_what_is_no_positive_duration_is_refused_and_quoted(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration") as caught:
+        parse_duration(text)
+    assert repr(text) in str(caught.value)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_never_anything_else(text: str) -> None:
+    for parse in (parse_size, parse_memory, parse_duration):
+        try:
+            parse(text)
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (KIB, "1 KiB"),
+        (512 * MIB, "512 MiB"),
+        (123 * GIB, "123.0 GiB"),
+        (int(139.3 * GIB), "139.3 GiB"),
+        (2 * TIB, "2.0 TiB"),
+        (5000 * TIB, "5000.0 TiB"),
+        (-3 * MIB, "-3 MiB"),
+    ],
+)
+def test_a_size_is_said_in_its_largest_fitting_unit(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.025, "25 ms"),
+        (0, "0 ms"),
+        (1, "1 s"),
+        (1.5, "1.5 s"),
+        (59.9, "59.9 s"),
+        (60, "1 min"),
+        (90, "1 min 30 s"),
+        (3600, "1 h"),
+        (5430, "1 h 30 min"),
+        (172800, "48 h"),
+    ],
+)
+def test_a_duration_is_said_in_at_most_two_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@given(st.integers(min_value=1, max_value=2**50))
+def test_a_size_that_was_written_reads_back_as_nearly_the_same(size: int) -> None:
+    unit = max(unit for unit in (1, KIB, MIB, GIB, TIB) if unit <= size)
+    assert abs(parse_size(format_size(size)) - size) <= unit / 2
+
+
+@given(st.floats(min_value=0.001, max_value=59.9))
+def test_a_short_duration_that_was_written_reads_back_as_nearly_the_same(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=0.051)

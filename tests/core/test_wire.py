@@ -1,0 +1,217 @@
+"""Every message survives the wire as it was, and nothing that is not one gets through."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.errors import WireError
+from sentinel.messages import (
+    Attaching,
+    ChildMessage,
+    Failed,
+    FailureKind,
+    Gpu,
+    GpuProcess,
+    Inventory,
+    Lease,
+    Memory,
+    ProbeMessage,
+    Progress,
+    Reading,
+    Ready,
+    Stop,
+    Watch,
+)
+from sentinel.wire import MAX_DATAGRAM, decode, encode
+
+FROM_PROBE: tuple[type, ...] = typing.get_args(ProbeMessage)
+FROM_CHILD: tuple[type, ...] = typing.get_args(ChildMessage)
+ORDERS: tuple[type, ...] = (Lease, Stop, Watch)
+EVERY_KIND = (*FROM_PROBE, *FROM_CHILD, *ORDERS)
+
+# NVML's numbers are finite and its names short; whatever else they are must not matter.
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+st.register_type_strategy(str, st.text(max_size=40))
+
+PROGRESS = Progress(seconds=1.0, iterations=3, flops=1e12, bytes=0.0, checks=2, errors=0)
+
+
+def body_of(message: object) -> dict[str, typing.Any]:
+    """Return the datagram of ``message`` taken apart, ready to be spoilt."""
+    return typing.cast("dict[str, typing.Any]", json.loads(encode(message)))
+
+
+def spoilt(message: object, **changes: object) -> bytes:
+    return json.dumps({**body_of(message), **changes}).encode()
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_message_comes_out_as_it_went_in(kind: type, data: st.DataObject) -> None:
+    message: object = data.draw(st.from_type(kind))
+    assert decode(encode(message), EVERY_KIND) == message
+
+
+def test_a_reading_of_hundreds_of_processes_fits_one_datagram() -> None:
+    processes = tuple(
+        GpuProcess(pid=4_000_000 + n, memory=2**37, started=2**40 + n, session=n, name="python3.12")
+        for n in range(300)
+    )
+    reading = Reading(uuid="GPU-" + 36 * "f", at=1e6, processes=processes, processes_at=1e6)
+    assert decode(encode(reading), [Reading]) == reading
+
+
+def test_a_datagram_larger_than_allowed_is_refused_by_its_sender() -> None:
+    with pytest.raises(WireError, match="larger than"):
+        encode(Failed(kind=FailureKind.WORKLOAD, reason="x" * MAX_DATAGRAM))
+
+
+@given(st.binary())
+def test_garbage_is_refused_and_does_nothing_else(data: bytes) -> None:
+    with pytest.raises(WireError, match="not a message of ours"):
+        decode(data, EVERY_KIND)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(json_values)
+def test_json_that_is_no_message_is_refused(value: object) -> None:
+    with pytest.raises(WireError):
+        decode(json.dumps(value).encode(), EVERY_KIND)
+
+
+@given(st.data())
+def test_a_message_with_any_field_replaced_by_any_json_is_read_or_refused(
+    data: st.DataObject,
+) -> None:
+    body = body_of(data.draw(st.one_of(*(st.from_type(kind) for kind in EVERY_KIND))))
+    body[data.draw(st.sampled_from(sorted(body)))] = data.draw(json_values)
+    try:
+        message = decode(json.dumps(body).encode(), EVERY_KIND)
+    except WireError:
+        return
+    # Whole numbers may stand for floats; beyond that the new value was of the declared type.
+    assert json.loads(encode(message)) == body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"null",
+        b"[]",
+        b'"Stop"',
+        b'{"type":null}',
+        b'{"type":["Stop"]}',
+        b'{"type":"Kill"}',
+        b'{"type":"Stop"',
+        b'{"type":"Stop"}{"type":"Stop"}',
+        b'\xff{"type":"Stop"}',
+        b"[" * 100_000,
+        b'{"type":' * 5_000,
+        b'{"type":"Stop","type":"Nothing"}',
+        b"9" * 5_000,
+    ],
+    ids=lambda data: repr(data[:24]),
+)
+def test_a_malformed_datagram_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(data, EVERY_KIND)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("field", ["seconds", "flops"])
+def test_no_number_gets_in_that_survives_no_comparison(field: str, number: str) -> None:
+    text = encode(PROGRESS).decode()
+    value = json.dumps(getattr(PROGRESS, field))
+    spoiled = text.replace(f'"{field}":{value}', f'"{field}":{number}')
+    assert spoiled != text
+    with pytest.raises(WireError):
+        decode(spoiled.encode(), [Progress])
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, True, None, [3], {"n": 3}])
+def test_an_integer_is_an_integer(value: object) -> None:
+    with pytest.raises(WireError):
+        decode(spoilt(PROGRESS, iterations=value), [Progress])
+
+
+@pytest.mark.parametrize("value", ["1", True, None, [1.0], 10**400])
+def test_a_float_is_a_number(value: object) -> None:
+    with pytest.raises(WireError):
+        decode(spoilt(PROGRESS, seconds=value), [Progress])
+
+
+def test_a_whole_number_will_do_for_a_float_and_becomes_one() -> None:
+    progress = decode(spoilt(PROGRESS, seconds=2), [Progress])
+    assert isinstance(progress.seconds, float)
+
+
+@pytest.mark.parametrize("value", [0, 1, "yes", None])
+def test_a_truth_is_true_or_false(value: object) -> None:
+    ready = Ready(held=1, asked=1, chunks=1, refused=False)
+    with pytest.raises(WireError):
+        decode(spoilt(ready, refused=value), [Ready])
+
+
+def test_a_kind_of_failure_is_one_of_those_declared() -> None:
+    failed = Failed(kind=FailureKind.WORKLOAD, reason="")
+    with pytest.raises(WireError):
+        decode(spoilt(failed, kind="bad_mood"), [Failed])
+
+
+def test_a_field_too_many_is_refused() -> None:
+    with pytest.raises(WireError, match="fields"):
+        decode(spoilt(PROGRESS, spin=1), [Progress])
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Progress)])
+def test_a_field_too_few_is_refused(field: str) -> None:
+    body = body_of(PROGRESS)
+    del body[field]
+    with pytest.raises(WireError, match="fields"):
+        decode(json.dumps(body).encode(), [Progress])
+
+
+def test_what_is_nested_is_checked_as_strictly() -> None:
+    reading = Reading(uuid="GPU-1", at=1.0, memory=Memory(total=3, used=1, free=2))
+    with pytest.raises(WireError):
+        decode(spoilt(reading, memory={"total": 3, "used": 1}), [Reading])
+    with pytest.raises(WireError):
+        decode(spoilt(reading, processes=[{"pid": 1}]), [Reading])
+    with pytest.raises(WireError):
+        decode(spoilt(reading, processes={"pid": 1}), [Reading])
+
+
+def test_what_could_not_be_read_stays_none_and_never_becomes_empty() -> None:
+    unread = Reading(uuid="GPU-1", at=1.0, processes=None)
+    empty = Reading(uuid="GPU-1", at=1.0, processes=())
+    assert decode(encode(unread), [Reading]).processes is None
+    assert decode(encode(empty), [Reading]).processes == ()
+
+
+def test_a_message_of_another_direction_is_refused() -> None:
+    gpu = Gpu(uuid="GPU-1", index=0, name="", pci_bus_id="", memory_total=1)
+    inventory = encode(Inventory(gpus=(gpu,), driver="580"))
+    with pytest.raises(WireError):
+        decode(inventory, FROM_CHILD)
+    with pytest.raises(WireError):
+        decode(encode(Attaching(torch="2.13")), ORDERS)
+
+
+def test_a_refusal_quotes_only_the_beginning_of_what_came() -> None:
+    with pytest.raises(WireError) as caught:
+        decode(b"x" * MAX_DATAGRAM, EVERY_KIND)
+    assert len(str(caught.value)) < 300

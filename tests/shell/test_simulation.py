@@ -1,0 +1,305 @@
+"""A pretended GPU behaves like a real one where it matters: memory, death, listing, identity."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sentinel.messages import Gpu, Memory
+from sentinel.procfs import own_stat
+from sentinel.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
+
+GIB = 2**30
+SOON = 10.0
+
+#: Joins a GPU and does as it is told, a line at a time: ``take N``, ``give N`` or ``leave``.
+MEMBER = """
+import sys
+from pathlib import Path
+from sentinel.simulation import Registry
+member = Registry(Path(sys.argv[1])).attach(sys.argv[2])
+print("joined", flush=True)
+for line in sys.stdin:
+    match line.split():
+        case ["take", size]:
+            print(member.allocate(int(size)), flush=True)
+        case ["give", size]:
+            print(member.free(int(size)), flush=True)
+        case ["leave"]:
+            print(member.close(), flush=True)
+"""
+
+
+class Member:
+    """Another process on a GPU."""
+
+    def __init__(self, registry: Registry, gpu: Gpu) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+        assert self.answer() == "joined"
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def take(self, size: int) -> bool:
+        self.tell(f"take {size}")
+        return self.answer() == "True"
+
+    def close(self) -> None:
+        with self.process:
+            self.process.kill()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry.create(tmp_path, 2)
+
+
+@pytest.fixture
+def gpu(registry: Registry) -> Gpu:
+    return registry.gpus()[0]
+
+
+@pytest.fixture
+def join(registry: Registry, gpu: Gpu) -> Iterator[Callable[[], Member]]:
+    """Start another process on the first GPU; all of them end with the test."""
+    with ExitStack() as stack:
+
+        def start() -> Member:
+            member = Member(registry, gpu)
+            stack.callback(member.close)
+            return member
+
+        yield start
+
+
+def eventually(holds: Callable[[], object], within: float = SOON) -> bool:
+    """Return whether ``holds`` became true before the bound; looked at every millisecond."""
+    deadline = time.monotonic() + within
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+# --- identity --------------------------------------------------------------------------------
+
+
+def test_the_gpus_have_the_same_uuids_in_every_folder(tmp_path: Path) -> None:
+    first = Registry.create(tmp_path / "a", 3).gpus()
+    second = Registry.create(tmp_path / "b", 3).gpus()
+    assert first == second
+
+
+def test_the_gpus_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
+    gpus = Registry.create(tmp_path, 12).gpus()
+    assert [gpu.index for gpu in gpus] == list(range(12))
+    assert len({gpu.uuid for gpu in gpus}) == 12
+    assert len({gpu.pci_bus_id for gpu in gpus}) == 12
+    # Told apart by the few digits that people type.
+    assert len({gpu.uuid[:8] for gpu in gpus}) == 12
+
+
+def test_more_gpus_can_join_without_disturbing_those_in_use(registry: Registry, gpu: Gpu) -> None:
+    registry.attach(gpu.uuid).allocate(GIB)
+    more = Registry.create(registry.folder, 4, total=GIB)
+    assert len(more.gpus()) == 4
+    assert more.memory(gpu.uuid) == Memory(total=DEFAULT_TOTAL, used=GIB, free=DEFAULT_TOTAL - GIB)
+
+
+def test_a_folder_that_is_not_there_has_no_gpus(tmp_path: Path) -> None:
+    assert Registry(tmp_path / "nowhere").gpus() == ()
+
+
+def test_everybody_who_names_no_folder_meets_in_the_same_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SENTINEL_SIM_DIR", raising=False)
+    assert str(os.getuid()) in default_folder().name
+    monkeypatch.setenv("SENTINEL_SIM_DIR", "/somewhere/else")
+    assert default_folder() == Path("/somewhere/else")
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+def test_an_allocation_takes_what_is_free_and_not_a_byte_more(registry: Registry, gpu: Gpu) -> None:
+    member = registry.attach(gpu.uuid)
+    assert not member.allocate(DEFAULT_TOTAL + 1)
+    assert member.held == 0
+    assert registry.memory(gpu.uuid).used == 0
+    assert member.allocate(DEFAULT_TOTAL)
+    assert not member.allocate(1)
+    assert registry.memory(gpu.uuid) == Memory(total=DEFAULT_TOTAL, used=DEFAULT_TOTAL, free=0)
+
+
+def test_freed_memory_is_there_for_others(registry: Registry, gpu: Gpu) -> None:
+    member = registry.attach(gpu.uuid)
+    assert member.allocate(DEFAULT_TOTAL)
+    member.free(3 * GIB)
+    assert registry.memory(gpu.uuid).free == 3 * GIB
+    member.close()
+    assert registry.memory(gpu.uuid).free == DEFAULT_TOTAL
+    assert registry.processes(gpu.uuid) == ()
+
+
+def test_one_gpu_knows_nothing_of_the_other(registry: Registry) -> None:
+    first, second = registry.gpus()
+    registry.attach(first.uuid).allocate(GIB)
+    assert registry.memory(second.uuid).used == 0
+    assert registry.processes(second.uuid) == ()
+
+
+def test_two_processes_at_once_never_get_more_than_there_is(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    members = [join(), join(), join()]
+    rounds = 10
+    for _ in range(rounds):
+        for member in members:
+            member.tell(f"take {DEFAULT_TOTAL // 2 + 1}")
+        got = [member.answer() == "True" for member in members]
+        assert got.count(True) == 1
+        winner = members[got.index(True)]
+        winner.tell(f"give {DEFAULT_TOTAL // 2 + 1}")
+        winner.answer()
+
+
+def test_the_memory_of_a_killed_process_is_back_as_soon_as_it_is_dead(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    member = join()
+    assert member.take(DEFAULT_TOTAL)
+    assert registry.memory(gpu.uuid).free == 0
+    os.kill(member.pid, signal.SIGKILL)
+    # It has died, and nobody has collected it: a zombie holds nothing.
+    os.waitid(os.P_PID, member.pid, os.WEXITED | os.WNOWAIT)
+    assert registry.memory(gpu.uuid).free == DEFAULT_TOTAL
+    assert registry.attach(gpu.uuid).allocate(DEFAULT_TOTAL)
+
+
+def test_a_stopped_process_keeps_its_memory(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    member = join()
+    assert member.take(GIB)
+    os.kill(member.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, member.pid, os.WSTOPPED)
+    assert registry.memory(gpu.uuid).used == GIB
+
+
+def test_a_later_use_of_the_same_pid_inherits_nothing(registry: Registry, gpu: Gpu) -> None:
+    ours = own_stat()
+    place = registry.folder / gpu.uuid / f"{ours.pid}-{ours.started - 1}.share"
+    body = {"pid": ours.pid, "started": ours.started - 1, "memory": GIB, "listed_at": 0.0}
+    place.write_text(json.dumps(body))
+    assert registry.memory(gpu.uuid).used == 0
+    assert not place.exists()
+
+
+def test_a_reader_never_sees_half_of_a_change(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    members = [join(), join()]
+    for member in members:
+        assert member.take(GIB)  # never less than this, so half a file would show
+    done = threading.Event()
+
+    def breathe(member: Member) -> None:
+        for _ in range(100):
+            assert member.take(GIB)
+            member.tell(f"give {GIB}")
+            member.answer()
+
+    def work() -> None:
+        threads = [threading.Thread(target=breathe, args=(member,)) for member in members]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    seen = set()
+    while not done.is_set():
+        seen.add(registry.memory(gpu.uuid).used)
+    worker.join()
+    assert seen <= {2 * GIB, 3 * GIB, 4 * GIB}
+    assert len(seen) > 1
+
+
+# --- listing ---------------------------------------------------------------------------------
+
+
+def test_memory_shows_before_the_process_does(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    before = time.monotonic()
+    member = join()
+    assert member.take(GIB)
+    assert registry.memory(gpu.uuid).used == GIB
+    assert eventually(lambda: registry.processes(gpu.uuid))
+    assert time.monotonic() - before >= LISTING_DELAY
+    (process,) = registry.processes(gpu.uuid)
+    assert process.pid == member.pid
+    assert process.memory == GIB
+
+
+def test_an_allocation_is_not_listed_before_its_time(registry: Registry, gpu: Gpu) -> None:
+    before = time.monotonic()
+    registry.attach(gpu.uuid).allocate(GIB)
+    listed = registry.processes(gpu.uuid)
+    # Slow machines may take longer than the delay; then this says nothing.
+    assert listed == () or time.monotonic() - before >= LISTING_DELAY
+
+
+def test_who_joined_without_memory_is_not_seen(registry: Registry, gpu: Gpu) -> None:
+    registry.attach(gpu.uuid)
+    assert registry.processes(gpu.uuid) == ()
+    assert registry.memory(gpu.uuid).used == 0
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["error", "lost", "hang"])
+def test_a_planted_fault_stays_on_its_gpu_until_it_is_taken_away(
+    registry: Registry, fault: str
+) -> None:
+    first, second = registry.gpus()
+    registry.plant(first.uuid, fault)
+    assert registry.fault(first.uuid) == fault
+    assert registry.fault(second.uuid) is None
+    registry.plant(first.uuid, None)
+    assert registry.fault(first.uuid) is None
+    registry.plant(first.uuid, None)
+
+
+def test_every_gpu_has_a_node_that_can_be_watched_and_opened(registry: Registry) -> None:
+    nodes = {registry.node(gpu.uuid) for gpu in registry.gpus()}
+    assert len(nodes) == 2
+    for node in nodes:
+        assert node.read_bytes() == b""
