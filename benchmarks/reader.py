@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.host import RealHost
@@ -52,9 +53,8 @@ def main() -> None:
     watch(used)
 
 
-def watch(used: object) -> None:
+def watch(used: Callable[[], int]) -> None:
     """Do as told: ``arm`` begins to look out for growth."""
-    assert callable(used)
     level: int | None = None
     before = time.monotonic()
     while True:

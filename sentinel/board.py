@@ -40,6 +40,7 @@ class Board:
         self._times = whole[:_TIMES].cast("d")
         self._names = whole[_TIMES:]
         whole.release()
+        self._encoded: dict[str, bytes] = {}
 
     @classmethod
     def create(cls) -> Board:
@@ -58,10 +59,13 @@ class Board:
 
     def announce(self, slot: int, call: str) -> None:
         """Say that ``call`` begins now. Its name is cut at 31 characters of ASCII."""
-        name = call.encode("ascii", "replace")[: _NAME - 1]
+        name = self._encoded.get(call)
+        if name is None:
+            name = call.encode("ascii", "replace")[: _NAME - 1].ljust(_NAME, b"\0")
+            self._encoded[call] = name
         # The time is what makes a slot count, so it goes first and comes back last.
         self._times[slot] = 0.0
-        self._names[slot * _NAME : slot * _NAME + _NAME] = name.ljust(_NAME, b"\0")
+        self._names[slot * _NAME : slot * _NAME + _NAME] = name
         self._times[slot] = time.monotonic()
 
     def finish(self, slot: int) -> None:

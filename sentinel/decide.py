@@ -294,5 +294,5 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         if reading is not None and not isinstance(slot.occupancy, Unknown):
             times.append(min(reading.at, reading.processes_at) + config.stale_after)
     if _startable(state, seen):
-        times.append(seen.now)
-    return min(time for time in times if time >= seen.now)
+        return seen.now
+    return min(time for time in times if time > seen.now)

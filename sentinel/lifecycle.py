@@ -145,7 +145,9 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config, *, sta
 
 
 def stop(slot: Slot, now: float, kill_at: float) -> Step:
-    """Ask a living child to end, and have it killed at ``kill_at`` otherwise."""
+    """Ask a living child to end, and have it killed at ``kill_at`` otherwise, which may be now."""
+    if now >= kill_at:
+        return _kill(slot, StopCause.SHUTDOWN, now)
     ask = Ask(uuid=slot.gpu.uuid, generation=slot.generation)
     return Step(slot=_leave(slot, StopCause.SHUTDOWN, now, kill_at=kill_at), actions=(ask,))
 

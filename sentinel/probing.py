@@ -30,6 +30,8 @@ CALL_HANGS_AFTER = 3.0
 INITIALISATION_HANGS_AFTER = 60.0
 #: Pauses before the next probe after one that ended without success, in seconds.
 LONGEST_PAUSE = 30.0
+#: A probe that lived so long has made good for the failures of those before it.
+FORGIVEN_AFTER = 60.0
 #: How long a GPU on which a call hung is left out at first and at most, in seconds.
 FIRST_EXCLUSION = 10.0
 LONGEST_EXCLUSION = 600.0
@@ -88,7 +90,7 @@ def _fold(
     """Fold in the probe's own messages and its end."""
     events = []
     if facts.inventory is not None:
-        state = replace(state, probe=replace(probe, heard=True), probe_failures=0)
+        state = replace(state, probe=replace(probe, heard=True))
         fields: dict[str, object] = {
             "driver": facts.inventory.driver,
             "gpus": len(facts.inventory.gpus),
@@ -107,7 +109,8 @@ def _fold(
 
 def _down(state: State, reason: str, now: float) -> tuple[State, float]:
     """Return the state without a probe, and the pause: none at first, then 1, 2, 4 ... 30 s."""
-    failures = state.probe_failures
+    lived = now - state.probe.since if isinstance(state.probe, ProbeUp) else 0.0
+    failures = 0 if lived >= FORGIVEN_AFTER else state.probe_failures
     pause = 0.0 if failures == 0 else min(LONGEST_PAUSE, 2.0 ** (failures - 1))
     down = ProbeDown(generation=state.probe.generation + 1, until=now + pause, reason=reason)
     return replace(state, probe=down, probe_failures=failures + 1), pause

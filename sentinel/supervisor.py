@@ -134,9 +134,13 @@ class Supervisor:
     def run(self) -> ExitCode:
         """Tick until a shutdown is finished; return 7 when a child could not be killed, else 0."""
         while not self.state.finished:
-            self._wait()
-            self.tick()
+            self.turn()
         return ExitCode.UNKILLABLE if unkillable(self.state) else ExitCode.OK
+
+    def turn(self) -> Decision:
+        """Wait until something happens or is due, then tick."""
+        self._wait()
+        return self.tick()
 
     def tick(self) -> Decision:
         """Observe, decide, act and publish once."""

@@ -72,8 +72,7 @@ class NvmlDriver:
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: dict[str, Any] = {}
-        self._old_memory = False
-        self._listers: dict[ProcessKind, Callable[[Any], list[Any]] | None] = {}
+        self._memory_version: int | None = None
 
     def open(self) -> None:
         """Load libnvidia-ml and initialise it; a driver without persistence takes seconds.
@@ -87,6 +86,7 @@ class NvmlDriver:
             reason = "nvidia-ml-py is not installed, so no NVIDIA driver can be asked"
             raise DriverGoneError("no_binding", reason) from error
         self._nvml = pynvml
+        self._memory_version = pynvml.nvmlMemory_v2
         try:
             with self._translated():
                 pynvml.nvmlInit()
@@ -110,18 +110,18 @@ class NvmlDriver:
 
         Drivers before 510 have only the older call, which counts their own memory as used.
         """
-        with self._translated(uuid):
-            nvml, handle = self._nvml, self._handle(uuid)
-            if not self._old_memory:
-                try:
-                    now = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-                    return Memory(total=now.total, used=now.used, free=now.free)
-                except nvml.NVMLError as error:
-                    if error.value not in {_FUNCTION_NOT_FOUND, _ARGUMENT_VERSION_MISMATCH}:
-                        raise
-                    self._old_memory = True
-            now = nvml.nvmlDeviceGetMemoryInfo(handle)
-            return Memory(total=now.total, used=now.used, free=now.free)
+        nvml = self._nvml
+        # No context manager: hundreds of times a second, this is most of what the probe does.
+        try:
+            now = nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=self._memory_version)
+        except nvml.NVMLError as error:
+            number = error.value
+            if self._memory_version and number in {_FUNCTION_NOT_FOUND, _ARGUMENT_VERSION_MISMATCH}:
+                self._memory_version = None
+                return self.memory(uuid)
+            self._handles.pop(uuid, None)
+            raise self._translate(error) from error
+        return Memory(total=now.total, used=now.used, free=now.free)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Return everyone on one GPU, from all of NVML's three lists."""

@@ -30,6 +30,9 @@ _SIMULATED_QUANTUM = 0.0005
 #: How many times larger a pretended chunk is than the CPU tensor that stands for it.
 SCALE = 4096
 
+#: How many fences exist at a time: those of two quanta in flight and one to spare.
+_FENCES = 3
+
 #: What the context of a pretended GPU takes, about as much as a real one.
 _SIMULATED_CONTEXT = 300 * 2**20
 
@@ -110,9 +113,11 @@ class CudaDevice:
         _check_cuda(gpu)
         self.torch_device = torch.device("cuda:0")
         self.quantum = _QUANTUM
-        self._spare: list[Fence] = []
         torch.cuda.set_device(self.torch_device)
         torch.cuda.mem_get_info(self.torch_device)  # the first call that needs a context
+        self._spare: list[Fence] = [_Event(blocking=True) for _ in range(_FENCES)]
+        for event in self._spare:
+            event.record()  # only this creates it
 
     def free_memory(self) -> int:
         """Return how many bytes the driver would still give to anybody."""
@@ -128,7 +133,7 @@ class CudaDevice:
     def fence(self) -> Fence:
         """Record an event behind the work queued so far.
 
-        Events are used again, so that none is created once two are in flight. A blocking one puts
+        Events are used again, so that none is created while a workload runs. A blocking one puts
         its waiter to sleep: spinning takes a whole core, this takes 2 to 3 % of one.
         """
         event = self._spare.pop() if self._spare else _Event(blocking=True)

@@ -97,9 +97,9 @@ def _import_torch() -> str:
         ConfigError: It cannot be imported.
     """
     try:
-        import torch  # noqa: PLC0415 - only the child may import it, on its leash
+        import torch  # only the child may, on its leash
 
-        import sentinel.stressor.context  # noqa: F401, PLC0415 - it imports torch, too
+        import sentinel.stressor.context  # noqa: F401 - it imports torch, too
 
         # One thread: the CPU belongs to the jobs of others.
         torch.set_num_threads(1)
@@ -111,9 +111,10 @@ def _import_torch() -> str:
 
 def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
     """Create the context, tighten the leash and take the memory."""
-    from sentinel.stressor.context import WorkloadContext  # noqa: PLC0415 - they import torch
-    from sentinel.stressor.device import open_device  # noqa: PLC0415
-    from sentinel.stressor.memory import fill  # noqa: PLC0415
+    # All of these import torch, so the parent must not.
+    from sentinel.stressor.context import WorkloadContext
+    from sentinel.stressor.device import open_device
+    from sentinel.stressor.memory import fill
 
     device = open_device(spec)
     leash.arm()
@@ -124,8 +125,8 @@ def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
 def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed:
     """Return what to tell the supervisor of ``error``."""
     if isinstance(error, SentinelError):
-        reason = " ".join(str(error).split())
-        return Failed(kind=FailureKind.UNUSABLE, reason=reason)
+        reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
+        return Failed(kind=FailureKind.UNUSABLE, reason=" ".join(reason.split()))
     reason = f"{stage} raised {describe(error)}"
     if _is_out_of_memory(error):
         return Failed(kind=FailureKind.OUT_OF_MEMORY, reason=reason + (_LATE if ready else ""))
@@ -136,7 +137,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether the device has no memory left; without torch it cannot have been asked."""
     if "torch" not in sys.modules:
         return False
-    from sentinel.stressor.device import is_out_of_memory  # noqa: PLC0415 - it imports torch
+    from sentinel.stressor.device import is_out_of_memory
 
     return is_out_of_memory(error)
 

@@ -83,12 +83,13 @@ def known_workloads() -> dict[str, str]:
     return {name: " and ".join(origins) for name, origins in sorted(found.items())}
 
 
-def check_workload(name: str) -> None:
-    """Make sure that ``name`` is registered once or is ``module:attribute``, importing nothing.
+def check_workload(text: str) -> None:
+    """Make sure that ``text`` names a workload that is registered or a place; imports nothing.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is not written as parse_workload wants it, or no package registers it.
     """
+    name, _ = parse_workload(text)
     if ":" not in name:
         _entry(name)
 

@@ -118,7 +118,9 @@ def _ring_of(ctx: WorkloadContext, size: int) -> Ring:
     slots = cut(ctx.chunks, size)
     if len(slots) < _FEWEST_SLOTS:
         what = f"gemm: {_FEWEST_SLOTS} matrices of size={size} are needed, {len(slots)} fit"
-        raise ConfigError(what, "Take a smaller size, or hold more memory.")
+        raise ConfigError(
+            what, "Take a smaller size, hold more memory, or take it in larger chunks."
+        )
     return Ring(slots)
 
 
@@ -134,7 +136,7 @@ def _choose(ctx: WorkloadContext) -> Ring:
             break
     if ring is None:
         what = f"gemm: there is no room for {_FEWEST_SLOTS} matrices of {_SIZES[-1]} rows"
-        raise ConfigError(what, "Hold more memory.")
+        raise ConfigError(what, "Hold more memory, or take larger chunks.")
     return ring
 
 

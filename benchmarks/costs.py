@@ -1,0 +1,101 @@
+"""What sentinel itself costs: CPU and memory of its processes over a stretch of time."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import psutil
+
+from benchmarks.results import Record
+from benchmarks.rig import Rig, Sentinel
+
+__all__ = ["Costs", "census"]
+
+#: How the processes of a sentinel call themselves, and what they are.
+_TITLES = {"sentinel: probe": "probe", "sentinel: keeps": "stressor"}
+
+
+def census(sentinel: Sentinel) -> dict[int, tuple[str, psutil.Process]]:
+    """Return every process of a sentinel by PID: what it is, and its handle."""
+    supervisor = psutil.Process(sentinel.pid)
+    found = {supervisor.pid: ("supervisor", supervisor)}
+    for child in supervisor.children(recursive=True):
+        title = " ".join(child.cmdline())
+        kinds = [kind for start, kind in _TITLES.items() if title.startswith(start)]
+        found[child.pid] = (kinds[0] if kinds else "other", child)
+    return found
+
+
+def spent(process: psutil.Process) -> float:
+    """Return the CPU seconds that a process has used."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+class Costs:
+    """Measures a sentinel on all GPUs of the host.
+
+    Args:
+        rig: The processes.
+        seconds: How long each stretch is.
+    """
+
+    def __init__(self, rig: Rig, seconds: float) -> None:
+        self._rig = rig
+        self._seconds = seconds
+
+    def nothing_held(self) -> list[Record]:
+        """Measure while somebody else is on every GPU."""
+        self._rig.no_sentinel()
+        cards = self._rig.host.cards
+        self._rig.wait_empty(cards)
+        size = 2 * 2**30
+        stay = self._seconds + 120
+        with ExitStack() as stack:
+            for card in cards:
+                squatter = self._rig.newcomer("bare", card, size, stay)
+                stack.callback(self._rig.end, squatter)
+                squatter.ready()
+                squatter.tell("go")
+                squatter.wait(lambda line: "got" in line, 60)
+            sentinel = self._rig.sentinel("elementwise", cards, empty=False)
+            for card in cards:
+                sentinel.wait_event("gpu.busy", card.uuid, 60, 0)
+            record = self._measure(sentinel)
+            self._rig.no_sentinel()
+        return [record]
+
+    def all_held(self, workload: str, *, nvidia_smi: bool = False) -> list[Record]:
+        """Measure while a stressor runs on every GPU."""
+        cards = self._rig.host.cards
+        sentinel = self._rig.sentinel(workload, cards)
+        sentinel.wait_held([card.uuid for card in cards])
+        with ExitStack() as stack:
+            if nvidia_smi:
+                stack.enter_context(self._rig.nvidia_smi())
+            return [{"workload": workload, **self._measure(sentinel)}]
+
+    def _measure(self, sentinel: Sentinel) -> Record:
+        """Return shares of a core, and the largest resident sizes, by kind of process."""
+        first_line = len(sentinel.lines)
+        time.sleep(2)  # what the start queued is over
+        processes = census(sentinel)
+        before = {pid: spent(process) for pid, (_, process) in processes.items()}
+        began = time.monotonic()
+        time.sleep(self._seconds)
+        after = {pid: spent(process) for pid, (_, process) in processes.items()}
+        seconds = time.monotonic() - began
+        cpu: dict[str, float] = {}
+        resident: dict[str, int] = {}
+        for pid, (kind, process) in processes.items():
+            cpu[kind] = cpu.get(kind, 0.0) + (after[pid] - before[pid]) / seconds
+            resident[kind] = max(resident.get(kind, 0), process.memory_info().rss)
+        yields = [line for line in sentinel.lines[first_line:] if line["event"] == "gpu.yielding"]
+        return {
+            "gpus": len(self._rig.host.cards),
+            "seconds": seconds,
+            "cpu": cpu,
+            "rss": resident,
+            "yields": len(yields),
+        }

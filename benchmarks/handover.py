@@ -1,0 +1,193 @@
+"""The hand-over benchmark: ``python -m benchmarks.handover``; see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.costs import Costs
+from benchmarks.host import Host, RealHost, SimulatedHost
+from benchmarks.load import Load
+from benchmarks.races import Races
+from benchmarks.report import WORKLOADS, Report
+from benchmarks.results import Record, Results
+from benchmarks.rig import Rig, TooLateError
+
+#: Newcomers that are loaded at the same time.
+AHEAD = 4
+QUICK = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One measurement that is repeated.
+
+    ``run`` does one round, given how many newcomers to have loaded; ``seconds`` is about how long
+    that takes, and a round is not begun with less than that left of the budget.
+    """
+
+    name: str
+    rounds: int
+    seconds: float
+    run: Callable[[int], list[Record]]
+
+
+def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
+    """Return all measurements, those of one sentinel side by side, since it is slow to start."""
+    races = Races(rig, {})
+    stretch = 20.0 if quick else 60.0
+    costs = Costs(rig, stretch)
+    load = Load(rig, 6.0 if quick else 15.0)
+    yield Cell(name="alone-bare", rounds=10, seconds=3, run=partial(races.alone, "bare"))
+    yield Cell(name="alone-torch", rounds=5, seconds=6, run=partial(races.alone, "torch"))
+    for workload in WORKLOADS:
+        yield from race_cells(races, workload)
+    yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
+    for workload in ("gemm", "elementwise"):
+        yield Cell(
+            name=f"load-{workload}",
+            rounds=1,
+            seconds=100,
+            run=measured(races, partial(load.compare, workload)),
+        )
+    if len(rig.host.cards) > 1:
+        yield Cell(
+            name="every-gpu-at-once",
+            rounds=5,
+            seconds=30,
+            run=lambda _: races.on_every_gpu("bare", "elementwise"),
+        )
+    held = partial(costs.all_held, "elementwise")
+    for name, run in (
+        ("cost-held", held),
+        ("cost-held-nvidia-smi", partial(held, nvidia_smi=True)),
+        ("cost-idle", costs.nothing_held),
+    ):
+        yield Cell(name=name, rounds=1, seconds=stretch + 15, run=measured(races, run))
+
+
+def race_cells(races: Races, workload: str) -> Iterator[Cell]:
+    """Return the races about one workload."""
+    for kind, rounds in (("bare", 20), ("torch", 10)):
+        run = partial(races.against_sentinel, kind, workload)
+        yield Cell(name=f"{workload}-{kind}", rounds=rounds, seconds=12, run=run)
+    if workload == "hold":  # the one that leaves the least time
+        run = partial(races.on_a_busy_host, "bare", workload)
+        yield Cell(name="hold-bare-busy-host", rounds=10, seconds=20, run=run)
+    run = partial(races.against_floor, "bare", workload)
+    yield Cell(name=f"floor-{workload}", rounds=7, seconds=12, run=run)
+
+
+def measured(races: Races, run: Callable[[], list[Record]]) -> Callable[[int], list[Record]]:
+    """Return ``run`` as a round without the witnesses, whose own cost would be in it."""
+
+    def alone(_: int) -> list[Record]:
+        races.end_readers()
+        return run()
+
+    return alone
+
+
+def run_cell(cell: Cell, results: Results, rounds: int, deadline: float) -> None:
+    """Do the rounds of a cell that are missing, as long as there is time."""
+    failures = 0
+    while (done := results.rounds(cell.name)) < rounds:
+        if time.monotonic() + cell.seconds > deadline:
+            print(f"{cell.name}: no time left for round {done + 1}", flush=True)
+            return
+        began = time.monotonic()
+        try:
+            records = cell.run(min(AHEAD, rounds - done))
+        except TooLateError as error:
+            print(f"{cell.name}: {error}", flush=True)
+            results.add({"cell": f"{cell.name}: failed", "round": done, "error": str(error)})
+            failures += 1
+            if failures == QUICK:
+                return
+            continue
+        for record in records:
+            results.add({"cell": cell.name, "round": done, **record})
+        seconds = time.monotonic() - began
+        print(f"{cell.name} {done + 1}/{rounds} {seconds:.1f} s: {_brief(records)}", flush=True)
+
+
+def _brief(records: list[Record]) -> str:
+    """Return what a round came to, for whoever watches."""
+    said = []
+    for record in records:
+        if "got" not in record:
+            said.append(str(record))
+            continue
+        got = "got it" if record["got"] else f"REFUSED {record.get('error', '')}"
+        kill = f", killed {record['margin_s'] * 1e3:.0f} ms after" if "margin_s" in record else ""
+        said.append(f"{got} after {record.get('memory_s', 0) * 1e3:.0f} ms{kill}")
+    return "; ".join(said)
+
+
+@contextmanager
+def host_of(simulate: int, gpus: int) -> Iterator[Host]:
+    """Return the GPUs to use."""
+    if not simulate:
+        yield RealHost(gpus)
+        return
+    with tempfile.TemporaryDirectory(prefix="sentinel-benchmark-") as folder:
+        yield SimulatedHost(Path(folder), simulate)
+
+
+def parse() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.handover", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("handover.jsonl"), metavar="FILE")
+    parser.add_argument("--table", action="store_true", help="only render the results as tables")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds of each race")
+    parser.add_argument("--only", default="", metavar="CELL,...", help="only these cells")
+    parser.add_argument("--list", action="store_true", help="list the cells and end")
+    parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="use only the first N")
+    parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
+    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="pretend N GPUs")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the missing rounds, then say how it went: 1 if a bar was missed."""
+    given = parse()
+    results = Results(given.results)
+    if not given.table:
+        deadline = time.monotonic() + given.budget
+        # So that every way out goes through the clean-up.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        with ExitStack() as stack:
+            host = stack.enter_context(host_of(given.simulate, given.gpus))
+            errors = given.results.with_suffix(".log")
+            rig = Rig(host, errors, given.rearm)
+            stack.callback(rig.close)
+            chosen = [name for name in given.only.split(",") if name]
+            plan = [c for c in cells(rig, quick=given.quick) if not chosen or c.name in chosen]
+            if given.list:
+                print("\n".join(f"{cell.name}: {cell.rounds}" for cell in plan))
+                return 0
+            machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
+            results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
+            for cell in plan:
+                rounds = min(QUICK, cell.rounds) if given.quick else cell.rounds
+                run_cell(cell, results, rounds, deadline)
+    report = Report(results)
+    print(report.render())
+    for bar in report.failed:
+        print(f"missed: {bar}")
+    return int(bool(report.failed))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

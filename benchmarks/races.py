@@ -1,0 +1,197 @@
+"""One race: somebody holds a GPU, a newcomer wants nearly all of it. Who gets what, and when?"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Sequence
+
+from benchmarks.host import Card
+from benchmarks.results import Record
+from benchmarks.rig import Line, Rig, Sentinel, Speaker, TooLateError
+
+__all__ = ["Races"]
+
+#: How much a newcomer wants of what is free on the empty GPU.
+SHARE = 0.97
+#: A newcomer that has no answer after so long has lost, in seconds.
+_PATIENCE = 60.0
+#: How long after Ready a newcomer may come, in seconds: at a moment that nobody knows.
+_MOMENTS = (0.0, 1.0)
+
+
+class Races:
+    """All the kinds of race, over one rig.
+
+    Args:
+        rig: The processes.
+        free: Free bytes that each kind of newcomer saw on the empty GPU, once learned.
+    """
+
+    def __init__(self, rig: Rig, free: dict[str, int]) -> None:
+        self._rig = rig
+        self._free = free
+        self._readers: dict[str, Speaker] = {}
+
+    # --- the ways to race ---
+
+    def alone(self, kind: str, ahead: int) -> list[Record]:
+        """Let a newcomer have an empty GPU."""
+        self._rig.no_sentinel()
+        card = self._rig.host.cards[0]
+        self._rig.wait_empty([card])
+        newcomer = self._newcomer(kind, card, ahead)
+        newcomer.tell("go")
+        return [self._outcome(kind, card, newcomer)]
+
+    def against_sentinel(self, kind: str, workload: str, ahead: int) -> list[Record]:
+        """Let one newcomer race a sentinel on the first GPU."""
+        return self._against_sentinel(kind, workload, ahead, self._rig.host.cards[:1])
+
+    def on_every_gpu(self, kind: str, workload: str) -> list[Record]:
+        """Let a newcomer on each GPU race a sentinel that holds all, at the same moment."""
+        return self._against_sentinel(kind, workload, 1, self._rig.host.cards)
+
+    def on_a_busy_host(self, kind: str, workload: str, ahead: int) -> list[Record]:
+        """Race a sentinel while every core of the host has something else to do."""
+        cards = self._rig.host.cards[:1]
+        # Everything is loaded before, since that is not what is measured and takes for ever after.
+        self._expect(kind, cards[0], ahead)
+        self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
+        with self._rig.every_core_busy():
+            return self._against_sentinel(kind, workload, ahead, cards)
+
+    def against_floor(self, kind: str, workload: str, ahead: int) -> list[Record]:
+        """Kill whoever holds the GPU at the newcomer's very start: nobody can be sooner."""
+        return self._against_holder(kind, ahead, ["floor", "--workload", workload], kill=True)
+
+    def against_polling(self, kind: str, ahead: int) -> list[Record]:
+        """Race a holder that asks nvidia-smi each second and terminates its child."""
+        return self._against_holder(kind, ahead, ["polling"], kill=False)
+
+    # --- what they are made of ---
+
+    def _expect(self, kind: str, card: Card, ahead: int) -> int:
+        """Have ``ahead`` newcomers loaded; return how many bytes they want."""
+        ask = self._ask(kind, card)
+        self._rig.expect(kind, card, ask, ahead)
+        return ask
+
+    def _newcomer(self, kind: str, card: Card, ahead: int) -> Speaker:
+        """Return a newcomer that waits for the word."""
+        return self._rig.next_newcomer(kind, card, self._expect(kind, card, ahead))
+
+    def _ask(self, kind: str, card: Card) -> int:
+        """Return how many bytes to want; learned from one that only looks at an empty GPU."""
+        if kind not in self._free:
+            self._rig.no_sentinel()
+            self._rig.wait_empty([card])
+            scout = self._rig.newcomer(kind, card, 0)
+            scout.ready()
+            scout.tell("go")
+            seen = scout.wait(lambda line: "got" in line, _PATIENCE)
+            self._rig.end(scout)
+            self._free[kind] = seen.get("free") or int(card.total * 0.95)
+        return int(self._free[kind] * SHARE)
+
+    def _outcome(self, kind: str, card: Card, newcomer: Speaker) -> Record:
+        """Return how a newcomer fared; ends it."""
+        try:
+            told = newcomer.wait(lambda line: "got" in line, _PATIENCE)
+        except TooLateError as error:
+            told = {"got": False, "error": str(error)}
+        with contextlib.suppress(Exception):
+            newcomer.process.wait(5)
+        self._rig.end(newcomer)
+        record: Record = {"gpu": card.index, "newcomer": kind, **told}
+        record["empty_free"] = self._free[kind]
+        return record
+
+    def _against_holder(
+        self, kind: str, ahead: int, way: Sequence[str], *, kill: bool
+    ) -> list[Record]:
+        self._rig.no_sentinel()
+        card = self._rig.host.cards[0]
+        newcomer = self._newcomer(kind, card, ahead)
+        self._rig.wait_empty([card])
+        simulation = self._rig.host.simulation
+        pretend = ["--simulation", simulation] if simulation else []
+        holder = self._rig.start("benchmarks.holder", *way, "--gpu", card.uuid, *pretend, card=card)
+        try:
+            holder.ready()
+            time.sleep(random.uniform(*_MOMENTS))
+            newcomer.tell("go")
+            if kill:
+                holder.process.send_signal(signal.SIGKILL)
+            return [self._outcome(kind, card, newcomer)]
+        finally:
+            self._rig.end(holder)
+
+    def _against_sentinel(
+        self, kind: str, workload: str, ahead: int, cards: Sequence[Card]
+    ) -> list[Record]:
+        newcomers = [self._newcomer(kind, card, ahead) for card in cards]
+        sentinel = self._rig.sentinel(workload, cards)
+        readers = [self._reader(card) for card in cards]
+        held = [card.uuid for card in cards]
+        sentinel.wait_held(held)
+        time.sleep(random.uniform(*_MOMENTS))
+        sentinel.wait_held(held)  # it may have yielded to somebody else in the meantime
+        levels = [len(reader.lines) for reader in readers]
+        for reader, level in zip(readers, levels, strict=True):
+            reader.tell("arm")
+            reader.wait(lambda line: "armed" in line, 5, level)
+        before = len(sentinel.lines)
+        for newcomer in newcomers:
+            newcomer.tell("go")
+        records = [
+            self._outcome(kind, card, newcomer)
+            for card, newcomer in zip(cards, newcomers, strict=True)
+        ]
+        for record, card, reader, level in zip(records, cards, readers, levels, strict=True):
+            record["workload"] = workload
+            record.update(self._handover(sentinel, card, before))
+            record.update(_growth(reader, level, record))
+        return records
+
+    def _handover(self, sentinel: Sentinel, card: Card, before: int) -> Record:
+        """Return what sentinel itself says of the hand-over."""
+        try:
+            event = sentinel.wait_event("gpu.handed_over", card.uuid, 15, before)
+        except TooLateError as error:
+            return {"sentinel_error": str(error)}
+        names = ("sign", "sign_at", "killed_at", "kill_s", "exit_s", "memory_back_s")
+        return {name: event[name] for name in names}
+
+    def _reader(self, card: Card) -> Speaker:
+        """Return the independent witness of a GPU, the same one for all races."""
+        running = self._readers.get(card.uuid)
+        if running is not None and running.process.poll() is None:
+            return running
+        simulation = self._rig.host.simulation
+        pretend = ["--simulation", simulation] if simulation else []
+        reader = self._rig.start("benchmarks.reader", "--gpu", card.uuid, *pretend)
+        reader.ready()
+        self._readers[card.uuid] = reader
+        return reader
+
+    def end_readers(self) -> None:
+        """End the witnesses, before costs are measured."""
+        for reader in self._readers.values():
+            self._rig.end(reader)
+        self._readers.clear()
+
+
+def _growth(reader: Speaker, level: int, record: Record) -> Line:
+    """Return when the witness saw the first growth, and how long before the kill that was."""
+    try:
+        grown = reader.wait(lambda line: "grown_at" in line, 1, level)
+    except TooLateError as error:
+        return {"reader_error": str(error)}
+    seen = {"grown_at": grown["grown_at"], "not_before": grown["not_before"]}
+    if "killed_at" in record:
+        seen["margin_s"] = record["killed_at"] - grown["grown_at"]
+        seen["margin_most_s"] = record["killed_at"] - grown["not_before"]
+    return seen

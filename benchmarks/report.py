@@ -1,0 +1,251 @@
+"""The results as tables for docs/benchmarks.md, each figure beside its bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+
+from benchmarks.results import Record, Results
+
+__all__ = ["Report"]
+
+WORKLOADS = ("hold", "gemm", "elementwise")
+
+#: The bars: seconds, shares of a core, bytes, ratios.
+WORST_MARGIN = 0.045
+EXTRA_OVER_FLOOR = 1.5
+FREE_SLACK = 16 * 2**20
+GROWTH_SLACK = 2 * 2**20
+RSS = {"supervisor": 45 * 10**6, "probe": 40 * 10**6, "stressor": 900 * 10**6}
+STRESSOR_CPU = {"gemm": 0.05, "elementwise": 0.15}
+RATE = {"gemm": 0.97, "elementwise": 0.95}
+POWER = 0.95
+
+
+class Report:
+    """Tables over a results file; ``failed`` lists the bars that were missed.
+
+    Args:
+        results: What was measured.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self.failed: list[str] = []
+
+    def render(self) -> str:
+        """Return all tables for which there are results, as Markdown."""
+        sections = (
+            ("Machine", self._machine),
+            ("Who got the memory", self._handovers),
+            ("From the first growth of memory to the kill", self._margins),
+            ("What it costs the newcomer", self._newcomer_cost),
+            ("What sentinel costs", self._own_cost),
+            ("Load", self._load),
+        )
+        rendered = [(title, section()) for title, section in sections]
+        return "\n".join(f"## {title}\n\n{text}\n" for title, text in rendered if text)
+
+    def _verdict(self, what: str, *, good: bool) -> str:
+        if not good:
+            self.failed.append(what)
+        return "pass" if good else "**FAIL**"
+
+    # --- the machine -------------------------------------------------------------------------
+
+    def _machine(self) -> str:
+        records = self._results.of("machine")
+        if not records:
+            return ""
+        shown = [{k: v for k, v in r.items() if k not in {"cell", "round"}} for r in records]
+        latest = shown[-1]
+        text = ", ".join(f"{key} {value}" for key, value in latest.items() if key != "date")
+        dates = sorted({str(record["date"]) for record in shown})
+        return f"{text}; {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "")
+
+    # --- races -------------------------------------------------------------------------------
+
+    def _races(self) -> Iterable[tuple[str, list[Record]]]:
+        """Return the cells that are races, in the order in which they were begun."""
+        names = dict.fromkeys(str(record["cell"]) for record in self._results.records)
+        for name in names:
+            records = [record for record in self._results.of(name) if "got" in record]
+            if records:
+                yield name, records
+
+    def _handovers(self) -> str:
+        rows = []
+        for name, records in self._races():
+            got = sum(bool(record["got"]) for record in records)
+            looks = [r for r in records if "free" in r]
+            whole = sum(r["free"] >= r["empty_free"] - FREE_SLACK for r in looks)
+            grew = max((r.get("grown", 0) for r in looks), default=0)
+            times = [r["memory_s"] for r in records if r["got"]]
+            good = got == len(records) and whole == len(looks) and grew <= GROWTH_SLACK
+            promised = not name.startswith(("alone", "floor", "polling"))
+            rows.append(
+                [
+                    name,
+                    records[0]["newcomer"],
+                    f"{got} of {len(records)}",
+                    f"{whole} of {len(looks)}",
+                    f"{grew / 2**20:.0f} MiB",
+                    _spread(times),
+                    self._verdict(f"{name}: got the memory", good=good) if promised else "",
+                ]
+            )
+        head = [
+            *("who holds the GPU", "newcomer", "got 97 %", "all free at first look"),
+            *("grew afterwards, worst", "time to memory, median / worst", "bar: all, at once"),
+        ]
+        return _table(head, rows)
+
+    def _margins(self) -> str:
+        rows = []
+        everything: list[Record] = []
+        for name, records in self._races():
+            raced = [record for record in records if "margin_s" in record]
+            if not raced:
+                continue
+            everything += raced
+            rows.append(self._margin_row(name, raced))
+        if not rows:
+            return ""
+        rows.append(self._margin_row("all races", everything))
+        head = [
+            *("who holds the GPU", "races", "growth to kill, median / worst"),
+            *("at most, worst", "first sign: memory / PID", "own sign to kill, median / worst"),
+            *("to exit, median", "memory back, median", f"bar: {WORST_MARGIN * 1e3:.0f} ms"),
+        ]
+        return _table(head, rows)
+
+    def _margin_row(self, name: str, records: Sequence[Record]) -> list[str]:
+        margins = [record["margin_s"] for record in records]
+        signs = [record["sign"] for record in records]
+        back = [r["memory_back_s"] for r in records if r["memory_back_s"] is not None]
+        good = max(margins) <= WORST_MARGIN
+        return [
+            name,
+            str(len(records)),
+            _spread(margins),
+            f"{max(record['margin_most_s'] for record in records) * 1e3:.0f} ms",
+            f"{signs.count('memory')} / {signs.count('process')}",
+            _spread([record["kill_s"] for record in records]),
+            _milliseconds(median(record["exit_s"] for record in records)),
+            _milliseconds(median(back)) if back else "not told",
+            self._verdict(f"{name}: growth to kill", good=good),
+        ]
+
+    def _newcomer_cost(self) -> str:
+        rows = []
+        for workload in WORKLOADS:
+            alone = self._times("alone-bare")
+            floor = self._times(f"floor-{workload}")
+            ours = self._times(f"{workload}-bare")
+            if not (alone and floor and ours):
+                continue
+            extra = median(ours) - median(alone)
+            least = median(floor) - median(alone)
+            # On a pretended GPU memory is back at once, and there is no floor to compare with.
+            good = least <= 0 or extra <= EXTRA_OVER_FLOOR * least
+            rows.append(
+                [
+                    workload,
+                    *(f"{_milliseconds(median(times))} ({len(times)})" for times in (alone, floor)),
+                    f"{_milliseconds(median(ours))} ({len(ours)})",
+                    _milliseconds(least),
+                    _milliseconds(extra),
+                    f"{extra / least:.2f}" if least > 0 else "-",
+                    self._verdict(f"{workload}: cost to the newcomer", good=good),
+                ]
+            )
+        head = [
+            *("workload", "empty GPU", "floor", "sentinel", "floor's extra", "sentinel's extra"),
+            *("ratio", f"bar: {EXTRA_OVER_FLOOR}"),
+        ]
+        return _table(head, rows)
+
+    def _times(self, cell: str) -> list[float]:
+        return [record["memory_s"] for record in self._results.of(cell) if record.get("got")]
+
+    # --- costs and load ----------------------------------------------------------------------
+
+    def _own_cost(self) -> str:
+        rows = []
+        for name in ("cost-idle", "cost-held", "cost-held-nvidia-smi"):
+            rows += [self._cost_row(name, record) for record in self._results.of(name)]
+        head = [
+            *("state", "GPUs", "seconds", "CPU of a core: supervisor", "probe", "both"),
+            *("stressor, each", "resident: supervisor", "probe", "stressor", "yields", "bars"),
+        ]
+        return _table(head, rows)
+
+    def _cost_row(self, name: str, record: Record) -> list[str]:
+        cpu, resident = record["cpu"], record["rss"]
+        own = cpu["supervisor"] + cpu["probe"]
+        each = cpu.get("stressor", 0.0) / record["gpus"]
+        good = all(size <= RSS.get(kind, size) for kind, size in resident.items())
+        return [
+            name.removeprefix("cost-"),
+            str(record["gpus"]),
+            f"{record['seconds']:.0f}",
+            *(f"{share:.2%}" for share in (cpu["supervisor"], cpu["probe"], own)),
+            f"{each:.1%}" if "stressor" in cpu else "-",
+            *(_megabytes(resident.get(kind)) for kind in ("supervisor", "probe", "stressor")),
+            str(record["yields"]),
+            self._verdict(f"{name}: memory, yields", good=good and record["yields"] == 0),
+        ]
+
+    def _load(self) -> str:
+        rows = []
+        for workload in ("gemm", "elementwise"):
+            rows += [self._load_row(r) for r in self._results.of(f"load-{workload}")]
+        head = [
+            *("workload", "bare loop, before and after", "sentinel", "ratio", "power, of limit"),
+            *("stressor's CPU", "resident", "bars"),
+        ]
+        return _table(head, rows)
+
+    def _load_row(self, record: Record) -> list[str]:
+        workload = record["workload"]
+        bare = [stretch["rate"] for stretch in record["bare"]]
+        ours = record["sentinel"]["rate"]
+        watts, limit = record["sentinel"]["watts"], record["limit"]
+        ratio = ours / fmean(bare)
+        power = watts / limit if limit else None
+        good = ratio >= RATE[workload] and record["stressor_cpu"] <= STRESSOR_CPU[workload]
+        if workload == "gemm" and power is not None:
+            good = good and power >= POWER
+        unit = "TFLOP/s" if workload == "gemm" else "TB/s"
+        return [
+            workload,
+            f"{', '.join(f'{rate / 1e12:.4g}' for rate in bare)} {unit}",
+            f"{ours / 1e12:.4g} {unit}",
+            f"{ratio:.1%}",
+            f"{watts:.0f} W, {power:.1%}" if power is not None else "-",
+            f"{record['stressor_cpu']:.1%}",
+            _megabytes(record["stressor_rss"]),
+            self._verdict(f"{workload}: load", good=good),
+        ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, or nothing without rows."""
+    if not rows:
+        return ""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms"
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return "-"
+    return f"{_milliseconds(median(seconds))} / {_milliseconds(max(seconds))}"
+
+
+def _megabytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 1e6:.0f} MB"

@@ -1,0 +1,46 @@
+"""The results file: one JSON object a line, appended as each measurement is done.
+
+A run that was cut off, or that had a budget, is gone on with by the next run over the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Record", "Results"]
+
+Record = dict[str, Any]
+
+
+class Results:
+    """What was measured so far.
+
+    Args:
+        path: The file; made by the first record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[Record] = []
+        if path.exists():
+            self.records = [json.loads(line) for line in path.read_text().splitlines() if line]
+
+    def add(self, record: Mapping[str, object]) -> None:
+        """Append a record, and make sure that it stays."""
+        self.records.append(dict(record))
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def of(self, cell: str) -> list[Record]:
+        """Return the records of a cell, in the order in which they were made."""
+        return [record for record in self.records if record["cell"] == cell]
+
+    def rounds(self, cell: str) -> int:
+        """Return how many rounds of a cell were finished."""
+        return len({record["round"] for record in self.of(cell)})

@@ -1,0 +1,277 @@
+"""Start, hear and end the processes of a benchmark. Nothing that it started outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmarks.host import Card, Host
+
+__all__ = ["Rig", "Sentinel", "Speaker", "TooLateError"]
+
+Line = dict[str, Any]
+
+#: How long a process may take to load torch on a busy machine and be ready, in seconds.
+PATIENCE = 120.0
+
+
+class TooLateError(Exception):
+    """Something did not happen in the time that it had."""
+
+
+class Speaker:
+    """A process that says a JSON object a line, and may be told lines.
+
+    Args:
+        command: What to run.
+        environment: Variables on top of ours.
+        errors: Where its standard error goes.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Line, errors: TextIO) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.leash", *command],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        self.pid = self.process.pid
+        self.lines: list[Line] = []
+        self._ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._hear, daemon=True)
+        self._thread.start()
+
+    def _hear(self) -> None:
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            with contextlib.suppress(ValueError), self._changed:
+                self.lines.append(json.loads(text))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def tell(self, line: str) -> None:
+        """Say a line to it, unless it is gone."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+
+    def wait(self, wanted: Callable[[Line], object], within: float, after: int = 0) -> Line:
+        """Return the first line from number ``after`` on that is ``wanted``.
+
+        Raises:
+            TooLateError: There is none ``within`` so many seconds, or the process ended before it.
+        """
+        until = time.monotonic() + within
+        with self._changed:
+            while True:
+                for line in self.lines[after:]:
+                    if wanted(line):
+                        return line
+                after = len(self.lines)
+                left = until - time.monotonic()
+                if left <= 0 or self._ended:
+                    how = "ended" if self._ended else f"was not heard within {within:.0f} s"
+                    raise TooLateError(f"{' '.join(self.command())} {how}")
+                self._changed.wait(left)
+
+    def command(self) -> list[str]:
+        """Return what runs, for messages."""
+        arguments = self.process.args
+        return list(arguments)[3:] if isinstance(arguments, list) else []
+
+    def ready(self) -> Line:
+        """Return its first words, once it is ready."""
+        return self.wait(lambda line: line.get("ready"), PATIENCE)
+
+    def end(self, number: signal.Signals = signal.SIGKILL, within: float = 20.0) -> None:
+        """End it and collect it; what does not end by ``number`` is killed."""
+        self.process.send_signal(number)
+        try:
+            self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(within)
+        self._thread.join(within)
+
+
+class Sentinel(Speaker):
+    """A sentinel as its users run it, with the events that it writes."""
+
+    def holds(self, gpu: str) -> bool:
+        """Return whether its last word on a GPU was that a stressor is ready there."""
+        names = {"stressor.ready", "gpu.yielding", "stressor.stopped", "stressor.failed"}
+        last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in names]
+        return bool(last) and last[-1]["event"] == "stressor.ready"
+
+    def wait_held(self, gpus: Sequence[str], within: float = PATIENCE) -> None:
+        """Wait until it holds all of ``gpus``."""
+        until = time.monotonic() + within
+        for gpu in gpus:
+            while not self.holds(gpu):
+                self.wait_event("stressor.ready", gpu, until - time.monotonic(), len(self.lines))
+
+    def wait_event(self, name: str, gpu: str, within: float, after: int) -> Line:
+        """Return the next event of that name about that GPU."""
+        return self.wait(
+            lambda line: line["event"] == name and line.get("gpu") == gpu, within, after
+        )
+
+
+class Rig:
+    """Everything that runs during a benchmark.
+
+    Args:
+        host: The GPUs.
+        errors: A file for everybody's standard error.
+        rearm: After how long sentinel takes a GPU again.
+    """
+
+    def __init__(self, host: Host, errors: Path, rearm: str) -> None:
+        self.host = host
+        self._errors = errors.open("a")
+        self._rearm = rearm
+        self._started: list[Speaker] = []
+        self._waiting: dict[tuple[str, str, int], list[Speaker]] = {}
+        self._sentinel: tuple[tuple[str, int], Sentinel] | None = None
+
+    # --- processes ---
+
+    def start(self, *command: str, card: Card | None = None) -> Speaker:
+        """Start one of this package's programs, or any other by its full command."""
+        whole = [sys.executable, "-m", *command] if command[0].startswith("bench") else command
+        return self._keep(Speaker(whole, self._environment([card] if card else []), self._errors))
+
+    def _keep(self, speaker: Speaker) -> Speaker:
+        self._started.append(speaker)
+        return speaker
+
+    def end(self, speaker: Speaker, number: signal.Signals = signal.SIGKILL) -> None:
+        """End a process and forget it."""
+        speaker.end(number)
+        self._started.remove(speaker)
+
+    def _environment(self, cards: Sequence[Card]) -> Line:
+        if self.host.simulation is not None:
+            return {"SENTINEL_SIM_DIR": self.host.simulation}
+        if not cards:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
+
+    def close(self) -> None:
+        """End everything: sentinel by asking, as its users do, then the rest at once."""
+        self.no_sentinel()
+        for speaker in self._started:
+            speaker.process.kill()
+        for speaker in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                speaker.process.wait(10)
+
+    # --- newcomers ---
+
+    def expect(self, kind: str, card: Card, ask: int, count: int) -> None:
+        """Have ``count`` newcomers waiting for the word, so that their loading disturbs no race."""
+        waiting = self._waiting.setdefault((kind, card.uuid, ask), [])
+        while len(waiting) < count:
+            waiting.append(self.newcomer(kind, card, ask))
+
+    def newcomer(self, kind: str, card: Card, ask: int, stay: float = 0.0) -> Speaker:
+        """Start one newcomer."""
+        if self.host.simulation is not None:
+            kind = "simulated"
+        arguments = ["--ask", str(ask), "--gpu", str(card.index), "--stay", str(stay)]
+        return self.start("benchmarks.newcomer", kind, *arguments, card=card)
+
+    def next_newcomer(self, kind: str, card: Card, ask: int) -> Speaker:
+        """Return one that waits for the word."""
+        self.expect(kind, card, ask, 1)
+        speaker = self._waiting[kind, card.uuid, ask].pop(0)
+        speaker.ready()
+        return speaker
+
+    # --- sentinel ---
+
+    def sentinel(self, workload: str, cards: Sequence[Card], *, empty: bool = True) -> Sentinel:
+        """Return a sentinel with this workload on these GPUs; the one that runs, if it does.
+
+        A new one is started once the GPUs are ``empty``.
+        """
+        wanted = (workload, len(cards))
+        if self._sentinel is not None:
+            had, running = self._sentinel
+            if had == wanted and running.process.poll() is None:
+                return running
+            self.no_sentinel()
+        if empty:
+            self.wait_empty(cards)
+        command = [sys.executable, "-m", "sentinel", "run", "--workload", workload]
+        command += ["--rearm", self._rearm, "--status-every", "1s"]
+        if self.host.simulation is not None:
+            command += ["--simulate", str(len(self.host.cards))]
+        started = Sentinel(command, self._environment(cards), self._errors)
+        self._keep(started)
+        self._sentinel = (wanted, started)
+        return started
+
+    def no_sentinel(self) -> None:
+        """End the sentinel that runs, if one does."""
+        if self._sentinel is not None:
+            running = self._sentinel[1]
+            self._sentinel = None
+            self.end(running, signal.SIGTERM)
+
+    def wait_empty(self, cards: Sequence[Card], within: float = 30.0) -> None:
+        """Wait until hardly anything is in use on the GPUs.
+
+        Raises:
+            TooLateError: Somebody uses one of them.
+        """
+        until = time.monotonic() + within
+        for card in cards:
+            while self.host.used(card.uuid) > card.total // 50:
+                if time.monotonic() > until:
+                    used = self.host.used(card.uuid) >> 20
+                    raise TooLateError(f"GPU {card.index} is in use: {used} MiB")
+                time.sleep(0.01)
+
+    # --- surroundings ---
+
+    @contextlib.contextmanager
+    def every_core_busy(self) -> Iterator[None]:
+        """Run a busy loop for each core of the host."""
+        loop = """print('{"ready": true}', flush=True)\nwhile True: pass"""
+        loops = [self.start(sys.executable, "-c", loop) for _ in range(os.cpu_count() or 1)]
+        try:
+            for running in loops:
+                running.ready()
+            yield
+        finally:
+            for running in loops:
+                self.end(running)
+
+    @contextlib.contextmanager
+    def nvidia_smi(self) -> Iterator[None]:
+        """Run ``nvidia-smi -l 1``, as many people do all day."""
+        if self.host.simulation is not None:
+            yield
+            return
+        command = ["sh", "-c", "exec nvidia-smi -l 1 >/dev/null"]
+        running = self.start(*command)
+        try:
+            yield
+        finally:
+            self.end(running)

@@ -1,0 +1,373 @@
+"""Fakes for tests of anything that drives a supervisor: a world with GPUs, children and a clock.
+
+Nothing here starts a process or waits. Time passes when the supervisor waits, and a test changes the
+world between ticks: foreign processes come and go, children fail, the driver breaks.
+
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, until=lambda: world.events("stressor.ready"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sentinel.config import Config
+from sentinel.decide import Decision, first_state
+from sentinel.messages import (
+    Attaching,
+    ChildExitCode,
+    ChildMessage,
+    Gpu,
+    GpuProcess,
+    Inventory,
+    Memory,
+    Progress,
+    Reading,
+    Ready,
+    Watch,
+)
+from sentinel.model import Call, ChildExit, ChildFacts, Event, OwnChild, ProbeFacts, State
+from sentinel.supervisor import Supervisor
+
+__all__ = ["FakeChild", "FakeClock", "FakeGpu", "FakeInterrupts", "FakeProbe", "FakeSpawner", "World"]
+
+GIB = 2**30
+#: Seconds that a fake child takes until it creates its context, and from there until it is Ready.
+IMPORT_TIME = 2.0
+ALLOCATION_TIME = 0.5
+#: Seconds from a SIGKILL to the exit, as on an H200 with 123 GiB in use.
+TEARDOWN_TIME = 0.2
+SIGKILL = 9
+#: More ticks than this without any time passing are a loop that never waits.
+MOST_TICKS_AT_ONCE = 50
+
+
+@dataclass(kw_only=True)
+class FakeChild:
+    """A stressor that exists only in the world."""
+
+    generation: int
+    pid: int
+    born: float
+    memory: int = 0
+    dies_at: float | None = None
+    code: int = 0
+    said: int = 0
+    spoke_at: float = 0.0
+    mute: bool = False
+    waiting: list[ChildMessage] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class FakeGpu:
+    """One GPU: who is on it besides us, and what is wrong with it."""
+
+    gpu: Gpu
+    foreign: list[GpuProcess] = field(default_factory=list)
+    unlisted: int = 0
+    fault: str | None = None
+    silent: bool = False
+    child: FakeChild | None = None
+
+    @property
+    def used(self) -> int:
+        """Memory in use, listed or not, in bytes."""
+        named = sum(process.memory or 0 for process in self.foreign)
+        return named + self.unlisted + (self.child.memory if self.child else 0)
+
+
+class World:
+    """Everything outside a supervisor: time, GPUs, children and what was published.
+
+    Args:
+        gpus: How many there are.
+        tick: The longest that time passes at once, in seconds.
+    """
+
+    def __init__(self, gpus: int = 1, tick: float = 0.025) -> None:
+        self.now = 1000.0
+        self.tick = tick
+        self.gpus = {f"GPU-{index}": FakeGpu(gpu=_gpu(index)) for index in range(gpus)}
+        self.published: list[Event] = []
+        self.next_pid = 100
+        self.probe = FakeProbe(self)
+        self.spawner = FakeSpawner(self)
+        self.interrupts = FakeInterrupts()
+
+    def supervisor(self, config: Config) -> Supervisor:
+        """Return a supervisor of all GPUs of this world."""
+        gpus = tuple(place.gpu for place in self.gpus.values())
+        return Supervisor(
+            state=first_state(gpus, self.now, config),
+            config=config,
+            probe=self.probe,
+            spawner=self.spawner,
+            interrupts=self.interrupts,
+            clock=FakeClock(self),
+            publish=self._publish,
+        )
+
+    def run(
+        self, supervisor: Supervisor, until: Callable[[], object], within: float = 60.0
+    ) -> list[Decision]:
+        """Let time pass, tick by tick, until something holds; return the decisions.
+
+        Raises:
+            AssertionError: It does not hold within so many seconds of the world's time.
+        """
+        end = self.now + within
+        decisions = []
+        stuck = 0
+        while not until():
+            before = self.now
+            if self.now > end:
+                message = f"did not happen within {within} s; events: {self.names()}"
+                raise AssertionError(message)
+            decisions.append(supervisor.turn())
+            stuck = 0 if self.now > before else stuck + 1
+            assert stuck < MOST_TICKS_AT_ONCE, "ticks for ever without waiting"
+        return decisions
+
+    def run_for(self, supervisor: Supervisor, seconds: float) -> list[Decision]:
+        """Let ``seconds`` pass, tick by tick; return the decisions."""
+        end = self.now + seconds
+        return self.run(supervisor, lambda: self.now >= end, within=seconds + 1)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass at once, and children live their lives meanwhile."""
+        self.now += seconds
+        for place in self.gpus.values():
+            if place.child is not None:
+                _live(place, place.child, self.now)
+
+    def newcomer(self, index: int = 0, memory: int = GIB) -> GpuProcess:
+        """Let a foreign process come to a GPU; it is listed at once."""
+        self.next_pid += 1
+        process = GpuProcess(
+            pid=self.next_pid, memory=memory, started=self.next_pid, name="python", user="alice"
+        )
+        self.at(index).foreign.append(process)
+        return process
+
+    def at(self, index: int) -> FakeGpu:
+        """Return the GPU with this index."""
+        return self.gpus[f"GPU-{index}"]
+
+    def events(self, name: str) -> list[Event]:
+        """Return the published events of one name."""
+        return [event for event in self.published if event.name == name]
+
+    def names(self) -> list[str]:
+        """Return the names of all published events, in order."""
+        return [event.name for event in self.published]
+
+    def _publish(self, _: State, events: tuple[Event, ...]) -> None:
+        self.published += events
+
+
+class FakeClock:
+    """A clock that moves when somebody waits, by at most one tick of the world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> float:
+        """Return the world's time in seconds."""
+        return self._world.now
+
+    def wait(self, files: Sequence[int], timeout: float) -> None:
+        """Let time pass: no longer than one tick, so that nothing in the world is missed."""
+        del files
+        self._world.pass_time(min(timeout, self._world.tick))
+
+
+class FakeInterrupts:
+    """Requests to end, made by a test."""
+
+    def __init__(self) -> None:
+        self.pending: tuple[str | None, bool] = (None, False)
+
+    def files(self) -> list[int]:
+        """Return nothing to wait for."""
+        return []
+
+    def collect(self) -> tuple[str | None, bool]:
+        """Return the request that is pending, once."""
+        pending, self.pending = self.pending, (None, False)
+        return pending
+
+
+class FakeProbe:
+    """Reads the world's GPUs at every tick; can hang, die and be without a driver."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.generation = 0
+        self.alive = False
+        self.skip: tuple[str, ...] = ()
+        self.watched: Watch | None = None
+        self.hung: Call | None = None
+        self.exits_with: int | None = None
+        self._inventory_due = False
+
+    def start(self, generation: int, skip: tuple[str, ...]) -> None:
+        """Begin a new probe; a hang ends with the old one."""
+        assert not self.alive, "a second probe beside a living one"
+        self.generation, self.alive, self.skip = generation, True, skip
+        self.hung, self.exits_with, self._inventory_due = None, None, True
+
+    def kill(self, generation: int) -> None:
+        """End the probe."""
+        assert generation == self.generation
+        self.alive = False
+
+    def watch(self, what: Watch) -> None:
+        """Note what is to be read."""
+        self.watched = what
+
+    def files(self) -> list[int]:
+        """Return nothing to wait for."""
+        return []
+
+    def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
+        """Return a new reading of every GPU that is read."""
+        if not self.alive:
+            return None, {}
+        facts = ProbeFacts(generation=self.generation)
+        if self.exits_with is not None:
+            self.alive = False
+            return replace(facts, exit=ChildExit(code=self.exits_with, at=self._world.now)), {}
+        if self._inventory_due:
+            self._inventory_due = False
+            gpus = tuple(place.gpu for place in self._world.gpus.values())
+            facts = replace(facts, inventory=Inventory(gpus=gpus, driver="fake"))
+        if self.hung is not None:
+            return replace(facts, calls=(self.hung,)), {}
+        readings = {
+            uuid: self._read(place)
+            for uuid, place in self._world.gpus.items()
+            if not place.silent and uuid not in self.skip
+        }
+        return facts, readings
+
+    def _read(self, place: FakeGpu) -> Reading:
+        at = self._world.now
+        if place.fault is not None:
+            return Reading(uuid=place.gpu.uuid, at=at, fault=place.fault)
+        processes = list(place.foreign)
+        child = place.child
+        if child is not None and child.memory:
+            own = GpuProcess(pid=child.pid, memory=child.memory, started=child.pid)
+            processes.append(own)
+        total = place.gpu.memory_total
+        return Reading(
+            uuid=place.gpu.uuid,
+            at=at,
+            memory=Memory(total=total, used=place.used, free=total - place.used),
+            processes=tuple(processes),
+            processes_at=at,
+            exclusive=False,
+            mig=False,
+        )
+
+
+class FakeSpawner:
+    """Owns the world's children; checks that nobody but a living child of ours is signalled."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.started: list[tuple[str, float]] = []
+        self.killed: list[tuple[str, float]] = []
+        self.asked: list[tuple[str, float]] = []
+        self._new: dict[str, ChildFacts] = {}
+
+    def start(self, gpu: Gpu, generation: int) -> None:
+        """Begin a child."""
+        place = self._world.gpus[gpu.uuid]
+        assert place.child is None, "a second child on one GPU"
+        self._world.next_pid += 1
+        pid = self._world.next_pid
+        place.child = FakeChild(generation=generation, pid=pid, born=self._world.now)
+        identity = OwnChild(pid=pid, started=pid)
+        self._new[gpu.uuid] = ChildFacts(generation=generation, child=identity)
+        self.started.append((gpu.uuid, self._world.now))
+
+    def kill(self, uuid: str, generation: int) -> None:
+        """Let the child die, which takes its teardown time."""
+        child = self._own(uuid, generation)
+        self.killed.append((uuid, self._world.now))
+        if child.dies_at is None or child.dies_at > self._world.now + TEARDOWN_TIME:
+            child.dies_at, child.code = self._world.now + TEARDOWN_TIME, -SIGKILL
+        before = self._new.get(uuid, ChildFacts(generation=generation))
+        self._new[uuid] = replace(before, killed_at=self._world.now)
+
+    def ask(self, uuid: str, generation: int) -> None:
+        """Let the child end by itself, unless it is mute."""
+        child = self._own(uuid, generation)
+        self.asked.append((uuid, self._world.now))
+        if not child.mute and child.dies_at is None:
+            child.dies_at, child.code = self._world.now + 0.05, ChildExitCode.DONE
+
+    def renew(self) -> None:
+        """Do nothing: children of this world need no lease."""
+
+    def files(self) -> list[int]:
+        """Return nothing to wait for."""
+        return []
+
+    def collect(self) -> dict[str, ChildFacts]:
+        """Return what the children said and which of them ended."""
+        found, self._new = self._new, {}
+        for uuid, place in self._world.gpus.items():
+            child = place.child
+            if child is None:
+                continue
+            facts = found.get(uuid, ChildFacts(generation=child.generation))
+            messages, child.waiting = tuple(child.waiting), []
+            facts = replace(facts, messages=messages)
+            if child.dies_at is not None and self._world.now >= child.dies_at:
+                facts = replace(facts, exit=ChildExit(code=child.code, at=self._world.now))
+                place.child = None
+            if facts != ChildFacts(generation=child.generation):
+                found[uuid] = facts
+        return found
+
+    def _own(self, uuid: str, generation: int) -> FakeChild:
+        child = self._world.gpus[uuid].child
+        assert child is not None, "a signal to a child that is gone"
+        assert child.generation == generation, "a signal to another child"
+        return child
+
+
+def _gpu(index: int) -> Gpu:
+    bus = f"00000000:{index + 1:02X}:00.0"
+    return Gpu(
+        uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=bus, memory_total=140 * GIB
+    )
+
+
+def _live(place: FakeGpu, child: FakeChild, now: float) -> None:
+    """Let a child import, allocate, be Ready and report its progress, as its age says."""
+    if child.mute:
+        return
+    age = now - child.born
+    if child.said == 0 and age >= IMPORT_TIME:
+        child.said = 1
+        child.waiting.append(Attaching(torch="fake"))
+    elif child.said == 1:
+        free = place.gpu.memory_total - place.used
+        child.memory += int(free * 0.88)
+        child.said = 2
+    elif child.said == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:  # noqa: PLR2004 - its next word
+        child.said = 3
+        child.spoke_at = now
+        ready = Ready(held=child.memory, asked=child.memory, chunks=200, refused=False)
+        child.waiting.append(ready)
+    elif child.said == 3 and now - child.spoke_at >= 1.0:  # noqa: PLR2004
+        work = Progress(
+            seconds=now - child.spoke_at, iterations=10, flops=1e12, bytes=1e9, checks=0, errors=0
+        )
+        child.waiting.append(work)
+        child.spoke_at = now

@@ -1,0 +1,124 @@
+"""People name GPUs on the command line in every way that nvidia-smi shows them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.errors import ExitCode, NoSuchGpuError
+from sentinel.messages import Gpu
+from sentinel.visible import select_gpus
+
+
+def gpu(index: int, start: str, pci: str) -> Gpu:
+    """Return a GPU whose UUID begins with ``start``."""
+    return Gpu(
+        uuid=f"GPU-{start}-1111-2222-3333-444444444444",
+        index=index,
+        name="NVIDIA H200",
+        pci_bus_id=pci,
+        memory_total=2**34,
+    )
+
+
+# Indexes with a gap, as where a GPU is left out; two GPUs at one address in two domains.
+A = gpu(0, "abcd0000", "00000000:01:00.0")
+B = gpu(1, "abef0000", "00000000:C1:00.0")
+C = gpu(3, "1a340000", "00000001:02:00.0")
+D = gpu(12, "cafe0000", "00000002:02:00.0")
+GPUS = (A, B, C, D)
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        ([], GPUS),
+        (["all"], GPUS),
+        (["ALL"], GPUS),
+        (["0,all"], GPUS),
+        (["0"], (A,)),
+        (["00"], (A,)),
+        (["12"], (D,)),
+        (["3,0"], (A, C)),
+        (["3", "0"], (A, C)),
+        (["0, 1"], (A, B)),
+        (["0,0"], (A,)),
+        (["0", A.uuid, "01:00.0"], (A,)),
+        ([C.uuid], (C,)),
+        ([C.uuid.lower()], (C,)),
+        ([C.uuid.removeprefix("GPU-")], (C,)),
+        (["GPU-abe"], (B,)),
+        (["gpu-CAFE"], (D,)),
+        (["abcd"], (A,)),
+        (["1a"], (C,)),
+        (["GPU-1"], (C,)),
+        (["00000000:C1:00.0"], (B,)),
+        (["0000:c1:00.0"], (B,)),
+        (["0:c1:0.0"], (B,)),
+        (["c1:00.0"], (B,)),
+        (["1:00.0"], (A,)),
+        (["1:02:00.0"], (C,)),
+        (["0002:02:00.0", "0"], (A, D)),
+    ],
+    ids=str,
+)
+def test_what_a_selector_means(selectors: list[str], expected: tuple[Gpu, ...]) -> None:
+    """Each means exactly these GPUs, always in nvidia-smi's order."""
+    assert select_gpus(selectors, GPUS) == expected
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "2",
+        "-1",
+        "1-3",
+        "GPU-ffff",
+        "beef",
+        "",
+        "GPU-",
+        "03:00.0",
+        "c1:00.1",
+        "1gpu",
+        "0 1",
+        "MIG-1",
+    ],
+)
+def test_an_unknown_selector_names_itself_and_all_that_exist(selector: str) -> None:
+    """Whoever mistypes sees what there is, and the exit code is that of no such GPU."""
+    with pytest.raises(NoSuchGpuError) as caught:
+        select_gpus(["0", selector], GPUS)
+    assert repr(selector) in caught.value.what
+    for one in GPUS:
+        assert one.uuid in caught.value.remedy
+        assert one.pci_bus_id in caught.value.remedy
+    assert caught.value.exit_code == ExitCode.NO_SUCH_GPU
+
+
+@pytest.mark.parametrize("selector", ["GPU-ab", "ab", "a", "02:00.0"])
+def test_an_ambiguous_selector_is_refused(selector: str) -> None:
+    """Nobody guesses which of two GPUs was meant."""
+    with pytest.raises(NoSuchGpuError, match="more than one") as caught:
+        select_gpus([selector], GPUS)
+    assert repr(selector) in caught.value.what
+    assert A.uuid in caught.value.remedy
+
+
+def test_on_a_host_without_gpus_nothing_can_be_named() -> None:
+    """Even ``all`` is an error there; naming nothing is not."""
+    assert select_gpus([], ()) == ()
+    with pytest.raises(NoSuchGpuError, match="no GPU"):
+        select_gpus(["all"], ())
+
+
+@given(chosen=st.lists(st.sampled_from(GPUS)), data=st.data())
+def test_every_way_to_name_a_gpu_means_the_same(chosen: list[Gpu], data: st.DataObject) -> None:
+    """Index, UUID and address can be mixed, repeated and put in any order."""
+    names = [
+        data.draw(st.sampled_from([str(one.index), one.uuid, one.uuid[:10], one.pci_bus_id]))
+        for one in chosen
+    ]
+    expected = tuple(one for one in GPUS if one in chosen) if chosen else GPUS
+    assert select_gpus(names, GPUS) == expected
+    assert select_gpus([",".join(names)] if names else [], GPUS) == expected

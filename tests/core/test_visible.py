@@ -1,0 +1,215 @@
+"""CUDA_VISIBLE_DEVICES is read as CUDA reads it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.errors import ConfigError
+from sentinel.messages import Gpu
+from sentinel.visible import in_cuda_order, needs_cuda_order, pci_order, visible_gpus
+
+
+def gpu(index: int, start: str, name: str = "NVIDIA H200", pci: str | None = None) -> Gpu:
+    """Return a GPU whose UUID begins with ``start``."""
+    return Gpu(
+        uuid=f"GPU-{start.ljust(8, '0')}-1111-2222-3333-444444444444",
+        index=index,
+        name=name,
+        pci_bus_id=pci or f"00000000:{index + 1:02X}:00.0",
+        memory_total=2**34,
+    )
+
+
+# The first two begin alike; CUDA numbers them all the other way round.
+GPUS = (gpu(0, "abcd"), gpu(1, "abef"), gpu(2, "1234"), gpu(3, "cafe"))
+A, B, C, D = GPUS
+CUDA = (D.uuid, C.uuid, B.uuid, A.uuid)
+
+CASES: dict[str, tuple[str | None, tuple[Gpu, ...]]] = {
+    "not set shows all": (None, GPUS),
+    "empty shows none": ("", ()),
+    "blank shows none": (" ", ()),
+    "a word shows none": ("NoDevFiles", ()),
+    "all is no word of CUDA's": ("all", ()),
+    "a comma alone shows none": (",", ()),
+    "one number": ("0", (D,)),
+    "the last number": ("3", (A,)),
+    "numbers are CUDA's, in the order of the list": ("2,0", (B, D)),
+    "all numbers": ("0,1,2,3", (D, C, B, A)),
+    "a blank before a number": ("0, 1", (D, C)),
+    "a tab before a number": ("\t1,\t0", (C, D)),
+    "a blank after a number": ("0 ,1 ", (D, C)),
+    "a plus sign": ("+1", (C,)),
+    "leading zeros": ("01,002", (C, B)),
+    "minus zero is zero": ("-0", (D,)),
+    "junk after a number": ("1gpu2,2ampere", (C, B)),
+    "a fraction is cut": ("1.9", (C,)),
+    "hexadecimal is zero and junk": ("0x1", (D,)),
+    "a semicolon is junk": ("0;1", (D,)),
+    "minus one ends the list": ("0,2,-1,1", (D, B)),
+    "minus one alone shows none": ("-1", ()),
+    "a negative number ends the list": ("0,-2,1", (D,)),
+    "a number out of range ends the list": ("0,4,1", (D,)),
+    "a huge number ends the list": ("0,99999999999999999999999999,1", (D,)),
+    "an empty entry ends the list": ("0,,1", (D,)),
+    "a comma at the end changes nothing": ("0,1,", (D, C)),
+    "a comma in front shows none": (",0", ()),
+    "a word ends the list": ("0,gpu1,1", (D,)),
+    "a sign without a number ends the list": ("0,-,1", (D,)),
+    "a blank inside the sign's number ends the list": ("0,- 1,1", (D,)),
+    "a digit of another script ends the list": ("0,١,1", (D,)),
+    "a number twice hides all": ("0,0", ()),
+    "a number twice, apart, hides all": ("0,1,0", ()),
+    "a number twice in two spellings hides all": ("1,01", ()),
+    "a number again after the end changes nothing": ("0,-1,0", (D,)),
+    "a number again after one out of range changes nothing": ("0,9,0", (D,)),
+    "a UUID": (A.uuid, (A,)),
+    "UUIDs in the order of the list": (f"{C.uuid},{A.uuid}", (C, A)),
+    "a UUID cut short": ("GPU-1234", (C,)),
+    "one digit that is unique": ("GPU-c", (D,)),
+    "an ambiguous beginning shows none": ("GPU-ab", ()),
+    "an ambiguous beginning ends the list": ("GPU-12,GPU-a,GPU-c", (C,)),
+    "an unknown UUID ends the list": (f"{A.uuid},GPU-ffff,{B.uuid}", (A,)),
+    "the prefix alone is ambiguous": ("GPU-", ()),
+    "the case of a prefix counts": ("gpu-1234", ()),
+    "the case of a UUID counts": ("GPU-CAFE", ()),
+    "a UUID without its prefix shows none": ("cafe", ()),
+    "a UUID and more shows none": (f"{A.uuid}0", ()),
+    "a blank before a UUID ends the list": ("GPU-12, GPU-c", (C,)),
+    "a blank after a UUID ends the list": ("GPU-12,GPU-c ", (C,)),
+    "a UUID twice hides all": ("GPU-12,GPU-12", ()),
+    "a UUID twice in two spellings hides all": ("GPU-12,GPU-c,GPU-1234", ()),
+    "a UUID again after the end changes nothing": ("GPU-12,x,GPU-12", (C,)),
+    "a number after a UUID ends the list": ("GPU-12,0", (C,)),
+    "a UUID after a number ends the list": (f"0,{A.uuid}", (D,)),
+    "a MIG device is none of ours": ("MIG-8a0d53a1-6d1e-5c5c-b3c4-3d2f0c1e2b3a", ()),
+    "a MIG device of the older form": (f"MIG-{A.uuid}/1/0", ()),
+    "a MIG device after a UUID ends the list": (f"GPU-12,MIG-{A.uuid}/1/0,GPU-c", (C,)),
+    "a MIG device after a number ends the list": (f"1,MIG-{A.uuid}/1/0,0", (C,)),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), CASES.values(), ids=CASES)
+def test_what_a_value_shows(value: str | None, expected: tuple[Gpu, ...]) -> None:
+    """Each value shows exactly these GPUs, in this order."""
+    assert visible_gpus(value, GPUS, CUDA) == expected
+
+
+def test_the_prefix_alone_is_enough_for_a_single_gpu() -> None:
+    """What is unique is a UUID, however short."""
+    assert visible_gpus("GPU-", (A,), None) == (A,)
+
+
+def test_a_gpu_that_only_cuda_knows_is_left_out() -> None:
+    """It is no error of the list, so those after it still count."""
+    assert visible_gpus("0,1", (A, B), ("GPU-only-cuda-knows-it", B.uuid)) == (B,)
+
+
+@pytest.mark.parametrize("value", ["0", "1gpu", " 2", "0,GPU-12", "+3"])
+def test_numbers_need_cudas_order(value: str) -> None:
+    """A number is never guessed at: without CUDA's order it is an error with a remedy."""
+    assert needs_cuda_order(value)
+    with pytest.raises(ConfigError, match="UUID"):
+        visible_gpus(value, GPUS, None)
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "-1", "GPU-12", "GPU-12,0", "MIG-x", "NoDevFiles", ","]
+)
+def test_whatever_has_no_numbers_does_not(value: str | None) -> None:
+    """Then CUDA need not be asked, and the answer is the same with and without its order."""
+    assert not needs_cuda_order(value)
+    assert visible_gpus(value, GPUS, None) == visible_gpus(value, GPUS, CUDA)
+
+
+# --- the order -------------------------------------------------------------------------------
+
+
+def refuse() -> tuple[str, ...] | None:
+    """Stand for a CUDA that must not be asked."""
+    message = "CUDA was asked"
+    raise AssertionError(message)
+
+
+MIXED = (gpu(0, "aa", "T400"), gpu(1, "bb", "NVIDIA H200"))
+
+
+def test_equal_gpus_are_numbered_along_the_bus() -> None:
+    """CUDA is not asked, and bus addresses count as numbers with their domain first."""
+    gpus = (
+        gpu(0, "a", pci="00010000:01:00.0"),
+        gpu(1, "b", pci="00000000:C1:00.0"),
+        gpu(2, "c", pci="00000000:0A:00.0"),
+    )
+    expected = (gpus[2].uuid, gpus[1].uuid, gpus[0].uuid)
+    assert pci_order(gpus) == expected
+    assert in_cuda_order(gpus, None, refuse) == expected
+
+
+def test_unlike_gpus_are_numbered_along_the_bus_where_cuda_is_told_so() -> None:
+    """CUDA_DEVICE_ORDER=PCI_BUS_ID settles it without asking."""
+    assert in_cuda_order(MIXED, "PCI_BUS_ID", refuse) == pci_order(MIXED)
+
+
+@pytest.mark.parametrize("device_order", [None, "FASTEST_FIRST", "pci_bus_id", ""])
+def test_unlike_gpus_are_numbered_as_cuda_says(device_order: str | None) -> None:
+    """By default the fastest comes first, and only CUDA knows which that is."""
+    answer = (MIXED[1].uuid, MIXED[0].uuid)
+    assert in_cuda_order(MIXED, device_order, lambda: answer) == answer
+
+
+def test_where_cuda_does_not_say_there_is_no_order() -> None:
+    """Then the user is asked for UUIDs."""
+    with pytest.raises(ConfigError, match="UUID"):
+        in_cuda_order(MIXED, None, lambda: None)
+
+
+# --- properties ------------------------------------------------------------------------------
+
+entries = st.one_of(
+    st.integers(-2, 6).map(str),
+    st.sampled_from(
+        [*(g.uuid for g in GPUS), "GPU-12", "GPU-ab", "GPU-c", "GPU-", "MIG-1", "", "x"]
+    ),
+    st.text(" \t0123+-xGPU", max_size=6),
+)
+lists = st.lists(entries, max_size=6).map(",".join)
+
+
+@given(value=lists | st.text(max_size=20), order=st.permutations(CUDA))
+def test_the_result_is_some_of_the_gpus_each_once(value: str, order: list[str]) -> None:
+    """Nothing is made up, and nothing is shown twice."""
+    shown = visible_gpus(value, GPUS, tuple(order))
+    assert set(shown) <= set(GPUS)
+    assert len(set(shown)) == len(shown)
+
+
+@given(
+    head=lists,
+    invalid=st.sampled_from(["-1", "99", "x", "", "GPU-ffff", "GPU-ab", "MIG-1"]),
+    tail=lists,
+)
+def test_nothing_after_an_invalid_entry_changes_anything(
+    head: str, invalid: str, tail: str
+) -> None:
+    """The first entry that names no GPU ends the list, whatever comes after it."""
+    value = f"{head},{invalid}"
+    assert visible_gpus(f"{value},{tail}", GPUS, CUDA) == visible_gpus(value, GPUS, CUDA)
+
+
+@given(chosen=st.lists(st.sampled_from(range(4)), unique=True, min_size=1))
+def test_numbers_and_uuids_mean_the_same(chosen: list[int]) -> None:
+    """A list of numbers shows what the list of the UUIDs behind them shows."""
+    numbers = ",".join(map(str, chosen))
+    uuids = ",".join(CUDA[number] for number in chosen)
+    assert visible_gpus(numbers, GPUS, CUDA) == visible_gpus(uuids, GPUS, None)
+
+
+def test_every_pair_of_different_numbers_shows_both() -> None:
+    """Only equal numbers hide each other."""
+    for one, other in itertools.permutations(range(4), 2):
+        assert len(visible_gpus(f"{one},{other}", GPUS, CUDA)) == 2

@@ -1,0 +1,260 @@
+"""Workloads that do what a workload must not, each in one way, for the tests of those who cope.
+
+Named as ``misbehaving:raises`` and so on. Each first becomes Ready, unless ``early`` says
+otherwise, and then misbehaves. Nothing here imports torch before the child has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sentinel.stressor.context import WorkloadContext
+
+__all__ = [
+    "babbles",
+    "busy",
+    "chatters",
+    "eats_host_memory",
+    "exits",
+    "faulty",
+    "floods",
+    "forks",
+    "freezes",
+    "grows",
+    "hogs",
+    "holds_the_interpreter",
+    "imposes",
+    "late",
+    "not_callable",
+    "raises",
+    "returns",
+    "segfaults",
+    "sleeps",
+    "starts_processes",
+    "stubborn",
+    "takes_memory_late",
+    "tells_nonsense",
+    "well_behaved",
+]
+
+FOREVER = 10**6
+not_callable = 1
+
+
+def well_behaved(ctx: WorkloadContext, *, rest: float = 0.02) -> None:
+    """Do nothing wrong."""
+    while ctx.pace(rest):
+        ctx.report()
+
+
+def become_ready(ctx: WorkloadContext) -> None:
+    """Go round until the supervisor was told Ready."""
+    while not ctx.ready and ctx.pace():
+        ctx.report()
+
+
+def raises(ctx: WorkloadContext, *, early: bool = False) -> None:
+    """Raise an error with a long and broken text."""
+    if not early:
+        become_ready(ctx)
+    message = "boom\nand more " + "x" * 100_000
+    raise ValueError(message)
+
+
+def returns(ctx: WorkloadContext) -> None:
+    """Think that it is done."""
+    become_ready(ctx)
+    ctx.report(iterations=41)
+
+
+def exits(ctx: WorkloadContext) -> None:
+    """Leave by the back door."""
+    become_ready(ctx)
+    sys.exit(0)
+
+
+def segfaults(ctx: WorkloadContext) -> None:
+    """Die of a signal."""
+    become_ready(ctx)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def busy(ctx: WorkloadContext) -> None:
+    """Spin for ever and never pace."""
+    become_ready(ctx)
+    while True:
+        pass
+
+
+def sleeps(ctx: WorkloadContext) -> None:
+    """Sleep for ever, whatever happens."""
+    become_ready(ctx)
+    while True:
+        time.sleep(FOREVER)
+
+
+def late(ctx: WorkloadContext) -> None:
+    """Never become Ready."""
+    while True:
+        time.sleep(FOREVER)
+
+
+def stubborn(ctx: WorkloadContext) -> None:
+    """Pace and report, but ignore every stop and every polite signal."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        ctx.pace()
+        ctx.report()
+        time.sleep(0.02)
+
+
+def holds_the_interpreter(ctx: WorkloadContext, *, seconds: int = FOREVER) -> None:
+    """Sit in native code that does not give the interpreter's lock back."""
+    become_ready(ctx)
+    ctypes.PyDLL(None).sleep(seconds)
+    well_behaved(ctx)
+
+
+def freezes(ctx: WorkloadContext) -> None:
+    """Stop itself, as Ctrl+Z would."""
+    become_ready(ctx)
+    while ctx.pace():
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def babbles(ctx: WorkloadContext) -> None:
+    """Send the supervisor datagrams that are no messages."""
+    become_ready(ctx)
+    channel = _channel()
+    while ctx.pace(0.05):
+        channel.send(b'{"type": "Ready", "held": "everything"')
+
+
+def floods(ctx: WorkloadContext) -> None:
+    """Send the supervisor more messages than anybody can read."""
+    become_ready(ctx)
+    channel = _channel()
+    message = (
+        b'{"type":"Progress","seconds":0.0,"iterations":0,'
+        b'"flops":0.0,"bytes":0.0,"checks":0,"errors":0}'
+    )
+    while True:
+        channel.send(message)
+
+
+def imposes(ctx: WorkloadContext) -> None:
+    """Take the supervisor's messages away from the child's own reader."""
+    become_ready(ctx)
+    channel = _channel()
+    while True:
+        channel.recv(65536)
+
+
+def forks(ctx: WorkloadContext) -> None:
+    """Leave a copy of itself behind that holds everything open for ever."""
+    become_ready(ctx)
+    if os.fork() == 0:
+        time.sleep(FOREVER)
+    well_behaved(ctx)
+
+
+def starts_processes(ctx: WorkloadContext) -> None:
+    """Start a program that never ends and ignores its end of file."""
+    become_ready(ctx)
+    command = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
+    with subprocess.Popen(command):
+        well_behaved(ctx)
+
+
+def grows(ctx: WorkloadContext, *, mebibytes: int = 64) -> None:
+    """Take GPU memory past torch after Ready, as a library with its own allocator would."""
+    become_ready(ctx)
+    device: Any = ctx._device
+    device.membership.allocate(mebibytes * 2**20)
+    well_behaved(ctx)
+
+
+def takes_memory_late(ctx: WorkloadContext) -> None:
+    """Allocate through torch after Ready, which the cap refuses."""
+    import torch
+
+    become_ready(ctx)
+    device: Any = ctx._device
+    assert device.new_chunk(2**20) is None, "the cap does not hold"
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 MiB.")
+
+
+def eats_host_memory(ctx: WorkloadContext, *, mebibytes: int = 256) -> None:
+    """Hold a lot of host memory."""
+    become_ready(ctx)
+    ballast = bytearray(mebibytes * 2**20)
+    while ctx.pace(0.05):
+        ctx.report(iterations=len(ballast[:1]))
+
+
+def chatters(ctx: WorkloadContext) -> None:
+    """Print without end."""
+    become_ready(ctx)
+    while ctx.pace():
+        print("chatter " * 1000)  # noqa: T201 - its very point
+        print("chatter " * 1000, file=sys.stderr, flush=True)  # noqa: T201
+        ctx.report()
+
+
+def hogs(ctx: WorkloadContext, *, seconds: float = 2.0) -> None:
+    """Queue quanta that are far too long."""
+    while ctx.pace():
+        time.sleep(seconds)
+        ctx.report()
+
+
+def tells_nonsense(ctx: WorkloadContext) -> None:
+    """Report what cannot be."""
+    become_ready(ctx)
+    while ctx.pace():
+        ctx.report(flops=float("nan"))
+
+
+def faulty(ctx: WorkloadContext) -> None:
+    """Report one wrong result, as on a GPU that computes wrongly."""
+    become_ready(ctx)
+    ctx.report(checks=1, errors=1)
+    well_behaved(ctx)
+
+
+def flips_a_bit(ctx: WorkloadContext) -> None:
+    """Multiply matrices on a GPU whose memory loses one bit of one result, once."""
+    import torch
+
+    from sentinel.stressor.workloads.gemm import Ring, cut
+
+    ring = Ring(cut(ctx.chunks, 128))
+    ring.prepare()
+    rounds = 0
+    while ctx.pace():
+        checks = sum(ring.step() for _ in ring.places)
+        rounds += 1
+        if rounds == 2:
+            ring.places[-1].view(torch.int16)[3, 4].bitwise_xor_(1 << 9)
+        ctx.report(iterations=len(ring.places), checks=checks, errors=ring.comparison.errors.news())
+
+
+def _channel() -> socket.socket:
+    """Return the child's own channel, found as a nosy plugin would find it."""
+    for number in sorted(int(name) for name in os.listdir("/proc/self/fd")):
+        try:
+            found = socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+        if (found.family, found.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            return found
+    message = "there is no channel"
+    raise RuntimeError(message)

@@ -1,0 +1,158 @@
+"""Be the supervisor of one real stressor child on a simulated GPU."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sentinel import wire
+from sentinel.messages import (
+    Attaching,
+    ChildMessage,
+    Failed,
+    Lease,
+    MemoryTarget,
+    Progress,
+    Ready,
+    Stop,
+    StressorSpec,
+)
+from sentinel.simulation import Registry
+from sentinel.stressor import entry
+from sentinel.stressor.loading import parse_workload
+
+M = TypeVar("M", Attaching, Failed, Progress, Ready)
+
+_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Failed)
+_RENEWAL = 0.2
+DEFAULT = MemoryTarget(share=0.88)
+#: How long a child may take for anything, on a host that is busy with other tests.
+PATIENCE = 30.0
+
+
+class Inherited:
+    """A descriptor for the child, which DupFd can only carry while the child is spawned."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (reduction.DupFd(self.fd),)
+
+
+def _same(value: object) -> object:
+    return value
+
+
+class Child:
+    """A spawned stressor, its registry and our end of its channel."""
+
+    def __init__(self, spec: StressorSpec, registry: Registry, locks: tuple[object, ...]) -> None:
+        self.registry = registry
+        self.uuid = spec.gpu.uuid
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        context = multiprocessing.get_context("spawn")
+        arguments = (spec, theirs, os.getpid(), locks)
+        self.process = context.Process(target=entry.run, args=arguments)
+        self.process.start()
+        theirs.close()
+        assert self.process.pid is not None
+        self.pid = self.process.pid
+        self.said: list[ChildMessage] = []
+        self._renewed_at = 0.0
+
+    def wait_for(self, kind: type[M]) -> M:
+        """Renew the lease until the child says a ``kind``, and return that."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            message = self._hear()
+            if isinstance(message, kind):
+                return message
+            assert message is not None or self.process.is_alive(), f"it ended after {self.said}"
+        raise AssertionError(f"no {kind.__name__} within {PATIENCE} s, but {self.said}")
+
+    def tell(self, message: object) -> None:
+        """Send an order."""
+        self.channel.send(wire.encode(message))
+
+    def wait_for_end(self, within: float) -> int:
+        """Renew nothing; return the exit code once the child has ended, in time."""
+        self.process.join(within)
+        assert self.process.exitcode is not None, f"still there after {within} s; said {self.said}"
+        return self.process.exitcode
+
+    def stop(self) -> int:
+        """Ask it to end and return its exit code; it has a second."""
+        self.tell(Stop())
+        return self.wait_for_end(1.0)
+
+    def used(self) -> int:
+        """Return the used memory of its GPU."""
+        return self.registry.memory(self.uuid).used
+
+    def end(self) -> None:
+        """Leave nothing of it behind."""
+        self.process.kill()
+        self.process.join()
+        self.channel.close()
+
+    def _hear(self) -> ChildMessage | None:
+        """Return the next message, or None after a short while; renews the lease meanwhile."""
+        now = time.monotonic()
+        if now - self._renewed_at >= _RENEWAL:
+            self._renewed_at = now
+            with suppress(OSError):  # it ended; what it said last can still be read
+                self.tell(Lease())
+        if not select.select([self.channel], [], [], _RENEWAL)[0]:
+            return None
+        try:
+            data = self.channel.recv(wire.MAX_DATAGRAM)
+        except ConnectionResetError:  # it left a lease unread; its last words come after this
+            return None
+        if not data:
+            return None
+        message = wire.decode(data, _SAYS)
+        self.said.append(message)
+        return message
+
+
+@contextmanager
+def nursery(folder: Path) -> Iterator[Callable[..., Child]]:
+    """Give a function that starts children on the first GPU of a new registry in ``folder``."""
+    registry = Registry.create(folder, 1)
+    children: list[Child] = []
+
+    def start(
+        workload: str,
+        *,
+        memory: MemoryTarget = DEFAULT,
+        lease: float = 3.0,
+        locks: tuple[object, ...] = (),
+        simulated: bool = True,
+    ) -> Child:
+        name, options = parse_workload(workload)
+        spec = StressorSpec(
+            gpu=registry.gpus()[0],
+            memory=memory,
+            chunk=512 * 2**20,
+            workload=name,
+            options=options,
+            lease=lease,
+            simulation=str(folder) if simulated else None,
+        )
+        children.append(Child(spec, registry, locks))
+        return children[-1]
+
+    try:
+        yield start
+    finally:
+        for child in children:
+            child.end()

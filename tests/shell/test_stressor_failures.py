@@ -1,0 +1,128 @@
+"""What real stressor children say when something is wrong, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from nursery import Child, nursery
+
+from sentinel.messages import (
+    ChildExitCode,
+    Failed,
+    FailureKind,
+    MemoryTarget,
+    Progress,
+    Ready,
+)
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with nursery(tmp_path) as start:
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("workload", "kind", "words"),
+    [
+        (
+            "misbehaving:raises",
+            FailureKind.WORKLOAD,
+            ["workload misbehaving:raises raised ValueError: boom and more", "(misbehaving.py:"],
+        ),
+        (
+            "misbehaving:returns",
+            FailureKind.WORKLOAD,
+            ["misbehaving:returns returned after 42 iterations", "until ctx.pace() says False"],
+        ),
+        ("misbehaving:exits", FailureKind.WORKLOAD, ["misbehaving:exits raised SystemExit"]),
+        (
+            "misbehaving:tells_nonsense",
+            FailureKind.WORKLOAD,
+            ["report(flops=nan): it must be finite"],
+        ),
+        (
+            "misbehaving:takes_memory_late",
+            FailureKind.OUT_OF_MEMORY,
+            ["Tried to allocate 1.00 MiB", "the workload allocated after Ready"],
+        ),
+        (
+            "nonesuch",
+            FailureKind.UNUSABLE,
+            ["there is no workload 'nonesuch'", "known are elementwise, gemm, hold"],
+        ),
+        (
+            "misbehaving:nonesuch",
+            FailureKind.UNUSABLE,
+            ["workload misbehaving:nonesuch cannot be imported", "AttributeError"],
+        ),
+        (
+            "misbehaving_import:anything",
+            FailureKind.UNUSABLE,
+            ["RuntimeError: this module never worked (misbehaving_import.py:3 in <module>)"],
+        ),
+        (
+            "gemm:size=big",
+            FailureKind.UNUSABLE,
+            ["workload gemm: option size='big' is not a whole number", "default 0"],
+        ),
+        (
+            "gemm:size=4096",
+            FailureKind.UNUSABLE,
+            ["6 matrices of size=4096 are needed, 0 fit", "larger chunks"],
+        ),
+    ],
+)
+def test_the_last_words_name_what_went_wrong(
+    start: Start, workload: str, kind: FailureKind, words: list[str]
+) -> None:
+    child = start(workload)
+    failed = child.wait_for(Failed)
+    assert failed.kind is kind
+    for word in words:
+        assert word in failed.reason
+    assert "\n" not in failed.reason
+    assert len(failed.reason) < 1500
+    assert child.wait_for_end(1.0) == ChildExitCode.FAILED
+    assert child.used() == 0
+
+
+def test_no_room_for_one_chunk_is_out_of_memory(start: Start) -> None:
+    child = start("hold", memory=MemoryTarget(share=0.01))
+    failed = child.wait_for(Failed)
+    assert failed.kind is FailureKind.OUT_OF_MEMORY
+    assert "not one chunk of 512 MiB could be had" in failed.reason
+
+
+def test_no_room_for_a_context_is_out_of_memory(start: Start, tmp_path: Path) -> None:
+    child = start("hold")
+    neighbour = child.registry.attach(child.uuid)
+    assert neighbour.allocate(16 * 2**30 - 2**20)
+    try:
+        failed = child.wait_for(Failed)
+    finally:
+        neighbour.close()
+    assert failed.kind is FailureKind.OUT_OF_MEMORY
+    assert f"the context on {child.uuid} raised" in failed.reason
+
+
+def test_a_gpu_cannot_be_used_with_a_torch_that_lacks_cuda(start: Start) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch has CUDA")
+    child = start("hold", simulated=False)
+    failed = child.wait_for(Failed)
+    assert failed.kind is FailureKind.UNUSABLE
+    assert "was built without CUDA. Install a CUDA build" in failed.reason
+
+
+def test_a_bit_that_flips_in_memory_is_reported_once(start: Start) -> None:
+    child = start("misbehaving:flips_a_bit")
+    child.wait_for(Ready)
+    progress = [child.wait_for(Progress) for _ in range(4)]
+    assert [message.errors for message in progress if message.errors] == [1]
+    assert child.stop() == ChildExitCode.DONE

@@ -1,0 +1,160 @@
+"""The life of real stressor children on simulated GPUs, with the test as their supervisor."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from nursery import Child, Inherited, nursery
+
+from sentinel.messages import Attaching, ChildExitCode, MemoryTarget, Progress, Ready, Stop
+from sentinel.procfs import read_stat
+
+Start = Callable[..., Child]
+
+GIB = 2**30
+CONTEXT = 300 * 2**20
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with nursery(tmp_path) as start:
+        yield start
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_naming_the_entry_function_imports_neither_torch_nor_a_plugin() -> None:
+    script = (
+        "import sys, sentinel.stressor.entry, sentinel.stressor.loading as loading\n"
+        "loading.parse_workload('fft:length=8'), loading.known_workloads()\n"
+        "heavy = {'torch', 'numpy', 'sentinel.stressor.workloads', 'sentinel.stressor.context'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_gemm_child_lives_steadily_and_ends_when_asked(start: Start, tmp_path: Path) -> None:
+    lock = (tmp_path / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    child = start("gemm", locks=(Inherited(lock.fileno()),))
+    lock.close()
+
+    assert child.wait_for(Attaching).torch
+    ready = child.wait_for(Ready)
+    # 88 % of the 15.7 GiB that are free beside the context, in whole chunks of half a GiB
+    assert (ready.chunks, ready.held, ready.refused) == (27, 27 * GIB // 2, False)
+    assert ready.held <= ready.asked < ready.held + GIB // 2
+    assert child.used() == ready.held + CONTEXT
+
+    command = Path(f"/proc/{child.pid}/cmdline").read_text()
+    assert command.startswith(f"sentinel: keeps idle GPU {child.uuid[:12]} warm, yields at once")
+    assert Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
+    assert os.getsid(child.pid) == child.pid
+
+    before, began = cpu_seconds(child.pid), time.monotonic()
+    progress = [child.wait_for(Progress) for _ in range(3)]
+    load = (cpu_seconds(child.pid) - before) / (time.monotonic() - began)
+    assert load < 0.08, f"a simulated GPU takes {load:.0%} of a core"
+    for message in progress:
+        assert message.seconds >= 1.0
+        assert message.iterations > 0
+        assert message.flops == 2.0 * 256**3 * message.iterations or message.flops > 0
+        assert message.errors == 0
+    assert progress[-1].checks == progress[-1].iterations, "from the second round on, all are"
+    assert child.used() == ready.held + CONTEXT, "device memory moved after Ready"
+
+    assert is_locked(tmp_path / "lock")
+    assert child.stop() == ChildExitCode.DONE
+    assert not is_locked(tmp_path / "lock")
+    assert child.used() == 0
+
+
+def is_locked(path: Path) -> bool:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def test_an_elementwise_child_works_and_ends_without_its_lease(start: Start) -> None:
+    child = start("elementwise")
+    ready = child.wait_for(Ready)
+    progress = child.wait_for(Progress)
+    piece = 512 * 2**20 // 4096
+    assert progress.bytes == 3 * piece * progress.iterations > 0
+    assert child.used() == ready.held + CONTEXT
+    assert child.wait_for_end(4.0) == ChildExitCode.LEASE_RAN_OUT
+
+
+def test_a_hold_child_takes_what_there_is_and_ends_with_its_supervisor(start: Start) -> None:
+    child = start("hold", memory=MemoryTarget(size=64 * GIB))
+    ready = child.wait_for(Ready)
+    assert (ready.asked, ready.refused) == (64 * GIB, True)
+    assert ready.chunks == (16 * GIB - CONTEXT) // (GIB // 2)
+    assert child.wait_for(Progress).iterations > 0
+    assert child.used() == ready.held + CONTEXT
+    child.channel.close()
+    assert child.wait_for_end(1.0) == ChildExitCode.ORPHANED
+
+
+def test_a_size_below_one_chunk_is_held_as_it_is(start: Start) -> None:
+    child = start("elementwise", memory=MemoryTarget(size=100 * 2**20))
+    ready = child.wait_for(Ready)
+    assert (ready.held, ready.chunks, ready.refused) == (100 * 2**20, 1, False)
+    assert child.wait_for(Progress).iterations > 0, "one chunk is enough to work on"
+    assert child.stop() == ChildExitCode.DONE
+
+
+def test_a_stuck_interpreter_ends_by_the_kernel_timer(start: Start) -> None:
+    child = start("misbehaving:holds_the_interpreter", lease=1.0)
+    child.wait_for(Ready)
+    assert child.wait_for_end(2.0) == -signal.SIGALRM
+    assert child.used() == 0
+
+
+def test_leases_that_queued_up_during_an_import_count(start: Start) -> None:
+    # The import starves the leash for 1.6 s of a lease of 1.0 s.
+    child = start("misbehaving_slow_import:well_behaved", lease=1.0)
+    child.wait_for(Ready)
+    assert child.stop() == ChildExitCode.DONE
+
+
+def test_a_stop_before_there_is_a_context_ends_the_child(start: Start) -> None:
+    child = start("hold")
+    child.tell(Stop())
+    assert child.wait_for_end(10.0) == ChildExitCode.DONE
+    assert child.said == []
+    assert child.used() == 0
+
+
+def test_an_orphan_takes_along_what_it_started(start: Start) -> None:
+    child = start("misbehaving:forks")
+    child.wait_for(Progress)
+    heirs = [
+        stat.pid
+        for entry in Path("/proc").iterdir()
+        if (stat := read_stat(entry.name)) and stat.session == child.pid != stat.pid
+    ]
+    assert len(heirs) == 1
+    child.channel.close()
+    assert child.wait_for_end(1.0) == ChildExitCode.ORPHANED
+    deadline = time.monotonic() + 1.0
+    while (stat := read_stat(heirs[0])) and stat.alive:
+        assert time.monotonic() < deadline, "the fork lives on"
+        os.sched_yield()

@@ -1,0 +1,162 @@
+"""The context that a workload works with, on a simulated GPU in this process."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sentinel import wire
+from sentinel.messages import ChildMessage, MemoryTarget, Progress, Ready
+from sentinel.simulation import Registry
+from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.device import SimulatedDevice
+from sentinel.stressor.leash import Leash
+from sentinel.stressor.memory import fill
+
+GIB = 2**30
+CHUNK = GIB // 2
+
+
+class Bench:
+    """A context, its device and the supervisor's end of its channel; the leash is not started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = Registry.create(folder, 1)
+        self.uuid = self.registry.gpus()[0].uuid
+        self.device = SimulatedDevice(self.registry, self.uuid)
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.theirs = theirs
+        self.leash = Leash(theirs, 3.0)
+        filling = fill(self.device, MemoryTarget(size=2 * GIB), CHUNK)
+        self.ctx = WorkloadContext(device=self.device, filling=filling, leash=self.leash)
+
+    def heard(self) -> list[ChildMessage]:
+        found: list[ChildMessage] = []
+        while True:
+            try:
+                data = self.channel.recv(wire.MAX_DATAGRAM, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return found
+            found.append(wire.decode(data, (Ready, Progress)))
+
+    def become_ready(self) -> None:
+        assert self.ctx.pace()
+        assert self.heard() == []
+        assert self.ctx.pace()
+        assert self.heard() == [Ready(held=2 * GIB, asked=2 * GIB, chunks=4, refused=False)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.device.membership.close()
+    bench.channel.close()
+    bench.theirs.close()
+
+
+def test_ready_is_said_on_the_second_pace_and_no_memory_is_given_after_it(bench: Bench) -> None:
+    assert bench.ctx.pace()
+    piece = bench.device.new_chunk(CHUNK)
+    assert piece is not None, "the first pass may still allocate"
+    before = bench.registry.memory(bench.uuid).used
+    assert bench.ctx.pace()
+    assert bench.ctx.ready
+    assert bench.device.new_chunk(CHUNK) is None
+    assert bench.registry.memory(bench.uuid).used == before
+
+
+def test_work_is_counted_when_it_is_done_and_told_once_a_second(bench: Bench) -> None:
+    bench.become_ready()
+    began = time.monotonic()
+    told: list[ChildMessage] = []
+    rounds = 0
+    while time.monotonic() - began < 1.5:
+        bench.ctx.report(flops=10, bytes=4, checks=2, errors=1)
+        rounds += 1
+        assert bench.ctx.pace()
+        told += bench.heard()
+    assert len(told) == 1
+    assert isinstance(told[0], Progress)
+    assert 1.0 <= told[0].seconds < 1.4
+    bench.ctx.finish()
+    (last,) = bench.heard()
+    assert isinstance(last, Progress)
+    assert told[0].iterations + last.iterations == bench.ctx.iterations == rounds
+    for name, each in (("flops", 10), ("bytes", 4), ("checks", 2), ("errors", 1)):
+        assert getattr(told[0], name) + getattr(last, name) == each * rounds
+
+
+def test_at_most_two_quanta_are_in_flight(bench: Bench) -> None:
+    bench.become_ready()
+    began = time.monotonic()
+    for _ in range(20):
+        assert bench.ctx.pace()
+    # twenty quanta of 20 ms, of which the last may still be in flight
+    assert time.monotonic() - began >= 0.37
+
+
+def test_a_stop_ends_a_rest_at_once(bench: Bench) -> None:
+    bench.become_ready()
+    threading.Timer(0.1, bench.leash.stopped.set).start()
+    began = time.monotonic()
+    assert not bench.ctx.pace(rest=60.0)
+    assert time.monotonic() - began < 1.0
+    assert not bench.ctx.pace()
+
+
+def test_a_long_rest_does_not_pass_for_a_hang(bench: Bench) -> None:
+    bench.become_ready()
+    assert bench.ctx.pace(rest=1.3)
+    assert len(bench.heard()) == 1
+
+
+def test_a_progress_that_the_channel_refuses_is_told_with_the_next(bench: Bench) -> None:
+    bench.become_ready()
+    while bench.leash.say(Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)):
+        pass
+    bench.ctx.report(errors=1)
+    assert bench.ctx.pace(rest=1.1), "a full channel holds nobody up"
+    bench.heard()
+    bench.ctx.report()
+    bench.ctx.finish()
+    (last,) = bench.heard()
+    assert isinstance(last, Progress)
+    assert (last.iterations, last.errors) == (2, 1)
+    assert last.seconds > 1.1
+
+
+def test_what_must_arrive_is_tried_for_a_second(bench: Bench) -> None:
+    while bench.leash.say(Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)):
+        pass
+    threading.Timer(0.2, bench.heard).start()
+    ready = Ready(held=1, asked=1, chunks=1, refused=False)
+    assert bench.leash.say(ready)
+    assert bench.heard()[-1] == ready
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf])
+def test_nonsense_is_not_reported(bench: Bench, value: float) -> None:
+    with pytest.raises(ValueError, match="flops"):
+        bench.ctx.report(flops=value)
+    with pytest.raises(ValueError, match="rest"):
+        bench.ctx.pace(rest=value)
+
+
+def test_only_whole_chunks_are_taken_of_a_size(bench: Bench) -> None:
+    filling = fill(bench.device, MemoryTarget(size=CHUNK * 5 // 2), CHUNK)
+    assert (len(filling.chunks), filling.held, filling.refused) == (2, 2 * CHUNK, False)
+    assert filling.asked == CHUNK * 5 // 2
+
+
+def test_what_fits_into_no_chunk_is_out_of_memory(bench: Bench) -> None:
+    bench.device.membership.allocate(bench.device.free_memory() - CHUNK // 2)
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="256 MiB are free and 8.0 GiB"):
+        fill(bench.device, MemoryTarget(size=8 * GIB), CHUNK)
