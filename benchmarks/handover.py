@@ -20,7 +20,7 @@ from benchmarks.load import Load
 from benchmarks.races import Races
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
-from benchmarks.rig import Rig, TooLateError
+from benchmarks.rig import Rig
 
 #: Newcomers that are loaded at the same time.
 AHEAD = 4
@@ -57,7 +57,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
             name=f"load-{workload}",
             rounds=1,
             seconds=100,
-            run=measured(races, partial(load.compare, workload)),
+            run=measured(rig, partial(load.compare, workload)),
         )
     if len(rig.host.cards) > 1:
         yield Cell(
@@ -72,7 +72,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
         ("cost-held-nvidia-smi", partial(held, nvidia_smi=True)),
         ("cost-idle", costs.nothing_held),
     ):
-        yield Cell(name=name, rounds=1, seconds=stretch + 15, run=measured(races, run))
+        yield Cell(name=name, rounds=1, seconds=stretch + 15, run=measured(rig, run))
 
 
 def race_cells(races: Races, workload: str) -> Iterator[Cell]:
@@ -87,32 +87,31 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
     yield Cell(name=f"floor-{workload}", rounds=7, seconds=12, run=run)
 
 
-def measured(races: Races, run: Callable[[], list[Record]]) -> Callable[[int], list[Record]]:
+def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[Record]]:
     """Return ``run`` as a round without the witnesses, whose own cost would be in it."""
 
     def alone(_: int) -> list[Record]:
-        races.end_readers()
+        rig.no_readers()
         return run()
 
     return alone
 
 
-def run_cell(cell: Cell, results: Results, rounds: int, deadline: float) -> None:
+def run_cell(rig: Rig, cell: Cell, results: Results, rounds: int, deadline: float) -> None:
     """Do the rounds of a cell that are missing, as long as there is time."""
     failures = 0
-    while (done := results.rounds(cell.name)) < rounds:
+    while (done := results.rounds(cell.name)) < rounds and failures < QUICK:
         if time.monotonic() + cell.seconds > deadline:
             print(f"{cell.name}: no time left for round {done + 1}", flush=True)
             return
         began = time.monotonic()
         try:
             records = cell.run(min(AHEAD, rounds - done))
-        except TooLateError as error:
-            print(f"{cell.name}: {error}", flush=True)
-            results.add({"cell": f"{cell.name}: failed", "round": done, "error": str(error)})
+        except Exception as error:  # noqa: BLE001 - the other cells must not be lost with this one
+            print(f"{cell.name}: {type(error).__name__}: {error}", flush=True)
+            results.add({"cell": f"{cell.name}: failed", "round": done, "error": repr(error)})
             failures += 1
-            if failures == QUICK:
-                return
+            rig.reset()
             continue
         for record in records:
             results.add({"cell": cell.name, "round": done, **record})
@@ -158,29 +157,39 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def chosen(every: list[Cell], only: str) -> list[Cell]:
+    """Return the cells that were asked for by name, or all."""
+    names = [name for name in only.split(",") if name]
+    unknown = set(names) - {cell.name for cell in every}
+    if unknown:
+        sys.exit(f"no such cell here: {', '.join(sorted(unknown))}; see --list")
+    return [cell for cell in every if not names or cell.name in names]
+
+
 def main() -> int:
     """Run the missing rounds, then say how it went: 1 if a bar was missed."""
     given = parse()
     results = Results(given.results)
     if not given.table:
         deadline = time.monotonic() + given.budget
-        # So that every way out goes through the clean-up.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # So that every way out goes through the clean-up.
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
         with ExitStack() as stack:
             host = stack.enter_context(host_of(given.simulate, given.gpus))
             errors = given.results.with_suffix(".log")
             rig = Rig(host, errors, given.rearm)
-            stack.callback(rig.close)
-            chosen = [name for name in given.only.split(",") if name]
-            plan = [c for c in cells(rig, quick=given.quick) if not chosen or c.name in chosen]
+            stack.callback(rig.reset)
+            every = list(cells(rig, quick=given.quick))
             if given.list:
-                print("\n".join(f"{cell.name}: {cell.rounds}" for cell in plan))
+                print("\n".join(f"{cell.name}: {cell.rounds}" for cell in every))
                 return 0
+            plan = chosen(every, given.only)
             machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
             results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
             for cell in plan:
                 rounds = min(QUICK, cell.rounds) if given.quick else cell.rounds
-                run_cell(cell, results, rounds, deadline)
+                run_cell(rig, cell, results, rounds, deadline)
     report = Report(results)
     print(report.render())
     for bar in report.failed:

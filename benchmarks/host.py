@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
+from sentinel import __version__
 from sentinel.simulation import Registry
 
 __all__ = ["Card", "Host", "RealHost", "SimulatedHost"]
@@ -50,6 +52,8 @@ def _describe(cards: tuple[Card, ...]) -> dict[str, object]:
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+        "sentinel": __version__,
     }
 
 

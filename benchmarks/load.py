@@ -7,7 +7,7 @@ from statistics import fmean
 
 from benchmarks.costs import census, spent
 from benchmarks.results import Record
-from benchmarks.rig import Rig, Speaker
+from benchmarks.rig import Rig, Speaker, TooLateError
 
 __all__ = ["Load"]
 
@@ -40,13 +40,7 @@ class Load:
     def _bare(self, workload: str, rate: str) -> Record:
         self._rig.no_sentinel()
         self._rig.wait_empty([self._card])
-        simulation = self._rig.host.simulation
-        pretend = ["--simulation", simulation] if simulation else []
-        holder = self._rig.start(
-            *["benchmarks.holder", "floor", "--workload", workload],
-            *["--gpu", self._card.uuid, *pretend],
-            card=self._card,
-        )
+        holder = self._rig.holder(self._card, "floor", "--workload", workload)
         holder.ready()
         rates, watts = self._sample(holder, rate)
         self._rig.end(holder)
@@ -84,4 +78,6 @@ class Load:
             for line in speaker.lines[first:]
             if rate in line and line.get("gpu", uuid) == uuid
         ]
+        if not rates:
+            raise TooLateError(f"{' '.join(speaker.command())} said no {rate}")
         return fmean(rates), fmean(watts) if watts else None

@@ -33,7 +33,6 @@ class Races:
     def __init__(self, rig: Rig, free: dict[str, int]) -> None:
         self._rig = rig
         self._free = free
-        self._readers: dict[str, Speaker] = {}
 
     # --- the ways to race ---
 
@@ -41,8 +40,10 @@ class Races:
         """Let a newcomer have an empty GPU."""
         self._rig.no_sentinel()
         card = self._rig.host.cards[0]
-        self._rig.wait_empty([card])
         newcomer = self._newcomer(kind, card, ahead)
+        # Its readings take the driver's lock, too: whoever is compared must have the same of them.
+        self._rig.reader(card)
+        self._rig.wait_empty([card])
         newcomer.tell("go")
         return [self._outcome(kind, card, newcomer)]
 
@@ -116,9 +117,8 @@ class Races:
         card = self._rig.host.cards[0]
         newcomer = self._newcomer(kind, card, ahead)
         self._rig.wait_empty([card])
-        simulation = self._rig.host.simulation
-        pretend = ["--simulation", simulation] if simulation else []
-        holder = self._rig.start("benchmarks.holder", *way, "--gpu", card.uuid, *pretend, card=card)
+        self._rig.reader(card)
+        holder = self._rig.holder(card, *way)
         try:
             holder.ready()
             time.sleep(random.uniform(*_MOMENTS))
@@ -134,7 +134,7 @@ class Races:
     ) -> list[Record]:
         newcomers = [self._newcomer(kind, card, ahead) for card in cards]
         sentinel = self._rig.sentinel(workload, cards)
-        readers = [self._reader(card) for card in cards]
+        readers = [self._rig.reader(card) for card in cards]
         held = [card.uuid for card in cards]
         sentinel.wait_held(held)
         time.sleep(random.uniform(*_MOMENTS))
@@ -164,24 +164,6 @@ class Races:
             return {"sentinel_error": str(error)}
         names = ("sign", "sign_at", "killed_at", "kill_s", "exit_s", "memory_back_s")
         return {name: event[name] for name in names}
-
-    def _reader(self, card: Card) -> Speaker:
-        """Return the independent witness of a GPU, the same one for all races."""
-        running = self._readers.get(card.uuid)
-        if running is not None and running.process.poll() is None:
-            return running
-        simulation = self._rig.host.simulation
-        pretend = ["--simulation", simulation] if simulation else []
-        reader = self._rig.start("benchmarks.reader", "--gpu", card.uuid, *pretend)
-        reader.ready()
-        self._readers[card.uuid] = reader
-        return reader
-
-    def end_readers(self) -> None:
-        """End the witnesses, before costs are measured."""
-        for reader in self._readers.values():
-            self._rig.end(reader)
-        self._readers.clear()
 
 
 def _growth(reader: Speaker, level: int, record: Record) -> Line:

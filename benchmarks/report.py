@@ -216,6 +216,7 @@ class Report:
         good = ratio >= RATE[workload] and record["stressor_cpu"] <= STRESSOR_CPU[workload]
         if workload == "gemm" and power is not None:
             good = good and power >= POWER
+        simulated = self._results.of("machine")[-1]["simulated"]
         unit = "TFLOP/s" if workload == "gemm" else "TB/s"
         return [
             workload,
@@ -225,7 +226,7 @@ class Report:
             f"{watts:.0f} W, {power:.1%}" if power is not None else "-",
             f"{record['stressor_cpu']:.1%}",
             _megabytes(record["stressor_rss"]),
-            self._verdict(f"{workload}: load", good=good),
+            "simulated" if simulated else self._verdict(f"{workload}: load", good=good),
         ]
 
 

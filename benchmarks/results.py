@@ -5,6 +5,7 @@ A run that was cut off, or that had a budget, is gone on with by the next run ov
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -27,7 +28,10 @@ class Results:
         self.path = path
         self.records: list[Record] = []
         if path.exists():
-            self.records = [json.loads(line) for line in path.read_text().splitlines() if line]
+            for line in path.read_text().splitlines():
+                # Whoever was cut off may have left half a line.
+                with contextlib.suppress(ValueError):
+                    self.records.append(json.loads(line))
 
     def add(self, record: Mapping[str, object]) -> None:
         """Append a record, and make sure that it stays."""

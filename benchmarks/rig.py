@@ -147,6 +147,7 @@ class Rig:
         self._rearm = rearm
         self._started: list[Speaker] = []
         self._waiting: dict[tuple[str, str, int], list[Speaker]] = {}
+        self._readers: dict[str, Speaker] = {}
         self._sentinel: tuple[tuple[str, int], Sentinel] | None = None
 
     # --- processes ---
@@ -172,14 +173,42 @@ class Rig:
             return {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
 
-    def close(self) -> None:
+    def reset(self) -> None:
         """End everything: sentinel by asking, as its users do, then the rest at once."""
         self.no_sentinel()
+        self._waiting.clear()
+        self._readers.clear()
         for speaker in self._started:
             speaker.process.kill()
         for speaker in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 speaker.process.wait(10)
+        self._started.clear()
+
+    # --- witnesses ---
+
+    def reader(self, card: Card) -> Speaker:
+        """Return the independent witness of a GPU, the same one for all races."""
+        if card.uuid not in self._readers:
+            self._readers[card.uuid] = self.start(
+                "benchmarks.reader", "--gpu", card.uuid, *self.pretend()
+            )
+            self._readers[card.uuid].ready()
+        return self._readers[card.uuid]
+
+    def no_readers(self) -> None:
+        """End the witnesses, before costs are measured."""
+        for reader in self._readers.values():
+            self.end(reader)
+        self._readers.clear()
+
+    def pretend(self) -> list[str]:
+        """Return the arguments that tell one of our programs to pretend, if so."""
+        return ["--simulation", self.host.simulation] if self.host.simulation else []
+
+    def holder(self, card: Card, *way: str) -> Speaker:
+        """Start somebody else who holds a GPU; returns before it does."""
+        return self.start("benchmarks.holder", *way, "--gpu", card.uuid, *self.pretend(), card=card)
 
     # --- newcomers ---
 

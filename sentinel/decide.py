@@ -241,11 +241,14 @@ def _shutdown(state: State, seen: Observation, config: Config) -> tuple[State, l
 
 
 def _finished(state: State, now: float) -> bool:
-    """Return whether a shutdown is over: no child lives, or those that do will not die."""
+    """Return whether a shutdown is over: every child is gone and settled, or time is up."""
     if state.shutdown is None:
         return False
-    living = any(isinstance(slot.stressor, Starting | Running) for slot in state.slots.values())
-    return not living and (not unkillable(state) or now >= state.shutdown.give_up_at)
+    stressors = [slot.stressor for slot in state.slots.values()]
+    if any(isinstance(stressor, Starting | Running) for stressor in stressors):
+        return False
+    settled = not any(isinstance(stressor, Stopping) for stressor in stressors)
+    return settled or now >= state.shutdown.give_up_at
 
 
 def _status(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:

@@ -278,7 +278,7 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
     name, _ = parse_workload(options.config.workload)
     if options.simulate is None:
         _check_torch()
-    setproctitle("sentinel: supervisor, keeps idle GPUs warm and yields at once")
+    setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     with Signals() as signals, _probe(options) as (probe, folder):
         found = _find(probe, signals, options)
         gpus = _choose(found, options.gpus)

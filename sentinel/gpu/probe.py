@@ -36,7 +36,7 @@ from sentinel.messages import (
 )
 from sentinel.wire import MAX_DATAGRAM, decode, encode
 
-__all__ = ["run"]
+__all__ = ["Outbox", "Reader", "Tools", "run"]
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
     """
     be_born(parent, "sentinel: probe, reads GPUs")
     channel.settimeout(None)
-    outbox = _Outbox(channel)
+    outbox = Outbox(channel)
     announcements = Board.attach(board.detach())
     driver = _driver(spec)
     try:
@@ -86,7 +86,7 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
         outbox.send_last(Unavailable(code=error.code, reason=error.reason))
         return
     outbox.send_last(inventory)
-    tools = _Tools(
+    tools = Tools(
         driver=driver,
         board=announcements,
         identifier=Identifier(),
@@ -94,7 +94,7 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
         outbox=outbox,
     )
     readers = [
-        _Reader(uuid=gpu.uuid, slot=slot, spec=spec, tools=tools)
+        Reader(uuid=gpu.uuid, slot=slot, spec=spec, tools=tools)
         for slot, gpu in enumerate(inventory.gpus, start=1)
         if gpu.uuid not in spec.skip
     ]
@@ -127,7 +127,7 @@ def _enumerate(driver: Driver, board: Board) -> Inventory:
     return Inventory(gpus=gpus[:MAX_GPUS], driver=version)
 
 
-def _follow_orders(channel: socket.socket, readers: list[_Reader]) -> None:
+def _follow_orders(channel: socket.socket, readers: list[Reader]) -> None:
     """Pass on what the supervisor wants read, until it is gone."""
     while True:
         try:
@@ -141,7 +141,7 @@ def _follow_orders(channel: socket.socket, readers: list[_Reader]) -> None:
             reader.order(wanted=reader.uuid in watch.gpus, held=reader.uuid in watch.held)
 
 
-class _Outbox:
+class Outbox:
     """The way to the supervisor, for all threads."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -167,20 +167,20 @@ class _Outbox:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tools:
+class Tools:
     """What all readers share."""
 
     driver: Driver
     board: Board
     identifier: Identifier
     opens: NodeWatch
-    outbox: _Outbox
+    outbox: Outbox
 
 
-class _Reader:
+class Reader:
     """Reads one GPU for ever: fully at every poll, its memory at every interval while held."""
 
-    def __init__(self, *, uuid: str, slot: int, spec: ProbeSpec, tools: _Tools) -> None:
+    def __init__(self, *, uuid: str, slot: int, spec: ProbeSpec, tools: Tools) -> None:
         self.uuid = uuid
         self._slot = slot
         self._spec = spec

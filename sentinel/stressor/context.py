@@ -90,8 +90,9 @@ class WorkloadContext:
     def pace(self, rest: float = 0.0) -> bool:
         """Wait until the device has at most one quantum left to do; say whether to go on.
 
-        The work queued since the last call is counted as the next quantum, and the one before it
-        is waited for, asleep: the device is never idle and never far behind.
+        The work queued since the last call, on torch's current stream, is counted as the next
+        quantum, and the one before it is waited for, asleep: the device is never idle and never
+        far behind.
 
         Args:
             rest: Seconds to pause besides; a stop ends the pause.

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+#: How much is passed on of an error's text that a plugin may have written.
+_LONGEST = 2000
+
 _GO_ON = "a workload goes on until ctx.pace() says False"
 _LATE = (
     "; the workload allocated after Ready: take all memory, and do each kind of work once, before "
@@ -126,7 +129,7 @@ def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed:
     """Return what to tell the supervisor of ``error``."""
     if isinstance(error, SentinelError):
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
-        return Failed(kind=FailureKind.UNUSABLE, reason=" ".join(reason.split()))
+        return Failed(kind=FailureKind.UNUSABLE, reason=" ".join(reason.split())[:_LONGEST])
     reason = f"{stage} raised {describe(error)}"
     if _is_out_of_memory(error):
         return Failed(kind=FailureKind.OUT_OF_MEMORY, reason=reason + (_LATE if ready else ""))

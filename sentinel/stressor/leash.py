@@ -135,10 +135,12 @@ def _end(code: ChildExitCode) -> None:
 
     A process that a workload forked holds open what it inherited of the driver, and with it memory.
     """
-    own = own_stat()
-    for entry in Path("/proc").iterdir():
-        stat = read_stat(entry.name) if entry.name.isdecimal() else None
-        if stat is not None and stat.session == own.pid != stat.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(stat.pid, signal.SIGKILL)
-    os._exit(code)
+    try:
+        own = own_stat()
+        for entry in Path("/proc").iterdir():
+            stat = read_stat(entry.name) if entry.name.isdecimal() else None
+            if stat is not None and stat.session == own.pid != stat.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(stat.pid, signal.SIGKILL)
+    finally:
+        os._exit(code)

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str | None, tuple[Gpu, ...]]] = {
     "a word ends the list": ("0,gpu1,1", (D,)),
     "a sign without a number ends the list": ("0,-,1", (D,)),
     "a blank inside the sign's number ends the list": ("0,- 1,1", (D,)),
-    "a digit of another script ends the list": ("0,١,1", (D,)),
+    "a digit of another script ends the list": ("0,\u0661,1", (D,)),
     "a number twice hides all": ("0,0", ()),
     "a number twice, apart, hides all": ("0,1,0", ()),
     "a number twice in two spellings hides all": ("1,01", ()),

@@ -98,7 +98,9 @@ def test_the_built_in_workloads_are_known_with_where_they_come_from() -> None:
 def test_a_workload_is_checked_by_its_name_alone() -> None:
     check_workload("gemm:size=8192")
     check_workload("nowhere:to.be.found:a=1")
-    with pytest.raises(ConfigError, match="no workload 'gem'; known are elementwise, gemm, hold"):
+    with pytest.raises(
+        ConfigError, match=r"no workload 'gem'; known are elementwise, .*gemm, hold"
+    ):
         check_workload("gem:size=8192")
 
 
@@ -144,7 +146,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(key: str, value: str, allowed
 def test_an_unknown_option_is_named_with_those_that_are_known() -> None:
     with pytest.raises(ConfigError, match="workload sample has no option 'sise'; its options are"):
         bind_options(sample, {"sise": "1"})
-    with pytest.raises(ConfigError, match="needs the option 'target'; .* target [(]text[)]"):
+    with pytest.raises(ConfigError, match=r"needs the option 'target'; .* target [(]text[)]"):
         bind_options(needy, {})
     with pytest.raises(ConfigError, match="which cannot be written as an option"):
         bind_options(strange, {"when": "1"})

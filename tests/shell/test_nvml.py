@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_probe import Supervisor
+
+from sentinel.messages import ProbeSpec, Reading, Unavailable
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with")
@@ -365,3 +368,28 @@ def test_an_old_driver_is_asked_in_its_own_way(old_library: Path, tmp_path: Path
     assert memory == again == {"total": 16 * 2**30, "used": 3 * 2**30, "free": 13 * 2**30}
     assert [p["pid"] for p in processes] == [100, 200, 300, 400]
     assert mig is False
+
+
+def test_a_driver_that_goes_away_ends_the_probe(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe says what happened and ends with an error, as only a new process can load it."""
+    faults = tmp_path / "faults"
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("FAKE_NVML_FAULTS", str(faults))
+    supervisor = Supervisor(ProbeSpec(poll=0.05, watch_interval=0.025))
+    try:
+        assert [gpu.uuid for gpu in supervisor.inventory().gpus] == [FIRST, SECOND]
+        whole = supervisor.reading(lambda r: r.uuid == SECOND and r.fault is None)
+        assert (whole.exclusive, whole.mig, whole.processes) == (True, True, ())
+        faults.write_text("memory 15")
+        assert supervisor.reading(lambda r: r.fault is not None).lost
+        faults.write_text("memory 9")
+        while isinstance(message := supervisor.next(), Reading):
+            pass
+        assert isinstance(message, Unavailable)
+        assert message.code == "driver_not_loaded"
+        supervisor.process.join(30)
+        assert supervisor.process.exitcode == 1
+    finally:
+        supervisor.close()

@@ -106,6 +106,6 @@ def test_matrices_are_cut_from_each_chunk_for_itself() -> None:
     slots = cut(chunks, SIZE)
     assert len(slots) == 6
     for slot in slots:
-        slot.fill_(1)
-    assert all(int((chunk != 0).sum()) == 2 * SIZE * SIZE for chunk in chunks)
+        slot.fill_(1)  # 0x3f80 in memory
+    assert all(int((chunk == 0x3F).sum()) == 2 * SIZE * SIZE for chunk in chunks)
     assert cut(chunks, 8 * SIZE) == []

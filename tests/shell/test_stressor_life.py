@@ -39,11 +39,10 @@ def test_naming_the_entry_function_imports_neither_torch_nor_a_plugin() -> None:
         "import sys, sentinel.stressor.entry, sentinel.stressor.loading as loading\n"
         "loading.parse_workload('fft:length=8'), loading.known_workloads()\n"
         "heavy = {'torch', 'numpy', 'sentinel.stressor.workloads', 'sentinel.stressor.context'}\n"
-        "sys.exit(', '.join(heavy & set(sys.modules)))"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -66,13 +65,14 @@ def test_a_gemm_child_lives_steadily_and_ends_when_asked(start: Start, tmp_path:
     assert os.getsid(child.pid) == child.pid
 
     before, began = cpu_seconds(child.pid), time.monotonic()
-    progress = [child.wait_for(Progress) for _ in range(3)]
+    progress = [child.wait_for(Progress) for _ in range(2)]
     load = (cpu_seconds(child.pid) - before) / (time.monotonic() - began)
     assert load < 0.08, f"a simulated GPU takes {load:.0%} of a core"
     for message in progress:
         assert message.seconds >= 1.0
         assert message.iterations > 0
-        assert message.flops == 2.0 * 256**3 * message.iterations or message.flops > 0
+        size = round((message.flops / message.iterations / 2) ** (1 / 3))
+        assert size in {64, 128, 256}, "whichever this CPU multiplies fast enough"
         assert message.errors == 0
     assert progress[-1].checks == progress[-1].iterations, "from the second round on, all are"
     assert child.used() == ready.held + CONTEXT, "device memory moved after Ready"
@@ -113,14 +113,6 @@ def test_a_hold_child_takes_what_there_is_and_ends_with_its_supervisor(start: St
     assert child.wait_for_end(1.0) == ChildExitCode.ORPHANED
 
 
-def test_a_size_below_one_chunk_is_held_as_it_is(start: Start) -> None:
-    child = start("elementwise", memory=MemoryTarget(size=100 * 2**20))
-    ready = child.wait_for(Ready)
-    assert (ready.held, ready.chunks, ready.refused) == (100 * 2**20, 1, False)
-    assert child.wait_for(Progress).iterations > 0, "one chunk is enough to work on"
-    assert child.stop() == ChildExitCode.DONE
-
-
 def test_a_stuck_interpreter_ends_by_the_kernel_timer(start: Start) -> None:
     child = start("misbehaving:holds_the_interpreter", lease=1.0)
     child.wait_for(Ready)
@@ -145,16 +137,21 @@ def test_a_stop_before_there_is_a_context_ends_the_child(start: Start) -> None:
 
 def test_an_orphan_takes_along_what_it_started(start: Start) -> None:
     child = start("misbehaving:forks")
-    child.wait_for(Progress)
-    heirs = [
-        stat.pid
-        for entry in Path("/proc").iterdir()
-        if (stat := read_stat(entry.name)) and stat.session == child.pid != stat.pid
-    ]
-    assert len(heirs) == 1
+    child.wait_for(Ready)
+    until(lambda: len(heirs(child.pid)) == 1, "there is no fork")
     child.channel.close()
     assert child.wait_for_end(1.0) == ChildExitCode.ORPHANED
-    deadline = time.monotonic() + 1.0
-    while (stat := read_stat(heirs[0])) and stat.alive:
-        assert time.monotonic() < deadline, "the fork lives on"
+    until(lambda: not heirs(child.pid), "the fork lives on")
+
+
+def heirs(pid: int) -> list[int]:
+    """Return the living processes that ``pid`` started."""
+    stats = [read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [stat.pid for stat in stats if stat and stat.alive and stat.session == pid != stat.pid]
+
+
+def until(condition: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < deadline, complaint
         os.sched_yield()

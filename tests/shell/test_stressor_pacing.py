@@ -16,9 +16,10 @@ from sentinel import wire
 from sentinel.messages import ChildMessage, MemoryTarget, Progress, Ready
 from sentinel.simulation import Registry
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import SimulatedDevice
+from sentinel.stressor.device import SimulatedDevice, is_out_of_memory
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.memory import fill
+from sentinel.stressor.workloads.elementwise import elementwise
 
 GIB = 2**30
 CHUNK = GIB // 2
@@ -156,7 +157,31 @@ def test_only_whole_chunks_are_taken_of_a_size(bench: Bench) -> None:
     assert filling.asked == CHUNK * 5 // 2
 
 
+def test_a_size_below_one_chunk_is_held_as_it_is_and_enough_to_work_on(bench: Bench) -> None:
+    filling = fill(bench.device, MemoryTarget(size=100 * 2**20), CHUNK)
+    assert (len(filling.chunks), filling.held, filling.refused) == (1, 100 * 2**20, False)
+    ctx = WorkloadContext(device=bench.device, filling=filling, leash=bench.leash)
+    threading.Timer(0.2, bench.leash.stopped.set).start()
+    elementwise(ctx)
+    assert ctx.iterations > 0
+
+
 def test_what_fits_into_no_chunk_is_out_of_memory(bench: Bench) -> None:
     bench.device.membership.allocate(bench.device.free_memory() - CHUNK // 2)
-    with pytest.raises(torch.cuda.OutOfMemoryError, match="256 MiB are free and 8.0 GiB"):
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"256 MiB are free and 8\.0 GiB"):
         fill(bench.device, MemoryTarget(size=8 * GIB), CHUNK)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB."), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (MemoryError("out of memory"), False),
+    ],
+)
+def test_only_a_device_without_memory_is_out_of_memory(error: Exception, *, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected

@@ -1,0 +1,97 @@
+"""One sentinel per GPU and host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from sentry import eventually, sentry
+
+from sentinel.errors import AccessDeniedError, GpuHeldError
+from sentinel.locks import GpuLocks
+from sentinel.messages import Gpu
+
+QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
+
+
+def gpu(index: int) -> Gpu:
+    return Gpu(
+        uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1
+    )
+
+
+def test_a_second_sentinel_starts_nothing_and_names_the_first(tmp_path: Path) -> None:
+    with (
+        sentry(tmp_path, "--simulate", "2", "--gpus", "1", *QUICK) as first,
+        sentry(tmp_path, "--simulate", "2", "--gpus", "0", *QUICK) as other,
+    ):
+        first.wait_for("stressor.ready")
+        other.wait_for("stressor.ready")
+        with sentry(tmp_path, "--simulate", "2", *QUICK) as second:
+            assert second.ended() == 75
+            assert f"pid {first.process.pid}" in second.errors or (
+                f"pid {other.process.pid}" in second.errors
+            )
+            assert not second.events
+
+
+def test_a_dead_sentinel_leaves_no_lock_behind(tmp_path: Path) -> None:
+    with sentry(tmp_path, "--simulate", "1", *QUICK) as first:
+        first.wait_for("stressor.ready")
+        first.process.kill()
+        eventually(lambda: first.held() == 0)
+    with sentry(tmp_path, "--simulate", "1", *QUICK) as second:
+        second.wait_for("stressor.ready")
+
+
+def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(tmp_path: Path) -> None:
+    flags = ("--simulate", "1", "--poll", "200ms", "--workload", "misbehaving:freezes")
+    with sentry(tmp_path, *flags) as first:
+        first.wait_for("stressor.ready")
+        (stressor,) = first.stressors()
+        eventually(lambda: stressor.status() == "stopped")
+        first.process.send_signal(signal.SIGSTOP)
+        with sentry(tmp_path, "--simulate", "1", *QUICK) as second:
+            assert second.ended() == 75
+
+
+def test_all_are_locked_or_none(tmp_path: Path) -> None:
+    held = GpuLocks([gpu(1)], [tmp_path])
+    with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
+        GpuLocks([gpu(0), gpu(1)], [tmp_path])
+    GpuLocks([gpu(0)], [tmp_path]).release()
+    held.release()
+    GpuLocks([gpu(0), gpu(1)], [tmp_path]).release()
+
+
+def test_every_user_can_take_the_lock(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        locks = GpuLocks([gpu(0)], [tmp_path / "locks"])
+    finally:
+        os.umask(before)
+    locks.release()
+    assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
+    assert stat.S_IMODE((tmp_path / "locks" / "GPU-0.lock").stat().st_mode) == 0o666
+
+
+def test_a_folder_that_cannot_be_used_is_passed_over_and_none_is_an_error(tmp_path: Path) -> None:
+    hopeless = Path("/proc/nowhere")
+    GpuLocks([gpu(0)], [hopeless, tmp_path]).release()
+    assert (tmp_path / "GPU-0.lock").exists()
+    with pytest.raises(AccessDeniedError, match="nowhere"):
+        GpuLocks([gpu(0)], [hopeless])
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    (folder / "GPU-0.lock").symlink_to(precious)
+    with pytest.raises(AccessDeniedError, match="cannot be opened"):
+        GpuLocks([gpu(0)], [folder])
+    assert precious.read_text() == "mine"

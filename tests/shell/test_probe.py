@@ -1,0 +1,636 @@
+"""The probe: a real process over simulated GPUs, seen from the supervisor's end of its socket."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.board import MAX_GPUS, Board
+from sentinel.gpu.driver import DriverError, GpuLostError, ReadError
+from sentinel.gpu.probe import Outbox, Reader, Tools, run
+from sentinel.gpu.processes import Identifier
+from sentinel.gpu.watch import Burst, NodeWatch
+from sentinel.messages import (
+    Gpu,
+    GpuProcess,
+    Inventory,
+    Memory,
+    ProbeMessage,
+    ProbeSpec,
+    ProcessKind,
+    Reading,
+    Unavailable,
+    Watch,
+)
+from sentinel.procfs import own_stat
+from sentinel.simulation import Registry
+from sentinel.wire import MAX_DATAGRAM, decode, encode
+
+MIB = 2**20
+PATIENCE = 15.0
+#: A poll that never comes within a test, so that whatever is posted had another reason.
+NEVER = 3600.0
+
+
+class Inherited:
+    """A file descriptor on its way into a spawned child."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return identity, (reduction.DupFd(self._fd),)
+
+
+def identity(value: object) -> object:
+    """Return ``value``."""
+    return value
+
+
+class Supervisor:
+    """A probe process and the supervisor's end of everything that it shares with it."""
+
+    def __init__(self, spec: ProbeSpec, send_buffer: int | None = None) -> None:
+        self.board = Board.create()
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if send_buffer is not None:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        self.process = multiprocessing.get_context("spawn").Process(
+            target=run, args=(spec, theirs, os.getpid(), Inherited(self.board.fd))
+        )
+        self.process.start()
+        theirs.close()
+
+    def next(self) -> ProbeMessage:
+        """Return the next message."""
+        self.channel.settimeout(PATIENCE)
+        data = self.channel.recv(MAX_DATAGRAM)
+        assert data, "the probe closed its end"
+        kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Reading)
+        return decode(data, kinds)
+
+    def inventory(self) -> Inventory:
+        """Return the first message."""
+        message = self.next()
+        assert isinstance(message, Inventory)
+        return message
+
+    def reading(self, wanted: Callable[[Reading], bool]) -> Reading:
+        """Return the first reading that is ``wanted``."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            message = self.next()
+            assert isinstance(message, Reading)
+            if wanted(message):
+                return message
+        message_ = "no such reading came"
+        raise AssertionError(message_)
+
+    def watch(self, gpus: tuple[Gpu, ...], held: tuple[Gpu, ...] = ()) -> None:
+        """Tell the probe what to read."""
+        order = Watch(gpus=tuple(g.uuid for g in gpus), held=tuple(g.uuid for g in held))
+        self.channel.send(encode(order))
+
+    def announced(self) -> tuple[tuple[int, str], ...]:
+        """Return the calls that the probe is in."""
+        return tuple((slot, call) for slot, call, _ in self.board.outstanding())
+
+    def close(self) -> None:
+        """End the probe."""
+        self.channel.close()
+        self.process.kill()
+        self.process.join(PATIENCE)
+        self.process.close()
+        self.board.close()
+
+
+Start = Callable[..., Supervisor]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    """Return two simulated GPUs."""
+    return Registry.create(tmp_path / "gpus", 2)
+
+
+@pytest.fixture
+def start(registry: Registry) -> Iterator[Start]:
+    """Return a function that starts a probe; all of them are ended after the test."""
+    started: list[Supervisor] = []
+
+    def start_one(
+        *,
+        poll: float = 0.05,
+        watch_interval: float = 0.025,
+        skip: tuple[str, ...] = (),
+        send_buffer: int | None = None,
+    ) -> Supervisor:
+        spec = ProbeSpec(
+            poll=poll,
+            watch_interval=watch_interval,
+            skip=skip,
+            simulation=str(registry.folder),
+        )
+        started.append(Supervisor(spec, send_buffer))
+        return started[-1]
+
+    yield start_one
+    for supervisor in started:
+        supervisor.close()
+
+
+def of(gpu: Gpu) -> Callable[[Reading], bool]:
+    """Tell the readings of ``gpu``."""
+    return lambda reading: reading.uuid == gpu.uuid
+
+
+def since(moment: float) -> Callable[[Reading], bool]:
+    """Tell the readings that began at ``moment`` or later."""
+    return lambda reading: reading.at >= moment
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for ``condition`` to hold."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.001)
+
+
+# --- what it says ----------------------------------------------------------------------------
+
+
+def test_it_begins_with_the_inventory(registry: Registry, start: Start) -> None:
+    """The first message names all GPUs and the driver."""
+    assert start().inventory() == Inventory(gpus=registry.gpus(), driver="simulated")
+
+
+def test_every_gpu_is_posted_at_every_poll(registry: Registry, start: Start) -> None:
+    """Readings of idle GPUs keep coming, complete and stamped before each call."""
+    supervisor = start()
+    supervisor.inventory()
+    for gpu in registry.gpus():
+        latest = 0.0
+        for _ in range(3):
+            reading = supervisor.reading(of(gpu))
+            total = gpu.memory_total
+            assert reading.memory == Memory(total=total, used=0, free=total)
+            assert (reading.processes, reading.exclusive, reading.mig) == ((), False, False)
+            assert latest < reading.at <= reading.processes_at <= time.monotonic()
+            latest = reading.at
+
+
+def test_the_polls_of_all_gpus_fall_together(registry: Registry, start: Start) -> None:
+    """The supervisor is woken once per poll and not once per GPU."""
+    poll = 0.25
+    supervisor = start(poll=poll)
+    supervisor.inventory()
+    late = []
+    for gpu in registry.gpus():
+        supervisor.reading(of(gpu))  # the first one is at once
+        late.append(supervisor.reading(of(gpu)).at % poll)
+    assert max(late) < poll / 2, "the readings do not begin with the beat"
+
+
+def test_growth_on_a_held_gpu_is_posted_at_once(registry: Registry, start: Start) -> None:
+    """Not the poll but the watch sees a newcomer's memory, and its process soon after that."""
+    supervisor = start(poll=NEVER)
+    first, second = supervisor.inventory().gpus
+    supervisor.watch((first, second), held=(first,))
+    supervisor.reading(lambda r: r.uuid == first.uuid and r.processes == ())
+    newcomer = registry.attach(first.uuid)
+    asked = time.monotonic()
+    assert newcomer.allocate(MIB)
+    grown = supervisor.reading(lambda r: r.memory is not None and r.memory.used == MIB)
+    assert time.monotonic() - asked < 0.5, "25 ms is the interval; this machine may be busy"
+    assert grown.uuid == first.uuid
+    named = supervisor.reading(lambda r: bool(r.processes))
+    assert named.processes is not None
+    assert [process.pid for process in named.processes] == [os.getpid()]
+    assert named.processes_at > asked
+    newcomer.close()
+    supervisor.reading(lambda r: r.processes == () and r.memory is not None and not r.memory.used)
+
+
+def test_a_change_of_what_is_held_is_answered_by_a_reading(
+    registry: Registry, start: Start
+) -> None:
+    """Who becomes held, and who stops being held, is read in full without waiting for a poll."""
+    supervisor = start(poll=NEVER)
+    first, second = supervisor.inventory().gpus
+    for gpu in (first, second):
+        supervisor.reading(of(gpu))
+    with_member = registry.attach(second.uuid)
+    for held in ((second,), ()):
+        assert with_member.allocate(MIB)
+        asked = time.monotonic()
+        supervisor.watch((first, second), held=held)
+        reading = supervisor.reading(since(asked))
+        assert reading.uuid == second.uuid
+        assert reading.memory is not None
+        assert reading.memory.used == with_member.held
+
+
+def test_a_process_is_named_with_all_that_is_known_of_it(registry: Registry, start: Start) -> None:
+    """Its start, session and name come with its first reading; its user as soon as it is known."""
+    with contextlib.closing(registry.attach(registry.gpus()[0].uuid)) as member:
+        assert member.allocate(MIB)
+        supervisor = start()
+        supervisor.inventory()
+        reading = supervisor.reading(lambda r: any(p.user for p in r.processes or ()))
+    stat = own_stat()
+    assert reading.processes == (
+        GpuProcess(
+            pid=os.getpid(),
+            kind=ProcessKind.COMPUTE,
+            memory=MIB,
+            started=stat.started,
+            session=os.getsid(0),
+            name=stat.name,
+            user=getpass.getuser(),
+        ),
+    )
+
+
+def test_opens_of_a_node_make_a_held_gpu_be_read_more_often(
+    registry: Registry, start: Start
+) -> None:
+    """A burst such as a CUDA program makes brings growth to light that nothing else would see."""
+    supervisor = start(poll=NEVER, watch_interval=NEVER)
+    first, second = supervisor.inventory().gpus
+    supervisor.watch((first, second), held=(first,))
+    asked = time.monotonic()
+    supervisor.reading(lambda r: r.uuid == first.uuid and r.at >= asked)
+    assert registry.attach(first.uuid).allocate(MIB)
+    done = threading.Event()
+
+    def open_often() -> None:
+        while not done.wait(0.05):
+            open_nodes(registry.node(first.uuid), registry.node(second.uuid))
+
+    opener = threading.Thread(target=open_often)
+    opener.start()
+    try:
+        reading = supervisor.reading(lambda r: r.memory is not None and r.memory.used == MIB)
+    finally:
+        done.set()
+        opener.join()
+    assert reading.uuid == first.uuid
+
+
+def open_nodes(*nodes: Path) -> None:
+    """Open each node eight times, in turns: equal events in a row may be reported as one."""
+    for _ in range(8):
+        for node in nodes:
+            os.close(os.open(node, os.O_RDONLY))
+
+
+# --- what goes wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fault", "lost"), [("error", False), ("lost", True)])
+def test_a_fault_is_a_reading(registry: Registry, start: Start, fault: str, lost: bool) -> None:  # noqa: FBT001
+    """A broken GPU is posted as such while the other goes on, and again as whole once it is."""
+    supervisor = start()
+    first, second = supervisor.inventory().gpus
+    registry.plant(first.uuid, fault)
+    for _ in range(2):
+        broken = supervisor.reading(lambda r: r.fault is not None)
+        assert (broken.uuid, broken.lost) == (first.uuid, lost)
+        assert (broken.memory, broken.processes) == (None, None)
+        assert supervisor.reading(of(second)).fault is None
+    registry.plant(first.uuid, None)
+    mended = supervisor.reading(lambda r: r.uuid == first.uuid and r.fault is None)
+    assert mended.memory is not None
+
+
+def test_a_call_that_hangs_is_announced_and_holds_nobody_up(
+    registry: Registry, start: Start
+) -> None:
+    """The board names the GPU and the call; the other GPU is read on; the end still ends it."""
+    supervisor = start()
+    first, second = supervisor.inventory().gpus
+    supervisor.reading(of(first))
+    before = time.monotonic()
+    registry.plant(first.uuid, "hang")
+    until(lambda: any(slot == 1 and since > before for slot, _, since in hung(supervisor)))
+    began = next(since for slot, call, since in hung(supervisor) if (slot, call) == (1, "memory"))
+    for _ in range(5):
+        supervisor.reading(of(second))
+    assert (1, "memory", began) in supervisor.board.outstanding()
+    supervisor.channel.close()
+    supervisor.process.join(PATIENCE)
+    assert supervisor.process.exitcode == 0
+
+
+def hung(supervisor: Supervisor) -> tuple[tuple[int, str, float], ...]:
+    """Return the announced calls that are older than any healthy one."""
+    calls = supervisor.board.outstanding()
+    return tuple(call for call in calls if time.monotonic() - call[2] > 0.2)
+
+
+def test_a_crash_leaves_its_call_on_the_board(registry: Registry, start: Start) -> None:
+    """When a driver call takes the process down, the board still says which it was."""
+    supervisor = start(poll=NEVER)
+    first, second = supervisor.inventory().gpus
+    for gpu in (first, second):
+        supervisor.reading(of(gpu))
+    registry.plant(second.uuid, "crash")
+    supervisor.watch((first, second), held=(second,))
+    supervisor.process.join(PATIENCE)
+    assert supervisor.process.exitcode == -signal.SIGABRT
+    assert supervisor.announced() == ((2, "memory"),)
+
+
+def test_a_gpu_to_be_skipped_is_never_touched(registry: Registry, start: Start) -> None:
+    """It stays in the inventory, and a call that would be fatal is not made."""
+    first, second = registry.gpus()
+    registry.plant(first.uuid, "crash")
+    supervisor = start(skip=(first.uuid,))
+    assert supervisor.inventory().gpus == (first, second)
+    supervisor.watch((first, second), held=(first, second))
+    for _ in range(5):
+        assert supervisor.reading(lambda _: True).uuid == second.uuid
+
+
+def test_a_socket_that_nobody_reads_holds_nothing_up(registry: Registry, start: Start) -> None:
+    """The probe reads on, leaves out what does not fit, and is fresh again once it is read."""
+    supervisor = start(poll=0.002, send_buffer=4096)
+    seen: set[float] = set()
+
+    def went_on() -> bool:
+        seen.update(since for _, _, since in supervisor.board.outstanding())
+        return len(seen) >= 60
+
+    until(went_on)
+    with contextlib.closing(registry.attach(registry.gpus()[0].uuid)) as member:
+        assert member.allocate(MIB)
+        marked = time.monotonic()
+        supervisor.inventory()
+        backlog = 0
+        while supervisor.reading(lambda _: True).at < marked:
+            backlog += 1
+        assert backlog < 60, "what did not fit was kept"
+        supervisor.reading(lambda r: r.memory is not None and r.memory.used == MIB)
+
+
+def test_the_end_of_the_socket_is_the_end_of_the_probe(start: Start) -> None:
+    """A supervisor that died leaves no probe behind."""
+    supervisor = start()
+    supervisor.inventory()
+    supervisor.channel.close()
+    supervisor.process.join(PATIENCE)
+    assert supervisor.process.exitcode == 0
+
+
+def test_no_driver_is_said_and_is_no_failure(registry: Registry, start: Start) -> None:
+    """Without a driver the probe says so and ends in order."""
+    registry.folder.rename(registry.folder.with_name("gone"))
+    supervisor = start()
+    message = supervisor.next()
+    assert isinstance(message, Unavailable)
+    assert message.code == "no_registry"
+    assert str(registry.folder) in message.reason
+    supervisor.process.join(PATIENCE)
+    assert supervisor.process.exitcode == 0
+
+
+def test_it_stays_small(start: Start) -> None:
+    """Neither torch nor anything of its size is in the probe, and it leads its own session."""
+    supervisor = start()
+    supervisor.inventory()
+    supervisor.reading(lambda _: True)
+    status = Path(f"/proc/{supervisor.process.pid}/status").read_text().splitlines()
+    resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+    assert resident < 40 * 1024, "kB"
+    assert "torch" not in Path(f"/proc/{supervisor.process.pid}/maps").read_text()
+    assert supervisor.process.pid is not None
+    assert os.getsid(supervisor.process.pid) == supervisor.process.pid
+
+
+def test_naming_the_probe_imports_nothing_that_it_needs() -> None:
+    """The supervisor imports this module to name its function, and stays without NVML."""
+    heavy = "{'torch', 'numpy', 'pynvml', 'psutil', 'inotify_simple', 'sentinel.gpu.nvml'}"
+    code = f"import sys, sentinel.gpu.probe; sys.exit({heavy} & set(sys.modules) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- one reader, over a driver that does as it is told ---------------------------------------
+
+
+class Scripted:
+    """A driver of one GPU whose memory calls fail as scripted, and succeed after that."""
+
+    def __init__(self, *errors: DriverError | None, processes: int = 0) -> None:
+        self.script = list(errors)
+        self.times: list[float] = []
+        self._processes = tuple(GpuProcess(pid=2**30 + i) for i in range(processes))
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def version(self) -> str:
+        """Return nothing of interest."""
+        return "scripted"
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return nothing; nobody asks."""
+        return ()
+
+    def memory(self, uuid: str) -> Memory:
+        """Follow the script."""
+        del uuid
+        self.times.append(time.monotonic())
+        error = self.script.pop(0) if self.script else None
+        if error is not None:
+            raise error
+        return Memory(total=10, used=1, free=9)
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Return as many processes as were asked for."""
+        del uuid
+        return self._processes
+
+    def exclusive(self, uuid: str) -> bool:
+        """Return ``False``."""
+        del uuid
+        return False
+
+    def mig(self, uuid: str) -> bool:
+        """Return ``False``."""
+        del uuid
+        return False
+
+    def node(self, uuid: str) -> Path | None:
+        """Return no node."""
+        del uuid
+        return None
+
+
+def first_reading(driver: Scripted) -> Reading:
+    """Return what a reader over ``driver`` posts first."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    board = Board.create()
+    tools = Tools(
+        driver=driver,
+        board=board,
+        identifier=Identifier(),
+        opens=NodeWatch(),
+        outbox=Outbox(theirs),
+    )
+    spec = ProbeSpec(poll=NEVER, watch_interval=NEVER)
+    reader = Reader(uuid="GPU-1", slot=1, spec=spec, tools=tools)
+    with ours, theirs:
+        threading.Thread(target=reader.run, daemon=True).start()
+        ours.settimeout(PATIENCE)
+        reading = decode(ours.recv(MAX_DATAGRAM), [Reading])
+        reader.order(wanted=False, held=False)
+    return reading
+
+
+def test_two_failures_in_a_row_are_no_fault() -> None:
+    """A failed read is tried again within 20 ms, and the third time counts."""
+    driver = Scripted(ReadError("unknown", "?"), ReadError("unknown", "?"))
+    reading = first_reading(driver)
+    assert reading.fault is None
+    assert reading.memory == Memory(total=10, used=1, free=9)
+    assert len(driver.times) == 3
+
+
+def test_three_failures_in_a_row_are_a_fault() -> None:
+    """Then nothing is known of the GPU, and the reading says why."""
+    reading = first_reading(Scripted(*[ReadError("unknown", "it does not say")] * 3))
+    assert reading == Reading(uuid="GPU-1", at=reading.at, fault="it does not say (unknown)")
+
+
+def test_a_lost_gpu_is_not_tried_again() -> None:
+    """That it is lost is final, and said at once."""
+    driver = Scripted(GpuLostError("gpu_is_lost", "it fell off the bus"))
+    reading = first_reading(driver)
+    assert reading.lost
+    assert len(driver.times) == 1
+
+
+def test_more_processes_than_fit_a_message_are_a_fault() -> None:
+    """What cannot be told in full is unknown, not cut short."""
+    reading = first_reading(Scripted(processes=2000))
+    assert reading.fault is not None
+    assert reading.processes is None
+
+
+# --- its parts -------------------------------------------------------------------------------
+
+
+def test_a_board_shows_calls_from_announcement_to_finish() -> None:
+    """Both sides see the same slots, each with its latest call and since when."""
+    board = Board.create()
+    other = Board.attach(os.dup(board.fd))
+    before = time.monotonic()
+    other.announce(0, "open")
+    other.announce(MAX_GPUS, "a call with a name that is much too long for its place")
+    other.announce(1, "memory")
+    other.announce(1, "mig")
+    other.announce(2, "memory")
+    other.finish(2)
+    calls = board.outstanding()
+    assert [(slot, call) for slot, call, _ in calls] == [
+        (0, "open"),
+        (1, "mig"),
+        (MAX_GPUS, "a call with a name that is much"),
+    ]
+    assert all(before <= since <= time.monotonic() for _, _, since in calls)
+    other.close()
+    assert board.outstanding() == calls
+    board.close()
+
+
+def test_a_board_drops_what_makes_no_sense() -> None:
+    """Whatever is scribbled over it, a reader sees only names and times that can be."""
+    board = Board.create()
+    size = os.fstat(board.fd).st_size
+    for junk in (b"\xff" * size, b"\x00" * size, b"\x7f\xf0" * (size // 2), b"A" * size):
+        os.pwrite(board.fd, junk, 0)
+        for _, call, since in board.outstanding():
+            assert call.isprintable()
+            assert 0 < since <= time.monotonic()
+    with pytest.raises(PermissionError):
+        os.ftruncate(board.fd, 0)
+    board.close()
+
+
+@pytest.mark.parametrize(
+    ("opens", "cuda"),
+    [
+        ([0, 1, 2], False),
+        ([0, 1, 2, 30, 31, 32], False),
+        ([1000 * second + ms for second in range(5) for ms in (0, 1, 3, 31, 32, 34)], False),
+        ([0, 1, 2, 3, 5, 8], True),
+        ([0, 7, 14, 21, 28], True),
+        ([0, 1, 2, 500, 501, 502, 503, 504], True),
+    ],
+    ids=["nvml", "nvidia-smi", "nvidia-smi -l 1", "cuInit", "slow cuInit", "cuda after nvml"],
+)
+def test_only_a_cuda_program_is_a_burst(opens: list[int], cuda: bool) -> None:  # noqa: FBT001
+    """Five opens in a row are one, three are not, however often they come again."""
+    burst = Burst()
+    noticed = [burst.opened(ms / 1000) for ms in opens]
+    assert any(noticed) is cuda
+
+
+def test_a_node_that_cannot_be_watched_is_left_out(tmp_path: Path) -> None:
+    """A missing node is no error, and the others are still followed."""
+    node, other = tmp_path / "node", tmp_path / "other"
+    node.touch()
+    other.touch()
+    noticed = threading.Event()
+    watch = NodeWatch()
+    assert not watch.add(tmp_path / "missing", noticed.set)
+    assert watch.add(node, noticed.set)
+    assert watch.add(other, lambda: None)
+
+    def noticed_after_opens() -> bool:
+        open_nodes(node, other)
+        return noticed.wait(0.05)
+
+    until(noticed_after_opens)
+
+
+def test_a_name_service_that_hangs_leaves_users_unknown() -> None:
+    """All else is still told, at once, for one process after the other."""
+    asked = threading.Event()
+    never = threading.Event()
+
+    def hang(pid: int) -> str | None:
+        del pid
+        asked.set()
+        never.wait()
+        return "nobody"
+
+    identifier = Identifier(find_user=hang)
+    for pid in (os.getpid(), os.getppid()):
+        (process,) = identifier.identify([GpuProcess(pid=pid, memory=5)])
+        assert asked.wait(PATIENCE)
+        assert process.started is not None
+        assert (process.memory, process.user) == (5, None)
+    never.set()
+
+
+def test_a_pid_that_is_not_in_proc_stays_a_number() -> None:
+    """A process of another container is foreign and unverified, never an error."""
+    process = GpuProcess(pid=2**31 - 1, kind=ProcessKind.GRAPHICS)
+    assert Identifier().identify([process]) == (process,)

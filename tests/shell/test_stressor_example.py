@@ -1,0 +1,66 @@
+"""The example of a workload package: it works, and its check can fail."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nursery import Child, nursery
+
+from sentinel.messages import ChildExitCode, Failed, FailureKind, Progress
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sentinel-workload-fft"
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
+    monkeypatch.syspath_prepend(str(EXAMPLE / "src"))  # a spawned child gets the parent's path
+    with nursery(tmp_path) as start:
+        yield start
+    sys.modules.pop("sentinel_workload_fft", None)
+
+
+@pytest.fixture
+def workload() -> str:
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    return str(project["entry-points"]["sentinel.workloads"]["fft"])
+
+
+def test_the_example_works_and_takes_its_option(start: Callable[..., Child], workload: str) -> None:
+    child = start(f"{workload}:length=1024")
+    progress = child.wait_for(Progress)
+    assert progress.checks == progress.iterations > 0
+    assert progress.flops > 0
+    assert progress.errors == 0
+    assert child.stop() == ChildExitCode.DONE
+
+
+def test_the_example_refuses_a_bad_option_for_good(
+    start: Callable[..., Child], workload: str
+) -> None:
+    failed = start(f"{workload}:length=1000").wait_for(Failed)
+    assert failed.kind is FailureKind.UNUSABLE
+    assert failed.reason == "fft: length=1000 is not a power of two from 16 to 1048576"
+
+
+@pytest.mark.parametrize("damage", [float("nan"), 1e6])
+def test_the_check_of_the_example_sees_damage(
+    start: Callable[..., Child], workload: str, damage: float
+) -> None:
+    module: Any = import_module(workload.partition(":")[0])
+    blocks = [torch.empty(4, 16, dtype=torch.complex64) for _ in range(2)]
+    transform = module._Transform(torch.device("cpu"), blocks)
+    for _ in range(4):
+        transform.step()
+    assert transform.errors.last_news() == 0
+    blocks[1][2, 3] = damage
+    transform.step()
+    assert transform.errors.last_news() == 0, "the other block is whole"
+    transform.step()
+    assert transform.errors.last_news() == 1
