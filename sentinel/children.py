@@ -141,6 +141,9 @@ class _Child:
                 data = self.channel.recv(wire.MAX_DATAGRAM)
             except BlockingIOError:
                 break
+            except ConnectionResetError:
+                # Said once when a child ended with words of ours unread; its own come after it.
+                continue
             except ConnectionError:
                 data = b""
             if not data:

@@ -106,16 +106,23 @@ def _hear(slot: Slot, message: ChildMessage, now: float) -> tuple[Slot, Event | 
             return slot, slot_event("stressor.ready", slot, now, **fields)
         case Progress(), Running() as running:
             slot = replace(slot, stressor=replace(running, progress=message, last_progress=now))
-            if message.errors:
-                fields = {"errors": message.errors, "checks": message.checks}
-                return slot, slot_event("stressor.mismatch", slot, now, **fields)
-            return slot, None
+            return slot, _mismatch(slot, message, now)
+        case Progress(), Stopping():
+            return slot, _mismatch(slot, message, now)
         case Failed(), Starting() | Running():
             return _leave(slot, StopCause.EXITED, now, kill_at=now + 1.0, failed=message), None
         case Failed(), Stopping() as stopping:
             return replace(slot, stressor=replace(stopping, failed=message)), None
         case _:
             return slot, None
+
+
+def _mismatch(slot: Slot, progress: Progress, now: float) -> Event | None:
+    """Say that results were wrong, if any were; also in a child's last words."""
+    if not progress.errors:
+        return None
+    fields = {"errors": progress.errors, "checks": progress.checks}
+    return slot_event("stressor.mismatch", slot, now, **fields)
 
 
 # --- one step --------------------------------------------------------------------------------

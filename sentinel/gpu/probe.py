@@ -1,12 +1,12 @@
 """The process that reads the GPUs and posts what it sees, so that nothing else talks to a driver.
 
-One thread per GPU: a call on a GPU whose context is being torn down takes up to 300 ms, one on a
-broken GPU may never return, and neither may keep the others from being read.
+A call on a GPU whose context is being torn down takes up to 300 ms, one on a broken GPU may never
+return, and neither may keep the others from being read: see rounds.py.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import select
 import socket
@@ -23,6 +23,7 @@ from sentinel.board import MAX_GPUS, Board
 from sentinel.errors import WireError
 from sentinel.gpu.driver import Driver, DriverError, DriverGoneError, GpuLostError, ReadError
 from sentinel.gpu.processes import Identifier
+from sentinel.gpu.rounds import Rounds
 from sentinel.gpu.watch import NodeWatch
 from sentinel.messages import (
     GpuProcess,
@@ -39,6 +40,10 @@ from sentinel.wire import MAX_DATAGRAM, decode, encode
 __all__ = ["Outbox", "Reader", "Tools", "run"]
 
 T = TypeVar("T")
+
+#: How long NVML's word on MIG holds, in seconds. It takes 0.4 ms of CPU on an H200, eight times as
+#: much as all else together, and MIG cannot be switched while anybody uses the GPU.
+_MIG_HOLDS = 5.0
 
 #: A read that fails is tried so often, with this pause between, before it is a fault.
 _TRIES = 3
@@ -86,21 +91,18 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
         outbox.send_last(Unavailable(code=error.code, reason=error.reason))
         return
     outbox.send_last(inventory)
-    tools = Tools(
-        driver=driver,
-        board=announcements,
-        identifier=Identifier(),
-        opens=NodeWatch(),
-        outbox=outbox,
-    )
+    tools = Tools(driver=driver, board=announcements, identifier=Identifier(), outbox=outbox)
     readers = [
         Reader(uuid=gpu.uuid, slot=slot, spec=spec, tools=tools)
         for slot, gpu in enumerate(inventory.gpus, start=1)
         if gpu.uuid not in spec.skip
     ]
-    for reader in readers:
-        threading.Thread(target=reader.run, name=reader.uuid, daemon=True).start()
-    _follow_orders(channel, readers)
+    rounds = Rounds(readers, lambda error: _give_up(outbox, error))
+    rounds.start()
+    # In a thread, since to ask a driver for a node is a call that may hang like any other.
+    watching = (driver, readers, rounds)
+    threading.Thread(target=_watch_nodes, args=watching, name="nodes", daemon=True).start()
+    _follow_orders(channel, readers, rounds)
 
 
 def _driver(spec: ProbeSpec) -> Driver:
@@ -127,7 +129,30 @@ def _enumerate(driver: Driver, board: Board) -> Inventory:
     return Inventory(gpus=gpus[:MAX_GPUS], driver=version)
 
 
-def _follow_orders(channel: socket.socket, readers: list[Reader]) -> None:
+def _watch_nodes(driver: Driver, readers: list[Reader], rounds: Rounds) -> None:
+    """Let every CUDA program that opens a GPU's node make its reader hurry."""
+    opens = NodeWatch()
+
+    def hurry(reader: Reader) -> None:
+        if reader.hurry():
+            rounds.wake()
+
+    for reader in readers:
+        node = driver.node(reader.uuid)
+        if node is not None:
+            opens.add(node, functools.partial(hurry, reader))
+
+
+def _give_up(outbox: Outbox, error: BaseException) -> None:
+    """End the process: only a new one can load a driver anew, or be trusted to read every GPU."""
+    if isinstance(error, DriverGoneError):
+        outbox.send_last(Unavailable(code=error.code, reason=error.reason))
+    else:
+        traceback.print_exception(error)
+    os._exit(1)
+
+
+def _follow_orders(channel: socket.socket, readers: list[Reader], rounds: Rounds) -> None:
     """Pass on what the supervisor wants read, until it is gone."""
     while True:
         try:
@@ -139,6 +164,7 @@ def _follow_orders(channel: socket.socket, readers: list[Reader]) -> None:
         watch = decode(data, [Watch])
         for reader in readers:
             reader.order(wanted=reader.uuid in watch.gpus, held=reader.uuid in watch.held)
+        rounds.wake()
 
 
 class Outbox:
@@ -173,120 +199,110 @@ class Tools:
     driver: Driver
     board: Board
     identifier: Identifier
-    opens: NodeWatch
     outbox: Outbox
 
 
 class Reader:
-    """Reads one GPU for ever: fully at every poll, its memory at every interval while held."""
+    """Reads one GPU whenever it is due: all at every poll, its memory at every interval if held.
+
+    Args:
+        uuid: The GPU.
+        slot: Its place on the board.
+        spec: How often to read it.
+        tools: What it shares with the readers of the other GPUs.
+    """
 
     def __init__(self, *, uuid: str, slot: int, spec: ProbeSpec, tools: Tools) -> None:
         self.uuid = uuid
+        self.due = 0.0
         self._slot = slot
         self._spec = spec
         self._driver = tools.driver
         self._board = tools.board
         self._identifier = tools.identifier
-        self._opens = tools.opens
         self._outbox = tools.outbox
-        # What others tell this thread: written whole, read whole.
+        # What others say: each is written whole and read whole.
         self._orders = (True, False)
         self._hurry_until = 0.0
-        # A lock is the cheapest wait with a bound that Python has; whoever releases it wakes us.
-        self._gate = threading.Lock()
-        self._gate.acquire()
         # What is known, and what of it the supervisor has.
+        self._followed: tuple[bool, bool] | None = None
+        self._next_poll = 0.0
         self._processes: tuple[GpuProcess, ...] | None = None
         self._processes_at = 0.0
         self._exclusive: bool | None = None
         self._mig: bool | None = None
+        self._mig_until = 0.0
+        self._failures = 0
         self._faulty = False
         self._sent_used = -1
         self._owing = False
         self._settled_at = 0.0
         self._looked_at = 0.0
 
-    # --- called by other threads
-
     def order(self, *, wanted: bool, held: bool) -> None:
         """Take the supervisor's wish; a change of it is answered by a full reading at once."""
         self._orders = (wanted, held)
-        self._wake()
+        self.due = 0.0
 
-    def hurry(self) -> None:
-        """Read every few milliseconds for a while, if the GPU is held."""
+    def hurry(self) -> bool:
+        """Read every few milliseconds for a while, if the GPU is held; return whether it is new."""
         now = time.monotonic()
-        already, self._hurry_until = self._hurry_until, now + _HURRY
-        if now >= already:
-            self._wake()
+        already, self._hurry_until = now < self._hurry_until, now + _HURRY
+        if not already:
+            self.due = 0.0
+        return not already
 
-    def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is awake, or about to be, and will look
-            self._gate.release()
+    def take(self) -> None:
+        """Read what is due, and say when to come again.
 
-    # --- the thread
+        Raises:
+            DriverGoneError: The driver as a whole is gone.
+        """
+        now = time.monotonic()
+        orders = self._orders
+        if orders != self._followed:
+            self._followed, self._next_poll, self._mig_until = orders, now, now
+        if self._try(now, orders):
+            self.due = self._next_due(now, orders)
+        else:
+            self.due = now + _RETRY_PAUSE
+        if self._orders != orders:  # they changed while we read
+            self.due = 0.0
 
-    def run(self) -> None:
-        """Read until the process ends; the end of the driver is the end of the process."""
+    def _try(self, now: float, orders: tuple[bool, bool]) -> bool:
+        """Make the reading that is due; return ``False`` if it failed and is to be tried again."""
+        wanted, held = orders
+        polls = now >= self._next_poll
         try:
-            self._run()
-        except DriverGoneError as error:
-            self._outbox.send_last(Unavailable(code=error.code, reason=error.reason))
-        except BaseException:  # noqa: BLE001 - a GPU that nobody reads is worse than a new probe
-            traceback.print_exc()
-        os._exit(1)
+            if (wanted or held) and polls:
+                self._read_fully(now)
+            elif held and not self._faulty:
+                self._glance(now)
+        except GpuLostError as error:
+            self._post_fault(now, error, lost=True)
+        except ReadError as error:
+            self._failures += 1
+            if self._failures < _TRIES:
+                return False
+            self._post_fault(now, error, lost=False)
+        else:
+            self._faulty = self._faulty and not polls
+        self._failures = 0
+        if polls:
+            self._next_poll = _next_beat(now, self._spec.poll)
+        return True
 
-    def _run(self) -> None:
-        orders: tuple[bool, bool] | None = None
-        next_poll = next_glance = 0.0
-        self._watch_opens()
-        while True:
-            now = time.monotonic()
-            if self._orders != orders:
-                orders = self._orders
-                next_poll = now
-            wanted, held = orders
-            if not wanted and not held:
-                self._gate.acquire()
-                continue
-            if now >= next_poll:
-                self._observe(self._read_fully)
-                next_poll = _next_beat(now, self._spec.poll)
-            elif held and not self._faulty and now >= next_glance:
-                self._observe(self._glance)
-            due = next_poll
-            if held and not self._faulty:
-                hurried = now < self._hurry_until
-                interval = _HURRIED_INTERVAL if hurried else self._spec.watch_interval
-                next_glance = _next_beat(now, min(interval, self._spec.watch_interval))
-                due = min(due, next_glance)
-            self._gate.acquire(timeout=max(0.0, due - time.monotonic()))
-
-    def _watch_opens(self) -> None:
-        """Let a CUDA program that opens the GPU's node make us hurry."""
-        self._board.announce(self._slot, "node")
-        node = self._driver.node(self.uuid)
-        self._board.finish(self._slot)
-        if node is not None:
-            self._opens.add(node, self.hurry)
-
-    def _observe(self, read: Callable[[float], None]) -> None:
-        """Make a reading; say that the GPU is lost, or at fault when every try failed."""
-        began = time.monotonic()
-        for attempt in range(_TRIES):
-            if attempt:
-                time.sleep(_RETRY_PAUSE)
-            try:
-                read(time.monotonic())
-            except GpuLostError as error:
-                self._post_fault(began, error, lost=True)
-                return
-            except ReadError as error:
-                failure = error
-            else:
-                self._faulty = False
-                return
-        self._post_fault(began, failure, lost=False)
+    def _next_due(self, now: float, orders: tuple[bool, bool]) -> float:
+        """Return when to read again: the next poll, or the next interval of a held GPU."""
+        wanted, held = orders
+        if not wanted and not held:
+            return float("inf")
+        if not held or self._faulty:
+            return self._next_poll
+        interval = self._spec.watch_interval
+        if now < self._hurry_until:
+            interval = min(interval, _HURRIED_INTERVAL)
+        return min(self._next_poll, _next_beat(now, interval))
 
     def _read_fully(self, at: float) -> None:
         """Read everything and post it, changed or not; new memory of a held GPU goes ahead."""
@@ -296,7 +312,9 @@ class Reader:
             self._post(at, memory)
         self._read_processes(at)
         self._exclusive = self._ask("exclusive", self._driver.exclusive)
-        self._mig = self._ask("mig", self._driver.mig)
+        if at >= self._mig_until:
+            self._mig = self._ask("mig", self._driver.mig)
+            self._mig_until = at + _MIG_HOLDS
         self._post(at, memory)
 
     def _glance(self, at: float) -> None:
@@ -332,7 +350,11 @@ class Reader:
             self._board.finish(self._slot)
 
     def _post(self, at: float, memory: Memory) -> None:
-        """Post what is known; where there is no room for it, the next read posts again."""
+        """Post what is known; where there is no room for it, the next read posts again.
+
+        Raises:
+            ReadError: It is more than a message can hold, and to cut it short would be a lie.
+        """
         reading = Reading(
             uuid=self.uuid,
             at=at,
@@ -345,8 +367,7 @@ class Reader:
         try:
             sent = self._outbox.send(reading)
         except WireError as error:
-            self._post_fault(at, ReadError("too_large", str(error)), lost=False)
-            return
+            raise ReadError("too_large", str(error)) from error
         self._owing = not sent
         if sent:
             self._sent_used = memory.used
@@ -354,10 +375,11 @@ class Reader:
     def _post_fault(self, at: float, error: DriverError, *, lost: bool) -> None:
         """Post that nothing is known, and why; from now on only polls try again."""
         self._faulty = True
+        self._mig_until = 0.0
         self._sent_used = -1
         self._outbox.send(Reading(uuid=self.uuid, at=at, fault=str(error), lost=lost))
 
 
 def _next_beat(now: float, interval: float) -> float:
-    """Return the next multiple of ``interval``: all threads keep time without drift, together."""
+    """Return the next multiple of ``interval``: all GPUs keep time together, without drift."""
     return (now // interval + 1) * interval

@@ -13,12 +13,13 @@ from pathlib import Path
 
 __all__ = ["Burst", "NodeWatch"]
 
-#: Opens of one node that make a CUDA program. On an H200 cuInit opened it 6 times within 8 ms and
-#: a context 9 times more; nvidia-smi and NVML clients 3 times within 3 ms.
+#: Opens of one node that make a CUDA program. On an H200 host cuInit opened the node of a GPU in
+#: use 4 or 5 times within 7 ms and once more 10 ms later; NVML clients and nvidia-smi did 3 times
+#: within 3 ms, and ``nvidia-smi -l`` a 4th time 6 ms later.
 _OPENS = 5
 
-#: A pause in seconds after which the next open begins a new count. ``nvidia-smi -l`` opens a node
-#: 3 times, and 3 times again about 30 ms later, which must not add up.
+#: A pause in seconds after which the next open begins a new count. nvidia-smi opens a node 3 times
+#: again at its end, 30 ms and more after the last, which must not add up.
 _PAUSE = 0.015
 
 

@@ -98,7 +98,7 @@ def test_a_message_with_any_field_replaced_by_any_json_is_read_or_refused(
     body = body_of(data.draw(st.one_of(*(st.from_type(kind) for kind in EVERY_KIND))))
     body[data.draw(st.sampled_from(sorted(body)))] = data.draw(json_values)
     try:
-        message = decode(json.dumps(body).encode(), EVERY_KIND)
+        message: object = decode(json.dumps(body).encode(), EVERY_KIND)
     except WireError:
         return
     # Whole numbers may stand for floats; beyond that the new value was of the declared type.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from test_probe import Supervisor
 
+from sentinel.gpu.cuda_order import cuda_order_of_this_host
 from sentinel.messages import ProbeSpec, Reading, Unavailable
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -139,13 +140,26 @@ print(json.dumps(said, default=lambda o: vars(o) if dataclasses.is_dataclass(o) 
 
 Step = tuple[str, str | None, str]
 
+#: A libcuda that numbers the two GPUs the other way round, and cannot start when told so.
+CUDA = r"""
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return getenv("FAKE_CUDA_FAILS") ? 999 : 0; }
+int cuDeviceGetCount(int *count) { *count = getenv("CUDA_VISIBLE_DEVICES") ? 0 : 2; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetUuid(unsigned char *uuid, int device) {
+    memset(uuid, 0, 16); memset(uuid, device ? 0x11 : 0x22, 4); return 0; }
+"""
 
-def build(folder: Path, *flags: str) -> Path:
-    """Compile the pretended library into ``folder``."""
-    source = folder / "nvml.c"
-    source.write_text(LIBRARY)
+
+def build(
+    folder: Path, *flags: str, source_text: str = LIBRARY, name: str = "libnvidia-ml.so.1"
+) -> Path:
+    """Compile a pretended library into ``folder``."""
+    source = folder / "library.c"
+    source.write_text(source_text)
     assert COMPILER is not None
-    target = str(folder / "libnvidia-ml.so.1")
+    target = str(folder / name)
     subprocess.run(
         [COMPILER, "-shared", "-fPIC", "-w", *flags, "-o", target, str(source)], check=True
     )
@@ -393,3 +407,14 @@ def test_a_driver_that_goes_away_ends_the_probe(
         assert supervisor.process.exitcode == 1
     finally:
         supervisor.close()
+
+
+def test_cuda_says_how_it_numbers_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All GPUs come in its own order, whatever is visible; a CUDA that fails says nothing."""
+    monkeypatch.setenv(
+        "LD_LIBRARY_PATH", str(build(tmp_path, source_text=CUDA, name="libcuda.so.1"))
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert cuda_order_of_this_host() == (SECOND, FIRST)
+    monkeypatch.setenv("FAKE_CUDA_FAILS", "1")
+    assert cuda_order_of_this_host() is None

@@ -19,11 +19,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.board import MAX_GPUS, Board
-from sentinel.gpu.driver import DriverError, GpuLostError, ReadError
-from sentinel.gpu.probe import Outbox, Reader, Tools, run
-from sentinel.gpu.processes import Identifier
-from sentinel.gpu.watch import Burst, NodeWatch
+from sentinel.board import Board
+from sentinel.gpu.probe import run
 from sentinel.messages import (
     Gpu,
     GpuProcess,
@@ -99,6 +96,12 @@ class Supervisor:
                 return message
         message_ = "no such reading came"
         raise AssertionError(message_)
+
+    def read_all(self, gpus: tuple[Gpu, ...]) -> None:
+        """Wait until each of ``gpus`` was posted, in whatever order."""
+        missing = {gpu.uuid for gpu in gpus}
+        while missing:
+            missing.discard(self.reading(lambda _: True).uuid)
 
     def watch(self, gpus: tuple[Gpu, ...], held: tuple[Gpu, ...] = ()) -> None:
         """Tell the probe what to read."""
@@ -232,8 +235,7 @@ def test_a_change_of_what_is_held_is_answered_by_a_reading(
     """Who becomes held, and who stops being held, is read in full without waiting for a poll."""
     supervisor = start(poll=NEVER)
     first, second = supervisor.inventory().gpus
-    for gpu in (first, second):
-        supervisor.reading(of(gpu))
+    supervisor.read_all((first, second))
     with_member = registry.attach(second.uuid)
     for held in ((second,), ()):
         assert with_member.allocate(MIB)
@@ -347,8 +349,7 @@ def test_a_crash_leaves_its_call_on_the_board(registry: Registry, start: Start) 
     """When a driver call takes the process down, the board still says which it was."""
     supervisor = start(poll=NEVER)
     first, second = supervisor.inventory().gpus
-    for gpu in (first, second):
-        supervisor.reading(of(gpu))
+    supervisor.read_all((first, second))
     registry.plant(second.uuid, "crash")
     supervisor.watch((first, second), held=(second,))
     supervisor.process.join(PATIENCE)
@@ -428,209 +429,3 @@ def test_naming_the_probe_imports_nothing_that_it_needs() -> None:
     code = f"import sys, sentinel.gpu.probe; sys.exit({heavy} & set(sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-# --- one reader, over a driver that does as it is told ---------------------------------------
-
-
-class Scripted:
-    """A driver of one GPU whose memory calls fail as scripted, and succeed after that."""
-
-    def __init__(self, *errors: DriverError | None, processes: int = 0) -> None:
-        self.script = list(errors)
-        self.times: list[float] = []
-        self._processes = tuple(GpuProcess(pid=2**30 + i) for i in range(processes))
-
-    def open(self) -> None:
-        """Do nothing."""
-
-    def version(self) -> str:
-        """Return nothing of interest."""
-        return "scripted"
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return nothing; nobody asks."""
-        return ()
-
-    def memory(self, uuid: str) -> Memory:
-        """Follow the script."""
-        del uuid
-        self.times.append(time.monotonic())
-        error = self.script.pop(0) if self.script else None
-        if error is not None:
-            raise error
-        return Memory(total=10, used=1, free=9)
-
-    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Return as many processes as were asked for."""
-        del uuid
-        return self._processes
-
-    def exclusive(self, uuid: str) -> bool:
-        """Return ``False``."""
-        del uuid
-        return False
-
-    def mig(self, uuid: str) -> bool:
-        """Return ``False``."""
-        del uuid
-        return False
-
-    def node(self, uuid: str) -> Path | None:
-        """Return no node."""
-        del uuid
-        return None
-
-
-def first_reading(driver: Scripted) -> Reading:
-    """Return what a reader over ``driver`` posts first."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    board = Board.create()
-    tools = Tools(
-        driver=driver,
-        board=board,
-        identifier=Identifier(),
-        opens=NodeWatch(),
-        outbox=Outbox(theirs),
-    )
-    spec = ProbeSpec(poll=NEVER, watch_interval=NEVER)
-    reader = Reader(uuid="GPU-1", slot=1, spec=spec, tools=tools)
-    with ours, theirs:
-        threading.Thread(target=reader.run, daemon=True).start()
-        ours.settimeout(PATIENCE)
-        reading = decode(ours.recv(MAX_DATAGRAM), [Reading])
-        reader.order(wanted=False, held=False)
-    return reading
-
-
-def test_two_failures_in_a_row_are_no_fault() -> None:
-    """A failed read is tried again within 20 ms, and the third time counts."""
-    driver = Scripted(ReadError("unknown", "?"), ReadError("unknown", "?"))
-    reading = first_reading(driver)
-    assert reading.fault is None
-    assert reading.memory == Memory(total=10, used=1, free=9)
-    assert len(driver.times) == 3
-
-
-def test_three_failures_in_a_row_are_a_fault() -> None:
-    """Then nothing is known of the GPU, and the reading says why."""
-    reading = first_reading(Scripted(*[ReadError("unknown", "it does not say")] * 3))
-    assert reading == Reading(uuid="GPU-1", at=reading.at, fault="it does not say (unknown)")
-
-
-def test_a_lost_gpu_is_not_tried_again() -> None:
-    """That it is lost is final, and said at once."""
-    driver = Scripted(GpuLostError("gpu_is_lost", "it fell off the bus"))
-    reading = first_reading(driver)
-    assert reading.lost
-    assert len(driver.times) == 1
-
-
-def test_more_processes_than_fit_a_message_are_a_fault() -> None:
-    """What cannot be told in full is unknown, not cut short."""
-    reading = first_reading(Scripted(processes=2000))
-    assert reading.fault is not None
-    assert reading.processes is None
-
-
-# --- its parts -------------------------------------------------------------------------------
-
-
-def test_a_board_shows_calls_from_announcement_to_finish() -> None:
-    """Both sides see the same slots, each with its latest call and since when."""
-    board = Board.create()
-    other = Board.attach(os.dup(board.fd))
-    before = time.monotonic()
-    other.announce(0, "open")
-    other.announce(MAX_GPUS, "a call with a name that is much too long for its place")
-    other.announce(1, "memory")
-    other.announce(1, "mig")
-    other.announce(2, "memory")
-    other.finish(2)
-    calls = board.outstanding()
-    assert [(slot, call) for slot, call, _ in calls] == [
-        (0, "open"),
-        (1, "mig"),
-        (MAX_GPUS, "a call with a name that is much"),
-    ]
-    assert all(before <= since <= time.monotonic() for _, _, since in calls)
-    other.close()
-    assert board.outstanding() == calls
-    board.close()
-
-
-def test_a_board_drops_what_makes_no_sense() -> None:
-    """Whatever is scribbled over it, a reader sees only names and times that can be."""
-    board = Board.create()
-    size = os.fstat(board.fd).st_size
-    for junk in (b"\xff" * size, b"\x00" * size, b"\x7f\xf0" * (size // 2), b"A" * size):
-        os.pwrite(board.fd, junk, 0)
-        for _, call, since in board.outstanding():
-            assert call.isprintable()
-            assert 0 < since <= time.monotonic()
-    with pytest.raises(PermissionError):
-        os.ftruncate(board.fd, 0)
-    board.close()
-
-
-@pytest.mark.parametrize(
-    ("opens", "cuda"),
-    [
-        ([0, 1, 2], False),
-        ([0, 1, 2, 30, 31, 32], False),
-        ([1000 * second + ms for second in range(5) for ms in (0, 1, 3, 31, 32, 34)], False),
-        ([0, 1, 2, 3, 5, 8], True),
-        ([0, 7, 14, 21, 28], True),
-        ([0, 1, 2, 500, 501, 502, 503, 504], True),
-    ],
-    ids=["nvml", "nvidia-smi", "nvidia-smi -l 1", "cuInit", "slow cuInit", "cuda after nvml"],
-)
-def test_only_a_cuda_program_is_a_burst(opens: list[int], cuda: bool) -> None:  # noqa: FBT001
-    """Five opens in a row are one, three are not, however often they come again."""
-    burst = Burst()
-    noticed = [burst.opened(ms / 1000) for ms in opens]
-    assert any(noticed) is cuda
-
-
-def test_a_node_that_cannot_be_watched_is_left_out(tmp_path: Path) -> None:
-    """A missing node is no error, and the others are still followed."""
-    node, other = tmp_path / "node", tmp_path / "other"
-    node.touch()
-    other.touch()
-    noticed = threading.Event()
-    watch = NodeWatch()
-    assert not watch.add(tmp_path / "missing", noticed.set)
-    assert watch.add(node, noticed.set)
-    assert watch.add(other, lambda: None)
-
-    def noticed_after_opens() -> bool:
-        open_nodes(node, other)
-        return noticed.wait(0.05)
-
-    until(noticed_after_opens)
-
-
-def test_a_name_service_that_hangs_leaves_users_unknown() -> None:
-    """All else is still told, at once, for one process after the other."""
-    asked = threading.Event()
-    never = threading.Event()
-
-    def hang(pid: int) -> str | None:
-        del pid
-        asked.set()
-        never.wait()
-        return "nobody"
-
-    identifier = Identifier(find_user=hang)
-    for pid in (os.getpid(), os.getppid()):
-        (process,) = identifier.identify([GpuProcess(pid=pid, memory=5)])
-        assert asked.wait(PATIENCE)
-        assert process.started is not None
-        assert (process.memory, process.user) == (5, None)
-    never.set()
-
-
-def test_a_pid_that_is_not_in_proc_stays_a_number() -> None:
-    """A process of another container is foreign and unverified, never an error."""
-    process = GpuProcess(pid=2**31 - 1, kind=ProcessKind.GRAPHICS)
-    assert Identifier().identify([process]) == (process,)

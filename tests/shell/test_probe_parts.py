@@ -1,0 +1,324 @@
+"""What the probe is made of: one reader, the rounds, the board, the watch and the names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_probe import NEVER, PATIENCE, open_nodes, until
+
+from sentinel.board import MAX_GPUS, Board
+from sentinel.gpu.driver import DriverError, GpuLostError, ReadError
+from sentinel.gpu.probe import Outbox, Reader, Tools
+from sentinel.gpu.processes import Identifier
+from sentinel.gpu.rounds import Rounds
+from sentinel.gpu.watch import Burst, NodeWatch
+from sentinel.messages import Gpu, GpuProcess, Memory, ProbeSpec, ProcessKind, Reading
+from sentinel.wire import MAX_DATAGRAM, decode
+
+# --- one reader, over a driver that does as it is told ---------------------------------------
+
+
+class Scripted:
+    """A driver of one GPU whose memory calls fail as scripted, and succeed after that."""
+
+    def __init__(self, *errors: DriverError | None, processes: int = 0) -> None:
+        self.script = list(errors)
+        self.times: list[float] = []
+        self.asked_for_mig = 0
+        self._processes = tuple(GpuProcess(pid=2**30 + i) for i in range(processes))
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def version(self) -> str:
+        """Return nothing of interest."""
+        return "scripted"
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return nothing; nobody asks."""
+        return ()
+
+    def memory(self, uuid: str) -> Memory:
+        """Follow the script."""
+        del uuid
+        self.times.append(time.monotonic())
+        error = self.script.pop(0) if self.script else None
+        if error is not None:
+            raise error
+        return Memory(total=10, used=1, free=9)
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Return as many processes as were asked for."""
+        del uuid
+        return self._processes
+
+    def exclusive(self, uuid: str) -> bool:
+        """Return ``False``."""
+        del uuid
+        return False
+
+    def mig(self, uuid: str) -> bool:
+        """Return ``False``, and count."""
+        del uuid
+        self.asked_for_mig += 1
+        return False
+
+    def node(self, uuid: str) -> Path | None:
+        """Return no node."""
+        del uuid
+        return None
+
+
+@contextlib.contextmanager
+def reader_over(driver: Scripted, poll: float = NEVER) -> Iterator[tuple[Reader, socket.socket]]:
+    """Provide a reader over ``driver`` and the socket on which it posts."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    board = Board.create()
+    tools = Tools(driver=driver, board=board, identifier=Identifier(), outbox=Outbox(theirs))
+    spec = ProbeSpec(poll=poll, watch_interval=NEVER)
+    ours.setblocking(False)
+    with ours, theirs:
+        yield Reader(uuid="GPU-1", slot=1, spec=spec, tools=tools), ours
+    board.close()
+
+
+def first_reading(driver: Scripted) -> Reading:
+    """Return what a reader over ``driver`` posts first."""
+    with reader_over(driver) as (reader, posts):
+        while True:
+            reader.take()
+            with contextlib.suppress(BlockingIOError):
+                return decode(posts.recv(MAX_DATAGRAM), [Reading])
+            assert reader.due - time.monotonic() < 0.02, "it is not tried again within 20 ms"
+
+
+def test_two_failures_in_a_row_are_no_fault() -> None:
+    """A failed read is tried again within 20 ms, and the third time counts."""
+    driver = Scripted(ReadError("unknown", "?"), ReadError("unknown", "?"))
+    reading = first_reading(driver)
+    assert reading.fault is None
+    assert reading.memory == Memory(total=10, used=1, free=9)
+    assert len(driver.times) == 3
+
+
+def test_three_failures_in_a_row_are_a_fault() -> None:
+    """Then nothing is known of the GPU, and the reading says why."""
+    reading = first_reading(Scripted(*[ReadError("unknown", "it does not say")] * 3))
+    assert reading == Reading(uuid="GPU-1", at=reading.at, fault="it does not say (unknown)")
+
+
+def test_a_lost_gpu_is_not_tried_again() -> None:
+    """That it is lost is final, and said at once."""
+    driver = Scripted(GpuLostError("gpu_is_lost", "it fell off the bus"))
+    reading = first_reading(driver)
+    assert reading.lost
+    assert len(driver.times) == 1
+
+
+def test_more_processes_than_fit_a_message_are_a_fault() -> None:
+    """What cannot be told in full is unknown, not cut short."""
+    reading = first_reading(Scripted(processes=2000))
+    assert reading.fault is not None
+    assert reading.processes is None
+
+
+def test_mig_is_read_again_when_the_orders_change() -> None:
+    """It costs more than all else, so polls take its last answer for a while; a start does not."""
+    driver = Scripted()
+    with reader_over(driver, poll=1e-6) as (reader, posts):
+        for _ in range(3):
+            reader.take()
+            assert decode(posts.recv(MAX_DATAGRAM), [Reading]).mig is False
+        assert driver.asked_for_mig == 1
+        reader.order(wanted=True, held=True)
+        reader.take()
+        assert driver.asked_for_mig == 2
+
+
+# --- taking turns ----------------------------------------------------------------------------
+
+
+class Counting:
+    """A turn that is due every few milliseconds and counts, and blocks while it is told to."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self.count = 0
+        self.overlapped = False
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._inside = False
+
+    def take(self) -> None:
+        """Count, and block if told to."""
+        self.overlapped |= self._inside
+        self._inside = True
+        self.go_on.wait()
+        self._inside = False
+        self.count += 1
+        self.due = time.monotonic() + 0.002
+
+    def stop(self) -> None:
+        """Be never due again."""
+        self.take = self.retire  # type: ignore[method-assign]
+
+    def retire(self) -> None:
+        """Do nothing, for ever."""
+        self.due = float("inf")
+
+
+def test_turns_that_block_hold_nobody_else_up() -> None:
+    """The others go on as before, each in one thread at a time; so do the blocked ones later."""
+    turns = [Counting() for _ in range(5)]
+    *blocked, free = turns
+    threads = threading.active_count()
+    rounds = Rounds(turns, lambda error: None)
+    rounds.start()
+    for _ in range(3):
+        for turn in blocked:
+            turn.go_on.clear()
+        reached = free.count + 20
+        until(lambda reached=reached: free.count > reached)  # type: ignore[misc]
+        for turn in blocked:
+            turn.go_on.set()
+        for turn in turns:
+            goal = turn.count + 5
+            until(lambda turn=turn, goal=goal: turn.count > goal)  # type: ignore[misc]
+    assert not any(turn.overlapped for turn in turns)
+    assert threading.active_count() - threads <= len(blocked) + 2, "threads pile up"
+    for turn in turns:
+        turn.stop()
+
+
+def test_a_turn_that_fails_is_not_passed_over() -> None:
+    """Whoever gave the turns is told, in place of a GPU that is silently never read again."""
+    told: list[BaseException] = []
+    failing = Counting()
+    failing.take = fail  # type: ignore[method-assign]
+    Rounds([failing], told.append).start()
+    until(lambda: bool(told))
+    assert isinstance(told[0], ZeroDivisionError)
+
+
+def fail() -> None:
+    """Raise what nobody expects."""
+    raise ZeroDivisionError
+
+
+# --- its parts -------------------------------------------------------------------------------
+
+
+def test_a_board_shows_calls_from_announcement_to_finish() -> None:
+    """Both sides see the same slots, each with its latest call and since when."""
+    board = Board.create()
+    other = Board.attach(os.dup(board.fd))
+    before = time.monotonic()
+    other.announce(0, "open")
+    other.announce(MAX_GPUS, "a call with a name that is much too long for its place")
+    other.announce(1, "memory")
+    other.announce(1, "mig")
+    other.announce(2, "memory")
+    other.finish(2)
+    calls = board.outstanding()
+    assert [(slot, call) for slot, call, _ in calls] == [
+        (0, "open"),
+        (1, "mig"),
+        (MAX_GPUS, "a call with a name that is much"),
+    ]
+    assert all(before <= since <= time.monotonic() for _, _, since in calls)
+    other.close()
+    assert board.outstanding() == calls
+    board.close()
+
+
+def test_a_board_drops_what_makes_no_sense() -> None:
+    """Whatever is scribbled over it, a reader sees only names and times that can be."""
+    board = Board.create()
+    size = os.fstat(board.fd).st_size
+    for junk in (b"\xff" * size, b"\x00" * size, b"\x7f\xf0" * (size // 2), b"A" * size):
+        os.pwrite(board.fd, junk, 0)
+        for _, call, since in board.outstanding():
+            assert call.isprintable()
+            assert 0 < since <= time.monotonic()
+    with pytest.raises(PermissionError):
+        os.ftruncate(board.fd, 0)
+    board.close()
+
+
+@pytest.mark.parametrize(
+    ("opens", "cuda"),
+    [
+        ([0, 1, 2], False),
+        ([0, 1, 2, 8, 128, 129, 130, 159, 160, 161], False),
+        ([1000 * second + ms for second in range(5) for ms in (0, 1, 3, 31, 32, 34)], False),
+        ([0, 1, 3, 4, 15], True),
+        ([0, 1, 2, 3, 5, 8], True),
+        ([0, 7, 14, 21, 28], True),
+        ([0, 1, 2, 500, 501, 502, 503, 504], True),
+    ],
+    ids=[
+        "nvml",
+        "nvidia-smi",
+        "nvidia-smi -l 1",
+        "cuInit",
+        "cuInit, all seen",
+        "slow cuInit",
+        "cuda after nvml",
+    ],
+)
+def test_only_a_cuda_program_is_a_burst(opens: list[int], cuda: bool) -> None:  # noqa: FBT001
+    """Five opens in a row are one, three are not, however often they come again."""
+    burst = Burst()
+    noticed = [burst.opened(ms / 1000) for ms in opens]
+    assert any(noticed) is cuda
+
+
+def test_a_node_that_cannot_be_watched_is_left_out(tmp_path: Path) -> None:
+    """A missing node is no error, and the others are still followed."""
+    node, other = tmp_path / "node", tmp_path / "other"
+    node.touch()
+    other.touch()
+    noticed = threading.Event()
+    watch = NodeWatch()
+    assert not watch.add(tmp_path / "missing", noticed.set)
+    assert watch.add(node, noticed.set)
+    assert watch.add(other, lambda: None)
+
+    def noticed_after_opens() -> bool:
+        open_nodes(node, other)
+        return noticed.wait(0.05)
+
+    until(noticed_after_opens)
+
+
+def test_a_name_service_that_hangs_leaves_users_unknown() -> None:
+    """All else is still told, at once, for one process after the other."""
+    asked = threading.Event()
+    never = threading.Event()
+
+    def hang(pid: int) -> str | None:
+        del pid
+        asked.set()
+        never.wait()
+        return "nobody"
+
+    identifier = Identifier(find_user=hang)
+    for pid in (os.getpid(), os.getppid()):
+        (process,) = identifier.identify([GpuProcess(pid=pid, memory=5)])
+        assert asked.wait(PATIENCE)
+        assert process.started is not None
+        assert (process.memory, process.user) == (5, None)
+    never.set()
+
+
+def test_a_pid_that_is_not_in_proc_stays_a_number() -> None:
+    """A process of another container is foreign and unverified, never an error."""
+    process = GpuProcess(pid=2**31 - 1, kind=ProcessKind.GRAPHICS)
+    assert Identifier().identify([process]) == (process,)
