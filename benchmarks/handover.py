@@ -25,6 +25,8 @@ from benchmarks.rig import Rig
 #: Newcomers that are loaded at the same time.
 AHEAD = 4
 QUICK = 3
+#: Failed rounds after which a cell is left for another day: each may cost a minute and a half.
+PATIENCE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,7 @@ def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[
 def run_cell(rig: Rig, cell: Cell, results: Results, rounds: int, deadline: float) -> None:
     """Do the rounds of a cell that are missing, as long as there is time."""
     failures = 0
-    while (done := results.rounds(cell.name)) < rounds and failures < QUICK:
+    while (done := results.rounds(cell.name)) < rounds and failures < PATIENCE:
         if time.monotonic() + cell.seconds > deadline:
             print(f"{cell.name}: no time left for round {done + 1}", flush=True)
             return

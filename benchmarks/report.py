@@ -82,7 +82,6 @@ class Report:
             grew = max((r.get("grown", 0) for r in looks), default=0)
             times = [r["memory_s"] for r in records if r["got"]]
             good = got == len(records) and whole == len(looks) and grew <= GROWTH_SLACK
-            promised = not name.startswith(("alone", "floor", "polling"))
             rows.append(
                 [
                     name,
@@ -91,7 +90,7 @@ class Report:
                     f"{whole} of {len(looks)}",
                     f"{grew / 2**20:.0f} MiB",
                     _spread(times),
-                    self._verdict(f"{name}: got the memory", good=good) if promised else "",
+                    self._verdict(f"{name}: got the memory", good=good) if _promised(name) else "",
                 ]
             )
         head = [
@@ -104,29 +103,33 @@ class Report:
         rows = []
         everything: list[Record] = []
         for name, records in self._races():
-            raced = [record for record in records if "margin_s" in record]
-            if not raced:
-                continue
-            everything += raced
-            rows.append(self._margin_row(name, raced))
+            if _promised(name):
+                everything += records
+                rows.append(self._margin_row(name, records))
         if not rows:
             return ""
         rows.append(self._margin_row("all races", everything))
         head = [
-            *("who holds the GPU", "races", "growth to kill, median / worst"),
+            *("who holds the GPU", "races told of", "growth to kill, median / worst"),
             *("at most, worst", "first sign: memory / PID", "own sign to kill, median / worst"),
             *("to exit, median", "memory back, median", f"bar: {WORST_MARGIN * 1e3:.0f} ms"),
         ]
         return _table(head, rows)
 
-    def _margin_row(self, name: str, records: Sequence[Record]) -> list[str]:
+    def _margin_row(self, name: str, every: Sequence[Record]) -> list[str]:
+        # Where the witness saw no growth or sentinel told of no hand-over, something is wrong.
+        records = [record for record in every if "margin_s" in record]
+        told = f"{len(records)} of {len(every)}"
+        if not records:
+            verdict = self._verdict(f"{name}: growth to kill", good=False)
+            return [name, told, *["-"] * 6, verdict]
         margins = [record["margin_s"] for record in records]
         signs = [record["sign"] for record in records]
         back = [r["memory_back_s"] for r in records if r["memory_back_s"] is not None]
-        good = max(margins) <= WORST_MARGIN
+        good = max(margins) <= WORST_MARGIN and len(records) == len(every)
         return [
             name,
-            str(len(records)),
+            told,
             _spread(margins),
             f"{max(record['margin_most_s'] for record in records) * 1e3:.0f} ms",
             f"{signs.count('memory')} / {signs.count('process')}",
@@ -228,6 +231,11 @@ class Report:
             _megabytes(record["stressor_rss"]),
             "simulated" if simulated else self._verdict(f"{workload}: load", good=good),
         ]
+
+
+def _promised(cell: str) -> bool:
+    """Return whether sentinel is in a race, and so has promised something."""
+    return not cell.startswith(("alone", "floor", "polling"))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

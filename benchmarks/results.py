@@ -27,11 +27,14 @@ class Results:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records: list[Record] = []
-        if path.exists():
-            for line in path.read_text().splitlines():
-                # Whoever was cut off may have left half a line.
-                with contextlib.suppress(ValueError):
-                    self.records.append(json.loads(line))
+        text = path.read_text() if path.exists() else ""
+        for line in text.splitlines():
+            # Whoever was cut off may have left half a line.
+            with contextlib.suppress(ValueError):
+                self.records.append(json.loads(line))
+        if text and not text.endswith("\n"):
+            with path.open("a") as file:
+                file.write("\n")
 
     def add(self, record: Mapping[str, object]) -> None:
         """Append a record, and make sure that it stays."""

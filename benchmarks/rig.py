@@ -21,7 +21,7 @@ __all__ = ["Rig", "Sentinel", "Speaker", "TooLateError"]
 Line = dict[str, Any]
 
 #: How long a process may take to load torch on a busy machine and be ready, in seconds.
-PATIENCE = 120.0
+PATIENCE = 90.0
 
 
 class TooLateError(Exception):
@@ -122,8 +122,10 @@ class Sentinel(Speaker):
         """Wait until it holds all of ``gpus``."""
         until = time.monotonic() + within
         for gpu in gpus:
+            heard = len(self.lines)  # before the look, so that nothing falls between the two
             while not self.holds(gpu):
-                self.wait_event("stressor.ready", gpu, until - time.monotonic(), len(self.lines))
+                self.wait_event("stressor.ready", gpu, until - time.monotonic(), heard)
+                heard = len(self.lines)
 
     def wait_event(self, name: str, gpu: str, within: float, after: int) -> Line:
         """Return the next event of that name about that GPU."""
@@ -282,7 +284,7 @@ class Rig:
     @contextlib.contextmanager
     def every_core_busy(self) -> Iterator[None]:
         """Run a busy loop for each core of the host."""
-        loop = """print('{"ready": true}', flush=True)\nwhile True: pass"""
+        loop = """print('{"ready": true}', flush=True)\nwhile True:\n    pass"""
         loops = [self.start(sys.executable, "-c", loop) for _ in range(os.cpu_count() or 1)]
         try:
             for running in loops:

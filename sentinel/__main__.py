@@ -5,7 +5,7 @@ import sys
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    from sentinel.cli.main import run_command_line  # noqa: PLC0415 - children must not import it
+    from sentinel.cli.main import run_command_line
 
     return run_command_line(sys.argv[1:])
 

@@ -1,23 +1,15 @@
-"""Our own processes: spawn, signal, listen, reap. Nothing in here blocks.
+"""Our own processes as the supervisor sees them: the stressors, and the probe with its successors.
 
-The only module that names the entry functions of the stressor and the probe. Exits are seen by
-pidfd, because multiprocessing's own sentinel stays silent while a grandchild holds its pipe.
+The only module that names the entry functions of either.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
 import select
-import signal
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import reduction
-from multiprocessing.context import SpawnProcess
-from typing import Any
 
 from sentinel import wire
 from sentinel.board import Board
@@ -40,8 +32,8 @@ from sentinel.messages import (
     Unavailable,
     Watch,
 )
-from sentinel.model import Call, ChildExit, ChildFacts, OwnChild, ProbeFacts
-from sentinel.procfs import read_stat
+from sentinel.model import Call, ChildExit, ChildFacts, ProbeFacts
+from sentinel.spawning import NOT_SPAWNED, Child, Inherited
 from sentinel.stressor import entry as stressor_process
 
 __all__ = ["ProbeProcess", "Stressors"]
@@ -51,142 +43,7 @@ __all__ = ["ProbeProcess", "Stressors"]
 MOST_AT_ONCE = 32
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.
 MOST_READINGS = 4096
-#: What a child that could not even be spawned is said to have exited with.
-_NOT_SPAWNED = 71
 _STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Failed)
-
-
-class _Inherited:
-    """A file descriptor that a spawned child gets a duplicate of; ``detach()`` there returns it."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _identity, (reduction.DupFd(self._fd),)
-
-
-def _identity(value: object) -> object:
-    return value
-
-
-@contextlib.contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Spawn with these variables: what a child imports first must already see them."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-class _Child:
-    """One spawned process with its pidfd and our end of its channel.
-
-    Args:
-        target: The entry function: takes ``first``, the channel, our PID and ``rest``.
-        first: What it is told.
-        rest: More arguments, picklable for a spawn.
-        environment: Variables that it gets on top of ours.
-
-    Raises:
-        OSError: The host has no process, memory or file descriptor left.
-    """
-
-    def __init__(
-        self,
-        target: Callable[..., None],
-        first: object,
-        rest: Sequence[object],
-        environment: Mapping[str, str],
-    ) -> None:
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel.setblocking(False)
-        self._listening = True
-        context = multiprocessing.get_context("spawn")
-        arguments = (first, theirs, os.getpid(), *rest)
-        self.process: SpawnProcess = context.Process(target=target, args=arguments)
-        try:
-            with _environment(environment):
-                self.process.start()
-            self.pid = self.process.pid or 0
-            self.pidfd = os.pidfd_open(self.pid)
-        except BaseException:
-            self.channel.close()
-            raise
-        finally:
-            theirs.close()
-        stat = read_stat(self.pid)
-        self.identity = OwnChild(pid=self.pid, started=stat.started if stat else None)
-
-    def files(self) -> list[int]:
-        """Return what to wait for: its end, and its words while it can speak."""
-        return [self.pidfd, self.channel.fileno()] if self._listening else [self.pidfd]
-
-    def send(self, message: object) -> None:
-        """Send a message; a child that does not read its messages loses them."""
-        with contextlib.suppress(BlockingIOError, ConnectionError, BrokenPipeError):
-            self.channel.send(wire.encode(message))
-
-    def receive(self, most: int) -> tuple[list[bytes], bool]:
-        """Return at most ``most`` datagrams, and whether the channel is still open."""
-        found: list[bytes] = []
-        while self._listening and len(found) < most:
-            try:
-                data = self.channel.recv(wire.MAX_DATAGRAM)
-            except BlockingIOError:
-                break
-            except ConnectionResetError:
-                # Said once when a child ended with words of ours unread; its own come after it.
-                continue
-            except ConnectionError:
-                data = b""
-            if not data:
-                self._listening = False
-                break
-            found.append(data)
-        return found, self._listening
-
-    def kill(self) -> None:
-        """Send SIGKILL to the child and to all of its session that is in its process group.
-
-        Safe because it does nothing once the child is reaped, and until then the zombie keeps the
-        number, so that it cannot be another's process or group.
-        """
-        if self._reaped():
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        # Before the child made its own group there is none of this number, and nobody is hit.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def ended(self) -> bool:
-        """Return whether the child has exited; its zombie keeps the PID until it is reaped."""
-        return bool(select.select([self.pidfd], [], [], 0)[0])
-
-    def _reaped(self) -> bool:
-        """Return whether somebody took the zombie away: multiprocessing does when it spawns."""
-        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        try:
-            os.waitid(os.P_PIDFD, self.pidfd, look)
-        except ChildProcessError:
-            return True
-        return False
-
-    def reap(self) -> int:
-        """Kill what the dead child left behind in its group, and return its exit code."""
-        self.kill()
-        code = self.process.exitcode
-        os.close(self.pidfd)
-        self.channel.close()
-        self.process.close()
-        return code if code is not None else _NOT_SPAWNED
 
 
 @dataclass(kw_only=True)
@@ -194,7 +51,7 @@ class _Stressor:
     """One stressor child and the facts about it that were not collected yet."""
 
     generation: int
-    child: _Child | None
+    child: Child | None
     facts: ChildFacts
 
 
@@ -222,12 +79,12 @@ class Stressors:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
         }
-        locks = tuple(_Inherited(fd) for fd in self._locks(gpu))
+        locks = tuple(Inherited(fd) for fd in self._locks(gpu))
         try:
-            child = _Child(stressor_process.run, self._spec(gpu), (locks,), environment)
+            child = Child(stressor_process.run, self._spec(gpu), (locks,), environment)
         except OSError as error:
             failed = Failed(kind=FailureKind.SPAWN, reason=f"it could not be spawned: {error}")
-            exit_ = ChildExit(code=_NOT_SPAWNED, at=time.monotonic())
+            exit_ = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
             facts = ChildFacts(generation=generation, messages=(failed,), exit=exit_)
             self._all[gpu.uuid] = _Stressor(generation=generation, child=None, facts=facts)
             return
@@ -296,15 +153,13 @@ class Stressors:
             if stressor.child is not None and stressor.child.ended():
                 stressor.child.kill()
 
-    def _listen(self, stressor: _Stressor, child: _Child) -> None:
+    def _listen(self, stressor: _Stressor, child: Child) -> None:
         """Take in what one child said, and its end. Its last words come before it."""
         ended = child.ended()
-        data, open_ = child.receive(MOST_AT_ONCE)
+        data = child.receive(MOST_AT_ONCE)
         messages, garbage = _understand(data)
         if len(data) == MOST_AT_ONCE:
             garbage = f"it sent {MOST_AT_ONCE} messages at once"
-        elif not open_ and not ended:
-            garbage = garbage or "it closed its channel"
         facts = stressor.facts
         stressor.facts = replace(
             facts, messages=(*facts.messages, *messages), garbage=facts.garbage or garbage
@@ -336,11 +191,11 @@ class ProbeProcess:
 
     def __init__(self, spec: ProbeSpec) -> None:
         self._spec = spec
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._generation = 0
         self._gpus: tuple[Gpu, ...] = ()
         self._board = Board.create()
-        self._given_up: list[_Child] = []
+        self._given_up: list[Child] = []
         self._failure: ChildExit | None = None
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
@@ -351,9 +206,9 @@ class ProbeProcess:
         self._board = Board.create()
         spec = replace(self._spec, skip=skip)
         try:
-            self._child = _Child(probe_process.run, spec, (_Inherited(self._board.fd),), {})
+            self._child = Child(probe_process.run, spec, (Inherited(self._board.fd),), {})
         except OSError:
-            self._failure = ChildExit(code=_NOT_SPAWNED, at=time.monotonic())
+            self._failure = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
 
     def kill(self, generation: int) -> None:
         """Kill the probe and forget it: one that hangs in the driver may never die."""
@@ -380,7 +235,7 @@ class ProbeProcess:
         if self._child is None:
             return None, {}
         ended = self._child.ended()
-        data, _ = self._child.receive(MOST_READINGS)
+        data = self._child.receive(MOST_READINGS)
         readings: dict[str, Reading] = {}
         facts = ProbeFacts(generation=self._generation, calls=self._calls())
         for datagram in data:

@@ -84,9 +84,7 @@ def deadline(state: State, readings: Mapping[str, Reading], config: Config) -> f
             return _latest(state, up, readings) + min(config.stale_after, CALL_HANGS_AFTER)
 
 
-def _fold(
-    state: State, probe: ProbeUp, facts: ProbeFacts, now: float
-) -> tuple[State, list[Event]]:
+def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, now: float) -> tuple[State, list[Event]]:
     """Fold in the probe's own messages and its end."""
     events = []
     if facts.inventory is not None:
@@ -132,9 +130,7 @@ def _watch_over(
         if hung.uuid is not None:
             state = _suspect(state, hung.uuid, hung.name, seen.now)
             fields["pause_s"] = state.suspects[hung.uuid].until - seen.now
-    event = Event(
-        name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields
-    )
+    event = Event(name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields)
     state, _ = _down(state, "it hung", seen.now)
     return ProbeStep(state=state, actions=(KillProbe(generation=up.generation),), events=(event,))
 

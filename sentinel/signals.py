@@ -6,7 +6,7 @@ import contextlib
 import signal
 import socket
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["Signals"]
 
@@ -29,7 +29,7 @@ class Signals:
         self.first: signal.Signals | None = None
         self.at_once = False
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         self._before_fd = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
         for number in _ENDS:
             self._before[number] = signal.signal(number, _enqueued)

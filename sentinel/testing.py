@@ -1,7 +1,7 @@
 """Fakes for tests of anything that drives a supervisor: a world with GPUs, children and a clock.
 
-Nothing here starts a process or waits. Time passes when the supervisor waits, and a test changes the
-world between ticks: foreign processes come and go, children fail, the driver breaks.
+Nothing here starts a process or waits. Time passes when the supervisor waits, and a test changes
+the world between ticks: foreign processes come and go, children fail, the driver breaks.
 
     world = World(gpus=2)
     supervisor = world.supervisor(Config())
@@ -31,7 +31,15 @@ from sentinel.messages import (
 from sentinel.model import Call, ChildExit, ChildFacts, Event, OwnChild, ProbeFacts, State
 from sentinel.supervisor import Supervisor
 
-__all__ = ["FakeChild", "FakeClock", "FakeGpu", "FakeInterrupts", "FakeProbe", "FakeSpawner", "World"]
+__all__ = [
+    "FakeChild",
+    "FakeClock",
+    "FakeGpu",
+    "FakeInterrupts",
+    "FakeProbe",
+    "FakeSpawner",
+    "World",
+]
 
 GIB = 2**30
 #: Seconds that a fake child takes until it creates its context, and from there until it is Ready.

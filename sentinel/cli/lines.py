@@ -43,7 +43,7 @@ def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink
         padded = f"{word:<12}"
         if colour and word in _COLOURS:
             padded = click.style(padded, fg=_COLOURS[word])
-        return f"{datetime.now():%H:%M:%S}  {place:<8}  {padded}{text}".rstrip()
+        return f"{datetime.now().astimezone():%H:%M:%S}  {place:<8}  {padded}{text}".rstrip()
 
     log = structlog.wrap_logger(
         structlog.WriteLogger(stream), processors=[render], wrapper_class=structlog.BoundLogger

@@ -12,6 +12,7 @@ import click
 from sentinel import wiring
 from sentinel.cli import lines
 from sentinel.config import SETTINGS, Given, build_config
+from sentinel.discovery import Options
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.journal import Sink, json_lines
 from sentinel.messages import Gpu
@@ -69,7 +70,7 @@ def command(
     check_workload(config.workload)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
-    options = wiring.Options(config=config, gpus=gpus, simulate=simulate)
+    options = Options(config=config, gpus=gpus, simulate=simulate)
     text = log_format == "text" or (log_format == "auto" and sys.stdout.isatty())
     if list_:
         lines.print_gpus(wiring.inventory(options), text=text)

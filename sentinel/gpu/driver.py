@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -60,10 +61,11 @@ class Driver(Protocol):
     def version(self) -> str:
         """Return the version of the driver."""
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
         """Return the GPUs in nvidia-smi's order.
 
-        One that cannot be reached is left out. ``memory_total`` is 0 where it could not be read.
+        One that cannot be reached is left out. ``memory_total`` is 0 where it could not be read,
+        and for those in ``skip``, which are only asked who they are.
         """
 
     def memory(self, uuid: str) -> Memory:

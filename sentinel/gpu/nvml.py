@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,11 @@ class NvmlDriver:
         with self._translated():
             return _text(self._nvml.nvmlSystemGetDriverVersion())
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
         """Return the GPUs in NVML's order, but for those that are lost."""
         with self._translated():
             count = self._nvml.nvmlDeviceGetCount()
-        found = (self._gpu(index) for index in range(count))
+        found = (self._gpu(index, skip) for index in range(count))
         return tuple(gpu for gpu in found if gpu is not None)
 
     def memory(self, uuid: str) -> Memory:
@@ -150,7 +150,7 @@ class NvmlDriver:
             return None
         return Path(f"/dev/nvidia{minor}")
 
-    def _gpu(self, index: int) -> Gpu | None:
+    def _gpu(self, index: int, skip: Collection[str]) -> Gpu | None:
         """Return the GPU at ``index``, or ``None`` if it is too broken to say who it is."""
         nvml = self._nvml
         try:
@@ -164,7 +164,7 @@ class NvmlDriver:
             return None
         self._handles[uuid] = handle
         try:
-            total = self.memory(uuid).total
+            total = 0 if uuid in skip else self.memory(uuid).total
         except (GpuLostError, ReadError):
             total = 0
         return Gpu(uuid=uuid, index=index, name=name, pci_bus_id=pci_bus_id, memory_total=total)

@@ -71,7 +71,8 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
 
     It sends an Inventory and then Readings; or Unavailable, and ends with exit code 0 if that is
     so from the start, 1 if the driver goes away later. It takes Watch messages; before the first
-    one it reads all GPUs at every poll.
+    one it reads all GPUs at every poll, but for those to be skipped: no call is made for them
+    until a Watch names them.
 
     Args:
         spec: What to read, and how often.
@@ -86,7 +87,7 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
     announcements = Board.attach(board.detach())
     driver = _driver(spec)
     try:
-        inventory = _enumerate(driver, announcements)
+        inventory = _enumerate(driver, spec.skip, announcements)
     except DriverError as error:
         outbox.send_last(Unavailable(code=error.code, reason=error.reason))
         return
@@ -95,12 +96,11 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
     readers = [
         Reader(uuid=gpu.uuid, slot=slot, spec=spec, tools=tools)
         for slot, gpu in enumerate(inventory.gpus, start=1)
-        if gpu.uuid not in spec.skip
     ]
     rounds = Rounds(readers, lambda error: _give_up(outbox, error))
     rounds.start()
     # In a thread, since to ask a driver for a node is a call that may hang like any other.
-    watching = (driver, readers, rounds)
+    watching = (driver, [r for r in readers if r.uuid not in spec.skip], rounds)
     threading.Thread(target=_watch_nodes, args=watching, name="nodes", daemon=True).start()
     _follow_orders(channel, readers, rounds)
 
@@ -117,14 +117,14 @@ def _driver(spec: ProbeSpec) -> Driver:
     return SimulatedDriver(Registry(Path(spec.simulation)))
 
 
-def _enumerate(driver: Driver, board: Board) -> Inventory:
+def _enumerate(driver: Driver, skip: tuple[str, ...], board: Board) -> Inventory:
     """Open the driver and return what it has, each call announced in the driver's own slot."""
     board.announce(0, "open")
     driver.open()
     board.announce(0, "version")
     version = driver.version()
     board.announce(0, "gpus")
-    gpus = driver.gpus()
+    gpus = driver.gpus(skip)
     board.finish(0)
     return Inventory(gpus=gpus[:MAX_GPUS], driver=version)
 
@@ -222,7 +222,7 @@ class Reader:
         self._identifier = tools.identifier
         self._outbox = tools.outbox
         # What others say: each is written whole and read whole.
-        self._orders = (True, False)
+        self._orders = (uuid not in spec.skip, False)
         self._hurry_until = 0.0
         # What is known, and what of it the supervisor has.
         self._followed: tuple[bool, bool] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sentinel.gpu.driver import DriverGoneError, GpuLostError, ReadError
@@ -37,8 +37,9 @@ class SimulatedDriver:
         """Return a version that nobody takes for a real one."""
         return "simulated"
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the pretended GPUs."""
+    def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
+        """Return the pretended GPUs, none of which can hang when it is asked who it is."""
+        del skip
         with _translated():
             return self._registry.gpus()
 

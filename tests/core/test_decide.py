@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 
 from sentinel.config import Config
@@ -35,6 +38,22 @@ def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Superv
     return world, supervisor
 
 
+def times(world: World, name: str, count: int) -> Callable[[], bool]:
+    """Return whether something was published so often, as a condition to run until."""
+    return lambda: len(world.events(name)) >= count
+
+
+def started(world: World, count: int) -> Callable[[], bool]:
+    """Return whether so many children were started, as a condition to run until."""
+    return lambda: len(world.spawner.started) >= count
+
+
+def watched(world: World) -> list[str]:
+    """Return the GPUs that the probe was told to read."""
+    assert world.probe.watched is not None
+    return list(world.probe.watched.gpus)
+
+
 def stressor(supervisor: Supervisor, index: int = 0) -> object:
     return supervisor.state.slots[f"GPU-{index}"].stressor
 
@@ -50,7 +69,9 @@ def test_at_most_one_start_a_tick_and_it_comes_last() -> None:
     starts = [[a for a in d.actions if isinstance(a, Start)] for d in decisions]
     assert max(map(len, starts)) == 1
     assert sum(map(len, starts)) == 4
-    assert all(isinstance(d.actions[-1], Start) for d, s in zip(decisions, starts, strict=True) if s)
+    assert all(
+        isinstance(d.actions[-1], Start) for d, s in zip(decisions, starts, strict=True) if s
+    )
 
 
 def test_a_busy_gpu_is_never_started_on() -> None:
@@ -167,7 +188,7 @@ def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
     for _ in range(5):
         world, supervisor = occupied(config=Config(rearm=10))
         world.newcomer(0)
-        world.run(supervisor, lambda world=world: world.events("gpu.handed_over"))
+        world.run(supervisor, times(world, "gpu.handed_over", 1))
         pauses.add(supervisor.state.slots["GPU-0"].rearm)
     assert len(pauses) > 1
     assert all(5.0 <= pause <= 15.0 for pause in pauses)
@@ -230,13 +251,13 @@ def test_a_failure_is_followed_by_a_growing_pause() -> None:
     world = World()
     supervisor = world.supervisor(Config())
     for count in range(1, 6):
-        world.run(supervisor, lambda count=count: len(world.spawner.started) == count)
+        world.run(supervisor, started(world, count))
         fail(world)
-        world.run(supervisor, lambda count=count: len(world.events("stressor.failed")) == count)
+        world.run(supervisor, times(world, "stressor.failed", count))
         assert isinstance(stressor(supervisor), Backoff)
     assert [e.fields["pause_s"] for e in world.events("stressor.failed")] == [1, 2, 4, 8, 16]
-    times = [at for _, at in world.spawner.started]
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    starts = [at for _, at in world.spawner.started]
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
     assert all(gap >= pause for gap, pause in zip(gaps, [1, 2, 4, 8], strict=True))
 
 
@@ -245,7 +266,7 @@ def test_a_minute_of_running_forgets_the_pause_but_not_the_count() -> None:
     for count in range(1, 4):
         world.run_for(supervisor, 64)
         fail(world)
-        world.run(supervisor, lambda count=count: len(world.events("stressor.failed")) == count)
+        world.run(supervisor, times(world, "stressor.failed", count))
     assert [e.fields["pause_s"] for e in world.events("stressor.failed")] == [1, 1, 1]
     assert world.events("stressor.failed")[-1].fields["failures"] == 3
 
@@ -254,12 +275,13 @@ def test_ten_failures_within_an_hour_are_fatal_and_stay_so() -> None:
     world = World(tick=0.5)
     supervisor = world.supervisor(Config())
     for count in range(1, 11):
-        world.run(supervisor, lambda n=count: len(world.spawner.started) == n, within=400)
+        world.run(supervisor, started(world, count), within=400)
         fail(world, reason="no luck")
         world.run_for(supervisor, 1)
-    assert isinstance(stressor(supervisor), Fatal)
-    assert "10 failures" in stressor(supervisor).reason
-    assert "no luck" in stressor(supervisor).reason
+    given_up = stressor(supervisor)
+    assert isinstance(given_up, Fatal)
+    assert "10 failures" in given_up.reason
+    assert "no luck" in given_up.reason
     world.run_for(supervisor, 2000)
     assert len(world.spawner.started) == 10
 
@@ -432,7 +454,7 @@ def test_probes_that_keep_dying_are_replaced_ever_more_slowly_and_children_stop(
         world.run_for(supervisor, 0.1)
         if world.probe.generation != before:
             starts.append(world.now)
-    gaps = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
     assert gaps[-1] > 3 > gaps[0]
     assert world.at(0).child is None
     assert not world.events("stressor.failed")
@@ -454,8 +476,8 @@ def test_a_gpu_on_which_calls_hang_is_left_out_longer_each_time() -> None:
     pauses = []
     for _ in range(3):
         world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
-        count = len(world.events("probe.hung"))
-        world.run(supervisor, lambda n=count: len(world.events("probe.hung")) > n, within=4)
+        again = len(world.events("probe.hung")) + 1
+        world.run(supervisor, times(world, "probe.hung", again), within=4)
         pauses.append(round(float(str(world.events("probe.hung")[-1].fields["pause_s"]))))
         world.run_for(supervisor, 2)
     assert pauses == [10, 20, 40]
@@ -465,10 +487,9 @@ def test_a_gpu_that_was_left_out_is_read_and_occupied_again() -> None:
     world, supervisor = occupied()
     world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
     world.run(supervisor, lambda: world.probe.generation == 2, within=4)
-    assert world.probe.watched is not None
-    assert world.probe.watched.gpus == ()
+    assert watched(world) == []
     world.run_for(supervisor, 10.1)
-    assert world.probe.watched.gpus == ("GPU-0",)
+    assert watched(world) == ["GPU-0"]
 
 
 def test_the_readings_of_before_a_stop_of_ours_are_not_held_against_the_probe() -> None:
@@ -497,7 +518,7 @@ def test_a_gpu_that_nobody_could_share_is_left_alone(
 ) -> None:
     world = World()
     supervisor = world.supervisor(Config())
-    read = world.probe._read  # noqa: SLF001 - the fake's own
+    read = world.probe._read
 
     def changed(place: object) -> Reading:
         values = {**vars(read(place)), trait: True}  # type: ignore[arg-type]

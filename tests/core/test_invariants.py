@@ -98,7 +98,7 @@ class Histories(RuleBasedStateMachine):
         self.world.at(index).fault = fault
 
     @rule(index=GPUS, silent=st.booleans())
-    def a_gpu_falls_silent_or_speaks_again(self, index: int, silent: bool) -> None:
+    def a_gpu_falls_silent_or_speaks_again(self, *, index: int, silent: bool) -> None:
         self.world.at(index).silent = silent
 
     @precondition(lambda self: self.world.probe.alive)
@@ -134,7 +134,7 @@ class Histories(RuleBasedStateMachine):
             child.mute = True
 
     @rule(index=GPUS, wild=st.booleans())
-    def a_child_says_what_does_not_fit(self, index: int, wild: bool) -> None:
+    def a_child_says_what_does_not_fit(self, *, index: int, wild: bool) -> None:
         child = self.world.at(index).child
         if child is not None:
             ready = Ready(held=1, asked=1, chunks=1, refused=False)

@@ -53,7 +53,7 @@ def phase(one: Sentry, name: str) -> None:
     """Wait until the child on the first GPU is in a phase of its life."""
     one.wait_for("stressor.starting", index=0)
     if name == "import":
-        eventually(lambda: one.stressors())
+        eventually(one.stressors)
     elif name == "allocation":
         eventually(lambda: one.held(0) > 0)
     elif name == "ready":

@@ -18,9 +18,7 @@ QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
 
 def gpu(index: int) -> Gpu:
-    return Gpu(
-        uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1
-    )
+    return Gpu(uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1)
 
 
 def test_a_second_sentinel_starts_nothing_and_names_the_first(tmp_path: Path) -> None:

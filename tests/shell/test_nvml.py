@@ -128,7 +128,7 @@ said = []
 for call, argument, planted in json.loads(sys.argv[2]):
     faults.write_text(planted)
     try:
-        answer = getattr(driver, call)(*([argument] if argument else []))
+        answer = getattr(driver, call)(*([] if argument is None else [argument]))
     except DriverError as error:
         cause = type(error.__cause__).__name__
         answer = dict(
@@ -138,7 +138,8 @@ for call, argument, planted in json.loads(sys.argv[2]):
 print(json.dumps(said, default=lambda o: vars(o) if dataclasses.is_dataclass(o) else str(o)))
 """
 
-Step = tuple[str, str | None, str]
+Argument = str | list[str] | None
+Step = tuple[str, Argument, str]
 
 #: A libcuda that numbers the two GPUs the other way round, and cannot start when told so.
 CUDA = r"""
@@ -198,13 +199,13 @@ def answers(library: Path, faults: Path, *steps: Step) -> list[Any]:
     return answer
 
 
-OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", None, ""))
+OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", [], ""))
 
 
 def test_the_gpus_are_named_as_nvml_names_them(library: Path, tmp_path: Path) -> None:
     """Both GPUs come in NVML's order, even the one whose name cannot be decoded."""
     _, version, gpus = answers(
-        library, tmp_path / "faults", ("open", None, ""), ("version", None, ""), ("gpus", None, "")
+        library, tmp_path / "faults", ("open", None, ""), ("version", None, ""), ("gpus", [], "")
     )
     assert version == "580.159"
     assert gpus == [
@@ -295,7 +296,7 @@ def test_errors_say_what_is_broken(
     library: Path, tmp_path: Path, call: str, fault: str, error: str, code: str
 ) -> None:
     """NVML's codes become one of three errors, with its name, a reason and the cause kept."""
-    argument = None if call == "gpus" else FIRST
+    argument: Argument = [] if call == "gpus" else FIRST
     *_, answer = answers(library, tmp_path / "faults", *OPEN, (call, argument, fault))
     assert (answer["error"], answer["code"]) == (error, code)
     assert answer["cause"].startswith("NVMLError")
@@ -347,11 +348,17 @@ def test_a_lost_gpu_does_not_hide_the_others(library: Path, tmp_path: Path) -> N
         library,
         tmp_path / "faults",
         ("open", None, ""),
-        ("gpus", None, "handle0 15"),
-        ("gpus", None, "memory 999"),
+        ("gpus", [], "handle0 15"),
+        ("gpus", [], "memory 999"),
     )
     assert [(gpu["uuid"], gpu["index"]) for gpu in without_first] == [(SECOND, 1)]
     assert [gpu["memory_total"] for gpu in without_memory] == [0, 0]
+
+
+def test_a_gpu_to_be_skipped_is_only_asked_who_it_is(library: Path, tmp_path: Path) -> None:
+    """Its memory is not read for the inventory, as that may be the very call that hangs."""
+    *_, gpus = answers(library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], ""))
+    assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
 
 
 def test_a_handle_is_looked_up_anew_after_an_error(library: Path, tmp_path: Path) -> None:

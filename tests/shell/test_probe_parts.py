@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,8 +41,9 @@ class Scripted:
         """Return nothing of interest."""
         return "scripted"
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
         """Return nothing; nobody asks."""
+        del skip
         return ()
 
     def memory(self, uuid: str) -> Memory:

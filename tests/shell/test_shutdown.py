@@ -12,6 +12,7 @@ import termios
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 import pytest
@@ -122,7 +123,7 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            preexec_fn=_own_terminal,
+            preexec_fn=_own_terminal,  # noqa: PLW1509 - no thread of ours runs meanwhile
         )
         os.close(theirs)
 
@@ -135,7 +136,7 @@ class Terminal:
         before, _, self._seen = self._seen.partition(words)
         return before
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -190,7 +191,7 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
 ) -> None:
     with sentry(tmp_path, "--simulate", "1", *QUICK) as one:
         # The probe's birth is the first thing that can be seen; it finds the GPUs a moment later.
-        eventually(lambda: one.children())
+        eventually(one.children)
         one.process.send_signal(number)
         assert one.ended() in {code, 0}  # 0 where it was ready after all
         assert "Traceback" not in one.errors

@@ -71,7 +71,7 @@ def test_a_blind_comparison_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
     comparison = BitComparison(reference, torch.empty_like(reference))
 
     def blind(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
-        return out.fill_(False)  # noqa: FBT003 - a tensor's method
+        return out.fill_(False)
 
     monkeypatch.setattr(torch, "ne", blind)
     with pytest.raises(RuntimeError, match="a flipped bit was not found"):

@@ -1,0 +1,182 @@
+"""Find out which GPUs there are and which are meant, and refuse a host that is no place for us."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for_files
+from pathlib import Path
+from typing import TypeVar
+
+from sentinel import simulation
+from sentinel.children import ProbeProcess
+from sentinel.config import Config
+from sentinel.errors import (
+    AccessDeniedError,
+    ConfigError,
+    DriverUnavailableError,
+    EndedEarlyError,
+    NoSuchGpuError,
+)
+from sentinel.gpu.cuda_order import cuda_order_of_this_host
+from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
+from sentinel.model import ProbeFacts
+from sentinel.signals import Signals
+from sentinel.visible import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
+
+__all__ = ["Found", "Options", "check_place", "check_torch", "find_gpus", "hear_probe"]
+
+T = TypeVar("T")
+
+#: How long the first probe may take to find the GPUs: 1 to 3 s each without persistence mode.
+DISCOVERY_TIMEOUT = 60.0
+#: The inode of the host's own PID namespace (PROC_PID_INIT_INO in the kernel).
+_HOST_PID_NAMESPACE = 0xEFFFFFFC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What was asked for: the config, which GPUs, and how many pretended ones, if any."""
+
+    config: Config
+    gpus: tuple[str, ...] = ()
+    simulate: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A living probe and the GPUs that are meant; ``folder`` is the registry of pretended ones."""
+
+    probe: ProbeProcess
+    gpus: tuple[Gpu, ...]
+    driver: str
+    folder: Path | None
+
+
+# --- what this host allows -------------------------------------------------------------------
+
+
+def check_place(options: Options) -> None:
+    """Refuse a place where we could not tell who uses a GPU, or could never use one."""
+    if options.simulate is not None:
+        return
+    if Path("/proc/self/ns/pid").stat().st_ino != _HOST_PID_NAMESPACE:
+        raise AccessDeniedError(
+            "this is not the host's PID namespace (a container?): NVML hides other people's"
+            " processes here, so a GPU in use would look idle",
+            "Run sentinel on the host, or in a container with the host's PIDs (--pid=host).",
+        )
+
+
+def check_torch() -> None:
+    """Refuse a torch that cannot use a GPU, without importing it.
+
+    Its version file says what it was built for; importing it takes seconds and 200 MB.
+    """
+    spec = importlib.util.find_spec("torch")
+    places = spec.submodule_search_locations if spec is not None else None
+    if not places:
+        raise ConfigError("torch is not installed", "Install a CUDA build of torch.")
+    version = Path(places[0]) / "version.py"
+    built_for = re.search(r"^cuda\b[^=]*=\s*(.+)$", version.read_text(), re.MULTILINE)
+    if built_for is not None and built_for[1].strip() == "None":
+        raise ConfigError(
+            "this torch was built without CUDA: no stressor could use a GPU",
+            "Install a CUDA build of torch, or try it with --simulate 2.",
+        )
+
+
+# --- finding and choosing GPUs ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
+    """Start the first probe and yield what it found; it is killed when the block raises.
+
+    Raises:
+        SentinelError: There is no driver, no visible GPU, or a selector names none; or a signal
+            came first.
+    """
+    folder = None
+    if options.simulate is not None:
+        folder = simulation.default_folder()
+        simulation.Registry.create(folder, options.simulate)
+    spec = ProbeSpec(
+        poll=options.config.poll,
+        watch_interval=options.config.watch_interval,
+        simulation=str(folder) if folder else None,
+    )
+    probe = ProbeProcess(spec)
+    probe.start(1, ())
+    try:
+        found = _find(probe, signals, options)
+        gpus = _choose(found, options.gpus)
+        yield Found(probe=probe, gpus=gpus, driver=found.driver, folder=folder)
+    except BaseException:
+        probe.close()
+        raise
+
+
+def _find(probe: ProbeProcess, signals: Signals, options: Options) -> Inventory:
+    """Wait for what the probe finds, or for a signal."""
+
+    def found(facts: ProbeFacts | None, _: object) -> Inventory | None:
+        if facts is not None and facts.unavailable is not None:
+            raise DriverUnavailableError(
+                f"no GPU can be read: {facts.unavailable.reason}",
+                "Try it without a GPU: python -m sentinel --simulate 2",
+            )
+        if facts is not None and facts.exit is not None:
+            raise DriverUnavailableError(
+                f"the probe that reads the GPUs ended with code {facts.exit.code}"
+            )
+        return facts.inventory if facts is not None else None
+
+    inventory = hear_probe(probe, signals, found, DISCOVERY_TIMEOUT)
+    if inventory is None:
+        raise DriverUnavailableError(
+            f"the driver did not say within {DISCOVERY_TIMEOUT:g} s which GPUs there are",
+            "See whether nvidia-smi answers.",
+        )
+    if options.simulate is not None:
+        return Inventory(gpus=inventory.gpus[: options.simulate], driver=inventory.driver)
+    return inventory
+
+
+def hear_probe(
+    probe: ProbeProcess,
+    signals: Signals,
+    done: Callable[[ProbeFacts | None, dict[str, Reading]], T | None],
+    timeout: float,
+) -> T | None:
+    """Hand what the probe says to ``done`` until it returns something; ``None`` when time is up."""
+    until = time.monotonic() + timeout
+    while (left := until - time.monotonic()) > 0:
+        wait_for_files([*probe.files(), *signals.files()], left)
+        name, _ = signals.collect()
+        if name is not None:
+            raise EndedEarlyError(name)
+        result = done(*probe.collect())
+        if result is not None:
+            return result
+    return None
+
+
+def _choose(found: Inventory, selectors: tuple[str, ...]) -> tuple[Gpu, ...]:
+    """Return the GPUs to care for: what CUDA_VISIBLE_DEVICES shows, less what --gpus leaves out."""
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    order = None
+    if needs_cuda_order(value):
+        wanted = os.environ.get("CUDA_DEVICE_ORDER")
+        order = in_cuda_order(found.gpus, wanted, cuda_order_of_this_host)
+    visible = visible_gpus(value, found.gpus, order)
+    if not visible:
+        why = "NVML lists none" if value is None else f"CUDA_VISIBLE_DEVICES={value!r} shows none"
+        listed = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in found.gpus) or "none"
+        raise NoSuchGpuError(f"no GPU is visible: {why}", f"GPUs of this host: {listed}")
+    return select_gpus(selectors, visible) if selectors else visible

@@ -1,0 +1,188 @@
+"""The documents say what the code does, of its events, flags and files, and their links lead on."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.run import command
+from sentinel.config import SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "sentinel"
+EVENTS = ROOT / "docs" / "events.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+#: Written from measurements; the documents link to it before there are any.
+WRITTEN_LATER = ROOT / "docs" / "benchmarks.md"
+
+#: Folders below the root that hold what is made, and no documents of the project.
+MADE = {"build", "dist", "node_modules"}
+
+
+# --- events ----------------------------------------------------------------------------------
+
+
+def event_names() -> set[str]:
+    """Return every name of an event that the code can publish."""
+    found: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(), str(path))
+        found.update(name for call in _calls(tree) for name in _names(call, path))
+    return found
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    """Yield every call but those in slot_event itself, which passes a name on."""
+    passing = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "slot_event"
+    ]
+    inside = {id(node) for function in passing for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and id(node) not in inside:
+            yield node
+
+
+def _names(call: ast.Call, path: Path) -> Iterator[str]:
+    """Yield the name of the event that ``call`` makes, if it makes one."""
+    match call:
+        case ast.Call(func=ast.Name(id="Event"), keywords=keywords):
+            given = [keyword.value for keyword in keywords if keyword.arg == "name"]
+        case ast.Call(func=ast.Name(id="slot_event"), args=given):
+            pass
+        case _:  # threading.Event() among others
+            return
+    match given:
+        case [ast.Constant(value=str(name)), *_]:
+            yield name
+        case _:
+            where = f"{path.relative_to(ROOT)}:{call.lineno}"
+            pytest.fail(f"{where}: the name of an event is not written out")
+
+
+def chapters() -> dict[str, str]:
+    """Return the text about each event in docs/events.md."""
+    _, _, text = EVENTS.read_text().partition("\n## The events\n")
+    text, _, _ = text.partition("\n## ")
+    parts = re.split(r"^### `([^`]+)`$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_document_of_the_events_lists_exactly_those_that_can_be_published() -> None:
+    assert event_names() >= {"gpu.yielding", "sentinel.started", "probe.hung", "journal.lost"}
+    assert set(chapters()) == event_names()
+
+
+@pytest.mark.parametrize("name", sorted(chapters()))
+def test_each_event_has_an_example_all_of_whose_fields_are_explained(name: str) -> None:
+    text = chapters()[name]
+    (example,) = re.findall(r"^```json\n(.+)\n```$", text, re.MULTILINE)
+    fields = json.loads(example)
+    assert fields["event"] == name
+    explained = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert fields.keys() - {"event", "time", "at", "gpu", "index"} <= explained
+
+
+# --- options ---------------------------------------------------------------------------------
+
+
+def options_table() -> dict[str, tuple[str, str]]:
+    """Return the default and the bounds of each flag as the README has them."""
+    _, _, text = (ROOT / "README.md").read_text().partition("\n## Options\n")
+    text, _, _ = text.partition("\n## ")
+    rows = re.findall(r"^\| `(--[\w-]+)[^`]*` \|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
+    return {flag: (default.strip(), allowed.strip()) for flag, default, allowed in rows}
+
+
+def test_the_readme_lists_exactly_the_flags_of_run() -> None:
+    flags = {flag for param in command.params for flag in param.opts}
+    assert set(options_table()) == flags
+
+
+def test_the_readme_gives_each_setting_its_default_and_its_bounds() -> None:
+    table = options_table()
+    for setting in SETTINGS:
+        bounds = f"{setting.least} to {setting.most}" if setting.least else ""
+        assert table[setting.flag] == (setting.default, bounds), setting.flag
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_the_architecture_has_a_line_for_every_file_of_the_package_and_for_no_other() -> None:
+    files = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*")
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+    text = ARCHITECTURE.read_text()
+    rows = re.findall(r"^\| `([\w/.]+)` \| +\S", text, re.MULTILINE)
+    assert len(rows) == len(set(rows)), "a file has two lines"
+    assert set(rows) == files
+
+
+def test_the_architecture_shows_the_layers_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
+    _, _, text = ARCHITECTURE.read_text().partition("\n## Who may import whom\n")
+    shown = re.search(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    assert shown[1].splitlines() == layers
+
+
+# --- links -----------------------------------------------------------------------------------
+
+
+def documents() -> list[Path]:
+    """Return every document of the project."""
+    found = []
+    for path in ROOT.rglob("*.md"):
+        folders = path.relative_to(ROOT).parts[:-1]
+        if not any(part.startswith(".") or part in MADE for part in folders):
+            found.append(path)
+    return sorted(found)
+
+
+@cache
+def prose(path: Path) -> str:
+    """Return a document without its blocks of code, in which nothing is a link or a heading."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that the headings of a document make, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+?) *$", prose(path), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_within_the_project_leads_to_something(path: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if target == WRITTEN_LATER and not target.exists():
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_example_in_python_can_be_compiled(path: Path) -> None:
+    for example in re.findall(
+        r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL
+    ):
+        compile(example, str(path), "exec")
