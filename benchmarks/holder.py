@@ -175,6 +175,7 @@ def jitter(chunks: list[Any]) -> Step:
     values = [chunk.view(torch.float32) for chunk in chunks]
     for value in values:
         value.normal_()
+    chunks.clear()  # each value is replaced by its successor, which needs the room
 
     def work() -> dict[str, float]:
         for place, value in enumerate(values):

@@ -17,6 +17,7 @@ EXTRA_OVER_FLOOR = 1.5
 FREE_SLACK = 16 * 2**20
 GROWTH_SLACK = 2 * 2**20
 RSS = {"supervisor": 45 * 10**6, "probe": 40 * 10**6, "stressor": 900 * 10**6}
+OWN_CPU = {"cost-idle": 0.005, "cost-held": 0.05, "cost-held-nvidia-smi": 0.10}
 STRESSOR_CPU = {"gemm": 0.05, "elementwise": 0.15}
 RATE = {"gemm": 0.97, "elementwise": 0.95}
 POWER = 0.95
@@ -188,6 +189,7 @@ class Report:
         own = cpu["supervisor"] + cpu["probe"]
         each = cpu.get("stressor", 0.0) / record["gpus"]
         good = all(size <= RSS.get(kind, size) for kind, size in resident.items())
+        good = good and own <= OWN_CPU[name]
         return [
             name.removeprefix("cost-"),
             str(record["gpus"]),
@@ -196,7 +198,7 @@ class Report:
             f"{each:.1%}" if "stressor" in cpu else "-",
             *(_megabytes(resident.get(kind)) for kind in ("supervisor", "probe", "stressor")),
             str(record["yields"]),
-            self._verdict(f"{name}: memory, yields", good=good and record["yields"] == 0),
+            self._verdict(f"{name}: CPU, memory, yields", good=good and record["yields"] == 0),
         ]
 
     def _load(self) -> str:

@@ -113,11 +113,12 @@ def newcomer(slot: Slot, reading: Reading | None) -> Sign | None:
     """
     if reading is None or reading.fault is not None or reading.memory is None:
         return None
-    grown = reading.memory.used - _expected_memory(slot, reading.memory.used)
+    expected = _expected_memory(slot)
+    grown = reading.memory.used - expected if expected is not None else 0
     by: tuple[GpuProcess, ...] = ()
     if isinstance(slot.occupancy, Busy):
         by = slot.occupancy.by
-    if grown > 0:
+    if grown > SLACK:
         return Sign(kind=SignKind.MEMORY, at=reading.at, grown=grown, by=by)
     if isinstance(slot.occupancy, Busy):
         return Sign(kind=SignKind.PROCESS, at=reading.processes_at, by=by)
@@ -129,15 +130,15 @@ def newcomer(slot: Slot, reading: Reading | None) -> Sign | None:
 SLACK = 2**20
 
 
-def _expected_memory(slot: Slot, used: int) -> int:
-    """Return the used memory up to which nobody else is there, in bytes, the slack included."""
+def _expected_memory(slot: Slot) -> int | None:
+    """Return the used memory that is explained, in bytes; ``None`` while our child's own grows."""
     match slot.stressor:
         case Starting(attaching=False, baseline=baseline):
-            return baseline + SLACK
-        case Running(expected=int(expected)):
-            return expected + SLACK
+            return baseline
+        case Running(expected=expected):
+            return expected
         case _:
-            return used
+            return None
 
 
 def may_start(slot: Slot, reading: Reading | None, now: float) -> Verdict:

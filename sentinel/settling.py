@@ -64,7 +64,7 @@ def settle(
     reason = _why_failed(slot, stopping, exit_, reading, stalled=stalled)
     if reason is not None:
         return _failure(slot, stopping, reason, now)
-    fields = {"cause": _soft_cause(stopping, exit_), "exit_code": exit_.code}
+    fields = {"cause": _soft_cause(stopping), "exit_code": exit_.code}
     event = slot_event("stressor.stopped", slot, now, **fields)
     return Step(slot=replace(slot, stressor=Stopped()), events=(event,))
 
@@ -159,13 +159,13 @@ def _why_failed(
     return f"exited with code {exit_.code} and said nothing"
 
 
-def _soft_cause(stopping: Stopping, exit_: ChildExit) -> str:
+def _soft_cause(stopping: Stopping) -> str:
     """Return what to call an exit that is no failure."""
     if stopping.cause is not StopCause.EXITED:
         return stopping.cause.value
     if stopping.failed is not None:
         return "out of memory beside a newcomer"
-    return "lease ran out" if exit_.code in {ChildExitCode.LEASE_RAN_OUT, -SIGALRM} else "exited"
+    return "lease ran out"
 
 
 def _others_hold(stopping: Stopping, reading: Reading | None) -> bool:

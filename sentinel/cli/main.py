@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -77,4 +78,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return int(ExitCode.OK)
+    except Exception:  # noqa: BLE001 - a bug of ours is exit code 2, whatever it is
+        traceback.print_exc()
+        print("sentinel: this is a bug in sentinel; all its stressors are gone", file=sys.stderr)
+        return int(ExitCode.USAGE)
     return int(result or 0)

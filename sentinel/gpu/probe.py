@@ -307,7 +307,8 @@ class Reader:
     def _read_fully(self, at: float) -> None:
         """Read everything and post it, changed or not; new memory of a held GPU goes ahead."""
         memory = self._ask("memory", self._driver.memory)
-        if self._orders[1] and memory.used != self._sent_used:
+        # Not before the first look at the processes: a reading without them says UNKNOWN.
+        if self._orders[1] and self._processes is not None and memory.used != self._sent_used:
             self._settled_at = at + _SETTLING
             self._post(at, memory)
         self._read_processes(at)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
 
 
-def sample(
+def sample(  # type: ignore[no-untyped-def] # one option says nothing of its type
     ctx: WorkloadContext,
     size: int = 0,
     *,
@@ -28,7 +28,7 @@ def sample(
     check: bool = True,
     mode: Literal["fast", "slow"] = "fast",
     width: Literal[8, 16] = 8,
-    plain="x",  # type: ignore[no-untyped-def]  # noqa: ANN001
+    plain="x",  # noqa: ANN001
 ) -> None:
     """Take one option of each kind."""
 

@@ -31,8 +31,7 @@ def test_it_occupies_yields_and_occupies_again(tmp_path: Path) -> None:
         one.wait_for("stressor.ready", index=0, count=2)
         assert one.held(0) == held
         assert "gpu.yielding" not in one.names(1)
-        rate = one.wait_for("gpu.status", index=1, count=3)
-        assert rate["bytes_per_s"] > 0
+        eventually(lambda: any(event.get("bytes_per_s", 0) > 0 for event in one.events))
         assert one.stop() == 0
         assert one.held(0) == one.held(1) == 0
 

@@ -45,7 +45,8 @@ class Bench:
                 data = self.channel.recv(wire.MAX_DATAGRAM, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return found
-            found.append(wire.decode(data, (Ready, Progress)))
+            said: tuple[type[ChildMessage], ...] = (Ready, Progress)
+            found.append(wire.decode(data, said))
 
     def become_ready(self) -> None:
         assert self.ctx.pace()
