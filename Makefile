@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Most tests wait for other processes: more of them than cores keep the cores busy.
+WORKERS ?= 3
 STAMP := $(VENV)/.made-from-pyproject-and-constraints
 
 .DEFAULT_GOAL := help
@@ -17,7 +19,7 @@ demo: $(STAMP) ## Show sentinel at work on two simulated GPUs, for about half a 
 	@$(BIN)/python -m sentinel demo
 
 test: $(STAMP) ## Run the tests; those that need a GPU are skipped without one
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: $(STAMP) ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check

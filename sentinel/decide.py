@@ -78,14 +78,22 @@ def first_state(
 
 
 def watch(state: State, now: float) -> Watch:
-    """Return what the probe is to read: held is every GPU on which something of ours may live."""
-    readable = [uuid for uuid in state.slots if not probing.suspected(state, uuid, now)]
-    held = [
-        uuid
-        for uuid in readable
-        if isinstance(state.slots[uuid].stressor, Starting | Running | Stopping)
-    ]
-    return Watch(gpus=tuple(readable), held=tuple(held))
+    """Return what the probe is to read: held is every GPU on which something of ours may live.
+
+    A GPU whose child was killed is not touched until its exit is seen: there is nothing to decide
+    from it, and calls into a driver that tears a context down block, and hold up those who wait.
+    """
+    read, held = [], []
+    for uuid, slot in state.slots.items():
+        if probing.suspected(state, uuid, now):
+            continue
+        match slot.stressor:
+            case Stopping(kill_sent=True, exit=None):
+                continue
+            case Starting() | Running() | Stopping():
+                held.append(uuid)
+        read.append(uuid)
+    return Watch(gpus=tuple(read), held=tuple(held))
 
 
 def unkillable(state: State) -> tuple[Slot, ...]:

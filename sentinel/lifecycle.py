@@ -218,6 +218,7 @@ def _yielding(slot: Slot, sign: Sign, now: float) -> Event:
         now,
         sign=sign.kind.value,
         sign_at=sign.at,
+        read_s=sign.took,
         grown=sign.grown,
         by=who(slot),
         stressor=type(slot.stressor).__name__.upper(),

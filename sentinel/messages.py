@@ -88,12 +88,15 @@ class Memory:
 class Reading:
     """What NVML said of one GPU, stamped before the first call was made.
 
-    ``processes`` may be older than ``memory``: it was read at ``processes_at``. A reading with a
-    ``fault`` failed three times in a row, or the GPU is lost; it is never grounds to start.
+    ``took`` is how long the call for the memory took, in seconds: above a millisecond, the driver
+    was at work on something else. ``processes`` may be older than ``memory``: it was read at
+    ``processes_at``. A reading with a ``fault`` failed three times in a row, or the GPU is lost; it
+    is never grounds to start.
     """
 
     uuid: str
     at: float
+    took: float = 0.0
     memory: Memory | None = None
     processes: tuple[GpuProcess, ...] | None = None
     processes_at: float = 0.0

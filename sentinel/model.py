@@ -175,10 +175,11 @@ class SignKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """The first evidence of somebody else on a GPU that we hold."""
+    """The first evidence of somebody else on a GPU that we hold; its reading ``took`` seconds."""
 
     kind: SignKind
     at: float
+    took: float = 0.0
     grown: int = 0
     by: tuple[GpuProcess, ...] = ()
 

@@ -119,9 +119,9 @@ def newcomer(slot: Slot, reading: Reading | None) -> Sign | None:
     if isinstance(slot.occupancy, Busy):
         by = slot.occupancy.by
     if grown > SLACK:
-        return Sign(kind=SignKind.MEMORY, at=reading.at, grown=grown, by=by)
+        return Sign(kind=SignKind.MEMORY, at=reading.at, took=reading.took, grown=grown, by=by)
     if isinstance(slot.occupancy, Busy):
-        return Sign(kind=SignKind.PROCESS, at=reading.processes_at, by=by)
+        return Sign(kind=SignKind.PROCESS, at=reading.processes_at, took=reading.took, by=by)
     return None
 
 

@@ -32,6 +32,8 @@ __all__ = ["Clock", "Interrupts", "Probe", "Spawner", "Supervisor"]
 
 #: A living supervisor renews every child's lease this often, in seconds.
 RENEW_EVERY = 0.5
+#: How long readings are gathered while nothing is held, in seconds.
+GATHER = 0.02
 
 
 class Clock(Protocol):
@@ -158,6 +160,9 @@ class Supervisor:
         files = [*self._probe.files(), *self._spawner.files(), *self._interrupts.files()]
         self._due = min(self._wake_at, self._renew_at) if self._has_children() else self._wake_at
         self._clock.wait(files, max(0.0, self._due - self._clock.now()))
+        if not self._has_children() and not (self._watch and self._watch.held):
+            # Nobody waits for us while nothing is held: let the readings of a poll come together.
+            self._clock.wait(self._interrupts.files(), GATHER)
 
     def _observe(self) -> Observation:
         """Collect everything that is new into one value, stamped after the last of it."""
@@ -209,4 +214,4 @@ class Supervisor:
             self._renew_at = now + RENEW_EVERY
 
     def _has_children(self) -> bool:
-        return bool(self._watch and self._watch.held)
+        return bool(self._spawner.files())

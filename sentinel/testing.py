@@ -322,8 +322,8 @@ class FakeSpawner:
         """Do nothing: children of this world need no lease."""
 
     def files(self) -> list[int]:
-        """Return nothing to wait for."""
-        return []
+        """Return a stand-in for the files of each living child; nobody reads them."""
+        return [place.child.pid for place in self._world.gpus.values() if place.child is not None]
 
     def collect(self) -> dict[str, ChildFacts]:
         """Return what the children said and which of them ended."""

@@ -42,8 +42,8 @@ def encode(message: object) -> bytes:
     Raises:
         WireError: It is larger than MAX_DATAGRAM.
     """
-    body = {"type": type(message).__name__, **dataclasses.asdict(typing.cast("Any", message))}
-    data = json.dumps(body, separators=(",", ":")).encode()
+    body = {"type": type(message).__name__, **vars(message)}
+    data = json.dumps(body, separators=(",", ":"), default=vars).encode()  # vars: nested ones
     if len(data) > MAX_DATAGRAM:
         text = f"a {body['type']} of {len(data)} bytes is larger than {MAX_DATAGRAM}"
         raise WireError(text)

@@ -41,9 +41,9 @@ __all__ = ["Outbox", "Reader", "Tools", "run"]
 
 T = TypeVar("T")
 
-#: How long NVML's word on MIG holds, in seconds. It takes 0.4 ms of CPU on an H200, eight times as
-#: much as all else together, and MIG cannot be switched while anybody uses the GPU.
-_MIG_HOLDS = 5.0
+#: How long NVML's word on compute mode and MIG holds, in seconds. To ask for MIG takes 0.4 ms of
+#: CPU on an H200, eight times as much as all else, and people change neither while they work.
+_MODES_HOLD = 5.0
 
 #: A read that fails is tried so often, with this pause between, before it is a fault.
 _TRIES = 3
@@ -231,9 +231,10 @@ class Reader:
         self._processes_at = 0.0
         self._exclusive: bool | None = None
         self._mig: bool | None = None
-        self._mig_until = 0.0
+        self._modes_until = 0.0
         self._failures = 0
         self._faulty = False
+        self._took = 0.0
         self._sent_used = -1
         self._owing = False
         self._settled_at = 0.0
@@ -261,7 +262,7 @@ class Reader:
         now = time.monotonic()
         orders = self._orders
         if orders != self._followed:
-            self._followed, self._next_poll, self._mig_until = orders, now, now
+            self._followed, self._next_poll, self._modes_until = orders, now, now
         if self._try(now, orders):
             self.due = self._next_due(now, orders)
         else:
@@ -306,21 +307,21 @@ class Reader:
 
     def _read_fully(self, at: float) -> None:
         """Read everything and post it, changed or not; new memory of a held GPU goes ahead."""
-        memory = self._ask("memory", self._driver.memory)
+        memory = self._read_memory()
         # Not before the first look at the processes: a reading without them says UNKNOWN.
         if self._orders[1] and self._processes is not None and memory.used != self._sent_used:
             self._settled_at = at + _SETTLING
             self._post(at, memory)
         self._read_processes(at)
-        self._exclusive = self._ask("exclusive", self._driver.exclusive)
-        if at >= self._mig_until:
+        if at >= self._modes_until:
+            self._exclusive = self._ask("exclusive", self._driver.exclusive)
             self._mig = self._ask("mig", self._driver.mig)
-            self._mig_until = at + _MIG_HOLDS
+            self._modes_until = at + _MODES_HOLD
         self._post(at, memory)
 
     def _glance(self, at: float) -> None:
         """Read the memory; where it moves, post it at once and look who it is."""
-        memory = self._ask("memory", self._driver.memory)
+        memory = self._read_memory()
         moved = memory.used != self._sent_used
         if moved:
             self._settled_at = at + _SETTLING
@@ -334,6 +335,12 @@ class Reader:
         self._read_processes(at)
         if not moved or self._processes != before:
             self._post(at, memory)
+
+    def _read_memory(self) -> Memory:
+        before = time.monotonic()
+        memory = self._ask("memory", self._driver.memory)
+        self._took = time.monotonic() - before
+        return memory
 
     def _read_processes(self, at: float) -> None:
         self._looked_at = at
@@ -359,6 +366,7 @@ class Reader:
         reading = Reading(
             uuid=self.uuid,
             at=at,
+            took=self._took,
             memory=memory,
             processes=self._processes,
             processes_at=self._processes_at,
@@ -376,7 +384,7 @@ class Reader:
     def _post_fault(self, at: float, error: DriverError, *, lost: bool) -> None:
         """Post that nothing is known, and why; from now on only polls try again."""
         self._faulty = True
-        self._mig_until = 0.0
+        self._modes_until = 0.0
         self._sent_used = -1
         self._outbox.send(Reading(uuid=self.uuid, at=at, fault=str(error), lost=lost))
 
