@@ -162,7 +162,10 @@ class Races:
             event = sentinel.wait_event("gpu.handed_over", card.uuid, 15, before)
         except TooLateError as error:
             return {"sentinel_error": str(error)}
-        names = ("sign", "sign_at", "killed_at", "kill_s", "exit_s", "memory_back_s")
+        names = (
+            *("sign", "sign_at", "read_s", "killed_at"),
+            *("kill_s", "exit_s", "memory_back_s"),
+        )
         return {name: event[name] for name in names}
 
 

@@ -12,22 +12,31 @@ import mmap
 import os
 import time
 
-__all__ = ["MAX_GPUS", "Board"]
+__all__ = ["MAX_GPUS", "Board", "gpu_of", "slots_of"]
 
 #: How many GPUs there is room for, besides the driver as a whole.
 MAX_GPUS = 128
 
-_SLOTS = 1 + MAX_GPUS
+_SLOTS = 1 + 2 * MAX_GPUS
 _NAME = 32
 _TIMES = 8 * _SLOTS
 _SIZE = _TIMES + _NAME * _SLOTS
 
 
-class Board:
-    """One slot for the driver as a whole and one for each GPU, each with at most one call.
+def slots_of(index: int) -> tuple[int, int]:
+    """Return the two slots of the GPU at ``index`` in the inventory; slot 0 is the driver's."""
+    return 1 + 2 * index, 2 + 2 * index
 
-    Slot 0 is the driver: its start and the enumeration. Slot ``i + 1`` is the ``i``-th GPU of the
-    inventory. Each slot has one writer, any number of readers, and no lock.
+
+def gpu_of(slot: int) -> int | None:
+    """Return the index in the inventory that a slot belongs to, ``None`` for the driver's."""
+    return (slot - 1) // 2 if slot else None
+
+
+class Board:
+    """A slot for the driver as a whole and two for each GPU, each with at most one call.
+
+    Each slot has one writer, any number of readers, and no lock.
 
     Args:
         fd: The shared memory; closed with the board.

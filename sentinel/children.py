@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sentinel import wire
-from sentinel.board import Board
+from sentinel.board import Board, gpu_of
 from sentinel.errors import WireError
 from sentinel.gpu import probe as probe_process
 from sentinel.messages import (
@@ -271,11 +271,14 @@ class ProbeProcess:
 
     def _calls(self) -> tuple[Call, ...]:
         """Return the calls that the probe announced and has not come back from."""
-        return tuple(
-            Call(uuid=self._gpus[slot - 1].uuid if slot else None, name=name, since=since)
-            for slot, name, since in self._board.outstanding()
-            if slot <= len(self._gpus)
-        )
+        calls = []
+        for slot, name, since in self._board.outstanding():
+            index = gpu_of(slot)
+            if index is None:
+                calls.append(Call(uuid=None, name=name, since=since))
+            elif index < len(self._gpus):
+                calls.append(Call(uuid=self._gpus[index].uuid, name=name, since=since))
+        return tuple(calls)
 
     def _bury(self) -> None:
         """Reap the probes that were given up and have died since."""

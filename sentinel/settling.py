@@ -124,6 +124,7 @@ def _handed_over(
         now,
         sign=sign.kind.value,
         sign_at=sign.at,
+        read_s=sign.took,
         killed_at=killed_at,
         kill_s=handover.kill,
         exit_s=handover.exit,

@@ -42,12 +42,11 @@ class Rounds:
     """Takes every turn when it is due, each in one thread at a time.
 
     Args:
-        turns: What to do.
         give_up: Called in the thread concerned when a turn raises; does not return.
     """
 
-    def __init__(self, turns: Sequence[Turn], give_up: Callable[[BaseException], None]) -> None:
-        self._turns = tuple(turns)
+    def __init__(self, give_up: Callable[[BaseException], None]) -> None:
+        self._turns: tuple[Turn, ...] = ()
         self._give_up = give_up
         # The leader sleeps on a lock, the cheapest wait with a bound that Python has.
         self._sleep = threading.Lock()
@@ -61,8 +60,9 @@ class Rounds:
         self._taken: set[int] = set()
         self._waiting = 0
 
-    def start(self) -> None:
-        """Begin, with a leader and one thread in waiting."""
+    def start(self, turns: Sequence[Turn]) -> None:
+        """Begin with these turns, in this order; one thread leads and one waits for the lead."""
+        self._turns = tuple(turns)
         self._hire(leads=True)
         self._hire(leads=False)
 

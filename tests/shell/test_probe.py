@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.board import Board
+from sentinel.board import Board, gpu_of
 from sentinel.gpu.probe import run
 from sentinel.messages import (
     Gpu,
@@ -329,11 +329,12 @@ def test_a_call_that_hangs_is_announced_and_holds_nobody_up(
     supervisor.reading(of(first))
     before = time.monotonic()
     registry.plant(first.uuid, "hang")
-    until(lambda: any(slot == 1 and since > before for slot, _, since in hung(supervisor)))
-    began = next(since for slot, call, since in hung(supervisor) if (slot, call) == (1, "memory"))
+    until(lambda: any(gpu_of(slot) == 0 and since > before for slot, _, since in hung(supervisor)))
+    slot, call, began = hung(supervisor)[0]
+    assert (gpu_of(slot), call) == (0, "memory")
     for _ in range(5):
         supervisor.reading(of(second))
-    assert (1, "memory", began) in supervisor.board.outstanding()
+    assert (slot, "memory", began) in supervisor.board.outstanding()
     supervisor.channel.close()
     supervisor.process.join(PATIENCE)
     assert supervisor.process.exitcode == 0
@@ -354,7 +355,7 @@ def test_a_crash_leaves_its_call_on_the_board(registry: Registry, start: Start) 
     supervisor.watch((first, second), held=(second,))
     supervisor.process.join(PATIENCE)
     assert supervisor.process.exitcode == -signal.SIGABRT
-    assert supervisor.announced() == ((2, "memory"),)
+    assert [(gpu_of(slot), call) for slot, call in supervisor.announced()] == [(1, "memory")]
 
 
 def test_a_gpu_to_be_skipped_is_not_touched_until_it_is_asked_for(

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from test_probe import NEVER, PATIENCE, open_nodes, until
 
-from sentinel.board import MAX_GPUS, Board
+from sentinel.board import MAX_GPUS, Board, gpu_of, slots_of
 from sentinel.gpu.driver import DriverError, GpuLostError, ReadError
-from sentinel.gpu.probe import Outbox, Reader, Tools
 from sentinel.gpu.processes import Identifier
+from sentinel.gpu.reader import Outbox, Reader, Tools
 from sentinel.gpu.rounds import Rounds
 from sentinel.gpu.watch import Burst, NodeWatch
 from sentinel.messages import Gpu, GpuProcess, Memory, ProbeSpec, ProcessKind, Reading
@@ -82,11 +82,17 @@ def reader_over(driver: Scripted, poll: float = NEVER) -> Iterator[tuple[Reader,
     """Provide a reader over ``driver`` and the socket on which it posts."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     board = Board.create()
-    tools = Tools(driver=driver, board=board, identifier=Identifier(), outbox=Outbox(theirs))
+    tools = Tools(
+        driver=driver,
+        board=board,
+        identifier=Identifier(),
+        outbox=Outbox(theirs),
+        wake=lambda: None,
+    )
     spec = ProbeSpec(poll=poll, watch_interval=NEVER)
     ours.setblocking(False)
     with ours, theirs:
-        yield Reader(uuid="GPU-1", slot=1, spec=spec, tools=tools), ours
+        yield Reader(uuid="GPU-1", slots=(1, 2), spec=spec, tools=tools), ours
     board.close()
 
 
@@ -94,10 +100,10 @@ def first_reading(driver: Scripted) -> Reading:
     """Return what a reader over ``driver`` posts first."""
     with reader_over(driver) as (reader, posts):
         while True:
-            reader.take()
+            reader.poll.take()
             with contextlib.suppress(BlockingIOError):
                 return decode(posts.recv(MAX_DATAGRAM), [Reading])
-            assert reader.due - time.monotonic() < 0.02, "it is not tried again within 20 ms"
+            assert reader.poll.due - time.monotonic() < 0.02, "it is not tried again within 20 ms"
 
 
 def test_two_failures_in_a_row_are_no_fault() -> None:
@@ -135,12 +141,72 @@ def test_mig_is_read_again_when_the_orders_change() -> None:
     driver = Scripted()
     with reader_over(driver, poll=1e-6) as (reader, posts):
         for _ in range(3):
-            reader.take()
+            reader.poll.take()
             assert decode(posts.recv(MAX_DATAGRAM), [Reading]).mig is False
         assert driver.asked_for_mig == 1
         reader.order(wanted=True, held=True)
-        reader.take()
+        reader.poll.take()
         assert driver.asked_for_mig == 2
+
+
+def test_every_gpu_has_two_slots_of_its_own() -> None:
+    """A slot tells the GPU, and no two turns share one; the first slot is the driver's."""
+    slots = [slot for index in range(MAX_GPUS) for slot in slots_of(index)]
+    assert len({0, *slots}) == 1 + 2 * MAX_GPUS
+    assert [gpu_of(slot) for slot in slots_of(5)] == [5, 5]
+    assert gpu_of(0) is None
+
+
+def test_a_poll_that_blocks_never_keeps_the_memory_from_being_read() -> None:
+    """The glance posts growth while a call for the processes hangs in the driver."""
+    driver = Stuck()
+    with reader_over(driver) as (reader, posts):
+        reader.order(wanted=True, held=True)
+        reader.poll.take()
+        reader.glance.take()
+        heard(posts)
+        driver.stuck.clear()
+        reader._next_poll = 0.0
+        poll = threading.Thread(target=reader.poll.take)
+        poll.start()
+        until(driver.asked.is_set)
+        driver.used = 64 * 2**20
+        reader.glance.take()
+        until(lambda: any(r.memory and r.memory.used for r in heard(posts)))
+        assert poll.is_alive()
+        driver.stuck.set()
+        poll.join(PATIENCE)
+
+
+class Stuck(Scripted):
+    """A driver whose calls for processes do not return while ``stuck`` is cleared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = 0
+        self.stuck = threading.Event()
+        self.stuck.set()
+        self.asked = threading.Event()
+
+    def memory(self, uuid: str) -> Memory:
+        """Return what is used by now."""
+        return Memory(total=2**30, used=self.used, free=2**30 - self.used)
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Hang while told to."""
+        if not self.stuck.is_set():
+            self.asked.set()
+        self.stuck.wait(PATIENCE)
+        return ()
+
+
+def heard(posts: socket.socket) -> list[Reading]:
+    """Return the readings that were posted by now."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(decode(posts.recv(MAX_DATAGRAM), [Reading]))
+    return found
 
 
 # --- taking turns ----------------------------------------------------------------------------
@@ -180,8 +246,8 @@ def test_turns_that_block_hold_nobody_else_up() -> None:
     turns = [Counting() for _ in range(5)]
     *blocked, free = turns
     threads = threading.active_count()
-    rounds = Rounds(turns, lambda error: None)
-    rounds.start()
+    rounds = Rounds(lambda error: None)
+    rounds.start(turns)
     for _ in range(3):
         for turn in blocked:
             turn.go_on.clear()
@@ -203,7 +269,7 @@ def test_a_turn_that_fails_is_not_passed_over() -> None:
     told: list[BaseException] = []
     failing = Counting()
     failing.take = fail  # type: ignore[method-assign]
-    Rounds([failing], told.append).start()
+    Rounds(told.append).start([failing])
     until(lambda: bool(told))
     assert isinstance(told[0], ZeroDivisionError)
 
