@@ -7,7 +7,6 @@ ticks since boot never do, so the pair (pid, started) names one process for ever
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 __all__ = ["ProcessStat", "own_stat", "read_stat"]
 
@@ -31,7 +30,8 @@ class ProcessStat:
 def read_stat(pid: int | str) -> ProcessStat | None:
     """Return what /proc says of ``pid``, or ``None`` when there is no such process to see."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            line = file.read().decode(errors="replace")
     except OSError:
         return None
     number, _, rest = line.partition(" (")

@@ -1,12 +1,31 @@
-"""What all tests share: those that need a real GPU are skipped where there is none."""
+"""What all tests share: the GPUs of tests of whole sentinels, real ones if there are any."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from ground import Ground, RealGround, SimulatedGround
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
         pytest.skip("needs a real NVIDIA GPU")
+
+
+@pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.gpu)])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Return simulated GPUs, and once more the host's own: what must hold must hold on both."""
+    return RealGround(tmp_path) if request.param == "real" else SimulatedGround(tmp_path)
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> SimulatedGround:
+    """Return simulated GPUs, for what cannot be done to a real one."""
+    return SimulatedGround(tmp_path)
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> RealGround:
+    """Return the host's own GPUs, for what a simulated one cannot show."""
+    return RealGround(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Protocol
 
 from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
@@ -80,8 +79,8 @@ class Driver(Protocol):
     def mig(self, uuid: str) -> bool:
         """Return whether one GPU is divided by MIG; ``False`` where it cannot be."""
 
-    def node(self, uuid: str) -> Path | None:
-        """Return the device node of one GPU, or ``None`` where nobody says."""
+    def node(self, uuid: str) -> str | None:
+        """Return the path of one GPU's device node, or ``None`` where nobody says."""
 
 
 def merge_lists(lists: dict[ProcessKind, list[tuple[int, int | None]]]) -> tuple[GpuProcess, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 from sentinel.gpu.driver import (
@@ -141,14 +140,14 @@ class NvmlDriver:
             modes = self._supported(self._nvml.nvmlDeviceGetMigMode, self._handle(uuid))
             return modes is not None and modes[0] != 0
 
-    def node(self, uuid: str) -> Path | None:
+    def node(self, uuid: str) -> str | None:
         """Return the device node by its minor number, which is not the index."""
         try:
             with self._translated(uuid):
                 minor = self._nvml.nvmlDeviceGetMinorNumber(self._handle(uuid))
         except DriverError:
             return None
-        return Path(f"/dev/nvidia{minor}")
+        return f"/dev/nvidia{minor}"
 
     def _gpu(self, index: int, skip: Collection[str]) -> Gpu | None:
         """Return the GPU at ``index``, or ``None`` if it is too broken to say who it is."""

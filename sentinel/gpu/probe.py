@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 import traceback
-from pathlib import Path
 from typing import Protocol
 
 from sentinel.birth import be_born
@@ -86,11 +85,13 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
 
 
 def _driver(spec: ProbeSpec) -> Driver:
-    """Return the driver that ``spec`` asks for. Only the one that is used is ever imported."""
+    """Return the driver that ``spec`` asks for. Only what is used is ever imported."""
     if spec.simulation is None:
         from sentinel.gpu.nvml import NvmlDriver
 
         return NvmlDriver()
+    from pathlib import Path
+
     from sentinel.gpu.simulated import SimulatedDriver
     from sentinel.simulation import Registry
 

@@ -11,7 +11,6 @@ import pwd
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from sentinel.messages import GpuProcess
 from sentinel.procfs import read_stat
@@ -76,7 +75,8 @@ class Identifier:
 def user_of(pid: int) -> str | None:
     """Return the name of the user who runs ``pid``, their number where it has no name."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        with open(f"/proc/{pid}/status", errors="replace") as file:
+            status = file.read()
     except OSError:
         return None
     number = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))

@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 from sentinel.gpu.driver import DriverGoneError, GpuLostError, ReadError
 from sentinel.messages import Gpu, GpuProcess, Memory
@@ -64,9 +63,9 @@ class SimulatedDriver:
         del uuid
         return False
 
-    def node(self, uuid: str) -> Path | None:
+    def node(self, uuid: str) -> str | None:
         """Return the pretended device node."""
-        return self._registry.node(uuid)
+        return str(self._registry.node(uuid))
 
     def _stumble(self, uuid: str) -> None:
         """Do what the planted fault says."""

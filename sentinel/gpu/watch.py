@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 __all__ = ["Burst", "NodeWatch"]
 
@@ -55,7 +54,7 @@ class NodeWatch:
         else:
             threading.Thread(target=self._follow, name="opens", daemon=True).start()
 
-    def add(self, node: Path, on_burst: Callable[[], None]) -> bool:
+    def add(self, node: str, on_burst: Callable[[], None]) -> bool:
         """Call ``on_burst`` from the watching thread whenever a CUDA program opens ``node``.
 
         It may be called several times for one program. Returns whether ``node`` is watched.

@@ -231,13 +231,13 @@ def faulty(ctx: WorkloadContext) -> None:
     well_behaved(ctx)
 
 
-def flips_a_bit(ctx: WorkloadContext) -> None:
+def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     """Multiply matrices on a GPU whose memory loses one bit of one result, once."""
     import torch
 
     from sentinel.stressor.workloads.gemm import Ring, cut
 
-    ring = Ring(cut(ctx.chunks, 128))
+    ring = Ring(cut(ctx.chunks, size))
     ring.prepare()
     rounds = 0
     while ctx.pace():

@@ -1,23 +1,19 @@
-"""A real sentinel on simulated GPUs as a test has it: its events, its processes, foreign jobs."""
+"""A real sentinel as a test has it: its events, its processes, its end."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from sentinel.procfs import read_stat
-from sentinel.simulation import Registry
 
 #: How long anything may take on a host that is busy with other tests.
 PATIENCE = 30.0
@@ -26,29 +22,30 @@ Event = Mapping[str, Any]
 
 
 class Sentry:
-    """One ``python -m sentinel run --simulate`` in a process of its own.
+    """One ``python -m sentinel run`` in a process of its own.
 
     Args:
-        folder: The registry of simulated GPUs.
-        flags: Flags of ``run``; ``--simulate`` among them.
-        environment: Variables on top of ours.
+        command: The whole command.
+        environment: All of its variables.
+        indices: nvidia-smi's index of each GPU that the test counts from 0.
         read: Whether anybody reads its standard output.
     """
 
     def __init__(
         self,
-        folder: Path,
-        *flags: str,
-        environment: Mapping[str, str] | None = None,
-        read: bool = True,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        indices: Sequence[int],
+        read: bool,
     ) -> None:
-        self.registry = Registry(folder)
         self.events: list[Event] = []
         self.errors = ""
+        self._indices = indices
         self._news = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sentinel", "run", *flags],
-            env=surroundings(folder) | dict(environment or {}),
+            command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -76,13 +73,13 @@ class Sentry:
             self.errors += line
 
     def wait_for(
-        self, name: str, *, count: int = 1, index: int | None = None, within: float = PATIENCE
+        self, name: str, *, count: int = 1, gpu: int | None = None, within: float = PATIENCE
     ) -> Event:
         """Return the ``count``-th event of that name, on that GPU."""
         until = time.monotonic() + within
         with self._news:
             while True:
-                found = [e for e in self.events if e["event"] == name and _on(e, index)]
+                found = [e for e in self.events if e["event"] == name and self._on(e, gpu)]
                 if len(found) >= count:
                     return found[count - 1]
                 left = until - time.monotonic()
@@ -93,13 +90,12 @@ class Sentry:
                     raise AssertionError(f"no {name} x{count}; {names}; stderr: {self.errors}")
                 self._news.wait(min(left, 0.5))
 
-    def names(self, index: int | None = None) -> list[str]:
+    def names(self, gpu: int | None = None) -> list[str]:
         """Return the names of all events so far, on that GPU."""
-        return [event["event"] for event in self.events if _on(event, index)]
+        return [event["event"] for event in self.events if self._on(event, gpu)]
 
-    def uuid(self, index: int = 0) -> str:
-        """Return the UUID of a simulated GPU."""
-        return self.registry.gpus()[index].uuid
+    def _on(self, event: Event, gpu: int | None) -> bool:
+        return gpu is None or event.get("index") == self._indices[gpu]
 
     def children(self) -> list[psutil.Process]:
         """Return the processes below the sentinel that are alive, stressors and probe alike."""
@@ -133,20 +129,17 @@ class Sentry:
             assert stream is not None
             stream.close()
 
-    def held(self, index: int = 0) -> int:
-        """Return the memory in use on a simulated GPU, in bytes."""
-        return self.registry.memory(self.uuid(index)).used
-
 
 @contextmanager
 def sentry(
-    folder: Path,
-    *flags: str,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    indices: Sequence[int],
     read: bool = True,
 ) -> Iterator[Sentry]:
     """Run a sentinel; at the end nothing of it may be left, however it went."""
-    one = Sentry(folder, *flags, environment=environment, read=read)
+    one = Sentry(command, environment, indices=indices, read=read)
     family = []
     try:
         yield one
@@ -163,33 +156,6 @@ def sentry(
         one.process.wait(10)
         one.close()
         assert not left, f"left behind: {left}"
-
-
-@contextmanager
-def job(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a foreign job on a simulated GPU."""
-    command = [sys.executable, "-m", "sentinel", "simulate-job", *flags]
-    process = subprocess.Popen(command, env=surroundings(folder), stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(10)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def verdict(process: subprocess.Popen[str]) -> str:
-    """Return how a foreign job's first big allocation went: ``job.got`` or ``job.refused``."""
-    assert process.stdout is not None
-    return str(json.loads(process.stdout.readline())["event"])
-
-
-def surroundings(folder: Path) -> dict[str, str]:
-    """Return the environment of a sentinel and its jobs."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-    tests = str(Path(__file__).parent)
-    return ours | {"SENTINEL_SIM_DIR": str(folder), "PYTHONPATH": tests}
 
 
 def eventually(true: Callable[[], object], within: float = PATIENCE) -> float:
@@ -215,7 +181,3 @@ def _title(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
-
-
-def _on(event: Event, index: int | None) -> bool:
-    return index is None or event.get("index") == index

@@ -8,7 +8,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from sentry import eventually, sentry
+from ground import Ground
+from sentry import eventually
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
 from sentinel.locks import GpuLocks
@@ -21,14 +22,14 @@ def gpu(index: int) -> Gpu:
     return Gpu(uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1)
 
 
-def test_a_second_sentinel_starts_nothing_and_names_the_first(tmp_path: Path) -> None:
+def test_a_second_sentinel_starts_nothing_and_names_the_first(ground: Ground) -> None:
     with (
-        sentry(tmp_path, "--simulate", "2", "--gpus", "1", *QUICK) as first,
-        sentry(tmp_path, "--simulate", "2", "--gpus", "0", *QUICK) as other,
+        ground.sentry([1], *QUICK) as first,
+        ground.sentry([0], *QUICK) as other,
     ):
         first.wait_for("stressor.ready")
         other.wait_for("stressor.ready")
-        with sentry(tmp_path, "--simulate", "2", *QUICK) as second:
+        with ground.sentry(2, *QUICK) as second:
             assert second.ended() == 75
             assert f"pid {first.process.pid}" in second.errors or (
                 f"pid {other.process.pid}" in second.errors
@@ -36,23 +37,22 @@ def test_a_second_sentinel_starts_nothing_and_names_the_first(tmp_path: Path) ->
             assert not second.events
 
 
-def test_a_dead_sentinel_leaves_no_lock_behind(tmp_path: Path) -> None:
-    with sentry(tmp_path, "--simulate", "1", *QUICK) as first:
+def test_a_dead_sentinel_leaves_no_lock_behind(ground: Ground) -> None:
+    with ground.sentry(1, *QUICK) as first:
         first.wait_for("stressor.ready")
         first.process.kill()
-        eventually(lambda: first.held() == 0)
-    with sentry(tmp_path, "--simulate", "1", *QUICK) as second:
+        eventually(ground.empty)
+    with ground.sentry(1, *QUICK) as second:
         second.wait_for("stressor.ready")
 
 
-def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(tmp_path: Path) -> None:
-    flags = ("--simulate", "1", "--poll", "200ms", "--workload", "misbehaving:freezes")
-    with sentry(tmp_path, *flags) as first:
+def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(ground: Ground) -> None:
+    with ground.sentry(1, "--poll", "200ms", "--workload", "misbehaving:freezes") as first:
         first.wait_for("stressor.ready")
         (stressor,) = first.stressors()
         eventually(lambda: stressor.status() == "stopped")
         first.process.send_signal(signal.SIGSTOP)
-        with sentry(tmp_path, "--simulate", "1", *QUICK) as second:
+        with ground.sentry(1, *QUICK) as second:
             assert second.ended() == 75
 
 

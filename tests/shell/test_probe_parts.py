@@ -71,7 +71,7 @@ class Scripted:
         self.asked_for_mig += 1
         return False
 
-    def node(self, uuid: str) -> Path | None:
+    def node(self, uuid: str) -> str | None:
         """Return no node."""
         del uuid
         return None
@@ -354,9 +354,9 @@ def test_a_node_that_cannot_be_watched_is_left_out(tmp_path: Path) -> None:
     other.touch()
     noticed = threading.Event()
     watch = NodeWatch()
-    assert not watch.add(tmp_path / "missing", noticed.set)
-    assert watch.add(node, noticed.set)
-    assert watch.add(other, lambda: None)
+    assert not watch.add(str(tmp_path / "missing"), noticed.set)
+    assert watch.add(str(node), noticed.set)
+    assert watch.add(str(other), lambda: None)
 
     def noticed_after_opens() -> bool:
         open_nodes(node, other)

@@ -11,41 +11,43 @@ import sys
 import termios
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
 import psutil
 import pytest
-from sentry import PATIENCE, Sentry, eventually, gone, job, sentry, surroundings, verdict
+from ground import Ground
+from sentry import PATIENCE, Sentry, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
 
-def occupied(one: Sentry, gpus: int) -> list[psutil.Process]:
+def occupied(one: Sentry, gpus: range) -> list[psutil.Process]:
     """Return the stressors once every GPU is occupied."""
-    for index in range(gpus):
-        one.wait_for("stressor.ready", index=index)
+    for gpu in gpus:
+        one.wait_for("stressor.ready", gpu=gpu)
     stressors = one.stressors()
-    assert len(stressors) == gpus
+    assert len(stressors) == len(gpus)
     return stressors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    with sentry(tmp_path, "--simulate", "2", *QUICK) as one:
-        stressors = occupied(one, 2)
+def test_a_signal_ends_it_cleanly(ground: Ground, number: signal.Signals) -> None:
+    gpus = ground.gpus(2)
+    with ground.sentry(gpus, *QUICK) as one:
+        stressors = occupied(one, gpus)
         assert one.stop(number) == 0
         assert all(map(gone, stressors))
         assert not one.errors
         stops = [event for event in one.events if event["event"] == "stressor.stopped"]
-        assert [stop["cause"] for stop in stops] == ["shutdown", "shutdown"]
+        assert [stop["cause"] for stop in stops] == ["shutdown" for _ in gpus]
         assert one.events[-1]["event"] == "sentinel.stopped"
 
 
-def test_the_second_interrupt_is_immediate(tmp_path: Path) -> None:
+def test_the_second_interrupt_is_immediate(ground: Ground) -> None:
     stubborn = ("--workload", "misbehaving:stubborn", "--grace", "5m")
-    with sentry(tmp_path, "--simulate", "1", "--poll", "200ms", *stubborn) as one:
-        stressors = occupied(one, 1)
+    gpus = ground.gpus(1)
+    with ground.sentry(gpus, "--poll", "200ms", *stubborn) as one:
+        stressors = occupied(one, gpus)
         one.process.send_signal(signal.SIGINT)
         one.wait_for("sentinel.stopping")
         began = time.monotonic()
@@ -57,55 +59,60 @@ def test_the_second_interrupt_is_immediate(tmp_path: Path) -> None:
 
 
 def test_children_that_do_not_end_when_asked_are_killed_after_one_shared_grace(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
     stubborn = ("--workload", "misbehaving:stubborn", "--grace", "1s")
-    with sentry(tmp_path, "--simulate", "3", "--poll", "200ms", *stubborn) as one:
-        stressors = occupied(one, 3)
+    gpus = ground.gpus(3)
+    with ground.sentry(gpus, "--poll", "200ms", *stubborn) as one:
+        stressors = occupied(one, gpus)
         began = time.monotonic()
         assert one.stop() == 0
         assert 1.0 <= time.monotonic() - began < 3
         assert all(map(gone, stressors))
 
 
-def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
-    with sentry(tmp_path, "--simulate", "2", *QUICK) as one:
-        occupied(one, 2)
+def test_a_killed_supervisor_leaves_nothing_behind(ground: Ground) -> None:
+    gpus = ground.gpus(2)
+    with ground.sentry(gpus, *QUICK) as one:
+        occupied(one, gpus)
         family = one.children()
         one.process.kill()
         assert eventually(lambda: all(map(gone, family)), within=5) < 1.5
 
 
 def test_a_supervisor_killed_while_its_children_are_born_leaves_nothing_behind(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
-    with sentry(tmp_path, "--simulate", "2", *QUICK) as one:
+    gpus = ground.gpus(2)
+    with ground.sentry(gpus, *QUICK) as one:
         one.wait_for("stressor.starting", count=2)
         family = one.children()
         one.process.kill()
         assert eventually(lambda: all(map(gone, family)), within=5) < 1.5
 
 
-def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(tmp_path: Path) -> None:
-    with sentry(tmp_path, "--simulate", "2", *QUICK) as one:
-        stressors = occupied(one, 2)
+def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(ground: Ground) -> None:
+    gpus = ground.gpus(2)
+    with ground.sentry(gpus, *QUICK) as one:
+        stressors = occupied(one, gpus)
         one.process.send_signal(signal.SIGSTOP)
         assert eventually(lambda: all(map(gone, stressors)), within=6) < 4.5
-        assert one.held(0) == one.held(1) == 0
+        assert all(map(ground.empty, gpus))
         one.process.send_signal(signal.SIGCONT)
-        one.wait_for("stressor.ready", index=0, count=2)
-        one.wait_for("stressor.ready", index=1, count=2)
+        for gpu in gpus:
+            one.wait_for("stressor.ready", gpu=gpu, count=2)
         assert "stressor.failed" not in one.names()
-        with job(tmp_path, "--gpu", "0", "--memory", "97%", "--for", "1s") as newcomer:
-            assert verdict(newcomer) == "job.got"
+        with ground.job() as newcomer:
+            assert newcomer.got()
 
 
 def test_a_supervisor_that_is_stopped_over_a_stuck_interpreter_frees_the_gpu(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
     stuck = ("--workload", "misbehaving:holds_the_interpreter", "--poll", "200ms")
-    with sentry(tmp_path, "--simulate", "1", *stuck) as one:
-        stressors = occupied(one, 1)
+    gpus = ground.gpus(1)
+    with ground.sentry(gpus, *stuck) as one:
+        stressors = occupied(one, gpus)
         one.process.send_signal(signal.SIGSTOP)
         assert eventually(lambda: all(map(gone, stressors)), within=6) < 4.5
         one.process.send_signal(signal.SIGCONT)
@@ -114,12 +121,12 @@ def test_a_supervisor_that_is_stopped_over_a_stuck_interpreter_frees_the_gpu(
 class Terminal:
     """A pseudo terminal with a command on it, as a person has it."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._ours, theirs = pty.openpty()
         self._seen = b""
         self.process = subprocess.Popen(
             command,
-            env=surroundings(folder),
+            env=environment,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -160,19 +167,20 @@ def _titled(parent: int, words: str) -> psutil.Process:
     return found
 
 
-def test_ctrl_c_on_a_terminal_is_one_word_and_no_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sentinel", "--simulate", "1", *QUICK]
-    with Terminal(command, tmp_path) as terminal:
+def test_ctrl_c_on_a_terminal_is_one_word_and_no_traceback(ground: Ground) -> None:
+    command = [sys.executable, "-m", "sentinel", *ground.flags([0]), *QUICK]
+    with Terminal(command, ground.surroundings()) as terminal:
         terminal.read_until(b"occupied")
         terminal.press(b"\x03")
         assert b"Traceback" not in terminal.read_until(b"exit code 0")
         assert terminal.process.wait(PATIENCE) == 0
 
 
-def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(tmp_path: Path) -> None:
+def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(ground: Ground) -> None:
     # A shell with job control in between: the kernel stops no group without a parent outside it.
-    sentinel = f"{sys.executable} -m sentinel --simulate 1 {' '.join(QUICK)}"
-    with Terminal(["bash", "-mc", f"{sentinel}; sleep 1000"], tmp_path) as terminal:
+    sentinel = " ".join([sys.executable, "-m", "sentinel", *ground.flags([0]), *QUICK])
+    command = ["bash", "-mc", f"{sentinel}; sleep 1000"]
+    with Terminal(command, ground.surroundings()) as terminal:
         terminal.read_until(b"occupied")
         supervisor = _titled(terminal.process.pid, "sentinel: supervisor")
         stressor = _titled(terminal.process.pid, "keeps idle GPU")
@@ -187,9 +195,10 @@ def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(tmp_p
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_before_it_is_ready_has_its_own_exit_code(
-    tmp_path: Path, number: signal.Signals, code: int
+    ground: Ground, number: signal.Signals, code: int
 ) -> None:
-    with sentry(tmp_path, "--simulate", "1", *QUICK) as one:
+    gpus = ground.gpus(1)
+    with ground.sentry(gpus, *QUICK) as one:
         # The probe's birth is the first thing that can be seen; it finds the GPUs a moment later.
         eventually(one.children)
         one.process.send_signal(number)
@@ -197,17 +206,19 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
         assert "Traceback" not in one.errors
 
 
-def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    with sentry(tmp_path, "--simulate", "1", *QUICK, "--for", "2s") as one:
+def test_it_ends_when_its_time_is_over(ground: Ground) -> None:
+    gpus = ground.gpus(1)
+    with ground.sentry(gpus, *QUICK, "--for", "2s") as one:
         assert one.ended() == 0
         assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
-def test_a_closed_standard_output_is_no_reason_to_die(tmp_path: Path) -> None:
-    with sentry(tmp_path, "--simulate", "1", *QUICK, read=False) as one:
+def test_a_closed_standard_output_is_no_reason_to_die(ground: Ground) -> None:
+    gpus = ground.gpus(1)
+    with ground.sentry(gpus, *QUICK, read=False) as one:
         assert one.process.stdout is not None
         one.process.stdout.close()
-        eventually(lambda: one.registry.gpus() and one.held() > 0)
-        with job(tmp_path, "--gpu", "0", "--memory", "97%", "--for", "1s") as newcomer:
-            assert verdict(newcomer) == "job.got"
+        eventually(lambda: not ground.empty())
+        with ground.job() as newcomer:
+            assert newcomer.got()
         assert one.stop() == 0

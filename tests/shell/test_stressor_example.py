@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from ground import SimulatedGround
 from nursery import Child, nursery
+from sentry import eventually
 
 from sentinel.messages import ChildExitCode, Failed, FailureKind, Progress
 
@@ -30,6 +34,20 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 def workload() -> str:
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     return str(project["entry-points"]["sentinel.workloads"]["fft"])
+
+
+def test_the_example_is_found_by_its_name_once_it_is_installed(
+    simulated: SimulatedGround, tmp_path: Path
+) -> None:
+    source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into it
+    installed = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
+    subprocess.run([*pip, *offline, str(source)], check=True)
+    flags = ("--poll", "200ms", "--status-every", "1s", "--workload", "fft:length=1024")
+    with simulated.sentry(1, *flags, environment={"PYTHONPATH": str(installed)}) as one:
+        eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
+        assert "stressor.failed" not in one.names()
 
 
 def test_the_example_works_and_takes_its_option(start: Callable[..., Child], workload: str) -> None:

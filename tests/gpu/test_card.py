@@ -1,0 +1,150 @@
+"""What only a real card can show."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from ground import ROOT, RealGround
+from sentry import PATIENCE, Sentry, eventually
+
+pytestmark = pytest.mark.gpu
+
+QUICK = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
+GIB = 2**30
+MIB = 2**20
+FFT = ROOT / "examples" / "sentinel-workload-fft" / "src"
+
+
+@contextmanager
+def occupied(
+    real: RealGround, *flags: str, environment: dict[str, str] | None = None
+) -> Iterator[Sentry]:
+    """Run a sentinel that holds the first GPU."""
+    with real.sentry(1, *QUICK, *flags, environment=environment) as one:
+        one.wait_for("stressor.ready", gpu=0)
+        yield one
+
+
+def run(real: RealGround, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sentinel", *arguments, *real.flags([0])]
+    return subprocess.run(
+        command,
+        env=real.surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def rated(one: Sentry, rate: str, count: int) -> bool:
+    """Return whether the sentinel gave that rate so many times."""
+    return len([event for event in one.events if event.get(rate, 0) > 0]) >= count
+
+
+@pytest.mark.parametrize("workload", ["hold", "gemm", "elementwise"])
+def test_from_ready_on_memory_does_not_move_by_a_byte(real: RealGround, workload: str) -> None:
+    with occupied(real, "--workload", workload) as one:
+        held = real.held()
+        assert held > 0.85 * real.total()
+        seen = set()
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            seen.add(real.held())
+        assert seen == {held}
+        rate = {"hold": "running_s", "gemm": "flops_per_s", "elementwise": "bytes_per_s"}
+        eventually(lambda: rated(one, rate[workload], 2))
+        assert "gpu.yielding" not in one.names()
+        assert not any(event.get("errors") for event in one.events)
+
+
+def test_a_size_is_held_as_it_was_asked_for(real: RealGround) -> None:
+    with occupied(real, "--memory", "20GiB", "--workload", "hold") as one:
+        ready = one.wait_for("stressor.ready")
+        assert (ready["chunks"], ready["held"], ready["refused"]) == (40, 20 * GIB, False)
+        assert 20 * GIB < real.held() < 21 * GIB
+
+
+def test_more_than_there_is_ends_with_what_there_is(real: RealGround) -> None:
+    """A chunk that is refused ends the filling cleanly, and a newcomer still gets its memory."""
+    with occupied(real, "--memory", "10000GiB", "--workload", "hold") as one:
+        ready = one.wait_for("stressor.ready")
+        assert ready["refused"]
+        assert ready["held"] > 0.95 * real.total()
+        with real.job() as newcomer:
+            assert newcomer.got()
+
+
+def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
+    flips = ("--memory", "4GiB", "--workload", "misbehaving:flips_a_bit:size=4096")
+    with occupied(real, *flips) as one:
+        held = real.held()
+        mismatch = one.wait_for("stressor.mismatch")
+        assert mismatch["errors"] == 1
+        assert real.held() == held
+        assert "gpu.yielding" not in one.names()
+
+
+def test_torch_cannot_grow_once_it_is_ready(real: RealGround) -> None:
+    with occupied(real, "--memory", "4GiB", "--workload", "misbehaving:takes_memory_late") as one:
+        failed = one.wait_for("stressor.failed")
+        assert "out of memory" in failed["reason"]
+        assert "gpu.yielding" not in one.names()
+
+
+def test_who_only_looks_is_nobody(real: RealGround) -> None:
+    with occupied(real, "--workload", "hold") as one:
+        for query in (["nvidia-smi"], ["nvidia-smi", "-q"]) * 5:
+            subprocess.run(query, capture_output=True, timeout=PATIENCE, check=True)
+        assert "gpu.yielding" not in one.names()
+
+
+def test_who_only_has_a_context_is_somebody(real: RealGround) -> None:
+    with occupied(real, "--workload", "hold") as one, real.job(share=0.0, stay=2.0) as visitor:
+        assert visitor.got()
+        handed = one.wait_for("gpu.handed_over", gpu=0)
+        assert handed["by"] == [] or handed["by"][0]["pid"] == visitor.pid
+        visitor.left()
+        one.wait_for("stressor.ready", gpu=0, count=2)
+
+
+def test_the_example_works_on_a_card(real: RealGround) -> None:
+    workload = ("--memory", "4GiB", "--workload", "sentinel_workload_fft:fft")
+    with occupied(real, *workload, environment={"PYTHONPATH": str(FFT)}) as one:
+        eventually(lambda: rated(one, "checks", 2))
+        assert not any(event.get("errors") for event in one.events)
+
+
+def test_the_looks_tell_what_is_on_the_card(real: RealGround) -> None:
+    listed = run(real, "--list")
+    assert [gpu["uuid"] for gpu in json.loads(listed.stdout)["gpus"]] == [real.uuid()]
+    idle = run(real, "--once")
+    assert (idle.returncode, "IDLE" in idle.stdout) == (0, True), idle.stderr
+    with real.job(share=0.1, stay=PATIENCE) as somebody:
+        assert somebody.got()
+        busy = run(real, "--once")
+        assert str(somebody.pid) in busy.stdout, busy.stdout
+        assert "BUSY" in busy.stdout
+
+
+def test_outside_the_hosts_pid_namespace_it_refuses(real: RealGround) -> None:
+    own = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*own, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("unshare is not allowed here")
+    done = subprocess.run(
+        [*own, sys.executable, "-m", "sentinel"],
+        env=real.surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "PID namespace" in done.stderr
+    assert real.empty()
