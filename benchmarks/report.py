@@ -188,8 +188,16 @@ class Report:
         cpu, resident = record["cpu"], record["rss"]
         own = cpu["supervisor"] + cpu["probe"]
         each = cpu.get("stressor", 0.0) / record["gpus"]
-        good = all(size <= RSS.get(kind, size) for kind, size in resident.items())
-        good = good and own <= OWN_CPU[name]
+        missed = [
+            f"{kind} of {_megabytes(size)}, bar {_megabytes(RSS[kind])}"
+            for kind, size in resident.items()
+            if size > RSS.get(kind, size)
+        ]
+        if own > OWN_CPU[name]:
+            missed.append(f"CPU of {own:.2%}, bar {OWN_CPU[name]:.1%}")
+        if record["yields"]:
+            missed.append(f"{record['yields']} yields to nobody")
+        missed_what = f"{name}: {'; '.join(missed)}"
         return [
             name.removeprefix("cost-"),
             str(record["gpus"]),
@@ -198,7 +206,7 @@ class Report:
             f"{each:.1%}" if "stressor" in cpu else "-",
             *(_megabytes(resident.get(kind)) for kind in ("supervisor", "probe", "stressor")),
             str(record["yields"]),
-            self._verdict(f"{name}: CPU, memory, yields", good=good and record["yields"] == 0),
+            self._verdict(missed_what, good=not missed),
         ]
 
     def _load(self) -> str:
@@ -259,4 +267,4 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def _megabytes(size: int | None) -> str:
-    return "-" if size is None else f"{size / 1e6:.0f} MB"
+    return "-" if size is None else f"{size / 1e6:.1f} MB"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from ground import ROOT, RealGround
@@ -57,7 +57,7 @@ def test_from_ready_on_memory_does_not_move_by_a_byte(real: RealGround, workload
         until = time.monotonic() + 4
         while time.monotonic() < until:
             seen.add(real.held())
-        assert seen == {held}
+        assert max(seen) - min(seen) <= real.noise
         rate = {"hold": "running_s", "gemm": "flops_per_s", "elementwise": "bytes_per_s"}
         eventually(lambda: rated(one, rate[workload], 2))
         assert "gpu.yielding" not in one.names()
@@ -87,7 +87,7 @@ def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
         held = real.held()
         mismatch = one.wait_for("stressor.mismatch")
         assert mismatch["errors"] == 1
-        assert real.held() == held
+        assert abs(real.held() - held) <= real.noise
         assert "gpu.yielding" not in one.names()
 
 
@@ -102,6 +102,16 @@ def test_who_only_looks_is_nobody(real: RealGround) -> None:
     with occupied(real, "--workload", "hold") as one:
         for query in (["nvidia-smi"], ["nvidia-smi", "-q"]) * 5:
             subprocess.run(query, capture_output=True, timeout=PATIENCE, check=True)
+        assert "gpu.yielding" not in one.names()
+
+
+def test_who_starts_on_another_gpu_is_nobody_here(real: RealGround) -> None:
+    """A CUDA program opens every GPU's node, and some of its memory may lie on each."""
+    if real.count < 2:
+        pytest.skip("needs 2 GPUs")
+    with occupied(real, "--workload", "hold") as one, ExitStack() as stack:
+        jobs = [stack.enter_context(real.job(1, share=0.05, stay=2.0)) for _ in range(8)]
+        assert all(job.got() for job in jobs)
         assert "gpu.yielding" not in one.names()
 
 

@@ -31,7 +31,7 @@ def test_it_occupies_yields_and_occupies_again(ground: Ground) -> None:
         assert handed["kill_s"] < handed["exit_s"]
         assert handed["exit_s"] <= handed["memory_back_s"]
         one.wait_for("stressor.ready", gpu=0, count=2)
-        assert ground.held(0) == held
+        assert abs(ground.held(0) - held) <= ground.noise
         assert one.names().count("gpu.yielding") == 1, "nobody came to the others"
         eventually(lambda: any(event.get("bytes_per_s", 0) > 0 for event in one.events))
         assert one.stop() == 0

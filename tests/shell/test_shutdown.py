@@ -85,7 +85,7 @@ def test_a_supervisor_killed_while_its_children_are_born_leaves_nothing_behind(
 ) -> None:
     gpus = ground.gpus(2)
     with ground.sentry(gpus, *QUICK) as one:
-        one.wait_for("stressor.starting", count=2)
+        one.wait_for("stressor.starting", count=len(gpus))
         family = one.children()
         one.process.kill()
         assert eventually(lambda: all(map(gone, family)), within=5) < 1.5
@@ -96,8 +96,10 @@ def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(ground: Ground) 
     with ground.sentry(gpus, *QUICK) as one:
         stressors = occupied(one, gpus)
         one.process.send_signal(signal.SIGSTOP)
-        assert eventually(lambda: all(map(gone, stressors)), within=6) < 4.5
-        assert all(map(ground.empty, gpus))
+        freed = eventually(
+            lambda: all(map(gone, stressors)) and all(map(ground.empty, gpus)), within=6
+        )
+        assert freed < 4.5
         one.process.send_signal(signal.SIGCONT)
         for gpu in gpus:
             one.wait_for("stressor.ready", gpu=gpu, count=2)
