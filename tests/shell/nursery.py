@@ -9,9 +9,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import reduction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sentinel import wire
 from sentinel.messages import (
@@ -36,20 +35,6 @@ _RENEWAL = 0.2
 DEFAULT = MemoryTarget(share=0.88)
 #: How long a child may take for anything, on a host that is busy with other tests.
 PATIENCE = 30.0
-
-
-class Inherited:
-    """A descriptor for the child, which DupFd can only carry while the child is spawned."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (reduction.DupFd(self.fd),)
-
-
-def _same(value: object) -> object:
-    return value
 
 
 class Child:

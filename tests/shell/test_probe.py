@@ -13,9 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import reduction
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,27 +33,13 @@ from sentinel.messages import (
 )
 from sentinel.procfs import own_stat
 from sentinel.simulation import Registry
+from sentinel.spawning import Inherited
 from sentinel.wire import MAX_DATAGRAM, decode, encode
 
 MIB = 2**20
 PATIENCE = 15.0
 #: A poll that never comes within a test, so that whatever is posted had another reason.
 NEVER = 3600.0
-
-
-class Inherited:
-    """A file descriptor on its way into a spawned child."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return identity, (reduction.DupFd(self._fd),)
-
-
-def identity(value: object) -> object:
-    """Return ``value``."""
-    return value
 
 
 class Supervisor:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from nursery import Child, Inherited, nursery
+from nursery import Child, nursery
 
 from sentinel.messages import Attaching, ChildExitCode, MemoryTarget, Progress, Ready, Stop
 from sentinel.procfs import read_stat
+from sentinel.spawning import Inherited
 
 Start = Callable[..., Child]
 
