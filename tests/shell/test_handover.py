@@ -83,14 +83,15 @@ def test_a_job_that_comes_while_a_child_is_asked_to_stop_gets_its_memory(ground:
             assert one.ended() == 0
 
 
-def test_a_job_that_is_gone_before_the_kill_costs_only_a_restart(ground: Ground) -> None:
+def test_a_job_that_is_gone_before_the_kill_costs_a_restart_at_most(ground: Ground) -> None:
     with ground.sentry(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready", gpu=0)
         held = ground.held()
         with ground.job() as newcomer:
             eventually(lambda: ground.held() > held + MIB or "gpu.yielding" in one.names())
             newcomer.kill()
-        one.wait_for("stressor.ready", gpu=0, count=2)
+        # It was seen, and then the GPU is occupied again; or it was gone between two readings.
+        eventually(lambda: one.names().count("stressor.ready") > one.names().count("gpu.yielding"))
         assert "stressor.failed" not in one.names()
         with ground.job() as second:
             assert second.got()
