@@ -11,6 +11,7 @@ import click
 
 from sentinel import wiring
 from sentinel.cli import lines
+from sentinel.cli.options import log_format
 from sentinel.config import SETTINGS, Given, build_config
 from sentinel.discovery import Options
 from sentinel.errors import ConfigError, ExitCode
@@ -45,18 +46,13 @@ def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
 @_settings
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and end.")
 @click.option("--once", is_flag=True, help="Say what is on each GPU and what would be done; end.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["auto", "text", "json"]),
-    default="auto",
-    help="Readable lines or JSON lines.  [default: text on a terminal, else json]",
-)
+@log_format
 def command(
     gpus: tuple[str, ...],
     simulate: int | None,
     list_: bool,  # noqa: FBT001 - click passes options by name
     once: bool,  # noqa: FBT001
-    log_format: str,
+    text: bool,  # noqa: FBT001
     **settings: str | None,
 ) -> int:
     """Keep every idle GPU busy until Ctrl+C, and yield each the moment somebody else comes."""
@@ -71,7 +67,6 @@ def command(
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, gpus=gpus, simulate=simulate)
-    text = log_format == "text" or (log_format == "auto" and sys.stdout.isatty())
     if list_:
         lines.print_gpus(wiring.inventory(options), text=text)
         return int(ExitCode.OK)

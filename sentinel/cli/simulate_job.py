@@ -7,12 +7,12 @@ a second, and then it asks for everything in one allocation.
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 import click
 
 from sentinel import simulation
+from sentinel.cli.options import log_format
 from sentinel.config import Given, parse_given
 from sentinel.errors import ExitCode, NoSuchGpuError
 from sentinel.messages import Gpu, MemoryTarget
@@ -32,7 +32,8 @@ CONTEXT_STEPS = ((13 * 2**20, 0.09), (27 * 2**20, 0.01), (486 * 2**20, 0.005))
     "--memory", default="90%", show_default=True, help="Share of the whole GPU, or a size."
 )
 @click.option("--for", "seconds", default="10s", show_default=True, help="How long to stay.")
-def command(gpu: str, memory: str, seconds: str) -> int:
+@log_format
+def command(gpu: str, memory: str, seconds: str, text: bool) -> int:  # noqa: FBT001 - click's
     """Be a foreign job on a simulated GPU; exit code 1 if it was refused its memory."""
     target = parse_given(parse_memory, Given(text=memory, source="--memory"))
     stay = parse_given(parse_duration, Given(text=seconds, source="--for"))
@@ -43,35 +44,50 @@ def command(gpu: str, memory: str, seconds: str) -> int:
             "Start one first: python -m sentinel --simulate 2",
         )
     (chosen, *_) = select_gpus((gpu,), registry.gpus())
-    return int(_job(registry, chosen, target, stay))
+    return int(_job(_Report(chosen, text=text), registry, target, stay))
 
 
-def _job(registry: simulation.Registry, gpu: Gpu, target: MemoryTarget, stay: float) -> ExitCode:
+class _Report:
+    """Says how a job on a GPU goes, a line at a time; its clock runs from now on."""
+
+    def __init__(self, gpu: Gpu, *, text: bool) -> None:
+        self.gpu = gpu
+        self._text = text
+        self._began = time.monotonic()
+
+    def say(self, what: str, size: int) -> None:
+        """Say that the job ``got``, was ``refused`` or ``left`` so many bytes."""
+        now = time.monotonic()
+        after = now - self._began
+        if not self._text:
+            fields = {"event": f"job.{what}", "gpu": self.gpu.uuid, "size": size, "after_s": after}
+            print(json.dumps({**fields, "at": now}), flush=True)
+            return
+        words = {
+            "got": "got its",
+            "refused": "was REFUSED its",
+            "left": "leaves and gives back its",
+        }
+        text = f"foreign job on GPU {self.gpu.index} {words[what]} {format_size(size)}"
+        print(f"{time.strftime('%H:%M:%S')}  {text} after {format_duration(after)}", flush=True)
+
+
+def _job(
+    report: _Report, registry: simulation.Registry, target: MemoryTarget, stay: float
+) -> ExitCode:
     """Take the memory and hold it; say how it went."""
-    began = time.monotonic()
-    membership = registry.attach(gpu.uuid)
+    membership = registry.attach(report.gpu.uuid)
     for size, pause in CONTEXT_STEPS:
         if not membership.allocate(size):
-            _say("refused", gpu, size=size, after_s=time.monotonic() - began)
+            report.say("refused", size)
             return ExitCode.FAIL
         time.sleep(pause)
-    size = target.size or int((target.share or 0) * gpu.memory_total) - membership.held
+    size = target.size or int((target.share or 0) * report.gpu.memory_total) - membership.held
     if not membership.allocate(size):
-        _say("refused", gpu, size=size, after_s=time.monotonic() - began)
+        report.say("refused", size)
         return ExitCode.FAIL
-    _say("got", gpu, size=size, after_s=time.monotonic() - began)
+    report.say("got", size)
     time.sleep(stay)
     membership.close()
-    _say("left", gpu, size=size, after_s=time.monotonic() - began)
+    report.say("left", size)
     return ExitCode.OK
-
-
-def _say(what: str, gpu: Gpu, *, size: int, after_s: float) -> None:
-    """Say what happened: a line on a terminal, else a JSON line."""
-    if not sys.stdout.isatty():
-        fields = {"event": f"job.{what}", "gpu": gpu.uuid, "size": size, "after_s": after_s}
-        print(json.dumps({**fields, "at": time.monotonic()}), flush=True)
-        return
-    words = {"got": "got its", "refused": "was REFUSED its", "left": "leaves and gives back its"}
-    text = f"foreign job on GPU {gpu.index} {words[what]} {format_size(size)}"
-    print(f"{time.strftime('%H:%M:%S')}  {text} after {format_duration(after_s)}", flush=True)

@@ -1,0 +1,25 @@
+"""The first thing that a stranger sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = "import sys, sentinel.cli.demo as demo; demo.PAUSE = 1.0; sys.exit(demo.command())"
+
+
+def test_the_demo_shows_a_hand_over_and_ends_well() -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    story = (
+        *("GPU 0     occupied", "simulate-job", "GPU 0     yielding", "GPU 0     handed over"),
+        *("leaves", "GPU 0     occupied", "stopping", "exit code 0"),
+        "The foreign job got its memory.",
+    )
+    told = done.stdout
+    for word in story:
+        assert word in told, f"no {word!r} in its place in:\n{done.stdout}"
+        told = told.partition(word)[2]
+    assert "GPU 0 got its" in done.stdout
+    assert "GPU 1     yielding" not in done.stdout
