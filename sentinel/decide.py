@@ -17,6 +17,7 @@ from sentinel.model import (
     Ask,
     Busy,
     Event,
+    Fatal,
     Kill,
     KillProbe,
     Observation,
@@ -35,7 +36,7 @@ from sentinel.model import (
 )
 from sentinel.settling import Step
 
-__all__ = ["Decision", "decide", "first_state", "unkillable", "watch"]
+__all__ = ["Decision", "decide", "first_state", "hopeless", "unkillable", "watch"]
 
 #: After the kill at the end of a shutdown's grace, how long exits are waited for, in seconds.
 GIVE_UP_AFTER = 10.0
@@ -96,6 +97,19 @@ def watch(state: State, now: float) -> Watch:
     return Watch(gpus=tuple(read), held=tuple(held))
 
 
+def hopeless(state: State) -> str | None:
+    """Return why no stressor can ever run on any GPU, or ``None`` where one may.
+
+    That is so where each was refused for how it was set up, as by a wrong option of its workload.
+    """
+    reason = None
+    for slot in state.slots.values():
+        if not (isinstance(slot.stressor, Fatal) and slot.stressor.unusable):
+            return None
+        reason = slot.stressor.reason
+    return reason
+
+
 def unkillable(state: State) -> tuple[Slot, ...]:
     """Return the GPUs whose child was killed and did not end."""
     return tuple(
@@ -123,6 +137,8 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
         actions += step.actions
         events += step.events
     state = replace(state, slots=slots)
+    state, gave_up = _give_up(state, seen.now)
+    events += gave_up
     state, starts, started = _start_one(state, seen, config)
     actions += starts
     events += started
@@ -246,6 +262,18 @@ def _shutdown(state: State, seen: Observation, config: Config) -> tuple[State, l
         name="sentinel.stopping", at=seen.now, fields={"reason": reason, "at_once": seen.at_once}
     )
     return replace(state, shutdown=shutdown), [event]
+
+
+def _give_up(state: State, now: float) -> tuple[State, list[Event]]:
+    """Begin to end when there is nothing left that could ever run."""
+    reason = hopeless(state)
+    if reason is None or state.shutdown is not None:
+        return state, []
+    shutdown = Shutdown(reason=reason, kill_at=now, give_up_at=now)
+    fields = {"reason": f"no stressor can run: {reason}", "at_once": False}
+    return replace(state, shutdown=shutdown), [
+        Event(name="sentinel.stopping", at=now, fields=fields)
+    ]
 
 
 def _finished(state: State, now: float) -> bool:

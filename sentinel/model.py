@@ -267,9 +267,13 @@ class Backoff:
 
 @dataclass(frozen=True, kw_only=True)
 class Fatal:
-    """Too many failures, or one that no retry can mend: stays so until restarted by hand."""
+    """Too many failures, or one that no retry can mend: stays so until restarted by hand.
+
+    ``unusable``: it was the second, so what is wrong is how it was set up and not the GPU.
+    """
 
     reason: str
+    unusable: bool = False
 
 
 Stressor = Stopped | Starting | Running | Stopping | Backoff | Fatal

@@ -186,7 +186,9 @@ def _failure(slot: Slot, stopping: Stopping, reason: str, now: float) -> Step:
         if not hopeless:
             reason = f"{len(failures)} failures within an hour, the last: {reason}"
         event = slot_event("stressor.fatal", slot, now, reason=reason)
-        return Step(slot=replace(slot, stressor=Fatal(reason=reason)), events=(event,))
+        return Step(
+            slot=replace(slot, stressor=Fatal(reason=reason, unusable=hopeless)), events=(event,)
+        )
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (streak - 1))
     fields = {"reason": reason, "pause_s": pause, "failures": len(failures)}
     event = slot_event("stressor.failed", slot, now, **fields)

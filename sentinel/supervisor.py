@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sentinel.config import Config
-from sentinel.decide import Decision, decide, unkillable, watch
+from sentinel.decide import Decision, decide, hopeless, unkillable, watch
 from sentinel.errors import ExitCode
 from sentinel.messages import Gpu, Reading, Watch
 from sentinel.model import (
@@ -134,10 +134,16 @@ class Supervisor:
         self._wake_at = self._due = self._renew_at = clock.now()
 
     def run(self) -> ExitCode:
-        """Tick until a shutdown is finished; return 7 when a child could not be killed, else 0."""
+        """Tick until a shutdown is finished.
+
+        Returns:
+            7 when a child could not be killed, 2 when no stressor could ever run, else 0.
+        """
         while not self.state.finished:
             self.turn()
-        return ExitCode.UNKILLABLE if unkillable(self.state) else ExitCode.OK
+        if unkillable(self.state):
+            return ExitCode.UNKILLABLE
+        return ExitCode.USAGE if hopeless(self.state) else ExitCode.OK
 
     def turn(self) -> Decision:
         """Wait until something happens or is due, then tick."""

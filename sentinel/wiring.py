@@ -121,10 +121,10 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
             sentinel, or this is no place for it.
     """
     check_place(options)
-    if options.simulate is None:
-        check_torch()
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     with Signals() as signals, find_gpus(options, signals) as found:
+        if options.simulate is None:
+            check_torch()
         folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS
         locks = GpuLocks(found.gpus, folders)
         journal = Journal([sink_for({gpu.uuid: gpu for gpu in found.gpus})])

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config import Config
+from sentinel.errors import ExitCode
 from sentinel.messages import Failed, FailureKind, GpuProcess, ProcessKind, Reading
 from sentinel.model import (
     Backoff,
@@ -239,9 +240,15 @@ def test_others_that_free_what_they_held_do_not_blind_us_to_the_next() -> None:
 # --- failures --------------------------------------------------------------------------------
 
 
-def fail(world: World, *, kind: FailureKind = FailureKind.WORKLOAD, reason: str = "boom") -> None:
-    """Let the child of the first GPU give up."""
-    child = world.at(0).child
+def fail(
+    world: World,
+    *,
+    gpu: int = 0,
+    kind: FailureKind = FailureKind.WORKLOAD,
+    reason: str = "boom",
+) -> None:
+    """Let the child of a GPU give up."""
+    child = world.at(gpu).child
     assert child is not None
     child.waiting.append(Failed(kind=kind, reason=reason))
     child.dies_at, child.code = world.now, 82
@@ -286,13 +293,19 @@ def test_ten_failures_within_an_hour_are_fatal_and_stay_so() -> None:
     assert len(world.spawner.started) == 10
 
 
-def test_what_no_retry_can_mend_is_fatal_at_once() -> None:
-    world = World()
+def test_what_no_retry_can_mend_is_fatal_at_once_and_on_all_gpus_it_is_the_end() -> None:
+    world = World(gpus=2)
     supervisor = world.supervisor(Config())
-    world.run(supervisor, lambda: world.spawner.started)
+    world.run(supervisor, started(world, 2))
     fail(world, kind=FailureKind.UNUSABLE, reason="torch without CUDA")
-    world.run(supervisor, lambda: world.events("stressor.fatal"))
-    assert stressor(supervisor) == Fatal(reason="torch without CUDA")
+    world.run(supervisor, times(world, "stressor.fatal", 1))
+    assert stressor(supervisor) == Fatal(reason="torch without CUDA", unusable=True)
+    world.run_for(supervisor, 60)
+    assert supervisor.state.shutdown is None, "the other GPU may still do"
+    fail(world, gpu=1, kind=FailureKind.UNUSABLE, reason="torch without CUDA")
+    world.run(supervisor, lambda: supervisor.state.finished)
+    assert "torch without CUDA" in str(world.events("sentinel.stopping")[0].fields["reason"])
+    assert supervisor.run() is ExitCode.USAGE
 
 
 def test_running_out_of_memory_beside_a_newcomer_is_no_failure() -> None:

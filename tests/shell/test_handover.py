@@ -160,7 +160,13 @@ def test_a_workload_that_cannot_be_imported_is_given_up_at_once(ground: Ground) 
     flags = ("--poll", "200ms", "--workload", "misbehaving_import:workload")
     with ground.sentry(1, *flags) as one:
         assert "misbehaving_import" in one.wait_for("stressor.fatal")["reason"]
-        assert one.stop() == 0
+        assert one.ended() == 2
+
+
+def test_a_wrong_option_that_only_the_workload_knows_ends_it(ground: Ground) -> None:
+    with ground.sentry(ground.gpus(2), "--poll", "200ms", "--workload", "gemm:sze=4096") as one:
+        assert one.ended() == 2
+        assert "sze" in one.wait_for("sentinel.stopping")["reason"]
 
 
 def test_a_wrong_result_is_said(ground: Ground) -> None:
