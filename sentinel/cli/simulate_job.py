@@ -15,15 +15,16 @@ from sentinel import simulation
 from sentinel.cli.options import log_format
 from sentinel.config import Given, parse_given
 from sentinel.errors import ExitCode, NoSuchGpuError
-from sentinel.messages import Gpu, MemoryTarget
+from sentinel.messages import Gpu
 from sentinel.units import format_duration, format_size, parse_duration, parse_memory
 from sentinel.visible import select_gpus
 
 __all__ = ["command"]
 
-#: Growth of a context in bytes and the seconds until the next step, as seen on an H200: 13 to
-#: 19 MiB 100 ms before the big allocation, 40 at -12, 112 at -5, 526 at its end.
-CONTEXT_STEPS = ((13 * 2**20, 0.09), (27 * 2**20, 0.01), (486 * 2**20, 0.005))
+#: Growth of a context in bytes, each followed by a share of the time that a context takes. Within
+#: 105 ms on an H200: 13 to 19 MiB 100 ms before the big allocation, 40 at -12, 112 at -5, 526 at
+#: its end.
+CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
 
 
 @click.command("simulate-job")
@@ -32,11 +33,18 @@ CONTEXT_STEPS = ((13 * 2**20, 0.09), (27 * 2**20, 0.01), (486 * 2**20, 0.005))
     "--memory", default="90%", show_default=True, help="Share of the whole GPU, or a size."
 )
 @click.option("--for", "seconds", default="10s", show_default=True, help="How long to stay.")
+@click.option(
+    "--context",
+    default="105ms",
+    show_default=True,
+    help="How long its context grows before that; a busy host or eight GPUs take up to 700ms.",
+)
 @log_format
-def command(gpu: str, memory: str, seconds: str, text: bool) -> int:  # noqa: FBT001 - click's
+def command(gpu: str, memory: str, seconds: str, context: str, text: bool) -> int:  # noqa: FBT001
     """Be a foreign job on a simulated GPU; exit code 1 if it was refused its memory."""
     target = parse_given(parse_memory, Given(text=memory, source="--memory"))
     stay = parse_given(parse_duration, Given(text=seconds, source="--for"))
+    grows = parse_given(parse_duration, Given(text=context, source="--context"))
     registry = simulation.Registry(simulation.default_folder())
     if not registry.gpus():
         raise NoSuchGpuError(
@@ -44,7 +52,12 @@ def command(gpu: str, memory: str, seconds: str, text: bool) -> int:  # noqa: FB
             "Start one first: python -m sentinel --simulate 2",
         )
     (chosen, *_) = select_gpus((gpu,), registry.gpus())
-    return int(_job(_Report(chosen, text=text), registry, target, stay))
+    membership = registry.attach(chosen.uuid)
+    report = _Report(chosen, text=text)
+    if not _grow(membership, report, grows):
+        return int(ExitCode.FAIL)
+    size = target.size or int((target.share or 0) * chosen.memory_total) - membership.held
+    return int(_take(membership, report, size, stay))
 
 
 class _Report:
@@ -72,17 +85,18 @@ class _Report:
         print(f"{time.strftime('%H:%M:%S')}  {text} after {format_duration(after)}", flush=True)
 
 
-def _job(
-    report: _Report, registry: simulation.Registry, target: MemoryTarget, stay: float
-) -> ExitCode:
-    """Take the memory and hold it; say how it went."""
-    membership = registry.attach(report.gpu.uuid)
-    for size, pause in CONTEXT_STEPS:
+def _grow(membership: simulation.Membership, report: _Report, seconds: float) -> bool:
+    """Make a context, which takes so long; return whether there was memory for it."""
+    for size, share in CONTEXT_STEPS:
         if not membership.allocate(size):
             report.say("refused", size)
-            return ExitCode.FAIL
-        time.sleep(pause)
-    size = target.size or int((target.share or 0) * report.gpu.memory_total) - membership.held
+            return False
+        time.sleep(share * seconds)
+    return True
+
+
+def _take(membership: simulation.Membership, report: _Report, size: int, stay: float) -> ExitCode:
+    """Take the memory in one allocation and hold it; say how it went."""
     if not membership.allocate(size):
         report.say("refused", size)
         return ExitCode.FAIL
