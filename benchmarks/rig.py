@@ -169,11 +169,12 @@ class Rig:
         self._started.remove(speaker)
 
     def _environment(self, cards: Sequence[Card]) -> Line:
+        plain = {"SENTINEL_CONFIG": os.devnull}
         if self.host.simulation is not None:
-            return {"SENTINEL_SIM_DIR": self.host.simulation}
+            return {**plain, "SENTINEL_SIM_DIR": self.host.simulation}
         if not cards:
-            return {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
+            return plain
+        return {**plain, "CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
 
     def reset(self) -> None:
         """End everything: sentinel by asking, as its users do, then the rest at once."""

@@ -1,24 +1,46 @@
-"""One frozen Config and the table of its settings: keys, flags, what is allowed, and why not."""
+"""One frozen Config, built from what was given; an error says what was wrong and where."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from sentinel.errors import ConfigError
-from sentinel.messages import MemoryTarget
-from sentinel.units import parse_duration, parse_memory, parse_size
+from sentinel.messages import Gpu, MemoryTarget
+from sentinel.settings import SETTINGS, Setting
+from sentinel.visible import matching
 
 T = TypeVar("T")
 
-__all__ = ["SETTINGS", "Config", "Given", "Setting", "build_config", "parse_given"]
+__all__ = ["Config", "Given", "Override", "build_config", "parse_given", "resolve"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A value as it was given, and where: ``--poll``, say."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """Values that hold for one GPU only, named by index, UUID or PCI address, and where from."""
+
+    selector: str
+    source: str
+    given: Mapping[str, Given]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that can be set. Seconds and bytes throughout."""
+    """Everything that can be set. Seconds and bytes throughout.
 
+    ``each`` has what holds for single GPUs, by UUID; :meth:`of` is the way to it.
+    """
+
+    gpus: tuple[str, ...] = ()
     memory: MemoryTarget = field(default_factory=lambda: MemoryTarget(share=0.88))
     chunk: int = 512 * 2**20
     workload: str = "elementwise"
@@ -31,151 +53,49 @@ class Config:
     grace: float = 5.0
     status_every: float = 60.0
     run_for: float | None = None
+    each: Mapping[str, Self] = field(default_factory=dict)
+
+    def of(self, uuid: str) -> Self:
+        """Return what holds for one GPU."""
+        return self.each.get(uuid, self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One field of Config as a person sets it.
-
-    ``parse`` raises ValueError with a message that says what is allowed; ``least`` and ``most``
-    bound numbers and are written the way a person would.
-    """
-
-    key: str
-    flag: str
-    metavar: str
-    default: str
-    help: str
-    parse: Callable[[str], Any]
-    least: str | None = None
-    most: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """A value as it was given, and where: ``--poll``, say."""
-
-    text: str
-    source: str
-
-
-SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        key="memory",
-        flag="--memory",
-        metavar="SHARE|SIZE",
-        default="88%",
-        help="How much to hold on each GPU: a share of its free memory, or a size such as 20GiB.",
-        parse=parse_memory,
-    ),
-    Setting(
-        key="chunk",
-        flag="--chunk",
-        metavar="SIZE",
-        default="512MiB",
-        help="Take the memory in pieces of this size.",
-        parse=parse_size,
-        least="2MiB",
-        most="16GiB",
-    ),
-    Setting(
-        key="workload",
-        flag="--workload",
-        metavar="NAME[:key=value,...]",
-        default="elementwise",
-        help="What to do with the memory: elementwise, gemm, hold, one of yours, module:attribute.",
-        parse=str,
-    ),
-    Setting(
-        key="rearm",
-        flag="--rearm",
-        metavar="TIME",
-        default="5s",
-        help="Leave a GPU alone until the last foreign process has been gone for so long (+-50 %).",
-        parse=parse_duration,
-        least="100ms",
-        most="7d",
-    ),
-    Setting(
-        key="poll",
-        flag="--poll",
-        metavar="TIME",
-        default="1s",
-        help="Read every GPU fully this often.",
-        parse=parse_duration,
-        least="100ms",
-        most="2s",
-    ),
-    Setting(
-        key="watch_interval",
-        flag="--watch-interval",
-        metavar="TIME",
-        default="25ms",
-        help="Read a GPU that we hold this often.",
-        parse=parse_duration,
-        least="2ms",
-        most="40ms",
-    ),
-    Setting(
-        key="start_timeout",
-        flag="--start-timeout",
-        metavar="TIME",
-        default="180s",
-        help="A stressor that is not ready after so long has failed.",
-        parse=parse_duration,
-        least="1s",
-        most="1h",
-    ),
-    Setting(
-        key="hang_after",
-        flag="--hang-after",
-        metavar="TIME",
-        default="30s",
-        help="A stressor without progress for so long has failed.",
-        parse=parse_duration,
-        least="3s",
-        most="1h",
-    ),
-    Setting(
-        key="grace",
-        flag="--grace",
-        metavar="TIME",
-        default="5s",
-        help="At an ordinary stop, kill what has not ended by itself after so long.",
-        parse=parse_duration,
-        least="100ms",
-        most="5m",
-    ),
-    Setting(
-        key="status_every",
-        flag="--status-every",
-        metavar="TIME",
-        default="1m",
-        help="Say each GPU's state and rate this often.",
-        parse=parse_duration,
-        least="1s",
-        most="1d",
-    ),
-    Setting(
-        key="run_for",
-        flag="--for",
-        metavar="TIME",
-        default="",
-        help="End after so long; without it, run until stopped.",
-        parse=parse_duration,
-    ),
-)
-
-
-def build_config(given: Mapping[str, Given]) -> Config:
+def build_config(given: Mapping[str, Given], overrides: Sequence[Override] = ()) -> Config:
     """Return the Config with the given values in it; the rest stays at its default.
+
+    Args:
+        given: Values by the keys of SETTINGS.
+        overrides: Values for single GPUs, which are only checked here; see :func:`resolve`.
 
     Raises:
         ConfigError: A value is not allowed; the message names it, its source and what is.
     """
-    settings = {setting.key: setting for setting in SETTINGS}
-    values = {key: _parse(settings[key], value) for key, value in given.items()}
-    return replace(Config(), **values)
+    for override in overrides:
+        _values(override.given)
+    return replace(Config(), **_values(given))
+
+
+def resolve(
+    config: Config, overrides: Sequence[Override], gpus: tuple[Gpu, ...]
+) -> tuple[Config, tuple[Override, ...]]:
+    """Return the Config with what holds for each GPU in it, and the overrides that name none.
+
+    A later override wins over an earlier one. One that names no GPU is no error: a card that fell
+    off the bus must not keep the others from being cared for.
+
+    Raises:
+        ConfigError: An override names more than one GPU.
+    """
+    each: dict[str, Config] = {}
+    unused = []
+    for override in overrides:
+        named = matching(override.selector, gpus)
+        if len(named) > 1:
+            raise ConfigError(f"{override.source}: {override.selector!r} means more than one GPU")
+        unused += [] if named else [override]
+        for gpu in named:
+            each[gpu.uuid] = replace(each.get(gpu.uuid, config), **_values(override.given))
+    return replace(config, each=each), tuple(unused)
 
 
 def parse_given(parse: Callable[[str], T], given: Given) -> T:
@@ -188,6 +108,12 @@ def parse_given(parse: Callable[[str], T], given: Given) -> T:
         return parse(given.text)
     except ValueError as error:
         raise ConfigError(f"{given.source}: {error}") from error
+
+
+def _values(given: Mapping[str, Given]) -> dict[str, Any]:
+    """Return what was given, by the names of the fields of Config."""
+    settings = {setting.key: setting for setting in SETTINGS}
+    return {settings[key].field: _parse(settings[key], value) for key, value in given.items()}
 
 
 def _parse(setting: Setting, given: Given) -> Any:

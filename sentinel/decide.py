@@ -176,10 +176,11 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     slot, judged = _judge(state, folded.slot, reading, seen, config)
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
-    step = lifecycle.step(slot, reading, seen.now, config, stalled=_stalled(state, seen.now))
+    own = config.of(slot.gpu.uuid)
+    step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
     slot, actions = step.slot, step.actions
     if any(event.name == "gpu.yielding" for event in step.events):
-        slot = replace(slot, rearm=_rearm(seen, config))
+        slot = replace(slot, rearm=_rearm(seen, own))
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
@@ -203,7 +204,7 @@ def _judge(
         case Busy(), Busy(by=by) if [p.pid for p in before.by] == [p.pid for p in by]:
             return slot, []
         case _, Busy(reason=reason):
-            slot = replace(slot, rearm=_rearm(seen, config))
+            slot = replace(slot, rearm=_rearm(seen, config.of(slot.gpu.uuid)))
             return slot, [slot_event("gpu.busy", slot, seen.now, reason=reason, by=who(slot))]
         case Unknown(), Unknown():
             return slot, []
@@ -243,7 +244,8 @@ def _start_one(
     uuid = startable[0]
     slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
     state = replace(state, slots={**state.slots, uuid: slot})
-    event = slot_event("stressor.starting", slot, seen.now, workload=config.workload)
+    workload = config.of(uuid).workload
+    event = slot_event("stressor.starting", slot, seen.now, workload=workload)
     return state, [Start(uuid=uuid, generation=slot.generation)], [event]
 
 
@@ -326,7 +328,7 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
     if state.shutdown is not None:
         times += [state.shutdown.kill_at, state.shutdown.give_up_at]
     for uuid, slot in state.slots.items():
-        due = lifecycle.deadline(slot, config)
+        due = lifecycle.deadline(slot, config.of(uuid))
         if due is not None:
             times.append(due)
         reading = seen.readings.get(uuid)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from sentinel import simulation
 from sentinel.children import ProbeProcess
-from sentinel.config import Config
+from sentinel.config import Config, Override, resolve
 from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
@@ -41,19 +41,24 @@ _HOST_PID_NAMESPACE = 0xEFFFFFFC
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What was asked for: the config, which GPUs, and how many pretended ones, if any."""
+    """What was asked for: the config, other values for single GPUs, how many pretended ones."""
 
     config: Config
-    gpus: tuple[str, ...] = ()
+    overrides: tuple[Override, ...] = ()
     simulate: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A living probe and the GPUs that are meant; ``folder`` is the registry of pretended ones."""
+    """A living probe and the GPUs that are meant; ``folder`` is the registry of pretended ones.
+
+    ``config`` has what holds for each of them in it; ``unused`` are the overrides that name none.
+    """
 
     probe: ProbeProcess
     gpus: tuple[Gpu, ...]
+    config: Config
+    unused: tuple[Override, ...]
     driver: str
     folder: Path | None
 
@@ -115,8 +120,16 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     probe.start(1, ())
     try:
         found = _find(probe, signals, options)
-        gpus = _choose(found, options.gpus)
-        yield Found(probe=probe, gpus=gpus, driver=found.driver, folder=folder)
+        gpus = _choose(found, options.config.gpus)
+        config, unused = resolve(options.config, options.overrides, found.gpus)
+        yield Found(
+            probe=probe,
+            gpus=gpus,
+            config=config,
+            unused=unused,
+            driver=found.driver,
+            folder=folder,
+        )
     except BaseException:
         probe.close()
         raise

@@ -11,6 +11,7 @@ __all__ = [
     "format_size",
     "parse_duration",
     "parse_memory",
+    "parse_names",
     "parse_size",
 ]
 
@@ -79,6 +80,19 @@ def parse_duration(text: str) -> float:
         message = f"{text!r} is not a duration; write one such as 25ms, 10s, 5m or 1h30m"
         raise ValueError(message)
     return seconds
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names in a comma list; ``all`` alone is none, which leaves nothing out.
+
+    Raises:
+        ValueError: One of them is empty.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        message = f"{text!r} has an empty name in it; write a comma list such as 0,1"
+        raise ValueError(message)
+    return () if names == ("all",) else names
 
 
 def format_size(size: float) -> str:

@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.messages import Gpu
 
-__all__ = ["in_cuda_order", "needs_cuda_order", "pci_order", "select_gpus", "visible_gpus"]
+__all__ = [
+    "in_cuda_order",
+    "matching",
+    "needs_cuda_order",
+    "pci_order",
+    "select_gpus",
+    "visible_gpus",
+]
 
 _GPU = "GPU-"
 
@@ -152,7 +159,7 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
         return gpus
     chosen: set[str] = set()
     for selector in (part.strip() for text in selectors for part in text.split(",")):
-        matches = gpus if selector.lower() == "all" else _matches(selector, gpus)
+        matches = gpus if selector.lower() == "all" else matching(selector, gpus)
         if not matches:
             raise NoSuchGpuError(f"no GPU is called {selector!r}", _choices(gpus))
         if len(matches) > 1 and matches is not gpus:
@@ -161,8 +168,8 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
     return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
 
 
-def _matches(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Return every GPU that one selector could mean."""
+def matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Return every GPU that one selector could mean: none, one, or all that begin like it."""
     if selector.isascii() and selector.isdigit():
         return tuple(gpu for gpu in gpus if str(gpu.index) == (selector.lstrip("0") or "0"))
     address = _PCI.fullmatch(selector)

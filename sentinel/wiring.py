@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait as wait_for_files
-from pathlib import Path
 
 from setproctitle import setproctitle
 
@@ -84,7 +83,7 @@ def survey(options: Options) -> tuple[Survey, ...]:
         found.probe.watch(Watch(gpus=tuple(missing), held=()))
         hear_probe(found.probe, signals, enough, options.config.poll + options.config.stale_after)
         found.probe.close()
-    return tuple(_verdicts(found.gpus, readings, options.config))
+    return tuple(_verdicts(found.gpus, readings, found.config))
 
 
 def _verdicts(
@@ -128,7 +127,7 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS
         locks = GpuLocks(found.gpus, folders)
         journal = Journal([sink_for({gpu.uuid: gpu for gpu in found.gpus})])
-        code, clean = _run(options, signals, found, locks, journal)
+        code, clean = _run(signals, found, locks, journal)
         locks.release()
     if not clean:
         os._exit(code)
@@ -136,22 +135,22 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
 
 
 def _run(
-    options: Options, signals: Signals, found: Found, locks: GpuLocks, journal: Journal
+    signals: Signals, found: Found, locks: GpuLocks, journal: Journal
 ) -> tuple[ExitCode, bool]:
     """Run the loop; return its exit code, and whether nothing of ours is stuck."""
     now = time.monotonic()
-    stressors = Stressors(_spec_for(options, found.folder), locks.files)
+    stressors = Stressors(_spec_for(found), locks.files)
     up = ProbeUp(generation=1, since=now, heard=True)
     supervisor = Supervisor(
-        state=decide.first_state(found.gpus, now, options.config, up),
-        config=options.config,
+        state=decide.first_state(found.gpus, now, found.config, up),
+        config=found.config,
         probe=found.probe,
         spawner=stressors,
         interrupts=signals,
         clock=MonotonicClock(),
         publish=lambda _, events: journal.publish(events),
     )
-    journal.publish([_started(options, found, now)])
+    journal.publish([_started(found, now), *_unused(found, now)])
     code = ExitCode.USAGE
     try:
         code = supervisor.run()
@@ -166,31 +165,40 @@ def _run(
     return code, probe_gone and written and not stressors.files()
 
 
-def _started(options: Options, found: Found, now: float) -> Event:
+def _started(found: Found, now: float) -> Event:
     """Return the first event: what watches over what."""
     fields: dict[str, object] = {
         "version": __version__,
         "driver": found.driver,
         "simulated": found.folder is not None,
         "gpus": [{"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name} for gpu in found.gpus],
-        "workload": options.config.workload,
+        "workload": found.config.workload,
     }
     return Event(name="sentinel.started", at=now, fields=fields)
 
 
-def _spec_for(options: Options, folder: Path | None) -> Callable[[Gpu], StressorSpec]:
+def _unused(found: Found, now: float) -> list[Event]:
+    """Say which values for single GPUs hold for none that is cared for."""
+    return [
+        Event(name="config.unused", at=now, fields={"source": override.source})
+        for override in found.unused
+    ]
+
+
+def _spec_for(found: Found) -> Callable[[Gpu], StressorSpec]:
     """Return what tells a child on a GPU its task."""
-    name, workload_options = parse_workload(options.config.workload)
 
     def spec(gpu: Gpu) -> StressorSpec:
+        config = found.config.of(gpu.uuid)
+        name, options = parse_workload(config.workload)
         return StressorSpec(
             gpu=gpu,
-            memory=options.config.memory,
-            chunk=options.config.chunk,
+            memory=config.memory,
+            chunk=config.chunk,
             workload=name,
-            options=workload_options,
+            options=options,
             lease=LEASE,
-            simulation=str(folder) if folder else None,
+            simulation=str(found.folder) if found.folder else None,
         )
 
     return spec

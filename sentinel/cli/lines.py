@@ -40,7 +40,7 @@ def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink
         word, text = describe(event["event"], event["fields"])
         gpu = gpus.get(event["gpu"])
         place = f"GPU {gpu.index}" if gpu else "sentinel"
-        padded = f"{word:<12}"
+        padded = f"{word:<11} "
         if colour and word in _COLOURS:
             padded = click.style(padded, fg=_COLOURS[word])
         return f"{datetime.now().astimezone():%H:%M:%S}  {place:<8}  {padded}{text}".rstrip()
@@ -152,6 +152,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     ),
     "sentinel.stopped": ("stopped", lambda f: f"exit code {f['exit_code']}"),
     "sentinel.stalled": ("stalled", lambda f: f"did not run for {format_duration(f['s'])}"),
+    "config.unused": ("config", lambda f: f"{f['source']} names no GPU of this host"),
     "probe.ready": ("probe", lambda f: f"replaced; driver {f['driver']}, {f['gpus']} GPUs"),
     "probe.exited": ("probe", lambda f: f"ended with code {f['exit_code']} and is replaced"),
     "probe.hung": ("probe", _probe_hung),

@@ -17,6 +17,7 @@ __all__ = ["run_command_line"]
 #: Each command, the module that has it, and what it is for.
 COMMANDS = {
     "run": ("sentinel.cli.run", "Keep idle GPUs busy in the foreground (the default)."),
+    "config": ("sentinel.cli.config", "Show what is set and by whom, or check a file."),
     "simulate-job": ("sentinel.cli.simulate_job", "Be a foreign job on a simulated GPU."),
     "demo": ("sentinel.cli.demo", "Watch a hand-over on two simulated GPUs, half a minute."),
 }

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 
-__all__ = ["log_format"]
+from sentinel.config import Config, build_config
+from sentinel.errors import ConfigError
+from sentinel.settings import SETTINGS
+from sentinel.sources import Sources, find_file, gather
+from sentinel.stressor.loading import check_workload
+
+__all__ = ["checked", "log_format", "settings"]
+
+
+def checked(sources: Sources) -> Config:
+    """Return the Config of what was given.
+
+    Raises:
+        ConfigError: A value is not allowed, or there is no such workload.
+    """
+    for given in (sources.given, *(override.given for override in sources.overrides)):
+        workload = given.get("workload")
+        if workload is None:
+            continue
+        try:
+            check_workload(workload.text)
+        except ConfigError as error:
+            raise ConfigError(f"{workload.source}: {error.what}", error.remedy) from error
+    return build_config(sources.given, sources.overrides)
 
 
 def _as_text(_: click.Context, __: click.Parameter, chosen: str) -> bool:
@@ -22,3 +50,35 @@ log_format = click.option(
     callback=_as_text,
     help="Readable lines or JSON lines.  [default: text on a terminal, else json]",
 )
+
+
+def settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command one option for each setting, and ``sources``: all that was given."""
+
+    @functools.wraps(function)
+    def gathered(*, config: str | None, **values: Any) -> Any:
+        flags = {}
+        for setting in SETTINGS:
+            given = values.pop(setting.field)
+            text = ",".join(given) if setting.many and given else given
+            if text is not None and text != ():
+                flags[setting.key] = text
+        home = Path(os.environ.get("HOME") or "/")
+        file = find_file(config, os.environ, home)
+        return function(sources=gather(flags, os.environ, file), **values)
+
+    command = gathered
+    for setting in reversed(SETTINGS):
+        default = f"  [default: {setting.default}]" if setting.default else ""
+        command = click.option(
+            setting.flag,
+            setting.field,
+            metavar=setting.metavar,
+            multiple=setting.many,
+            help=setting.help + default,
+        )(command)
+    return click.option(
+        "--config",
+        metavar="FILE",
+        help="Read settings from this TOML file; flags and SENTINEL_* variables go over it.",
+    )(command)

@@ -5,68 +5,42 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
 from sentinel import wiring
 from sentinel.cli import lines
-from sentinel.cli.options import log_format
-from sentinel.config import SETTINGS, Given, build_config
+from sentinel.cli.options import checked, log_format, settings
 from sentinel.discovery import Options
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.journal import Sink, json_lines
 from sentinel.messages import Gpu
-from sentinel.stressor.loading import check_workload
+from sentinel.sources import Sources
 
 __all__ = ["command"]
 
 
-def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command one option for each setting of the Config."""
-    for setting in reversed(SETTINGS):
-        default = f"  [default: {setting.default}]" if setting.default else ""
-        option = click.option(
-            setting.flag, setting.key, metavar=setting.metavar, help=setting.help + default
-        )
-        function = option(function)
-    return function
-
-
 @click.command("run")
-@click.option(
-    "--gpus",
-    metavar="GPU,...",
-    multiple=True,
-    help="Only these: nvidia-smi's index, UUID or a prefix of it, PCI id.  [default: all visible]",
-)
 @click.option(
     "--simulate", metavar="N", type=int, help="Pretend N GPUs, for a host without; nothing is real."
 )
-@_settings
+@settings
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and end.")
 @click.option("--once", is_flag=True, help="Say what is on each GPU and what would be done; end.")
 @log_format
 def command(
-    gpus: tuple[str, ...],
+    sources: Sources,
     simulate: int | None,
     list_: bool,  # noqa: FBT001 - click passes options by name
     once: bool,  # noqa: FBT001
     text: bool,  # noqa: FBT001
-    **settings: str | None,
 ) -> int:
     """Keep every idle GPU busy until Ctrl+C, and yield each the moment somebody else comes."""
-    flags = {setting.key: setting.flag for setting in SETTINGS}
-    given = {
-        key: Given(text=text, source=flags[key])
-        for key, text in settings.items()
-        if text is not None
-    }
-    config = build_config(given)
-    check_workload(config.workload)
+    config = checked(sources)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
-    options = Options(config=config, gpus=gpus, simulate=simulate)
+    options = Options(config=config, overrides=sources.overrides, simulate=simulate)
     if list_:
         lines.print_gpus(wiring.inventory(options), text=text)
         return int(ExitCode.OK)

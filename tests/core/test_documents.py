@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.run import command
-from sentinel.config import SETTINGS
+from sentinel.settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"

@@ -99,7 +99,9 @@ class Ground(ABC):
 
     def surroundings(self, **more: str) -> dict[str, str]:
         """Return the environment of sentinels and jobs."""
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+        others = ("CUDA_", "SENTINEL_")
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+        ours["SENTINEL_CONFIG"] = os.devnull  # not what the host's own sentinel is told
         paths = [str(TESTS), more.pop("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
         return ours | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | more
 

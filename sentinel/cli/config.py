@@ -1,0 +1,91 @@
+"""``sentinel config``: what is set and by whom, and whether a file would do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.options import checked, settings
+from sentinel.config import Given
+from sentinel.errors import ExitCode
+from sentinel.settings import SETTINGS, Setting
+from sentinel.sources import Sources, read_file
+
+__all__ = ["command"]
+
+
+@click.group("config")
+def command() -> None:
+    """Show what is set and where it comes from, or check a file."""
+
+
+@command.command("show")
+@settings
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Show every setting that holds, as a file that would set the same."""
+    checked(sources)
+    if as_json:
+        click.echo(json.dumps(_as_json(sources)))
+    else:
+        click.echo("\n".join(_as_file(sources, origin=origin)))
+    return int(ExitCode.OK)
+
+
+@command.command("check")
+@click.argument("file", metavar="FILE")
+def check(file: str) -> int:
+    """Say whether `run` would take FILE; exit code 2 if not."""
+    sources = read_file(Path(file))
+    checked(sources)
+    count = len(sources.given) + sum(len(override.given) for override in sources.overrides)
+    click.echo(f"{file}: {count} setting{'' if count == 1 else 's'}, all allowed")
+    return int(ExitCode.OK)
+
+
+def _as_json(sources: Sources) -> dict[str, Any]:
+    """Return every setting with its value as text and its origin."""
+    rows = [
+        {"key": setting.key, "value": value.text or None, "origin": value.source}
+        for setting, value in _effective(sources.given)
+    ]
+    single = {
+        override.selector: [
+            {"key": key, "value": given.text, "origin": given.source}
+            for key, given in override.given.items()
+        ]
+        for override in sources.overrides
+    }
+    file = str(sources.file) if sources.file else None
+    return {"schema_version": 1, "file": file, "settings": rows, "gpu": single}
+
+
+def _effective(given: Mapping[str, Given]) -> Iterator[tuple[Setting, Given]]:
+    """Yield each setting with its value, given or not."""
+    for setting in SETTINGS:
+        yield setting, given.get(setting.key, Given(text=setting.default, source="default"))
+
+
+def _as_file(sources: Sources, *, origin: bool) -> Iterator[str]:
+    """Yield the lines of a file that would set what is set."""
+    tables: dict[str, list[tuple[str, Given]]] = {}
+    for setting, value in _effective(sources.given):
+        table, _, name = setting.key.rpartition(".")
+        tables.setdefault(table, []).append((name, value))
+    for override in sources.overrides:
+        for key, given in override.given.items():
+            table, _, name = key.rpartition(".")
+            path = ".".join(filter(None, ["gpu", json.dumps(override.selector), table]))
+            tables.setdefault(path, []).append((name, given))
+    for table, values in tables.items():
+        if table:
+            yield ""
+            yield f"[{table}]"
+        for name, value in values:
+            line = f"{name} = {json.dumps(value.text)}" if value.text else f"# {name} is not set"
+            yield f"{line:<32}  # {value.source}" if origin else line

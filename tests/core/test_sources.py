@@ -1,0 +1,148 @@
+"""Settings come from a file, variables and flags, in that order; each error names where from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentinel.config import Config, Given, Override, build_config, resolve
+from sentinel.errors import ConfigError
+from sentinel.messages import Gpu, MemoryTarget
+from sentinel.settings import SETTINGS
+from sentinel.sources import Sources, find_file, from_environment, gather, read_file
+
+GPUS = tuple(
+    Gpu(uuid=f"GPU-{n}{n}{n}", index=n, name="x", pci_bus_id=f"00000000:0{n}:00.0", memory_total=1)
+    for n in range(3)
+)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "site.toml"
+    path.write_text(text)
+    return path
+
+
+def config_of(sources: Sources) -> Config:
+    return build_config(sources.given, sources.overrides)
+
+
+def test_what_nobody_sets_is_as_the_table_says() -> None:
+    """The table's texts and the defaults of Config are one and the same."""
+    given = {s.key: Given(text=s.default, source="default") for s in SETTINGS if s.default}
+    assert build_config(given) == build_config({}) == Config()
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, 'poll = "1.5s"\nrearm = "7s"\ngrace = "8s"')
+    environment = {"SENTINEL_REARM": "9s", "SENTINEL_GRACE": "10s", "SENTINEL_POLL": ""}
+    sources = gather({"grace": "11s"}, environment, path)
+    config = config_of(sources)
+    assert (config.poll, config.rearm, config.grace) == (1.5, 9.0, 11.0)
+    origins = {key: given.source for key, given in sources.given.items()}
+    assert origins == {"poll": f"{path}: poll", "rearm": "SENTINEL_REARM", "grace": "--grace"}
+
+
+def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) -> None:
+    for setting in SETTINGS:
+        text = setting.default or "1h"
+        by_variable = from_environment({setting.variable: text})
+        path = written(tmp_path, f'{setting.key} = "{text}"')
+        by_file = read_file(path).given
+        assert set(by_variable) == set(by_file) == {setting.key}
+        assert build_config(by_variable) == build_config(by_file)
+
+
+def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
+    path = written(tmp_path, "rearm = 7\ngpus = [0, 'GPU-1a']\nmemory.target = 0.5")
+    config = config_of(read_file(path))
+    assert config.rearm == 7.0
+    assert config.gpus == ("0", "GPU-1a")
+    assert config.memory == MemoryTarget(share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rearm 5", ["is no TOML", "line 1"]),
+        ('rearn = "5s"', ["rearn: there is no such key", "Did you mean rearm?"]),
+        ('[memory]\ntraget = "5s"', ["memory.traget", "Did you mean memory.target?"]),
+        ('rearm = "8d"', ["rearm: '8d' is out of range", "from 100ms to 7d"]),
+        ("rearm = true", ["rearm: True is not a text or a number"]),
+        ("rearm = ['5s']", ["rearm: ['5s'] is not a text or a number"]),
+        ("gpus = [true]", ["gpus: [True] is not a text or a list of texts"]),
+        ('gpus = "0,,1"', ["gpus: '0,,1' has an empty name"]),
+        ("gpu = 3", ["gpu is no table", "[gpu.0]"]),
+        ("[gpu]\n0 = 3", ["gpu.0 is no table"]),
+        ('[gpu.0]\npoll = "1s"', ["gpu.0.poll: cannot be set for a single GPU"]),
+        ('[gpu.0]\nrearm = "x"', ["gpu.0.rearm: 'x' is not a duration"]),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_place(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        config_of(read_file(path))
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_file(tmp_path / "missing.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is no text"):
+        read_file(tmp_path / "binary.toml")
+
+
+def test_a_variable_that_is_none_of_ours_is_not_passed_over() -> None:
+    with pytest.raises(ConfigError, match="there is no variable SENTINEL_REARN") as caught:
+        from_environment({"SENTINEL_REARN": "5s"})
+    assert caught.value.remedy == "Did you mean SENTINEL_REARM?"
+    assert from_environment({"SENTINEL_SIM_DIR": "/x", "SENTINEL_CONFIG": "/y", "HOME": "/z"}) == {}
+
+
+def test_the_file_is_the_one_that_was_named_or_the_users_own(tmp_path: Path) -> None:
+    own = tmp_path / "config" / "sentinel" / "config.toml"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "SENTINEL_CONFIG": "/named"}
+    assert find_file("/flag", environment, tmp_path) == Path("/flag")
+    assert find_file(None, environment, tmp_path) == Path("/named")
+    environment["SENTINEL_CONFIG"] = ""
+    assert find_file(None, environment, tmp_path) == own
+    (tmp_path / ".config").symlink_to(tmp_path / "config")
+    assert find_file(None, {}, tmp_path) == tmp_path / ".config/sentinel/config.toml"
+
+
+# --- values for single GPUs ------------------------------------------------------------------
+
+
+def override(selector: str, **values: str) -> Override:
+    given = {key: Given(text=text, source=f"test: {key}") for key, text in values.items()}
+    return Override(selector=selector, source=f"test: gpu.{selector}", given=given)
+
+
+def test_an_override_holds_for_its_gpu_alone_and_a_later_one_wins() -> None:
+    overrides = (
+        override("1", rearm="6s", workload="hold"),
+        override("GPU-11", rearm="7s"),
+        override("00000000:02:00.0", workload="gemm"),
+    )
+    config, unused = resolve(Config(rearm=4.0), overrides, GPUS)
+    assert unused == ()
+    assert config.of("GPU-000") is config
+    first, second = config.of("GPU-111"), config.of("GPU-222")
+    assert (first.rearm, first.workload) == (7.0, "hold")
+    assert (second.rearm, second.workload) == (4.0, "gemm")
+
+
+def test_an_override_that_names_no_gpu_is_told_and_one_that_names_several_is_refused() -> None:
+    lost = override("7", rearm="6s")
+    assert resolve(Config(), (lost,), GPUS) == (Config(), (lost,))
+    twins = (GPUS[1], replace(GPUS[1], uuid="GPU-112"))
+    with pytest.raises(ConfigError, match=r"test: gpu.GPU-11: 'GPU-11' means more than one GPU"):
+        resolve(Config(), (override("GPU-11", rearm="6s"),), twins)

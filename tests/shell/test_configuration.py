@@ -1,0 +1,81 @@
+"""A configuration file, as its author uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from ground import SimulatedGround
+
+GIB = 2**30
+FILE = """
+memory.target = "2GiB"
+workload = "hold"
+poll = "200ms"
+
+[gpu.1]
+memory.target = "3GiB"
+
+[gpu.9]
+workload = "gemm"
+"""
+
+
+def sentinel(ground: SimulatedGround, *arguments: str, **variables: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", *arguments],
+        env=ground.surroundings(**variables),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_each_gpu_is_held_as_the_file_says_for_it(
+    simulated: SimulatedGround, tmp_path: Path
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(FILE)
+    with simulated.sentry(2, "--config", str(file)) as one:
+        held = [one.wait_for("stressor.ready", gpu=gpu)["held"] for gpu in (0, 1)]
+        assert held == [2 * GIB, 3 * GIB]
+        assert one.wait_for("config.unused")["source"] == f"{file}: gpu.9"
+        assert one.stop() == 0
+
+
+def test_what_is_shown_is_a_file_that_sets_the_same(
+    simulated: SimulatedGround, tmp_path: Path
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(FILE)
+    flags = ("--config", str(file), "--rearm", "7s")
+    code, shown, errors = sentinel(simulated, "config", "show", "--origin", *flags)
+    assert (code, errors) == (0, "")
+    assert 'rearm = "7s"                      # --rearm' in shown
+    again = tmp_path / "again.toml"
+    again.write_text(shown)
+    assert sentinel(simulated, "config", "check", str(again))[0] == 0
+
+    def values(*from_file: str) -> object:
+        told = json.loads(sentinel(simulated, "config", "show", "--json", *from_file)[1])
+        rows = [*told["settings"], *(row for rows in told["gpu"].values() for row in rows)]
+        return [(row["key"], row["value"]) for row in rows]
+
+    assert values("--config", str(again)) == values(*flags)
+
+
+def test_a_bad_file_or_variable_starts_nothing(simulated: SimulatedGround, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text('workload = "nope"')
+    told = f"sentinel: {file}: workload: there is no workload 'nope'"
+    for command in (("config", "check", str(file)), ("--simulate", "1", "--config", str(file))):
+        code, output, errors = sentinel(simulated, *command)
+        assert (code, output) == (2, "")
+        assert errors.startswith(told)
+    code, output, errors = sentinel(simulated, "--simulate", "1", SENTINEL_POLL="1h")
+    assert (code, output) == (2, "")
+    assert errors == "sentinel: SENTINEL_POLL: '1h' is out of range\nallowed is from 100ms to 2s\n"
