@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, time
 from typing import Any, Self, TypeVar
 
 from sentinel.errors import ConfigError
+from sentinel.hours import Hours
 from sentinel.messages import Gpu, MemoryTarget
 from sentinel.settings import SETTINGS, Setting
 from sentinel.visible import matching
@@ -43,16 +45,25 @@ class Config:
     gpus: tuple[str, ...] = ()
     memory: MemoryTarget = field(default_factory=lambda: MemoryTarget(share=0.88))
     chunk: int = 512 * 2**20
+    reserve: int = 0
     workload: str = "elementwise"
     poll: float = 1.0
     watch_interval: float = 0.025
     rearm: float = 5.0
+    idle_memory: int = 2**30
+    idle_wait: float = 0.0
+    idle_gate: str = "each"
+    max_gpus: int | None = None
+    leave_idle: int = 0
+    starts_per_second: float | None = None
     start_timeout: float = 180.0
     hang_after: float = 30.0
     stale_after: float = 5.0
     grace: float = 5.0
     status_every: float = 60.0
+    quiet: tuple[Hours, ...] = ()
     run_for: float | None = None
+    until: datetime | time | None = None
     each: Mapping[str, Self] = field(default_factory=dict)
 
     def of(self, uuid: str) -> Self:

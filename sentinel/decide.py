@@ -7,19 +7,16 @@ test are a bug report.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from sentinel import lifecycle, policy, probing
+from sentinel import lifecycle, limits, policy, probing
+from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
 from sentinel.events import slot_event, who
 from sentinel.messages import Gpu, Reading, Watch
 from sentinel.model import (
-    Action,
-    Ask,
     Busy,
-    Event,
     Fatal,
-    Kill,
-    KillProbe,
     Observation,
     ProbeDown,
     ProbeState,
@@ -27,10 +24,9 @@ from sentinel.model import (
     Running,
     Shutdown,
     Slot,
-    Start,
     Starting,
-    StartProbe,
     State,
+    StopCause,
     Stopping,
     Unknown,
 )
@@ -139,6 +135,9 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     state = replace(state, slots=slots)
     state, gave_up = _give_up(state, seen.now)
     events += gave_up
+    state, asks, released = _release(state, seen, config)
+    actions += asks
+    events += released
     state, starts, started = _start_one(state, seen, config)
     actions += starts
     events += started
@@ -170,19 +169,19 @@ def _urgency(action: Action) -> int:
 
 def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     """Fold in what happened on one GPU, then take at most one step there."""
+    own = config.of(slot.gpu.uuid)
     reading = seen.readings.get(slot.gpu.uuid)
     facts = seen.children.get(slot.gpu.uuid)
     folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
-    slot, judged = _judge(state, folded.slot, reading, seen, config)
+    slot, judged = _judge(state, folded.slot, reading, seen, own)
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
-    own = config.of(slot.gpu.uuid)
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
     slot, actions = step.slot, step.actions
     if any(event.name == "gpu.yielding" for event in step.events):
         slot = replace(slot, rearm=_rearm(seen, own))
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
-        asked = lifecycle.stop(slot, seen.now, state.shutdown.kill_at)
+        asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
     return Step(slot=slot, actions=actions, events=(*folded.events, *judged, *step.events))
 
@@ -204,7 +203,7 @@ def _judge(
         case Busy(), Busy(by=by) if [p.pid for p in before.by] == [p.pid for p in by]:
             return slot, []
         case _, Busy(reason=reason):
-            slot = replace(slot, rearm=_rearm(seen, config.of(slot.gpu.uuid)))
+            slot = replace(slot, rearm=_rearm(seen, config))
             return slot, [slot_event("gpu.busy", slot, seen.now, reason=reason, by=who(slot))]
         case Unknown(), Unknown():
             return slot, []
@@ -223,27 +222,41 @@ def _stalled(state: State, now: float) -> bool:
     return state.stalled_at is not None and now - state.stalled_at < STALL_ECHO
 
 
-def _startable(state: State, seen: Observation) -> list[str]:
+def _release(
+    state: State, seen: Observation, config: Config
+) -> tuple[State, list[Action], list[Event]]:
+    """Let go of the GPUs that a rule over all of them wants to be free."""
+    if state.shutdown is not None:
+        return state, [], []
+    actions: list[Action] = []
+    events: list[Event] = []
+    for release in limits.releases(state, seen, config):
+        slot = state.slots[release.uuid]
+        events.append(slot_event("gpu.released", slot, seen.now, reason=release.reason))
+        asked = lifecycle.stop(slot, StopCause.POLICY, seen.now, seen.now + config.grace)
+        actions += asked.actions
+        state = replace(state, slots={**state.slots, release.uuid: asked.slot})
+    return state, actions, events
+
+
+def _startable(state: State, seen: Observation, config: Config) -> list[str]:
     """Return the GPUs on which a stressor may be started now."""
     if state.shutdown is not None or not (isinstance(state.probe, ProbeUp) and state.probe.heard):
         return []
-    return [
-        uuid
-        for uuid, slot in state.slots.items()
-        if policy.may_start(slot, seen.readings.get(uuid), seen.now).allowed
-    ]
+    verdicts = limits.verdicts(state, seen, config)
+    return [uuid for uuid, verdict in verdicts.items() if verdict.allowed]
 
 
 def _start_one(
     state: State, seen: Observation, config: Config
 ) -> tuple[State, list[Action], list[Event]]:
     """Start a stressor on the first GPU that allows it: at most one a tick."""
-    startable = _startable(state, seen)
+    startable = _startable(state, seen, config)
     if not startable:
         return state, [], []
     uuid = startable[0]
     slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
-    state = replace(state, slots={**state.slots, uuid: slot})
+    state = replace(state, slots={**state.slots, uuid: slot}, last_start=seen.now)
     workload = config.of(uuid).workload
     event = slot_event("stressor.starting", slot, seen.now, workload=workload)
     return state, [Start(uuid=uuid, generation=slot.generation)], [event]
@@ -252,9 +265,8 @@ def _start_one(
 def _shutdown(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
     """Begin to end, or end at once, when somebody or the clock says so."""
     reason = seen.stop
-    if reason is None and config.run_for is not None and state.shutdown is None:
-        over = seen.now - state.started >= config.run_for
-        reason = "its time is over" if over else None
+    if reason is None and state.shutdown is None:
+        reason = _time_is_over(state, seen, config)
     if reason is None or (state.shutdown is not None and not seen.at_once):
         return state, []
     kill_at = seen.now if seen.at_once else seen.now + config.grace
@@ -264,6 +276,16 @@ def _shutdown(state: State, seen: Observation, config: Config) -> tuple[State, l
         name="sentinel.stopping", at=seen.now, fields={"reason": reason, "at_once": seen.at_once}
     )
     return replace(state, shutdown=shutdown), [event]
+
+
+def _time_is_over(state: State, seen: Observation, config: Config) -> str | None:
+    """Return why the clock ends it, if it does."""
+    if config.run_for is not None and seen.now - state.started >= config.run_for:
+        return "its time is over"
+    until = config.until
+    if isinstance(until, datetime) and seen.local is not None and seen.local >= until:
+        return f"it is {until:%Y-%m-%d %H:%M}"
+    return None
 
 
 def _give_up(state: State, now: float) -> tuple[State, list[Event]]:
@@ -293,17 +315,19 @@ def _status(state: State, seen: Observation, config: Config) -> tuple[State, lis
     """Say each GPU's state and rate now and then."""
     if seen.now < state.next_status:
         return state, []
+    verdicts = limits.verdicts(state, seen, config)
     events = [
-        _status_of(slot, seen.readings.get(uuid), seen.now) for uuid, slot in state.slots.items()
+        _status_of(slot, seen.readings.get(uuid), verdicts[uuid].reason, seen.now)
+        for uuid, slot in state.slots.items()
     ]
     return replace(state, next_status=seen.now + config.status_every), events
 
 
-def _status_of(slot: Slot, reading: Reading | None, now: float) -> Event:
+def _status_of(slot: Slot, reading: Reading | None, reason: str, now: float) -> Event:
     fields: dict[str, object] = {
         "occupancy": type(slot.occupancy).__name__.upper(),
         "stressor": type(slot.stressor).__name__.upper(),
-        "reason": policy.may_start(slot, reading, now).reason,
+        "reason": reason,
         "by": who(slot),
         "memory_used": reading.memory.used if reading and reading.memory else None,
     }
@@ -323,6 +347,7 @@ def _status_of(slot: Slot, reading: Reading | None, now: float) -> Event:
 def _wake_at(state: State, seen: Observation, config: Config) -> float:
     """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
     times = [state.next_status, probing.deadline(state, seen.readings, config)]
+    times += limits.deadlines(state, seen, config)
     if config.run_for is not None:
         times.append(state.started + config.run_for)
     if state.shutdown is not None:
@@ -334,6 +359,6 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         reading = seen.readings.get(uuid)
         if reading is not None and not isinstance(slot.occupancy, Unknown):
             times.append(min(reading.at, reading.processes_at) + config.stale_after)
-    if _startable(state, seen):
+    if _startable(state, seen, config):
         return seen.now
     return min(time for time in times if time > seen.now)

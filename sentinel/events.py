@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sentinel.model import Busy, Event, Slot
+from sentinel.actions import Event
+from sentinel.model import Busy, Slot
 
 __all__ = ["slot_event", "who"]
 

@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from sentinel.actions import Event
 from sentinel.messages import Gpu
-from sentinel.model import Event
 
 __all__ = ["Journal", "Sink", "json_lines"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sentinel.actions import Ask, Event, Kill
 from sentinel.config import Config
 from sentinel.events import slot_event, who
 from sentinel.messages import (
@@ -16,13 +17,10 @@ from sentinel.messages import (
     Ready,
 )
 from sentinel.model import (
-    Ask,
     Backoff,
     ChildExit,
     ChildFacts,
-    Event,
     Idle,
-    Kill,
     OwnChild,
     Running,
     Sign,
@@ -58,7 +56,7 @@ def start(slot: Slot, reading: Reading, now: float) -> Slot:
     baseline = reading.memory.used if reading.memory else 0
     generation = slot.generation + 1
     stressor = Starting(generation=generation, since=now, baseline=baseline)
-    return replace(slot, generation=generation, stressor=stressor)
+    return replace(slot, generation=generation, stressor=stressor, started=now)
 
 
 # --- folding in what happened ----------------------------------------------------------------
@@ -151,12 +149,12 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config, *, sta
             return Step(slot=slot)
 
 
-def stop(slot: Slot, now: float, kill_at: float) -> Step:
+def stop(slot: Slot, cause: StopCause, now: float, kill_at: float) -> Step:
     """Ask a living child to end, and have it killed at ``kill_at`` otherwise, which may be now."""
     if now >= kill_at:
-        return _kill(slot, StopCause.SHUTDOWN, now)
+        return _kill(slot, cause, now)
     ask = Ask(uuid=slot.gpu.uuid, generation=slot.generation)
-    return Step(slot=_leave(slot, StopCause.SHUTDOWN, now, kill_at=kill_at), actions=(ask,))
+    return Step(slot=_leave(slot, cause, now, kill_at=kill_at), actions=(ask,))
 
 
 def hurry(slot: Slot, kill_at: float) -> Slot:
@@ -305,6 +303,6 @@ def deadline(slot: Slot, config: Config) -> float | None:
         case Backoff(until=until):
             return until
         case Stopped() if isinstance(slot.occupancy, Idle):
-            return slot.occupancy.since + slot.rearm
+            return slot.occupancy.since + max(slot.rearm, config.idle_wait)
         case _:
             return None

@@ -236,7 +236,10 @@ class MemoryTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class StressorSpec:
-    """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended."""
+    """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended.
+
+    ``reserve`` bytes of what is free are left, whatever the target.
+    """
 
     gpu: Gpu
     memory: MemoryTarget
@@ -244,4 +247,5 @@ class StressorSpec:
     workload: str
     options: Mapping[str, str]
     lease: float
+    reserve: int = 0
     simulation: str | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from sentinel.messages import (
@@ -22,19 +23,14 @@ from sentinel.messages import (
 )
 
 __all__ = [
-    "Action",
-    "Ask",
     "Backoff",
     "Busy",
     "Call",
     "ChildExit",
     "ChildFacts",
-    "Event",
     "Fatal",
     "Handover",
     "Idle",
-    "Kill",
-    "KillProbe",
     "Observation",
     "Occupancy",
     "OwnChild",
@@ -47,8 +43,6 @@ __all__ = [
     "Sign",
     "SignKind",
     "Slot",
-    "Start",
-    "StartProbe",
     "Starting",
     "State",
     "StopCause",
@@ -125,10 +119,11 @@ class Observation:
     ``readings`` holds the latest of each GPU, old or new; the facts are only the new ones.
     ``dice`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
     that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many seconds
-    longer than it meant to the supervisor did not run.
+    longer than it meant to the supervisor did not run. ``local`` is what a clock on the wall shows.
     """
 
     now: float
+    local: datetime | None = None
     dice: float = 0.5
     readings: Mapping[str, Reading] = field(default_factory=dict)
     children: Mapping[str, ChildFacts] = field(default_factory=dict)
@@ -190,6 +185,7 @@ class StopCause(StrEnum):
     YIELD = "yield"
     UNKNOWN = "unknown"
     SHUTDOWN = "shutdown"
+    POLICY = "policy"
     START_TIMEOUT = "start_timeout"
     HANG = "hang"
     GARBAGE = "garbage"
@@ -297,7 +293,8 @@ class Slot:
     """Everything known of one GPU: separate facts, never one big state.
 
     ``generation`` counts its children. ``rearm`` is how long it must stay idle before the next
-    start. ``failures`` are the times of the last hour, ``streak`` how many since it last ran well.
+    start. ``started`` is when its last stressor was started. ``failures`` are the times of the last
+    hour, ``streak`` how many since it last ran well.
     """
 
     gpu: Gpu
@@ -305,6 +302,7 @@ class Slot:
     stressor: Stressor = field(default_factory=Stopped)
     generation: int = 0
     rearm: float = 0.0
+    started: float = 0.0
     failures: tuple[float, ...] = ()
     streak: int = 0
     handover: Handover | None = None
@@ -359,63 +357,7 @@ class State:
     probe_failures: int = 0
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     stalled_at: float | None = None
+    last_start: float | None = None
     next_status: float = 0.0
     shutdown: Shutdown | None = None
     finished: bool = False
-
-
-# --- what to do and what to say --------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kill:
-    """SIGKILL the child's process group."""
-
-    uuid: str
-    generation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ask:
-    """Ask the child to end by itself."""
-
-    uuid: str
-    generation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """Spawn a child on this GPU."""
-
-    uuid: str
-    generation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class KillProbe:
-    """SIGKILL the probe."""
-
-    generation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartProbe:
-    """Spawn a probe."""
-
-    generation: int
-
-
-Action = Kill | Ask | Start | KillProbe | StartProbe
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something that happened, under a dotted name that is public API.
-
-    ``fields`` hold JSON values only: names, numbers, seconds, bytes.
-    """
-
-    name: str
-    at: float
-    gpu: str | None = None
-    fields: Mapping[str, object] = field(default_factory=dict)

@@ -21,15 +21,19 @@ from sentinel.model import (
     Unknown,
 )
 
-__all__ = ["Verdict", "foreign_processes", "is_ours", "may_start", "newcomer", "occupancy"]
+__all__ = [
+    "Verdict",
+    "foreign_processes",
+    "idle_enough",
+    "is_ours",
+    "may_start",
+    "newcomer",
+    "occupancy",
+]
 
 #: Graphics processes below this many bytes together share a GPU with us: an X server that only
 #: shows a login screen holds a few MiB on every GPU.
 GRAPHICS_ALLOWANCE = 100 * 2**20
-
-#: Used memory in bytes that no listed process accounts for, above which a GPU is not idle. Idle
-#: cards show 0 (H200) to a few hundred MiB (no persistence, display driver).
-UNEXPLAINED_ALLOWANCE = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,7 @@ def occupancy(
         slot: What was known before; an unbroken idleness keeps its beginning.
         reading: The latest reading, or ``None`` before the first.
         now: The time of this tick.
-        config: For ``stale_after``.
+        config: What holds for this GPU.
         child: Our child on this GPU, dead or alive, or ``None``.
     """
     unknown = _why_unknown(reading, now, config)
@@ -84,7 +88,7 @@ def occupancy(
         return Busy(reason="in use by others", by=others)
     if child is None and reading.memory is not None:
         named = sum(process.memory or 0 for process in reading.processes)
-        if reading.memory.used - named > UNEXPLAINED_ALLOWANCE:
+        if reading.memory.used - named > config.idle_memory:
             return Busy(reason="memory is in use that no listed process accounts for")
     if isinstance(slot.occupancy, Idle):
         return slot.occupancy
@@ -141,19 +145,28 @@ def _expected_memory(slot: Slot) -> int | None:
             return None
 
 
-def may_start(slot: Slot, reading: Reading | None, now: float) -> Verdict:
-    """Return whether a stressor may be started on this GPU now, and why not."""
+def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config) -> str | None:
+    """Return why this GPU is not idle, or not for long enough; ``None`` where it is."""
     match slot.occupancy:
         case Unknown(reason=reason):
-            return Verdict(allowed=False, reason=f"unknown: {reason}")
+            return f"unknown: {reason}"
         case Busy(reason=reason):
-            return Verdict(allowed=False, reason=reason)
+            return reason
         case Idle(since=since):
             if reading is None or reading.at <= since:
-                return Verdict(allowed=False, reason="idle, seen once")
-            if now - since < slot.rearm:
-                wait = slot.rearm - (now - since)
-                return Verdict(allowed=False, reason=f"idle again, left alone for {wait:.1f} s")
+                return "idle, seen once"
+            if now < since + slot.rearm:
+                return f"idle again, left alone for {since + slot.rearm - now:.1f} s"
+            if now < since + config.idle_wait:
+                return f"idle, but for {since + config.idle_wait - now:.0f} s too short (idle.wait)"
+    return None
+
+
+def may_start(slot: Slot, reading: Reading | None, now: float, config: Config) -> Verdict:
+    """Return whether this GPU's own rules allow a stressor now, and if not, which forbids it."""
+    reason = idle_enough(slot, reading, now, config)
+    if reason is not None:
+        return Verdict(allowed=False, reason=reason)
     match slot.stressor:
         case Stopped():
             return Verdict(allowed=True, reason="idle")

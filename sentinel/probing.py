@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from sentinel.actions import Action, Event, KillProbe, StartProbe
 from sentinel.config import Config
 from sentinel.messages import Reading
-from sentinel.model import (
-    Action,
-    Call,
-    Event,
-    KillProbe,
-    Observation,
-    ProbeDown,
-    ProbeFacts,
-    ProbeUp,
-    StartProbe,
-    State,
-    Suspect,
-)
+from sentinel.model import Call, Observation, ProbeDown, ProbeFacts, ProbeUp, State, Suspect
 
 __all__ = ["ProbeStep", "deadline", "step", "suspected"]
 

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.units import parse_duration, parse_memory, parse_names, parse_size
+from sentinel.hours import parse_hours, parse_until
+from sentinel.units import (
+    one_of,
+    parse_count,
+    parse_duration,
+    parse_memory,
+    parse_names,
+    parse_rate,
+    parse_size,
+)
 
 __all__ = ["SETTINGS", "Setting"]
 
@@ -81,6 +90,15 @@ SETTINGS: tuple[Setting, ...] = (
         per_gpu=True,
     ),
     Setting(
+        key="memory.reserve",
+        field="reserve",
+        flag="--reserve",
+        metavar="SIZE",
+        help="Always leave so much of each GPU's free memory.",
+        parse=parse_size,
+        per_gpu=True,
+    ),
+    Setting(
         key="workload",
         field="workload",
         flag="--workload",
@@ -101,6 +119,74 @@ SETTINGS: tuple[Setting, ...] = (
         least="100ms",
         most="7d",
         per_gpu=True,
+    ),
+    Setting(
+        key="idle.memory",
+        field="idle_memory",
+        flag="--idle-memory",
+        metavar="SIZE",
+        help="More than this in use that no process accounts for, and a GPU is not idle.",
+        parse=parse_size,
+        default="1GiB",
+        per_gpu=True,
+    ),
+    Setting(
+        key="idle.wait",
+        field="idle_wait",
+        flag="--idle-wait",
+        metavar="TIME",
+        help="Start only where a GPU was idle for so long without a break.",
+        parse=parse_duration,
+        per_gpu=True,
+    ),
+    Setting(
+        key="idle.gate",
+        field="idle_gate",
+        flag="--idle-gate",
+        metavar="each|all",
+        help="Start on each GPU as soon as it is idle, or not before all are.",
+        parse=one_of("each", "all"),
+        default="each",
+    ),
+    Setting(
+        key="limits.gpus",
+        field="max_gpus",
+        flag="--max-gpus",
+        metavar="N",
+        help="Hold at most so many GPUs at once.",
+        parse=parse_count,
+        least="1",
+        most="128",
+    ),
+    Setting(
+        key="limits.leave_idle",
+        field="leave_idle",
+        flag="--leave-idle",
+        metavar="N",
+        help="Always leave so many idle GPUs free; let go of one where somebody takes the last.",
+        parse=parse_count,
+        default="0",
+        least="0",
+        most="128",
+    ),
+    Setting(
+        key="limits.starts_per_second",
+        field="starts_per_second",
+        flag="--starts-per-second",
+        metavar="N",
+        help="Start at most so many stressors each second, such as 0.5.",
+        parse=parse_rate,
+        least="0.001",
+        most="100",
+    ),
+    Setting(
+        key="quiet",
+        field="quiet",
+        flag="--quiet",
+        metavar="HOURS,...",
+        help="Hold nothing in these hours, in local time, such as `Mon-Fri 08:00-18:00`.",
+        parse=parse_hours,
+        many=True,
     ),
     Setting(
         key="poll",
@@ -177,5 +263,13 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="TIME",
         help="End after so long; without it, run until stopped.",
         parse=parse_duration,
+    ),
+    Setting(
+        key="until",
+        field="until",
+        flag="--until",
+        metavar="TIME",
+        help="End at this time of day, or at `2026-12-24 18:30`, in local time.",
+        parse=parse_until,
     ),
 )

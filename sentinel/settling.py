@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sentinel.actions import Action, Event
 from sentinel.events import slot_event, who
 from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
 from sentinel.model import (
-    Action,
     Backoff,
     Busy,
     ChildExit,
-    Event,
     Fatal,
     Handover,
     Idle,
@@ -142,7 +141,7 @@ def _why_failed(
 ) -> str | None:
     """Return why this exit is a failure, or ``None``: we caused it, or others did."""
     match stopping.cause:
-        case StopCause.YIELD | StopCause.UNKNOWN | StopCause.SHUTDOWN:
+        case StopCause.YIELD | StopCause.UNKNOWN | StopCause.SHUTDOWN | StopCause.POLICY:
             return None
         case StopCause.START_TIMEOUT | StopCause.HANG | StopCause.GARBAGE:
             return stopping.failed.reason if stopping.failed else stopping.cause.value

@@ -156,9 +156,8 @@ def _text(setting: Setting, value: object, source: str) -> str:
     items = value if isinstance(value, list) and setting.many else [value]
     if not all(isinstance(i, str | int | float) and not isinstance(i, bool) for i in items):
         kind = "a text or a list of texts" if setting.many else "a text or a number"
-        raise ConfigError(
-            f"{source}: {value!r} is not {kind}", f"such as {setting.default or '5m'!r}"
-        )
+        what = f"{source}: {value!r} is not {kind}"
+        raise ConfigError(what, f"It is written as for {setting.flag}: {setting.metavar}")
     return ",".join(str(item) for item in items)
 
 

@@ -8,25 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Protocol
 
+from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
 from sentinel.decide import Decision, decide, hopeless, unkillable, watch
 from sentinel.errors import ExitCode
 from sentinel.messages import Gpu, Reading, Watch
-from sentinel.model import (
-    Action,
-    Ask,
-    ChildFacts,
-    Event,
-    Kill,
-    KillProbe,
-    Observation,
-    ProbeFacts,
-    Start,
-    StartProbe,
-    State,
-)
+from sentinel.model import ChildFacts, Observation, ProbeFacts, State
 
 __all__ = ["Clock", "Interrupts", "Probe", "Spawner", "Supervisor"]
 
@@ -41,6 +31,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
+
+    def local(self) -> datetime:
+        """Return what a clock on the wall shows."""
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
@@ -179,6 +172,7 @@ class Supervisor:
         now = self._clock.now()
         return Observation(
             now=now,
+            local=self._clock.local(),
             dice=self._dice.random(),
             readings=dict(self._readings),
             children=children,

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
+from sentinel.actions import Event
 from sentinel.config import Config
 from sentinel.decide import Decision, first_state
 from sentinel.messages import (
@@ -28,7 +30,7 @@ from sentinel.messages import (
     Ready,
     Watch,
 )
-from sentinel.model import Call, ChildExit, ChildFacts, Event, OwnChild, ProbeFacts, State
+from sentinel.model import Call, ChildExit, ChildFacts, OwnChild, ProbeFacts, State
 from sentinel.supervisor import Supervisor
 
 __all__ = [
@@ -96,6 +98,7 @@ class World:
 
     def __init__(self, gpus: int = 1, tick: float = 0.025) -> None:
         self.now = 1000.0
+        self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, by a clock on a wall
         self.tick = tick
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
@@ -146,6 +149,7 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time pass at once, and children live their lives meanwhile."""
         self.now += seconds
+        self.wall += timedelta(seconds=seconds)
         for place in self.gpus.values():
             if place.child is not None:
                 _live(place, place.child, self.now)
@@ -184,6 +188,10 @@ class FakeClock:
     def now(self) -> float:
         """Return the world's time in seconds."""
         return self._world.now
+
+    def local(self) -> datetime:
+        """Return what the clock on the world's wall shows."""
+        return self._world.wall
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Let time pass: no longer than one tick, so that nothing in the world is missed."""

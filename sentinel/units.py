@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from sentinel.messages import MemoryTarget
 
 __all__ = [
     "format_duration",
     "format_size",
+    "one_of",
+    "parse_count",
     "parse_duration",
     "parse_memory",
     "parse_names",
+    "parse_rate",
     "parse_size",
 ]
 
@@ -93,6 +97,42 @@ def parse_names(text: str) -> tuple[str, ...]:
         message = f"{text!r} has an empty name in it; write a comma list such as 0,1"
         raise ValueError(message)
     return () if names == ("all",) else names
+
+
+def parse_count(text: str) -> int:
+    """Return the whole number in ``text``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text, re.ASCII):
+        message = f"{text!r} is not a whole number"
+        raise ValueError(message)
+    return int(text)
+
+
+def parse_rate(text: str) -> float:
+    """Return the number in ``text``, such as ``2`` or ``0.5``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not re.fullmatch(r"\s*[0-9]{1,9}(\.[0-9]{1,9})?\s*", text, re.ASCII):
+        message = f"{text!r} is not a number; write one such as 2 or 0.5"
+        raise ValueError(message)
+    return float(text)
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what takes one of these words and nothing else."""
+
+    def parse(text: str) -> str:
+        if text.strip() not in words:
+            message = f"{text!r} is none of {', '.join(words)}"
+            raise ValueError(message)
+        return text.strip()
+
+    return parse
 
 
 def format_size(size: float) -> str:

@@ -6,19 +6,22 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from multiprocessing.connection import wait as wait_for_files
 
 from setproctitle import setproctitle
 
-from sentinel import __version__, decide, policy
+from sentinel import __version__, decide, limits, policy
+from sentinel.actions import Event
 from sentinel.children import Stressors
 from sentinel.config import Config
 from sentinel.discovery import Found, Options, check_place, check_torch, find_gpus, hear_probe
 from sentinel.errors import ExitCode
+from sentinel.hours import first_after
 from sentinel.journal import Journal, Sink
 from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
-from sentinel.model import Event, Observation, ProbeUp
+from sentinel.model import Observation, ProbeUp
 from sentinel.signals import Signals
 from sentinel.stressor.loading import parse_workload
 from sentinel.supervisor import Supervisor
@@ -41,12 +44,16 @@ class Survey:
     verdict: policy.Verdict
 
 
-class MonotonicClock:
-    """The host's monotonic clock."""
+class HostClock:
+    """The host's clocks: the monotonic one for all that is measured, the wall's for people."""
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
         return time.monotonic()
+
+    def local(self) -> datetime:
+        """Return what a clock on the wall shows here."""
+        return datetime.now()  # noqa: DTZ005 - quiet hours are those of the wall
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
@@ -94,12 +101,14 @@ def _verdicts(
     up = ProbeUp(generation=1, since=now, heard=True)
     state = decide.first_state(gpus, now, config, up)
     state = decide.decide(state, Observation(now=now, readings=readings), config).state
+    # Idle must be seen twice before a start; the second look would be the next poll.
+    later = {uuid: replace(seen, at=seen.at + config.poll) for uuid, seen in readings.items()}
+    local = HostClock().local()
+    verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later), config)
     for gpu in gpus:
         slot = state.slots[gpu.uuid]
         reading = readings.get(gpu.uuid)
-        # Idle must be seen twice before a start; the second look would be the next poll.
-        later = replace(reading, at=reading.at + config.poll) if reading else None
-        verdict = policy.may_start(slot, later, now)
+        verdict = verdicts[gpu.uuid]
         occupancy = type(slot.occupancy).__name__.upper()
         yield Survey(gpu=gpu, reading=reading, occupancy=occupancy, verdict=verdict)
 
@@ -138,16 +147,19 @@ def _run(
     signals: Signals, found: Found, locks: GpuLocks, journal: Journal
 ) -> tuple[ExitCode, bool]:
     """Run the loop; return its exit code, and whether nothing of ours is stuck."""
-    now = time.monotonic()
+    clock = HostClock()
+    now, config = clock.now(), found.config
+    if config.until is not None:
+        config = replace(config, until=first_after(config.until, clock.local()))
     stressors = Stressors(_spec_for(found), locks.files)
     up = ProbeUp(generation=1, since=now, heard=True)
     supervisor = Supervisor(
-        state=decide.first_state(found.gpus, now, found.config, up),
-        config=found.config,
+        state=decide.first_state(found.gpus, now, config, up),
+        config=config,
         probe=found.probe,
         spawner=stressors,
         interrupts=signals,
-        clock=MonotonicClock(),
+        clock=clock,
         publish=lambda _, events: journal.publish(events),
     )
     journal.publish([_started(found, now), *_unused(found, now)])
@@ -195,6 +207,7 @@ def _spec_for(found: Found) -> Callable[[Gpu], StressorSpec]:
             gpu=gpu,
             memory=config.memory,
             chunk=config.chunk,
+            reserve=config.reserve,
             workload=name,
             options=options,
             lease=LEASE,

@@ -12,9 +12,9 @@ import click
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from sentinel.actions import Event
 from sentinel.journal import Sink
 from sentinel.messages import Gpu
-from sentinel.model import Event
 from sentinel.units import format_duration, format_size
 from sentinel.wiring import Survey
 
@@ -168,6 +168,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "stressor.stopped": ("stopped", lambda f: str(f["cause"])),
     "stressor.failed": ("failed", _failed),
     "stressor.fatal": ("fatal", lambda f: f"{f['reason']}; not tried again until restarted"),
+    "gpu.released": ("released", lambda f: f["reason"]),
     "stressor.mismatch": (
         "mismatch",
         lambda f: f"{f['errors']} of {f['checks']} results were WRONG: this GPU cannot be trusted",

@@ -121,7 +121,7 @@ def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
 
     device = open_device(spec)
     leash.arm()
-    filling = fill(device, spec.memory, spec.chunk)
+    filling = fill(device, spec.memory, spec.chunk, spec.reserve)
     return WorkloadContext(device=device, filling=filling, leash=leash)
 
 

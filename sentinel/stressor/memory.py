@@ -28,17 +28,24 @@ class Filling:
     refused: bool
 
 
-def fill(device: Device, target: MemoryTarget, chunk: int) -> Filling:
+#: What torch and cuBLAS still take when kernels run for the first time, in bytes: 32 MiB of
+#: workspace on an H200 and the kernels themselves. It is not to come out of a reserve.
+_LIBRARIES = 128 * 2**20
+
+
+def fill(device: Device, target: MemoryTarget, chunk: int, reserve: int = 0) -> Filling:
     """Take chunks of ``chunk`` bytes up to ``target``, a share of what is free by now or a size.
 
     Only whole chunks are taken, but for a target size below one chunk, which is taken as it is.
-    Nothing is written to them.
+    Nothing is written to them. At least ``reserve`` bytes of what is free are left.
 
     Raises:
         torch.cuda.OutOfMemoryError: Not one chunk fits.
     """
     free = device.free_memory()
     asked = int(free * target.share) if target.share is not None else target.size or 0
+    if reserve:
+        asked = max(0, min(asked, free - reserve - _LIBRARIES))
     size = chunk if target.size is None else min(chunk, target.size)
     wanted = asked // size
     chunks: list[Tensor] = []

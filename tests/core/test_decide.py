@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from sentinel.actions import Kill, Start
 from sentinel.config import Config
 from sentinel.errors import ExitCode
 from sentinel.messages import Failed, FailureKind, GpuProcess, ProcessKind, Reading
@@ -16,9 +17,7 @@ from sentinel.model import (
     Call,
     Fatal,
     Idle,
-    Kill,
     Running,
-    Start,
     Starting,
     Stopped,
     Stopping,

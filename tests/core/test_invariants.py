@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sentinel.actions import Kill, Start
 from sentinel.config import Config
 from sentinel.decide import Decision, decide
 from sentinel.messages import Failed, FailureKind, Progress, Ready
@@ -17,10 +19,8 @@ from sentinel.model import (
     Call,
     Fatal,
     Idle,
-    Kill,
     Observation,
     Running,
-    Start,
     Starting,
     Stopping,
     Unknown,
@@ -30,7 +30,8 @@ from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20
 GPUS = st.integers(0, 1)
-CONFIG = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
+PLAIN = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
+LIMITED = replace(PLAIN, idle_wait=5.0, max_gpus=2, leave_idle=1, starts_per_second=0.5)
 
 
 class Histories(RuleBasedStateMachine):
@@ -40,10 +41,15 @@ class Histories(RuleBasedStateMachine):
     not there; what the rules below check is the rest.
     """
 
+    config = PLAIN
+    gpus = 2
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(gpus=2, tick=0.1)
-        self.supervisor = self.world.supervisor(CONFIG)
+        self.world = World(gpus=self.gpus, tick=0.1)
+        self.supervisor = self.world.supervisor(self.config)
+        self.not_idle_at = dict.fromkeys(self.world.gpus, self.world.now)
+        self.started_at: list[float] = []
         self.fatal: set[str] = set()
         self.backoffs: dict[str, float] = {}
         self.foreign_at: dict[str, float] = {}
@@ -160,11 +166,14 @@ class Histories(RuleBasedStateMachine):
             reading = readings[start.uuid]
             assert reading.fault is None
             assert not self.world.gpus[start.uuid].foreign
-            assert self.world.now - reading.at <= CONFIG.stale_after
+            assert self.world.now - reading.at <= self.config.stale_after
             assert start.uuid not in self.fatal
             assert self.world.now >= self.backoffs.get(start.uuid, 0.0)
             alone = self.world.now - self.foreign_at.get(start.uuid, 0.0)
-            assert alone >= CONFIG.rearm / 2, "started too soon after somebody left"
+            assert alone >= self.config.rearm / 2, "started too soon after somebody left"
+            idle = self.world.now - self.not_idle_at[start.uuid]
+            assert idle >= self.config.idle_wait, "the wait was shortened"
+            self.check_limits(decision)
         for uuid, slot in decision.state.slots.items():
             self.check_slot(uuid, before[uuid], slot, decision)
 
@@ -181,11 +190,26 @@ class Histories(RuleBasedStateMachine):
             assert reading.memory.used <= slot.stressor.expected + SLACK, "unexplained memory"
         if isinstance(slot.occupancy, Busy):
             self.foreign_at[uuid] = self.world.now
+        if not isinstance(slot.occupancy, Idle):
+            self.not_idle_at[uuid] = self.world.now
         if isinstance(slot.stressor, Fatal):
             self.fatal.add(uuid)
         assert (uuid in self.fatal) == isinstance(slot.stressor, Fatal), "FATAL stays so"
         if isinstance(slot.stressor, Backoff):
             self.backoffs[uuid] = slot.stressor.until
+
+    def check_limits(self, decision: Decision) -> None:
+        """Check the rules over all GPUs right after a start."""
+        slots = decision.state.slots.values()
+        held = [s for s in slots if isinstance(s.stressor, Starting | Running | Stopping)]
+        assert self.config.max_gpus is None or len(held) <= self.config.max_gpus
+        free = [s for s in slots if isinstance(s.occupancy, Idle) and s not in held]
+        leaving = [s for s in held if isinstance(s.stressor, Stopping)]
+        assert len(free) + len(leaving) >= self.config.leave_idle
+        if self.config.starts_per_second is not None:
+            gap = self.world.now - self.started_at[-1] if self.started_at else float("inf")
+            assert gap >= 1 / self.config.starts_per_second - 1e-6
+        self.started_at.append(self.world.now)
 
     @staticmethod
     def ends(slot: Any) -> bool:
@@ -207,8 +231,8 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def the_same_two_values_give_the_same_decision(self) -> None:
         seen = Observation(now=self.world.now, readings=dict(self.supervisor._readings))
-        assert decide(self.supervisor.state, seen, CONFIG) == decide(
-            self.supervisor.state, seen, CONFIG
+        assert decide(self.supervisor.state, seen, self.config) == decide(
+            self.supervisor.state, seen, self.config
         )
 
     def teardown(self) -> None:
@@ -228,8 +252,18 @@ def mend(place: FakeGpu) -> None:
         place.child.dies_at = 0.0
 
 
-TestHistories = Histories.TestCase
+class LimitedHistories(Histories):
+    """The same where rules over all GPUs hold as well."""
+
+    config = LIMITED
+    gpus = 3
+
+
 # Shrinking a history takes minutes; the one that failed is printed step by step as it is.
-TestHistories.settings = settings(
+LONG = settings(
     max_examples=120, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
 )
+TestHistories = Histories.TestCase
+TestHistories.settings = LONG
+TestLimitedHistories = LimitedHistories.TestCase
+TestLimitedHistories.settings = LONG

@@ -46,8 +46,15 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> N
 
 
 def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) -> None:
+    examples = {
+        "reserve": "2GiB",
+        "max_gpus": "2",
+        "starts_per_second": "0.5",
+        "quiet": "Mon-Fri 08:00-18:00",
+        "until": "18:30",
+    }
     for setting in SETTINGS:
-        text = setting.default or "1h"
+        text = setting.default or examples.get(setting.field, "1h")
         by_variable = from_environment({setting.variable: text})
         path = written(tmp_path, f'{setting.key} = "{text}"')
         by_file = read_file(path).given

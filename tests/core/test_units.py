@@ -10,8 +10,12 @@ from sentinel.messages import MemoryTarget
 from sentinel.units import (
     format_duration,
     format_size,
+    one_of,
+    parse_count,
     parse_duration,
     parse_memory,
+    parse_names,
+    parse_rate,
     parse_size,
 )
 
@@ -173,3 +177,38 @@ def test_a_size_that_was_written_reads_back_as_nearly_the_same(size: int) -> Non
 @given(st.floats(min_value=0.001, max_value=59.9))
 def test_a_short_duration_that_was_written_reads_back_as_nearly_the_same(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=0.051)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("0", ("0",)), ("0, GPU-1a", ("0", "GPU-1a")), ("all", ()), ("all,0", ("all", "0"))],
+)
+def test_a_list_of_names_has_commas(text: str, names: tuple[str, ...]) -> None:
+    assert parse_names(text) == names
+
+
+@pytest.mark.parametrize("text", ["", "0,", ",", "0,,1", " "])
+def test_an_empty_name_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="has an empty name"):
+        parse_names(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "1e3", "two", "٣", "0x2", "1234567890"])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    assert [parse_count("0"), parse_count(" 12 ")] == [0, 12]
+    with pytest.raises(ValueError, match="is not a whole number"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e3", "1.", ".5", "fast", "nan", "inf"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    assert [parse_rate("2"), parse_rate("0.25")] == [2.0, 0.25]
+    with pytest.raises(ValueError, match="is not a number"):
+        parse_rate(text)
+
+
+def test_one_of_some_words_is_one_of_them() -> None:
+    parse = one_of("each", "all")
+    assert [parse("each"), parse(" all ")] == ["each", "all"]
+    with pytest.raises(ValueError, match="'any' is none of each, all"):
+        parse("any")

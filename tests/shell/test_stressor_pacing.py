@@ -186,3 +186,12 @@ def test_what_fits_into_no_chunk_is_out_of_memory(bench: Bench) -> None:
 )
 def test_only_a_device_without_memory_is_out_of_memory(error: Exception, *, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize("target", [MemoryTarget(share=1.0), MemoryTarget(size=16 * GIB)])
+def test_a_reserve_is_left_whatever_was_asked_for(bench: Bench, target: MemoryTarget) -> None:
+    filling = fill(bench.device, target, CHUNK, reserve=2 * GIB)
+    assert not filling.refused
+    assert 2 * GIB < bench.device.free_memory() < 3 * GIB
+    ample = fill(bench.device, MemoryTarget(size=CHUNK), CHUNK, reserve=GIB)
+    assert ample.held == CHUNK, "a reserve that is left anyway takes nothing away"

@@ -1,0 +1,62 @@
+"""What a tick leads to: what to do, and what to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Action", "Ask", "Event", "Kill", "KillProbe", "Start", "StartProbe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """SIGKILL the child's process group."""
+
+    uuid: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """Ask the child to end by itself."""
+
+    uuid: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Spawn a child on this GPU."""
+
+    uuid: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillProbe:
+    """SIGKILL the probe."""
+
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartProbe:
+    """Spawn a probe."""
+
+    generation: int
+
+
+Action = Kill | Ask | Start | KillProbe | StartProbe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened, under a dotted name that is public API.
+
+    ``fields`` hold JSON values only: names, numbers, seconds, bytes.
+    """
+
+    name: str
+    at: float
+    gpu: str | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,115 @@
+"""The rules over all GPUs: which of them may be started on now, and which must be let go. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sentinel import policy
+from sentinel.config import Config
+from sentinel.model import Idle, Observation, Running, Slot, Starting, State, Stopping
+from sentinel.policy import Verdict
+
+__all__ = ["Release", "deadlines", "releases", "verdicts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A GPU that our stressor must leave, and by which rule."""
+
+    uuid: str
+    reason: str
+
+
+def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdict]:
+    """Return for each GPU whether a stressor may be started there now, and the rule that decides.
+
+    A rule over all GPUs speaks only where the GPU's own rules would let it start.
+    """
+    own = {
+        uuid: policy.may_start(slot, seen.readings.get(uuid), seen.now, config.of(uuid))
+        for uuid, slot in state.slots.items()
+    }
+    reason = _why_none(state, seen, config)
+    if reason is None:
+        return own
+    forbidden = Verdict(allowed=False, reason=reason)
+    return {uuid: forbidden if verdict.allowed else verdict for uuid, verdict in own.items()}
+
+
+def releases(state: State, seen: Observation, config: Config) -> tuple[Release, ...]:
+    """Return what must be let go: all in quiet hours, else what others want to find idle.
+
+    Of the latter, those that were started last go first.
+    """
+    missing = config.leave_idle - sum(map(_is_free, state.slots.values()))
+    quiet = _quiet(seen, config)
+    live = [slot for slot in state.slots.values() if isinstance(slot.stressor, Starting | Running)]
+    live.sort(key=lambda slot: (slot.started, slot.gpu.index), reverse=True)
+    reason = quiet or f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
+    leaving = live if quiet else live[: max(0, missing)]
+    return tuple(Release(uuid=slot.gpu.uuid, reason=reason) for slot in leaving)
+
+
+def deadlines(state: State, seen: Observation, config: Config) -> list[float]:
+    """Return when a rule may come to say something else, by the monotonic clock."""
+    times = []
+    due = _next_start(state, config)
+    if due is not None:
+        times.append(due)
+    if seen.local is not None and (config.quiet or config.until):
+        # Hours and moments begin with a minute of the wall.
+        times.append(seen.now + 60.0 - seen.local.second - seen.local.microsecond / 1e6)
+    return times
+
+
+def _next_start(state: State, config: Config) -> float | None:
+    """Return when the rate of starts lets the next one be, ``None`` where it always does."""
+    if config.starts_per_second is None or state.last_start is None:
+        return None
+    return state.last_start + 1.0 / config.starts_per_second
+
+
+def _quiet(seen: Observation, config: Config) -> str | None:
+    """Return by which hours nothing may be held now; where the wall's clock is unknown, by all."""
+    for hours in config.quiet:
+        if seen.local is None or hours.hold(seen.local):
+            return f"quiet hours: {hours.text}"
+    return None
+
+
+def _why_none(state: State, seen: Observation, config: Config) -> str | None:
+    """Return why no stressor may be started on any GPU, or ``None``."""
+    quiet = _quiet(seen, config)
+    if quiet is not None:
+        return quiet
+    slots = state.slots.values()
+    held = sum(isinstance(slot.stressor, Starting | Running | Stopping) for slot in slots)
+    if config.max_gpus is not None and held >= config.max_gpus:
+        return f"{_gpus(held)} held already (limits.gpus)"
+    if config.leave_idle and sum(map(_is_free, slots)) <= config.leave_idle:
+        return f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
+    if config.idle_gate == "all":
+        for slot in slots:
+            if not _is_ready(slot, seen, config):
+                return f"not before GPU {slot.gpu.index} is idle, too (idle.gate)"
+    due = _next_start(state, config)
+    if due is not None and seen.now < due:
+        return "another stressor was started just now (limits.starts_per_second)"
+    return None
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _is_free(slot: Slot) -> bool:
+    """Return whether a GPU is idle, and nobody's, or about to be: its stressor leaves."""
+    return isinstance(slot.occupancy, Idle) and not isinstance(slot.stressor, Starting | Running)
+
+
+def _is_ready(slot: Slot, seen: Observation, config: Config) -> bool:
+    """Return whether a GPU is ours, or could be as far as its occupancy goes."""
+    if isinstance(slot.stressor, Starting | Running):
+        return True
+    reading, own = seen.readings.get(slot.gpu.uuid), config.of(slot.gpu.uuid)
+    return policy.idle_enough(slot, reading, seen.now, own) is None

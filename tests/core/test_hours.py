@@ -1,0 +1,101 @@
+"""Hours of the week are those that a clock on the wall shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.hours import first_after, parse_hours, parse_until
+
+#: A Monday.
+MONDAY = datetime(2026, 3, 23)  # noqa: DTZ001 - local time is what this is about
+
+
+def at(day: int, clock: str) -> datetime:
+    """Return a moment in the week of MONDAY; ``day`` counts from 0."""
+    moment = time.fromisoformat(clock)
+    return MONDAY + timedelta(days=day, hours=moment.hour, minutes=moment.minute)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        (
+            "Mon-Fri 08:00-18:00",
+            [at(0, "08:00"), at(4, "17:59")],
+            [at(0, "07:59"), at(4, "18:00"), at(5, "12:00"), at(6, "12:00")],
+        ),
+        ("wed 00:00-24:00", [at(2, "00:00"), at(2, "23:59")], [at(1, "23:59"), at(3, "00:00")]),
+        (
+            "22:00-06:00",
+            [at(0, "22:00"), at(1, "05:59"), at(6, "23:00")],
+            [at(0, "06:00"), at(0, "21:59")],
+        ),
+        (
+            "Sun 22:00-06:00",
+            [at(6, "22:00"), at(0, "05:59") + timedelta(days=7)],
+            [at(6, "05:00"), at(0, "22:00"), at(1, "05:00")],
+        ),
+        ("Sat-Mon 10:00-11:00", [at(5, "10:30"), at(0, "10:30")], [at(1, "10:30"), at(4, "10:30")]),
+    ],
+)
+def test_hours_hold_from_their_first_minute_until_before_their_last(
+    text: str, inside: list[datetime], outside: list[datetime]
+) -> None:
+    (hours,) = parse_hours(text)
+    assert all(map(hours.hold, inside))
+    assert not any(map(hours.hold, outside))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "Mon", "08:00", "Mon 8:00-18:00", "Mon 08:00-08:00", "Mon 24:00-02:00"),
+        *("Mo 08:00-18:00", "Mon-Fri 08:00-25:00", "Mon-Fri 08:60-18:00", "Mon 08:00-18:00,"),
+        *("Mon 08:00 - 18:00", "-Fri 08:00-18:00", "Mon 24:01-23:00"),
+    ],
+)
+def test_what_are_no_hours_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="are no hours; write them as"):
+        parse_hours(text)
+
+
+@given(st.integers(0, 2 * 7 * 24 * 60))
+def test_hours_and_the_rest_of_the_day_make_the_whole_day(minutes: int) -> None:
+    moment = MONDAY + timedelta(minutes=minutes)
+    (inside,), (outside,) = parse_hours("07:30-21:15"), parse_hours("21:15-07:30")
+    assert inside.hold(moment) != outside.hold(moment)
+
+
+def test_a_change_of_clocks_moves_no_hour() -> None:
+    """In Berlin the hour after 02:00 is left out once a year, and comes twice once a year."""
+    (night,) = parse_hours("Sun 01:30-03:30")
+    try:
+        berlin = ZoneInfo("Europe/Berlin")
+    except ZoneInfoNotFoundError:
+        pytest.skip("this host has no time zones")
+    for day, real_hours in (
+        (datetime(2026, 3, 29, tzinfo=UTC), 1),
+        (datetime(2026, 10, 25, tzinfo=UTC), 3),
+    ):
+        begin = day - timedelta(hours=6)
+        minutes = (begin + timedelta(minutes=n) for n in range(24 * 60))
+        held = sum(night.hold(moment.astimezone(berlin).replace(tzinfo=None)) for moment in minutes)
+        assert held == real_hours * 60
+
+
+def test_a_moment_is_the_next_of_its_kind_or_the_one_on_that_day() -> None:
+    assert first_after(parse_until("18:30"), at(0, "12:00")) == at(0, "18:30")
+    assert first_after(parse_until("18:30"), at(0, "18:30")) == at(1, "18:30")
+    assert first_after(parse_until("2026-03-24 08:00"), at(0, "12:00")) == at(1, "08:00")
+    assert first_after(parse_until("2026-03-24T08:00"), at(3, "12:00")) == at(1, "08:00"), "over"
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "25:00", "2026-13-01 10:00", "18:30+02:00"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no moment"):
+        parse_until(text)

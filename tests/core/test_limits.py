@@ -1,0 +1,173 @@
+"""The rules over all GPUs, in a world without processes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from sentinel.config import Config
+from sentinel.hours import parse_hours
+from sentinel.model import Running, Stopped
+from sentinel.supervisor import Supervisor
+from sentinel.testing import GIB, World
+
+
+def held(supervisor: Supervisor) -> list[int]:
+    """Return the GPUs on which a stressor runs."""
+    slots = supervisor.state.slots.values()
+    return [slot.gpu.index for slot in slots if isinstance(slot.stressor, Running)]
+
+
+def reason(world: World, supervisor: Supervisor, gpu: int) -> str:
+    """Return why nothing is started on a GPU, as the last status says."""
+    world.run_for(supervisor, 61)
+    said = [e for e in world.events("gpu.status") if e.gpu == f"GPU-{gpu}"]
+    return str(said[-1].fields["reason"])
+
+
+def test_no_more_gpus_are_held_than_are_allowed() -> None:
+    world = World(gpus=4)
+    supervisor = world.supervisor(Config(max_gpus=2))
+    world.run_for(supervisor, 30)
+    assert held(supervisor) == [0, 1]
+    assert "limits.gpus" in reason(world, supervisor, 3)
+    world.newcomer(0)
+    world.run_for(supervisor, 30)
+    assert held(supervisor) == [1, 2]
+
+
+def test_idle_gpus_are_left_and_one_is_let_go_when_somebody_takes_the_last() -> None:
+    world = World(gpus=3)
+    supervisor = world.supervisor(Config(leave_idle=1, rearm=1.0))
+    world.run_for(supervisor, 30)
+    assert held(supervisor) == [0, 1]
+    assert "limits.leave_idle" in reason(world, supervisor, 2)
+    world.newcomer(2)
+    world.run(supervisor, lambda: held(supervisor) == [0])
+    (released,) = world.events("gpu.released")
+    assert released.gpu == "GPU-1", "the last to be started"
+    world.run(supervisor, lambda: world.events("stressor.stopped"))
+    assert world.events("stressor.stopped")[0].fields["cause"] == "policy"
+    world.run_for(supervisor, 30)
+    assert held(supervisor) == [0]
+    assert not world.events("stressor.failed")
+    world.at(2).foreign.clear()
+    world.run_for(supervisor, 30)
+    assert held(supervisor) == [0, 1]
+    assert len(world.events("gpu.released")) == 1
+
+
+def test_a_newcomer_on_a_gpu_that_is_being_let_go_is_answered_at_once() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(leave_idle=1, grace=20.0))
+    world.run_for(supervisor, 10)
+    assert held(supervisor) == [0]
+    child = world.at(0).child
+    assert child is not None
+    child.mute = True
+    world.newcomer(1)
+    world.run(supervisor, lambda: world.events("gpu.released"))
+    world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=2)
+
+
+def test_the_gate_waits_for_the_last_gpu_and_stays_open_for_those_that_come_back() -> None:
+    world = World(gpus=3)
+    world.newcomer(2)
+    supervisor = world.supervisor(Config(idle_gate="all", rearm=1.0))
+    world.run_for(supervisor, 30)
+    assert held(supervisor) == []
+    assert reason(world, supervisor, 0) == "not before GPU 2 is idle, too (idle.gate)"
+    world.at(2).foreign.clear()
+    world.run_for(supervisor, 30)
+    assert held(supervisor) == [0, 1, 2]
+    world.newcomer(1)
+    world.run_for(supervisor, 10)
+    assert held(supervisor) == [0, 2], "who runs already goes on"
+    world.at(1).foreign.clear()
+    world.run_for(supervisor, 10)
+    assert held(supervisor) == [0, 1, 2]
+
+
+def test_starts_keep_their_distance() -> None:
+    world = World(gpus=4)
+    supervisor = world.supervisor(Config(starts_per_second=0.25))
+    world.run_for(supervisor, 30)
+    starts = [at for _, at in world.spawner.started]
+    assert len(starts) == 4
+    assert all(3.9 < later - earlier < 4.2 for earlier, later in pairwise(starts))
+
+
+@pytest.mark.parametrize("broken_by", ["newcomer", "fault"])
+def test_idle_wait_is_a_time_without_a_break(broken_by: str) -> None:
+    world = World()
+    supervisor = world.supervisor(Config(idle_wait=60.0, rearm=1.0))
+    world.run_for(supervisor, 50)
+    if broken_by == "newcomer":
+        world.newcomer(0)
+        world.run_for(supervisor, 2)
+        world.at(0).foreign.clear()
+    else:
+        world.at(0).fault = "it does not say"
+        world.run_for(supervisor, 2)
+        world.at(0).fault = None
+    began = world.now
+    world.run_for(supervisor, 58)
+    assert not world.spawner.started
+    world.run_for(supervisor, 5)
+    assert [60.0 <= at - began < 62 for _, at in world.spawner.started] == [True]
+
+
+def test_a_stressor_that_failed_does_not_begin_the_wait_anew() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(idle_wait=60.0))
+    world.run(supervisor, lambda: held(supervisor), within=70)
+    child = world.at(0).child
+    assert child is not None
+    child.dies_at, child.code = world.now, 1
+    world.run(supervisor, lambda: len(world.spawner.started) == 2, within=5)
+
+
+def test_memory_that_nobody_accounts_for_is_measured_by_its_own_rule() -> None:
+    world = World(gpus=2)
+    world.at(0).unlisted = world.at(1).unlisted = 2 * GIB
+    each = {"GPU-1": Config(idle_memory=3 * GIB)}
+    supervisor = world.supervisor(Config(each=each))
+    world.run_for(supervisor, 10)
+    assert held(supervisor) == [1]
+    assert isinstance(supervisor.state.slots["GPU-0"].stressor, Stopped)
+
+
+def test_quiet_hours_free_every_gpu_and_nothing_is_started_in_them() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(quiet=parse_hours("Wed 12:10-12:20")))
+    world.run_for(supervisor, 9 * 60)
+    assert held(supervisor) == [0, 1]
+    world.run(supervisor, lambda: held(supervisor) == [], within=70)
+    assert world.wall.minute == 10
+    assert world.wall.second < 2, "within a tick or two of its beginning"
+    reasons = {event.fields["reason"] for event in world.events("gpu.released")}
+    assert reasons == {"quiet hours: Wed 12:10-12:20"}
+    assert reason(world, supervisor, 0) == "quiet hours: Wed 12:10-12:20"
+    world.run(supervisor, lambda: len(world.spawner.started) == 4, within=10 * 60)
+    assert (world.wall.minute, world.wall.second) in {(20, 0), (20, 1)}
+    assert not world.events("stressor.failed")
+
+
+def test_a_clock_that_is_set_forward_into_quiet_hours_frees_every_gpu() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(quiet=parse_hours("14:00-15:00")))
+    world.run(supervisor, lambda: held(supervisor) == [0])
+    world.wall += timedelta(hours=2)
+    world.run(supervisor, lambda: held(supervisor) == [], within=2)
+
+
+def test_it_ends_at_the_moment_that_was_set() -> None:
+    world = World()
+    until = world.wall + timedelta(minutes=5)
+    supervisor = world.supervisor(Config(until=until))
+    world.run(supervisor, lambda: supervisor.state.finished, within=310)
+    assert timedelta() <= world.wall - until < timedelta(seconds=2)
+    assert world.events("sentinel.stopping")[0].fields["reason"] == "it is 2026-01-07 12:05"
