@@ -50,6 +50,7 @@ class Config:
     poll: float = 1.0
     watch_interval: float = 0.025
     rearm: float = 5.0
+    rearm_longest: float = 600.0
     idle_memory: int = 2**30
     idle_wait: float = 0.0
     idle_gate: str = "each"

@@ -17,7 +17,9 @@ from sentinel.messages import Gpu, Reading, Watch
 from sentinel.model import (
     Busy,
     Fatal,
+    Idle,
     Observation,
+    Occupancy,
     ProbeDown,
     ProbeState,
     ProbeUp,
@@ -38,6 +40,12 @@ __all__ = ["Decision", "decide", "first_state", "hopeless", "unkillable", "watch
 GIVE_UP_AFTER = 10.0
 #: The supervisor did not run for so long: children's leases may have run out by our own fault.
 STALL = 1.0
+#: For how long it is remembered that somebody claimed a GPU, in seconds.
+HOUR = 3600.0
+#: So many claims within that are answered by a plain ``rearm``.
+CLAIMS_FOR_FREE = 3
+#: All that is seen of one newcomer, its memory and then its process, comes within so many seconds.
+ONE_CLAIM = 1.0
 #: How long after a stall its consequences may still come in, in seconds.
 STALL_ECHO = 10.0
 
@@ -169,7 +177,7 @@ def _urgency(action: Action) -> int:
 
 def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     """Fold in what happened on one GPU, then take at most one step there."""
-    own = config.of(slot.gpu.uuid)
+    before, own = slot.occupancy, config.of(slot.gpu.uuid)
     reading = seen.readings.get(slot.gpu.uuid)
     facts = seen.children.get(slot.gpu.uuid)
     folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
@@ -178,8 +186,9 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
     slot, actions = step.slot, step.actions
-    if any(event.name == "gpu.yielding" for event in step.events):
-        slot = replace(slot, rearm=_rearm(seen, own))
+    came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
+    if came and not isinstance(before, Busy):
+        slot = _claimed(slot, before, seen, own)
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
@@ -203,7 +212,6 @@ def _judge(
         case Busy(), Busy(by=by) if [p.pid for p in before.by] == [p.pid for p in by]:
             return slot, []
         case _, Busy(reason=reason):
-            slot = replace(slot, rearm=_rearm(seen, config))
             return slot, [slot_event("gpu.busy", slot, seen.now, reason=reason, by=who(slot))]
         case Unknown(), Unknown():
             return slot, []
@@ -213,9 +221,20 @@ def _judge(
             return slot, [slot_event("gpu.idle", slot, seen.now, left_alone_s=slot.rearm)]
 
 
-def _rearm(seen: Observation, config: Config) -> float:
-    """Return 50 to 150 % of ``rearm``, so that two sentinels which cannot see each other settle."""
-    return config.rearm * (0.5 + seen.dice)
+def _claimed(slot: Slot, before: Occupancy, seen: Observation, config: Config) -> Slot:
+    """Return the slot with how long it is to be left alone after those who came just now.
+
+    That is ``rearm``, and twice as long with each claim within the hour beyond the first few: whose
+    jobs come and go all day should not find us between each two. Of that it is 50 to 150 %, by
+    chance, so that two sentinels which cannot see each other settle. Who is found on a GPU of which
+    nothing was known ``before`` may have been there all along, and is no new claim.
+    """
+    claims = tuple(at for at in slot.claims if seen.now - at < HOUR)
+    if isinstance(before, Idle) and not (claims and seen.now - claims[-1] < ONE_CLAIM):
+        claims = (*claims, seen.now)
+    doublings = max(0, len(claims) - CLAIMS_FOR_FREE)
+    rearm = min(config.rearm * 2.0**doublings, max(config.rearm, config.rearm_longest))
+    return replace(slot, claims=claims, rearm=rearm * (0.5 + seen.dice))
 
 
 def _stalled(state: State, now: float) -> bool:

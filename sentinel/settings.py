@@ -121,6 +121,18 @@ SETTINGS: tuple[Setting, ...] = (
         per_gpu=True,
     ),
     Setting(
+        key="rearm_longest",
+        field="rearm_longest",
+        flag="--rearm-longest",
+        metavar="TIME",
+        help="A GPU that is claimed again and again is left alone for longer, up to this (+-50 %).",
+        parse=parse_duration,
+        default="10m",
+        least="100ms",
+        most="7d",
+        per_gpu=True,
+    ),
+    Setting(
         key="idle.memory",
         field="idle_memory",
         flag="--idle-memory",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -540,3 +541,31 @@ def test_a_gpu_that_nobody_could_share_is_left_alone(
     world.run_for(supervisor, 5)
     assert not world.spawner.started
     assert isinstance(supervisor.state.slots["GPU-0"].occupancy, Busy)
+
+
+def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> None:
+    world, supervisor = occupied(config=Config(rearm=2.0, rearm_longest=20.0))
+    supervisor._dice = Fixed(0.5)
+    alone: list[float] = []
+    for _ in range(8):
+        world.newcomer(0)
+        world.run(supervisor, times(world, "gpu.handed_over", len(alone) + 1))
+        world.at(0).foreign.clear()
+        alone.append(supervisor.state.slots["GPU-0"].rearm)
+        world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=40)
+    assert alone == [2, 2, 2, 4, 8, 16, 20, 20]
+    world.run_for(supervisor, 3600)
+    world.newcomer(0)
+    world.run(supervisor, times(world, "gpu.handed_over", 9))
+    assert supervisor.state.slots["GPU-0"].rearm == 2, "what was an hour ago is forgotten"
+
+
+class Fixed(Random):
+    """Dice that always show the same."""
+
+    def __init__(self, shown: float) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def random(self) -> float:
+        return self.shown
