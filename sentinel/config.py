@@ -51,6 +51,8 @@ class Config:
     watch_interval: float = 0.025
     rearm: float = 5.0
     rearm_longest: float = 600.0
+    yield_how: str = "kill"
+    yield_grace: float = 2.0
     idle_memory: int = 2**30
     idle_wait: float = 0.0
     idle_gate: str = "each"

@@ -191,7 +191,7 @@ def _live(slot: Slot, reading: Reading | None, now: float, config: Config) -> St
         return _kill(slot, StopCause.UNKNOWN, now)
     sign = newcomer(slot, reading)
     if sign is not None:
-        return _yield(slot, sign, now)
+        return _yield(slot, sign, now, config)
     match slot.stressor:
         case Starting(since=since) if now - since >= config.start_timeout:
             reason = f"not ready within {config.start_timeout:g} s"
@@ -202,10 +202,15 @@ def _live(slot: Slot, reading: Reading | None, now: float, config: Config) -> St
             return Step(slot=slot)
 
 
-def _yield(slot: Slot, sign: Sign, now: float) -> Step:
-    """Answer a newcomer: one SIGKILL, in this tick."""
-    killed = _kill(slot, StopCause.YIELD, now, sign=sign)
-    return replace(killed, events=(_yielding(slot, sign, now),))
+def _yield(slot: Slot, sign: Sign, now: float, config: Config) -> Step:
+    """Answer a newcomer: one SIGKILL in this tick, or a request where a kill harms the card."""
+    events = (_yielding(slot, sign, now),)
+    if config.yield_how == "kill":
+        return replace(_kill(slot, StopCause.YIELD, now, sign=sign), events=events)
+    ask = Ask(uuid=slot.gpu.uuid, generation=slot.generation)
+    kill_at = now + config.yield_grace
+    slot = _leave(slot, StopCause.YIELD, now, kill_at=kill_at, sign=sign)
+    return Step(slot=slot, actions=(ask,), events=events)
 
 
 def _yielding(slot: Slot, sign: Sign, now: float) -> Event:
@@ -267,11 +272,13 @@ def _dying(slot: Slot, reading: Reading | None, now: float) -> Step:
     if not isinstance(stopping, Stopping):
         return Step(slot=slot)
     if not stopping.kill_sent:
-        sign = newcomer(slot, reading)
+        # Who was asked because of a newcomer has its time; everybody else has it until one comes.
+        sign = newcomer(slot, reading) if stopping.sign is None else None
         if sign is None and now < stopping.kill_at:
             return Step(slot=slot)
-        cause = StopCause.YIELD if sign else stopping.cause
-        stopping = replace(stopping, kill_sent=True, kill_at=now, cause=cause, sign=sign)
+        if sign is not None:
+            stopping = replace(stopping, cause=StopCause.YIELD, sign=sign)
+        stopping = replace(stopping, kill_sent=True, kill_at=now)
         kill = Kill(uuid=slot.gpu.uuid, generation=slot.generation)
         events = (_yielding(slot, sign, now),) if sign else ()
         return Step(slot=replace(slot, stressor=stopping), actions=(kill,), events=events)

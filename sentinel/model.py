@@ -279,11 +279,12 @@ Stressor = Stopped | Starting | Running | Stopping | Backoff | Fatal
 class Handover:
     """One yield with its times, in seconds after the first sign.
 
-    ``memory_back`` is ``None`` where the newcomer's own memory could not be told from ours.
+    ``kill`` is ``None`` where the child was asked and ended by itself, ``memory_back`` where the
+    newcomer's own memory could not be told from ours.
     """
 
     sign: Sign
-    kill: float
+    kill: float | None
     exit: float
     memory_back: float | None
 

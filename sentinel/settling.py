@@ -110,10 +110,12 @@ def _handed_over(
     now: float,
 ) -> Step:
     """Say what the yield took."""
-    killed_at = stopping.killed_at if stopping.killed_at is not None else stopping.kill_at
+    killed_at = stopping.killed_at
+    if killed_at is None and stopping.kill_sent:
+        killed_at = stopping.kill_at
     handover = Handover(
         sign=sign,
-        kill=killed_at - sign.at,
+        kill=None if killed_at is None else killed_at - sign.at,
         exit=exit_.at - sign.at,
         memory_back=None if memory_back is None else memory_back - sign.at,
     )

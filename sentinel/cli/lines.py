@@ -107,10 +107,9 @@ def _yielding(f: Mapping[str, Any]) -> str:
 def _handed_over(f: Mapping[str, Any]) -> str:
     back = f["memory_back_s"]
     memory = "memory taken over" if back is None else f"memory back after {format_duration(back)}"
-    return (
-        f"killed {format_duration(f['kill_s'])} after the first sign of it,"
-        f" gone after {format_duration(f['exit_s'])}, {memory}"
-    )
+    kill = f["kill_s"]
+    how = "asked at" if kill is None else f"killed {format_duration(kill)} after"
+    return f"{how} the first sign of it, gone after {format_duration(f['exit_s'])}, {memory}"
 
 
 def _status(f: Mapping[str, Any]) -> str:

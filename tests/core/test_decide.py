@@ -569,3 +569,31 @@ class Fixed(Random):
 
     def random(self) -> float:
         return self.shown
+
+
+ASK = Config(yield_how="ask", yield_grace=3.0)
+
+
+def test_a_stressor_may_be_asked_to_yield_and_is_killed_when_its_time_is_over() -> None:
+    for stubborn in (False, True):
+        world, supervisor = occupied(config=ASK)
+        child = world.at(0).child
+        assert child is not None
+        child.mute = stubborn
+        came = world.now
+        world.newcomer(0)
+        world.run(supervisor, times(world, "gpu.handed_over", 1))
+        assert [round(at - came, 1) for _, at in world.spawner.asked] == [0.0]
+        assert [round(at - came, 1) for _, at in world.spawner.killed] == [3.0] * stubborn
+        (handed,) = world.events("gpu.handed_over")
+        assert (handed.fields["kill_s"] is None) is not stubborn
+        assert not world.events("stressor.failed")
+
+
+def test_how_to_yield_may_be_another_for_one_gpu() -> None:
+    world, supervisor = occupied(gpus=2, config=Config(each={"GPU-1": ASK}))
+    world.newcomer(0)
+    world.newcomer(1)
+    world.run(supervisor, times(world, "gpu.handed_over", 2))
+    assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
+    assert [uuid for uuid, _ in world.spawner.asked] == ["GPU-1"]

@@ -47,6 +47,18 @@ def test_each_gpu_is_held_as_the_file_says_for_it(
         assert one.stop() == 0
 
 
+def test_a_stressor_that_may_be_asked_ends_by_itself_for_a_newcomer(
+    simulated: SimulatedGround,
+) -> None:
+    flags = ("--yield", "ask", "--poll", "200ms", "--workload", "hold", "--memory", "20%")
+    with simulated.sentry(1, *flags) as one:
+        one.wait_for("stressor.ready")
+        with simulated.job(share=0.5) as newcomer:
+            assert newcomer.got()
+            assert one.wait_for("gpu.handed_over")["kill_s"] is None
+        assert "stressor.failed" not in one.names()
+
+
 def test_what_is_shown_is_a_file_that_sets_the_same(
     simulated: SimulatedGround, tmp_path: Path
 ) -> None:
