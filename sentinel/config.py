@@ -54,6 +54,7 @@ class Config:
     yield_how: str = "kill"
     yield_grace: float = 2.0
     idle_memory: int = 2**30
+    idle_utilization: float | None = None
     idle_wait: float = 0.0
     idle_gate: str = "each"
     max_gpus: int | None = None

@@ -189,6 +189,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
     if came and not isinstance(before, Busy):
         slot = _claimed(slot, before, seen, own)
+    if isinstance(folded.slot.stressor, Stopping) and not isinstance(slot.stressor, Stopping):
+        slot = replace(slot, ended=seen.now)
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)

@@ -114,6 +114,8 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     spec = ProbeSpec(
         poll=options.config.poll,
         watch_interval=options.config.watch_interval,
+        utilization=options.config.idle_utilization is not None
+        or any("idle.utilization" in override.given for override in options.overrides),
         simulation=str(folder) if folder else None,
     )
     probe = ProbeProcess(spec)

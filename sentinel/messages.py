@@ -91,7 +91,8 @@ class Reading:
     ``took`` is how long the call for the memory took, in seconds: above a millisecond, the driver
     was at work on something else. ``processes`` may be older than ``memory``: it was read at
     ``processes_at``. A reading with a ``fault`` failed three times in a row, or the GPU is lost; it
-    is never grounds to start.
+    is never grounds to start. ``utilization`` is the share of the last second or less in which a
+    kernel ran, where somebody asked for it and the GPU tells.
     """
 
     uuid: str
@@ -102,6 +103,7 @@ class Reading:
     processes_at: float = 0.0
     exclusive: bool | None = None
     mig: bool | None = None
+    utilization: float | None = None
     fault: str | None = None
     lost: bool = False
 
@@ -218,10 +220,12 @@ class ProbeSpec:
     """All that the probe is told at birth. ``simulation`` is the registry's folder, if pretended.
 
     ``skip`` are the UUIDs that it must not touch: a call hung there, and so would the next.
+    ``utilization`` says whether anybody wants to know that of a GPU on which nothing of ours lives.
     """
 
     poll: float
     watch_interval: float
+    utilization: bool = False
     skip: tuple[str, ...] = ()
     simulation: str | None = None
 

@@ -294,9 +294,9 @@ class Slot:
     """Everything known of one GPU: separate facts, never one big state.
 
     ``generation`` counts its children. ``rearm`` is how long it must stay idle before the next
-    start. ``started`` is when its last stressor was started. ``claims`` are the times of the last
-    hour at which somebody came, ``failures`` those at which a stressor failed, ``streak`` how many
-    of these since it last ran well.
+    start. ``started`` and ``ended`` are when its last stressor was started and was gone. ``claims``
+    are the times of the last hour at which somebody came, ``failures`` those at which a stressor
+    failed, ``streak`` how many of these since it last ran well.
     """
 
     gpu: Gpu
@@ -305,6 +305,7 @@ class Slot:
     generation: int = 0
     rearm: float = 0.0
     started: float = 0.0
+    ended: float = float("-inf")
     claims: tuple[float, ...] = ()
     failures: tuple[float, ...] = ()
     streak: int = 0

@@ -36,6 +36,11 @@ __all__ = [
 GRAPHICS_ALLOWANCE = 100 * 2**20
 
 
+#: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
+#: sampling period is up to a second, and the reading that shows it may be as old.
+OWN_LOAD = 2.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether a stressor may be started, and the rule that decided."""
@@ -86,13 +91,27 @@ def occupancy(
     others = foreign_processes(reading.processes, child)
     if others:
         return Busy(reason="in use by others", by=others)
-    if child is None and reading.memory is not None:
-        named = sum(process.memory or 0 for process in reading.processes)
-        if reading.memory.used - named > config.idle_memory:
-            return Busy(reason="memory is in use that no listed process accounts for")
+    reason = _why_in_use(slot, reading, config) if child is None else None
+    if reason is not None:
+        return Busy(reason=reason)
     if isinstance(slot.occupancy, Idle):
         return slot.occupancy
     return Idle(since=reading.at)
+
+
+def _why_in_use(slot: Slot, reading: Reading, config: Config) -> str | None:
+    """Return by which rule a GPU is in use on which nobody is listed, and nothing of ours lives."""
+    if reading.memory is not None:
+        named = sum(process.memory or 0 for process in reading.processes or ())
+        if reading.memory.used - named > config.idle_memory:
+            return "memory is in use that no listed process accounts for (idle.memory)"
+    if config.idle_utilization is None or reading.at < slot.ended + OWN_LOAD:
+        return None
+    if reading.utilization is None:
+        return "its utilisation is not told (idle.utilization)"
+    if reading.utilization >= config.idle_utilization:
+        return f"it is used {reading.utilization:.0%} of the time (idle.utilization)"
+    return None
 
 
 def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | None:
@@ -157,6 +176,8 @@ def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config)
                 return "idle, seen once"
             if now < since + slot.rearm:
                 return f"idle again, left alone for {since + slot.rearm - now:.1f} s"
+            if config.idle_utilization is not None and reading.at < slot.ended + OWN_LOAD:
+                return "our own load may still be in its utilisation (idle.utilization)"
             if now < since + config.idle_wait:
                 return f"idle, but for {since + config.idle_wait - now:.0f} s too short (idle.wait)"
     return None

@@ -17,6 +17,7 @@ from sentinel.units import (
     parse_memory,
     parse_names,
     parse_rate,
+    parse_share,
     parse_size,
 )
 
@@ -162,6 +163,15 @@ SETTINGS: tuple[Setting, ...] = (
         help="More than this in use that no process accounts for, and a GPU is not idle.",
         parse=parse_size,
         default="1GiB",
+        per_gpu=True,
+    ),
+    Setting(
+        key="idle.utilization",
+        field="idle_utilization",
+        flag="--idle-utilization",
+        metavar="SHARE",
+        help="A GPU that is used by this share of the time or more is not idle, such as 5%.",
+        parse=parse_share,
         per_gpu=True,
     ),
     Setting(

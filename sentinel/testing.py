@@ -77,6 +77,7 @@ class FakeGpu:
     gpu: Gpu
     foreign: list[GpuProcess] = field(default_factory=list)
     unlisted: int = 0
+    utilization: float | None = 0.0
     fault: str | None = None
     silent: bool = False
     child: FakeChild | None = None
@@ -286,6 +287,7 @@ class FakeProbe:
             processes_at=at,
             exclusive=False,
             mig=False,
+            utilization=place.utilization,
         )
 
 

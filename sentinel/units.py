@@ -16,6 +16,7 @@ __all__ = [
     "parse_memory",
     "parse_names",
     "parse_rate",
+    "parse_share",
     "parse_size",
 ]
 
@@ -58,12 +59,22 @@ def parse_memory(text: str) -> MemoryTarget:
     """
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if match and match[2] in {"", "%"}:
-        share = float(match[1]) / (100 if match[2] else 1)
-        if 0 < share <= 1:
-            return MemoryTarget(share=share)
+        return MemoryTarget(share=parse_share(text))
+    return MemoryTarget(size=parse_size(text))
+
+
+def parse_share(text: str) -> float:
+    """Return the share in (0, 1] that ``text`` names, such as ``0.05`` or ``5%``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    share = float(match[1]) / (100 if match[2] else 1) if match and match[2] in {"", "%"} else 0.0
+    if not 0 < share <= 1:
         message = f"{text!r} is not a share; write one above 0 and up to 1, such as 0.88 or 88%"
         raise ValueError(message)
-    return MemoryTarget(size=parse_size(text))
+    return share
 
 
 def parse_duration(text: str) -> float:

@@ -140,6 +140,12 @@ class NvmlDriver:
             modes = self._supported(self._nvml.nvmlDeviceGetMigMode, self._handle(uuid))
             return modes is not None and modes[0] != 0
 
+    def utilization(self, uuid: str) -> float | None:
+        """Return the share of the last sampling period, up to a second, in which a kernel ran."""
+        with self._translated(uuid):
+            rates = self._supported(self._nvml.nvmlDeviceGetUtilizationRates, self._handle(uuid))
+            return None if rates is None else rates.gpu / 100
+
     def node(self, uuid: str) -> str | None:
         """Return the device node by its minor number, which is not the index."""
         try:

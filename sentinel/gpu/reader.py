@@ -134,6 +134,7 @@ class Reader:
         self._memory: tuple[float, float, Memory] | None = None
         self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
         self._modes: tuple[bool | None, bool | None] = (None, None)
+        self._utilization: float | None = None
         self._faulty = False
         # The glance's own, and the poll's own.
         self._glance_failures = self._poll_failures = 0
@@ -245,6 +246,10 @@ class Reader:
             exclusive = self._ask(self._poll_slot, "exclusive", driver.exclusive)
             self._modes = (exclusive, self._ask(self._poll_slot, "mig", driver.mig))
             self._modes_until = now + MODES_HOLD
+        self._utilization = None
+        if self._spec.utilization and not self._orders[1]:
+            ask = self._tools.driver.utilization
+            self._utilization = self._ask(self._poll_slot, "utilization", ask)
         self._post()
 
     def _recover(self, *, full: bool) -> None:
@@ -297,6 +302,7 @@ class Reader:
                 processes_at=processes_at,
                 exclusive=exclusive,
                 mig=mig,
+                utilization=self._utilization,
             )
             try:
                 sent = self._tools.outbox.send(reading)

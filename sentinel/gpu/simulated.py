@@ -63,6 +63,11 @@ class SimulatedDriver:
         del uuid
         return False
 
+    def utilization(self, uuid: str) -> float | None:
+        """Return that whoever holds memory on a pretended GPU uses it all the time."""
+        with _translated():
+            return 1.0 if self._registry.memory(uuid).used else 0.0
+
     def node(self, uuid: str) -> str | None:
         """Return the pretended device node."""
         return str(self._registry.node(uuid))

@@ -130,6 +130,36 @@ def test_a_stressor_that_failed_does_not_begin_the_wait_anew() -> None:
     world.run(supervisor, lambda: len(world.spawner.started) == 2, within=5)
 
 
+def test_a_gpu_that_is_used_is_not_idle_and_our_own_load_does_not_count() -> None:
+    world = World()
+    world.at(0).utilization = 0.07
+    supervisor = world.supervisor(Config(idle_utilization=0.05))
+    assert "used 7% of the time (idle.utilization)" in reason(world, supervisor, 0)
+    world.at(0).utilization = 0.04
+    world.run(supervisor, lambda: held(supervisor), within=30)
+    world.at(0).utilization = 1.0
+    world.run_for(supervisor, 10)
+    assert held(supervisor) == [0]
+    child = world.at(0).child
+    assert child is not None
+    child.dies_at, child.code = world.now, 1
+    world.run(supervisor, lambda: world.events("stressor.failed"))
+    failed_at = world.now
+    world.run_for(supervisor, 1.5)
+    world.at(0).utilization = 0.0
+    world.run(supervisor, lambda: len(world.spawner.started) == 2, within=20)
+    assert world.now - failed_at >= 2.0
+    assert len(world.events("gpu.busy")) == 1, "what it showed of our own was believed"
+
+
+def test_a_gpu_that_does_not_tell_its_utilisation_is_not_idle_by_it() -> None:
+    world = World()
+    world.at(0).utilization = None
+    supervisor = world.supervisor(Config(idle_utilization=0.05))
+    assert "is not told (idle.utilization)" in reason(world, supervisor, 0)
+    assert not world.spawner.started
+
+
 def test_memory_that_nobody_accounts_for_is_measured_by_its_own_rule() -> None:
     world = World(gpus=2)
     world.at(0).unlisted = world.at(1).unlisted = 2 * GIB

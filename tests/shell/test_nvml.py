@@ -111,6 +111,8 @@ int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
 #endif
 int nvmlDeviceGetComputeMode(void *device, unsigned *mode) {
     USE("mode"); *mode = at(device) ? 3 : 0; return 0; }
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
+    USE("utilization"); rates[0] = 43; rates[1] = 7; return 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
     USE("minor"); *minor = 7 - at(device); return 0; }
 """
@@ -256,12 +258,14 @@ def test_processes_are_listed_once_with_their_kind(library: Path, tmp_path: Path
         ("mig", FIRST, "", False),
         ("mig", SECOND, "", True),
         ("mig", SECOND, "mig 3", False),
+        ("utilization", FIRST, "", 0.43),
+        ("utilization", FIRST, "utilization 3", None),
         ("node", FIRST, "", "/dev/nvidia7"),
         ("node", SECOND, "", "/dev/nvidia6"),
         ("node", FIRST, "minor 3", None),
     ],
 )
-def test_modes_and_nodes(
+def test_modes_load_and_nodes(
     library: Path, tmp_path: Path, call: str, uuid: str, fault: str, expected: object
 ) -> None:
     """What a GPU does not support is off; the node goes by minor number and not by index."""

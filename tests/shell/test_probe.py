@@ -124,9 +124,11 @@ def start(registry: Registry) -> Iterator[Start]:
         poll: float = 0.05,
         watch_interval: float = 0.025,
         skip: tuple[str, ...] = (),
+        utilization: bool = False,
         send_buffer: int | None = None,
     ) -> Supervisor:
         spec = ProbeSpec(
+            utilization=utilization,
             poll=poll,
             watch_interval=watch_interval,
             skip=skip,
@@ -229,6 +231,22 @@ def test_a_change_of_what_is_held_is_answered_by_a_reading(
         assert reading.uuid == second.uuid
         assert reading.memory is not None
         assert reading.memory.used == with_member.held
+
+
+def test_the_utilisation_of_others_is_told_to_who_asked(registry: Registry, start: Start) -> None:
+    """Not that of a GPU that we hold: our own load would be in it."""
+    supervisor = start(utilization=True)
+    first, second = supervisor.inventory().gpus
+    with contextlib.closing(registry.attach(first.uuid)) as member:
+        assert member.allocate(MIB)
+        asked = time.monotonic()
+        told = {gpu.uuid: supervisor.reading(of(gpu)) for gpu in (first, second)}
+        while min(reading.at for reading in told.values()) < asked:
+            told.update({r.uuid: r for r in [supervisor.reading(since(asked))]})
+        assert [told[gpu.uuid].utilization for gpu in (first, second)] == [1.0, 0.0]
+        supervisor.watch((first, second), held=(first,))
+        supervisor.reading(lambda r: of(first)(r) and r.utilization is None)
+        assert supervisor.reading(of(second)).utilization == 0.0
 
 
 def test_a_process_is_named_with_all_that_is_known_of_it(registry: Registry, start: Start) -> None:

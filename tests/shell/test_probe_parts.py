@@ -71,6 +71,10 @@ class Scripted:
         self.asked_for_mig += 1
         return False
 
+    def utilization(self, uuid: str) -> float | None:
+        """Return nothing; only who wants to know may ask."""
+        raise AssertionError(uuid)
+
     def node(self, uuid: str) -> str | None:
         """Return no node."""
         del uuid
