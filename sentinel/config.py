@@ -39,6 +39,7 @@ class Override:
 class Config:
     """Everything that can be set. Seconds and bytes throughout.
 
+    ``dry_run`` is to decide and never start, ``explain`` to say whenever another rule decides.
     ``each`` has what holds for single GPUs, by UUID; :meth:`of` is the way to it.
     """
 
@@ -68,6 +69,8 @@ class Config:
     quiet: tuple[Hours, ...] = ()
     run_for: float | None = None
     until: datetime | time | None = None
+    dry_run: bool = False
+    explain: bool = False
     each: Mapping[str, Self] = field(default_factory=dict)
 
     def of(self, uuid: str) -> Self:

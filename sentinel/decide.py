@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sentinel import lifecycle, limits, policy, probing
+from sentinel import lifecycle, limits, policy, probing, status
 from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
 from sentinel.events import slot_event, who
@@ -149,8 +149,9 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     state, starts, started = _start_one(state, seen, config)
     actions += starts
     events += started
-    state, said = _status(state, seen, config)
-    events += said
+    for say in (status.explain, status.report):
+        state, said = say(state, seen, config)
+        events += said
     state = replace(state, finished=_finished(state, seen.now))
     return Decision(
         state=state,
@@ -273,7 +274,7 @@ def _start_one(
 ) -> tuple[State, list[Action], list[Event]]:
     """Start a stressor on the first GPU that allows it: at most one a tick."""
     startable = _startable(state, seen, config)
-    if not startable:
+    if not startable or config.dry_run:
         return state, [], []
     uuid = startable[0]
     slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
@@ -332,39 +333,6 @@ def _finished(state: State, now: float) -> bool:
     return settled or now >= state.shutdown.give_up_at
 
 
-def _status(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
-    """Say each GPU's state and rate now and then."""
-    if seen.now < state.next_status:
-        return state, []
-    verdicts = limits.verdicts(state, seen, config)
-    events = [
-        _status_of(slot, seen.readings.get(uuid), verdicts[uuid].reason, seen.now)
-        for uuid, slot in state.slots.items()
-    ]
-    return replace(state, next_status=seen.now + config.status_every), events
-
-
-def _status_of(slot: Slot, reading: Reading | None, reason: str, now: float) -> Event:
-    fields: dict[str, object] = {
-        "occupancy": type(slot.occupancy).__name__.upper(),
-        "stressor": type(slot.stressor).__name__.upper(),
-        "reason": reason,
-        "by": who(slot),
-        "memory_used": reading.memory.used if reading and reading.memory else None,
-    }
-    if isinstance(slot.stressor, Running):
-        fields["reason"] = "running"
-        fields["running_s"] = now - slot.stressor.since
-        progress = slot.stressor.progress
-        if progress is not None and progress.seconds > 0:
-            fields["iterations_per_s"] = progress.iterations / progress.seconds
-            fields["flops_per_s"] = progress.flops / progress.seconds
-            fields["bytes_per_s"] = progress.bytes / progress.seconds
-            fields["checks"] = progress.checks
-            fields["errors"] = progress.errors
-    return slot_event("gpu.status", slot, now, **fields)
-
-
 def _wake_at(state: State, seen: Observation, config: Config) -> float:
     """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
     times = [state.next_status, probing.deadline(state, seen.readings, config)]
@@ -380,6 +348,6 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         reading = seen.readings.get(uuid)
         if reading is not None and not isinstance(slot.occupancy, Unknown):
             times.append(min(reading.at, reading.processes_at) + config.stale_after)
-    if _startable(state, seen, config):
+    if _startable(state, seen, config) and not config.dry_run:
         return seen.now
     return min(time for time in times if time > seen.now)

@@ -29,10 +29,9 @@ def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdi
         uuid: policy.may_start(slot, seen.readings.get(uuid), seen.now, config.of(uuid))
         for uuid, slot in state.slots.items()
     }
-    reason = _why_none(state, seen, config)
-    if reason is None:
+    forbidden = _forbidden(state, seen, config)
+    if forbidden is None:
         return own
-    forbidden = Verdict(allowed=False, reason=reason)
     return {uuid: forbidden if verdict.allowed else verdict for uuid, verdict in own.items()}
 
 
@@ -77,24 +76,31 @@ def _quiet(seen: Observation, config: Config) -> str | None:
     return None
 
 
-def _why_none(state: State, seen: Observation, config: Config) -> str | None:
+def _forbidden(state: State, seen: Observation, config: Config) -> Verdict | None:
     """Return why no stressor may be started on any GPU, or ``None``."""
     quiet = _quiet(seen, config)
     if quiet is not None:
-        return quiet
+        return Verdict.no("quiet", quiet)
     slots = state.slots.values()
     held = sum(isinstance(slot.stressor, Starting | Running | Stopping) for slot in slots)
     if config.max_gpus is not None and held >= config.max_gpus:
-        return f"{_gpus(held)} held already (limits.gpus)"
+        return Verdict.no("limits.gpus", f"{_gpus(held)} held already (limits.gpus)")
     if config.leave_idle and sum(map(_is_free, slots)) <= config.leave_idle:
-        return f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
+        return Verdict.no(
+            "limits.leave_idle", f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
+        )
     if config.idle_gate == "all":
         for slot in slots:
             if not _is_ready(slot, seen, config):
-                return f"not before GPU {slot.gpu.index} is idle, too (idle.gate)"
+                return Verdict.no(
+                    "idle.gate", f"not before GPU {slot.gpu.index} is idle, too (idle.gate)"
+                )
     due = _next_start(state, config)
     if due is not None and seen.now < due:
-        return "another stressor was started just now (limits.starts_per_second)"
+        return Verdict.no(
+            "limits.starts_per_second",
+            "another stressor was started just now (limits.starts_per_second)",
+        )
     return None
 
 

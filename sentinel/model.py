@@ -145,8 +145,9 @@ class Unknown:
 
 @dataclass(frozen=True, kw_only=True)
 class Busy:
-    """Somebody else uses the GPU, or it may not be shared."""
+    """Somebody else uses the GPU, or it may not be shared, by which rule."""
 
+    rule: str
     reason: str
     by: tuple[GpuProcess, ...] = ()
 
@@ -353,7 +354,10 @@ class Shutdown:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The whole of what the supervisor knows. Replaced by every tick, never changed."""
+    """The whole of what the supervisor knows. Replaced by every tick, never changed.
+
+    ``explained`` has the rule by GPU that was last said to decide, where that is wanted.
+    """
 
     slots: Mapping[str, Slot]
     started: float
@@ -362,6 +366,7 @@ class State:
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     stalled_at: float | None = None
     last_start: float | None = None
+    explained: Mapping[str, str] = field(default_factory=dict)
     next_status: float = 0.0
     shutdown: Shutdown | None = None
     finished: bool = False

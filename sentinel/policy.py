@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from sentinel.config import Config
 from sentinel.messages import GpuProcess, ProcessKind, Reading
@@ -43,10 +44,16 @@ OWN_LOAD = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether a stressor may be started, and the rule that decided."""
+    """Whether a stressor may be started, the rule that decided, and its reason for people."""
 
     allowed: bool
+    rule: str
     reason: str
+
+    @classmethod
+    def no(cls, rule: str, reason: str) -> Self:
+        """Return that ``rule`` forbids it."""
+        return cls(allowed=False, rule=rule, reason=reason)
 
 
 def is_ours(process: GpuProcess, child: OwnChild | None) -> bool:
@@ -85,32 +92,38 @@ def occupancy(
     if unknown is not None or reading is None or reading.processes is None:
         return Unknown(reason=unknown or "its processes could not be read")
     if reading.exclusive:
-        return Busy(reason="its compute mode is exclusive: a newcomer could not even start")
+        return Busy(
+            rule="exclusive",
+            reason="its compute mode is exclusive: a newcomer could not even start",
+        )
     if reading.mig:
-        return Busy(reason="MIG is enabled")
+        return Busy(rule="mig", reason="MIG is enabled")
     others = foreign_processes(reading.processes, child)
     if others:
-        return Busy(reason="in use by others", by=others)
-    reason = _why_in_use(slot, reading, config) if child is None else None
-    if reason is not None:
-        return Busy(reason=reason)
+        return Busy(rule="process", reason="in use by others", by=others)
+    in_use = _in_use(slot, reading, config) if child is None else None
+    if in_use is not None:
+        return in_use
     if isinstance(slot.occupancy, Idle):
         return slot.occupancy
     return Idle(since=reading.at)
 
 
-def _why_in_use(slot: Slot, reading: Reading, config: Config) -> str | None:
+def _in_use(slot: Slot, reading: Reading, config: Config) -> Busy | None:
     """Return by which rule a GPU is in use on which nobody is listed, and nothing of ours lives."""
     if reading.memory is not None:
         named = sum(process.memory or 0 for process in reading.processes or ())
         if reading.memory.used - named > config.idle_memory:
-            return "memory is in use that no listed process accounts for (idle.memory)"
+            reason = "memory is in use that no listed process accounts for (idle.memory)"
+            return Busy(rule="idle.memory", reason=reason)
     if config.idle_utilization is None or reading.at < slot.ended + OWN_LOAD:
         return None
     if reading.utilization is None:
-        return "its utilisation is not told (idle.utilization)"
+        reason = "its utilisation is not told (idle.utilization)"
+        return Busy(rule="idle.utilization", reason=reason)
     if reading.utilization >= config.idle_utilization:
-        return f"it is used {reading.utilization:.0%} of the time (idle.utilization)"
+        reason = f"it is used {reading.utilization:.0%} of the time (idle.utilization)"
+        return Busy(rule="idle.utilization", reason=reason)
     return None
 
 
@@ -164,34 +177,37 @@ def _expected_memory(slot: Slot) -> int | None:
             return None
 
 
-def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config) -> str | None:
+def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config) -> Verdict | None:
     """Return why this GPU is not idle, or not for long enough; ``None`` where it is."""
     match slot.occupancy:
         case Unknown(reason=reason):
-            return f"unknown: {reason}"
-        case Busy(reason=reason):
-            return reason
+            return Verdict.no("unknown", f"unknown: {reason}")
+        case Busy(rule=rule, reason=reason):
+            return Verdict.no(rule, reason)
         case Idle(since=since):
             if reading is None or reading.at <= since:
-                return "idle, seen once"
+                return Verdict.no("confirm", "idle, seen once")
             if now < since + slot.rearm:
-                return f"idle again, left alone for {since + slot.rearm - now:.1f} s"
+                left = since + slot.rearm - now
+                return Verdict.no("rearm", f"idle again, left alone for {left:.1f} s")
             if config.idle_utilization is not None and reading.at < slot.ended + OWN_LOAD:
-                return "our own load may still be in its utilisation (idle.utilization)"
+                reason = "our own load may still be in its utilisation (idle.utilization)"
+                return Verdict.no("idle.utilization", reason)
             if now < since + config.idle_wait:
-                return f"idle, but for {since + config.idle_wait - now:.0f} s too short (idle.wait)"
+                left = since + config.idle_wait - now
+                return Verdict.no("idle.wait", f"idle, for {left:.0f} s more to be (idle.wait)")
     return None
 
 
 def may_start(slot: Slot, reading: Reading | None, now: float, config: Config) -> Verdict:
     """Return whether this GPU's own rules allow a stressor now, and if not, which forbids it."""
-    reason = idle_enough(slot, reading, now, config)
-    if reason is not None:
-        return Verdict(allowed=False, reason=reason)
+    forbidden = idle_enough(slot, reading, now, config)
+    if forbidden is not None:
+        return forbidden
     match slot.stressor:
         case Stopped():
-            return Verdict(allowed=True, reason="idle")
+            return Verdict(allowed=True, rule="idle", reason="idle")
         case Stopping():
-            return Verdict(allowed=False, reason="its last stressor is not gone yet")
+            return Verdict.no("stressor", "its last stressor is not gone yet")
         case other:
-            return Verdict(allowed=False, reason=f"its stressor is {type(other).__name__.upper()}")
+            return Verdict.no("stressor", f"its stressor is {type(other).__name__.upper()}")

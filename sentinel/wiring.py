@@ -131,10 +131,11 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
     check_place(options)
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     with Signals() as signals, find_gpus(options, signals) as found:
-        if options.simulate is None:
+        if options.simulate is None and not options.config.dry_run:
             check_torch()
         folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS
-        locks = GpuLocks(found.gpus, folders)
+        # Who starts nothing holds nothing, and keeps nobody from it.
+        locks = GpuLocks(() if found.config.dry_run else found.gpus, folders)
         journal = Journal([sink_for({gpu.uuid: gpu for gpu in found.gpus})])
         code, clean = _run(signals, found, locks, journal)
         locks.release()

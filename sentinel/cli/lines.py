@@ -112,6 +112,11 @@ def _handed_over(f: Mapping[str, Any]) -> str:
     return f"{how} the first sign of it, gone after {format_duration(f['exit_s'])}, {memory}"
 
 
+def _verdict(f: Mapping[str, Any]) -> str:
+    would = "may be occupied" if f["allowed"] else "left as it is"
+    return f"{would}: {f['reason']} (rule {f['rule']})"
+
+
 def _status(f: Mapping[str, Any]) -> str:
     if f["stressor"] != "RUNNING":
         who = f": {_people(f['by'])}" if f["by"] else ""
@@ -167,6 +172,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "stressor.stopped": ("stopped", lambda f: str(f["cause"])),
     "stressor.failed": ("failed", _failed),
     "stressor.fatal": ("fatal", lambda f: f"{f['reason']}; not tried again until restarted"),
+    "gpu.verdict": ("verdict", _verdict),
     "gpu.released": ("released", lambda f: f["reason"]),
     "stressor.mismatch": (
         "mismatch",
@@ -193,19 +199,18 @@ def print_gpus(gpus: Sequence[Gpu], *, text: bool) -> None:
         click.echo(f"{gpu.index:>3}  {gpu.uuid}  {gpu.pci_bus_id}  {size:>9}  {gpu.name}")
 
 
-def print_survey(survey: Sequence[Survey], *, text: bool) -> None:
+def print_survey(survey: Sequence[Survey], *, text: bool, explain: bool) -> None:
     """Print what is on each GPU and what would be done, as lines or as one JSON object."""
     if not text:
-        rows = [
-            {**asdict(row), "verdict": row.verdict.allowed, "reason": row.verdict.reason}
-            for row in survey
-        ]
+        rows = [{**asdict(row), "verdict": asdict(row.verdict)} for row in survey]
         click.echo(json.dumps({"schema_version": 1, "gpus": rows}))
         return
     for row in survey:
         would = "would be occupied" if row.verdict.allowed else "would be left alone"
         click.echo(f"GPU {row.gpu.index}  {row.gpu.name}  {row.gpu.uuid}")
         click.echo(f"  {row.occupancy.lower()}: {would} ({row.verdict.reason})")
+        if explain:
+            click.echo(f"  decided by the rule `{row.verdict.rule}`")
         if row.reading is None or row.reading.memory is None:
             continue
         memory = row.reading.memory

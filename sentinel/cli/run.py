@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TextIO
 
 import click
@@ -28,16 +29,20 @@ __all__ = ["command"]
 @settings
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and end.")
 @click.option("--once", is_flag=True, help="Say what is on each GPU and what would be done; end.")
+@click.option("--dry-run", is_flag=True, help="Decide for real, but start nothing.")
+@click.option("--explain", is_flag=True, help="Say for each GPU which rule decides.")
 @log_format
 def command(
     sources: Sources,
     simulate: int | None,
     list_: bool,  # noqa: FBT001 - click passes options by name
     once: bool,  # noqa: FBT001
+    dry_run: bool,  # noqa: FBT001
+    explain: bool,  # noqa: FBT001
     text: bool,  # noqa: FBT001
 ) -> int:
     """Keep every idle GPU busy until Ctrl+C, and yield each the moment somebody else comes."""
-    config = checked(sources)
+    config = replace(checked(sources), dry_run=dry_run, explain=explain)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)
@@ -45,7 +50,7 @@ def command(
         lines.print_gpus(wiring.inventory(options), text=text)
         return int(ExitCode.OK)
     if once:
-        lines.print_survey(wiring.survey(options), text=text)
+        lines.print_survey(wiring.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
     return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
 

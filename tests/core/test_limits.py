@@ -201,3 +201,27 @@ def test_it_ends_at_the_moment_that_was_set() -> None:
     world.run(supervisor, lambda: supervisor.state.finished, within=310)
     assert timedelta() <= world.wall - until < timedelta(seconds=2)
     assert world.events("sentinel.stopping")[0].fields["reason"] == "it is 2026-01-07 12:05"
+
+
+def test_a_dry_run_decides_and_never_starts() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(dry_run=True, explain=True, rearm=2.0, max_gpus=1))
+    world.run_for(supervisor, 5)
+    world.newcomer(1)
+    world.run_for(supervisor, 5)
+    world.at(1).foreign.clear()
+    world.run_for(supervisor, 10)
+    assert not world.spawner.started
+    told = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
+    assert [rule for gpu, rule in told if gpu == "GPU-0"] == ["unknown", "confirm", "idle"]
+    rules = [rule for gpu, rule in told if gpu == "GPU-1"]
+    assert rules == ["unknown", "confirm", "idle", "process", "confirm", "rearm", "idle"]
+
+
+def test_who_decides_is_said_in_a_real_run_too_and_only_when_it_changes() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(explain=True, max_gpus=1))
+    world.run_for(supervisor, 120)
+    told = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
+    assert [rule for gpu, rule in told if gpu == "GPU-0"] == ["unknown", "confirm", "stressor"]
+    assert [rule for gpu, rule in told if gpu == "GPU-1"] == ["unknown", "confirm", "limits.gpus"]

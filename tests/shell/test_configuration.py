@@ -59,6 +59,20 @@ def test_a_stressor_that_may_be_asked_ends_by_itself_for_a_newcomer(
         assert "stressor.failed" not in one.names()
 
 
+def test_a_dry_run_beside_a_real_one_takes_no_lock_and_starts_nothing(
+    simulated: SimulatedGround,
+) -> None:
+    with simulated.sentry(2, "--poll", "200ms", "--dry-run", "--explain") as dry:
+        assert dry.wait_for("gpu.verdict", gpu=1)["rule"] in {"unknown", "confirm", "idle"}
+        with simulated.sentry([1], "--poll", "200ms", "--workload", "hold") as real:
+            real.wait_for("stressor.ready", gpu=1)
+            busy = dry.wait_for("gpu.busy", gpu=1)
+            assert busy["by"][0]["pid"] == real.stressors()[0].pid
+        assert not dry.stressors()
+        assert "stressor.starting" not in dry.names()
+        assert dry.stop() == 0
+
+
 def test_what_is_shown_is_a_file_that_sets_the_same(
     simulated: SimulatedGround, tmp_path: Path
 ) -> None:

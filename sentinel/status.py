@@ -1,0 +1,63 @@
+"""What is said of each GPU though nothing happened: its state, and which rule decides. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel import limits
+from sentinel.actions import Event
+from sentinel.config import Config
+from sentinel.events import slot_event, who
+from sentinel.messages import Reading
+from sentinel.model import Observation, Running, Slot, State
+from sentinel.policy import Verdict
+
+__all__ = ["explain", "report"]
+
+
+def explain(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
+    """Say for each GPU which rule decides now, where that is another than was said before."""
+    if not config.explain:
+        return state, []
+    events = []
+    explained = dict(state.explained)
+    for uuid, verdict in limits.verdicts(state, seen, config).items():
+        if explained.get(uuid) != verdict.rule:
+            explained[uuid] = verdict.rule
+            fields = {"allowed": verdict.allowed, "rule": verdict.rule, "reason": verdict.reason}
+            events.append(slot_event("gpu.verdict", state.slots[uuid], seen.now, **fields))
+    return replace(state, explained=explained), events
+
+
+def report(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
+    """Say each GPU's state and rate now and then."""
+    if seen.now < state.next_status:
+        return state, []
+    verdicts = limits.verdicts(state, seen, config)
+    events = [
+        _status_of(slot, seen.readings.get(uuid), verdicts[uuid], seen.now)
+        for uuid, slot in state.slots.items()
+    ]
+    return replace(state, next_status=seen.now + config.status_every), events
+
+
+def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float) -> Event:
+    fields: dict[str, object] = {
+        "occupancy": type(slot.occupancy).__name__.upper(),
+        "stressor": type(slot.stressor).__name__.upper(),
+        "rule": verdict.rule,
+        "reason": verdict.reason,
+        "by": who(slot),
+        "memory_used": reading.memory.used if reading and reading.memory else None,
+    }
+    if isinstance(slot.stressor, Running):
+        fields["rule"] = fields["reason"] = "running"
+        fields["running_s"] = now - slot.stressor.since
+        progress = slot.stressor.progress
+        if progress is not None and progress.seconds > 0:
+            fields["iterations_per_s"] = progress.iterations / progress.seconds
+            fields["flops_per_s"] = progress.flops / progress.seconds
+            fields["bytes_per_s"] = progress.bytes / progress.seconds
+            fields["checks"] = progress.checks
+            fields["errors"] = progress.errors
+    return slot_event("gpu.status", slot, now, **fields)
