@@ -81,6 +81,25 @@ def test_more_than_there_is_ends_with_what_there_is(real: RealGround) -> None:
             assert newcomer.got()
 
 
+@pytest.mark.parametrize("workload", ["gemm", "elementwise"])
+def test_a_reserve_is_left_with_all_that_kernels_took(real: RealGround, workload: str) -> None:
+    reserve = ("--memory", "100%", "--reserve", "20GiB")
+    with occupied(real, *reserve, "--workload", workload):
+        assert 20 * GIB <= real.total() - real.held() < 22 * GIB
+
+
+def test_our_own_load_is_not_taken_for_that_of_others(real: RealGround) -> None:
+    """NVML's utilisation lags: for a while after a stressor's end it still tells of that."""
+    flags = ("--idle-utilization", "5%", "--workload", "elementwise")
+    with occupied(real, *flags) as one:
+        eventually(lambda: rated(one, "bytes_per_s", 2))
+        (stressor,) = one.stressors()
+        stressor.kill()
+        one.wait_for("stressor.failed")
+        one.wait_for("stressor.ready", count=2)
+        assert "gpu.busy" not in one.names()
+
+
 def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
     flips = ("--memory", "4GiB", "--workload", "misbehaving:flips_a_bit:size=4096")
     with occupied(real, *flips) as one:
