@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from sentinel.errors import ConfigError
 from sentinel.hours import Hours
+from sentinel.ignoring import Ignored
 from sentinel.messages import Gpu, MemoryTarget
 from sentinel.settings import SETTINGS, Setting
 from sentinel.visible import matching
@@ -52,6 +53,8 @@ class Config:
     watch_interval: float = 0.025
     rearm: float = 5.0
     rearm_longest: float = 600.0
+    yield_to: str = "all"
+    ignore: tuple[Ignored, ...] = ()
     yield_how: str = "kill"
     yield_grace: float = 2.0
     idle_memory: int = 2**30

@@ -142,7 +142,7 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config, *, sta
         case Stopping(exit=None):
             return _dying(slot, reading, now)
         case Stopping() as stopping:
-            return settle(slot, stopping, reading, now, stalled=stalled)
+            return settle(slot, stopping, reading, now, config, stalled=stalled)
         case Backoff(until=until) if now >= until:
             return Step(slot=replace(slot, stressor=Stopped()))
         case _:

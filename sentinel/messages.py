@@ -103,6 +103,7 @@ class Reading:
     processes_at: float = 0.0
     exclusive: bool | None = None
     mig: bool | None = None
+    display: bool | None = None
     utilization: float | None = None
     fault: str | None = None
     lost: bool = False

@@ -27,6 +27,7 @@ __all__ = [
     "foreign_processes",
     "idle_enough",
     "is_ours",
+    "let_be",
     "may_start",
     "newcomer",
     "occupancy",
@@ -66,14 +67,27 @@ def is_ours(process: GpuProcess, child: OwnChild | None) -> bool:
 
 
 def foreign_processes(
-    processes: tuple[GpuProcess, ...], child: OwnChild | None
+    processes: tuple[GpuProcess, ...], child: OwnChild | None, config: Config
 ) -> tuple[GpuProcess, ...]:
-    """Return the processes that make a GPU busy: all that are not ours, but light graphics."""
+    """Return the processes that make a GPU busy: all that are not ours and are not let be."""
     others = tuple(process for process in processes if not is_ours(process, child))
+    spared = let_be(others, config)
+    return tuple(process for process in others if process.pid not in spared)
+
+
+def let_be(others: tuple[GpuProcess, ...], config: Config) -> dict[int, str]:
+    """Return by PID which of the processes that are not ours make no GPU busy, and why not."""
     graphics = [process for process in others if process.kind is ProcessKind.GRAPHICS]
-    if sum(process.memory or 0 for process in graphics) > GRAPHICS_ALLOWANCE:
-        return others
-    return tuple(process for process in others if process.kind is not ProcessKind.GRAPHICS)
+    spared = {}
+    if config.yield_to == "compute":
+        spared = {process.pid: "graphics (yield_to = compute)" for process in graphics}
+    elif sum(process.memory or 0 for process in graphics) <= GRAPHICS_ALLOWANCE:
+        spared = {process.pid: "light graphics" for process in graphics}
+    for process in others:
+        for rule in config.ignore:
+            if rule.covers(process):
+                spared[process.pid] = f"ignored by {rule}"
+    return spared
 
 
 def occupancy(
@@ -98,7 +112,9 @@ def occupancy(
         )
     if reading.mig:
         return Busy(rule="mig", reason="MIG is enabled")
-    others = foreign_processes(reading.processes, child)
+    if reading.display and config.yield_to == "all":
+        return Busy(rule="display", reason="a display is active on it")
+    others = foreign_processes(reading.processes, child, config)
     if others:
         return Busy(rule="process", reason="in use by others", by=others)
     in_use = _in_use(slot, reading, config) if child is None else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.hours import parse_hours, parse_until
+from sentinel.ignoring import parse_ignored
 from sentinel.units import (
     one_of,
     parse_count,
@@ -132,6 +133,26 @@ SETTINGS: tuple[Setting, ...] = (
         least="100ms",
         most="7d",
         per_gpu=True,
+    ),
+    Setting(
+        key="yield_to",
+        field="yield_to",
+        flag="--yield-to",
+        metavar="all|compute",
+        help="Whom to yield to: compute leaves out graphics processes and active displays.",
+        parse=one_of("all", "compute"),
+        default="all",
+        per_gpu=True,
+    ),
+    Setting(
+        key="ignore",
+        field="ignore",
+        flag="--ignore",
+        metavar="RULE,...",
+        help="Let be the processes of this name or user, such as `name=Xorg` or `user=monitor`.",
+        parse=parse_ignored,
+        per_gpu=True,
+        many=True,
     ),
     Setting(
         key="yield",

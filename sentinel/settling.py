@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sentinel.actions import Action, Event
+from sentinel.config import Config
 from sentinel.events import slot_event, who
 from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
 from sentinel.model import (
@@ -21,7 +22,7 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.policy import SLACK, is_ours
+from sentinel.policy import SLACK, foreign_processes, is_ours
 
 __all__ = ["SETTLE_WITHIN", "Step", "settle"]
 
@@ -47,15 +48,23 @@ class Step:
 
 
 def settle(
-    slot: Slot, stopping: Stopping, reading: Reading | None, now: float, *, stalled: bool
+    slot: Slot,
+    stopping: Stopping,
+    reading: Reading | None,
+    now: float,
+    config: Config,
+    *,
+    stalled: bool,
 ) -> Step:
     """End STOPPING once the memory is back, or once nobody can say any more."""
     exit_ = stopping.exit
     if exit_ is None:
         return Step(slot=slot)
-    back = _memory_back(stopping, exit_, reading)
+    others = _after_exit(stopping, exit_, reading, config)
+    back = _memory_back(stopping, others, reading)
     late = now - exit_.at >= SETTLE_WITHIN or isinstance(slot.occupancy, Unknown)
-    if not (back or late or _memory_untold(stopping, exit_, reading)):
+    untold = others is not None and any(process.memory is None for process in others)
+    if not (back or late or untold):
         return Step(slot=slot)
     memory_back = reading.at if back and reading else None
     if stopping.cause is StopCause.YIELD and stopping.sign is not None:
@@ -68,12 +77,13 @@ def settle(
     return Step(slot=replace(slot, stressor=Stopped()), events=(event,))
 
 
-def _memory_back(stopping: Stopping, exit_: ChildExit, reading: Reading | None) -> bool:
+def _memory_back(
+    stopping: Stopping, others: tuple[GpuProcess, ...] | None, reading: Reading | None
+) -> bool:
     """Return whether a reading stamped after the exit shows our memory given back.
 
     What named newcomers hold is taken off; each may have a context whose own memory nobody names.
     """
-    others = _after_exit(stopping, exit_, reading)
     if others is None or reading is None or reading.memory is None:
         return False
     held = [process.memory for process in others]
@@ -82,23 +92,20 @@ def _memory_back(stopping: Stopping, exit_: ChildExit, reading: Reading | None) 
     return None not in held and reading.memory.used - named <= limit
 
 
-def _memory_untold(stopping: Stopping, exit_: ChildExit, reading: Reading | None) -> bool:
-    """Return whether our child is off the list but a newcomer's memory cannot be told from it."""
-    others = _after_exit(stopping, exit_, reading)
-    return others is not None and any(process.memory is None for process in others)
-
-
 def _after_exit(
-    stopping: Stopping, exit_: ChildExit, reading: Reading | None
+    stopping: Stopping, exit_: ChildExit, reading: Reading | None, config: Config
 ) -> tuple[GpuProcess, ...] | None:
-    """Return who is there in a reading stamped after the exit that no longer lists our child."""
+    """Return who is there in a reading stamped after the exit that no longer lists our child.
+
+    Who is let be was there before our child, and is in the baseline.
+    """
     if reading is None or reading.processes is None or reading.fault is not None:
         return None
     if min(reading.at, reading.processes_at) <= exit_.at:
         return None
     if any(is_ours(process, stopping.child) for process in reading.processes):
         return None
-    return reading.processes
+    return foreign_processes(reading.processes, stopping.child, config)
 
 
 def _handed_over(

@@ -78,6 +78,7 @@ class FakeGpu:
     foreign: list[GpuProcess] = field(default_factory=list)
     unlisted: int = 0
     utilization: float | None = 0.0
+    display: bool = False
     fault: str | None = None
     silent: bool = False
     child: FakeChild | None = None
@@ -287,6 +288,7 @@ class FakeProbe:
             processes_at=at,
             exclusive=False,
             mig=False,
+            display=place.display,
             utilization=place.utilization,
         )
 

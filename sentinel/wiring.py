@@ -36,12 +36,16 @@ LAST_WORDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """One GPU, what was read of it, and what would be done about it."""
+    """One GPU, what was read of it, and what would be done about it.
+
+    ``let_be`` says by PID which processes make it no busier, and why.
+    """
 
     gpu: Gpu
     reading: Reading | None
     occupancy: str
     verdict: policy.Verdict
+    let_be: Mapping[int, str]
 
 
 class HostClock:
@@ -110,7 +114,9 @@ def _verdicts(
         reading = readings.get(gpu.uuid)
         verdict = verdicts[gpu.uuid]
         occupancy = type(slot.occupancy).__name__.upper()
-        yield Survey(gpu=gpu, reading=reading, occupancy=occupancy, verdict=verdict)
+        others = reading.processes if reading and reading.processes else ()
+        spared = policy.let_be(others, config.of(gpu.uuid))
+        yield Survey(gpu=gpu, reading=reading, occupancy=occupancy, verdict=verdict, let_be=spared)
 
 
 def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -> ExitCode:

@@ -218,4 +218,5 @@ def print_survey(survey: Sequence[Survey], *, text: bool, explain: bool) -> None
         for process in row.reading.processes or ():
             held = format_size(process.memory) if process.memory is not None else "memory unknown"
             people = _people([asdict(process)])
-            click.echo(f"    {process.kind.value}: {people}, {held}")
+            why = row.let_be.get(process.pid) if explain else None
+            click.echo(f"    {process.kind.value}: {people}, {held}{f' - {why}' if why else ''}")

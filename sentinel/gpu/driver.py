@@ -79,6 +79,9 @@ class Driver(Protocol):
     def mig(self, uuid: str) -> bool:
         """Return whether one GPU is divided by MIG; ``False`` where it cannot be."""
 
+    def display(self, uuid: str) -> bool:
+        """Return whether a display is active on one GPU."""
+
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the time, of late, in which a kernel ran; ``None`` if never told."""
 

@@ -140,6 +140,11 @@ class NvmlDriver:
             modes = self._supported(self._nvml.nvmlDeviceGetMigMode, self._handle(uuid))
             return modes is not None and modes[0] != 0
 
+    def display(self, uuid: str) -> bool:
+        """Return whether a display is active; ``False`` on GPUs without."""
+        with self._translated(uuid):
+            return bool(self._supported(self._nvml.nvmlDeviceGetDisplayActive, self._handle(uuid)))
+
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the last sampling period, up to a second, in which a kernel ran."""
         with self._translated(uuid):

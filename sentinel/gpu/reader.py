@@ -44,8 +44,8 @@ LEAP = 2**20
 #: neither changes the memory again.
 SETTLING = 0.5
 
-#: How long NVML's word on compute mode and MIG holds, in seconds. To ask for MIG takes 0.4 ms of
-#: CPU on an H200, eight times as much as all else, and people change neither while they work.
+#: How long NVML's word on compute mode, MIG and displays holds, in seconds. To ask for MIG takes
+#: 0.2 to 0.4 ms of CPU on an H200, more than all else, and people change none while they work.
 MODES_HOLD = 5.0
 
 
@@ -83,6 +83,24 @@ class Tools:
     identifier: Identifier
     outbox: Outbox
     wake: Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Orders:
+    """What the supervisor wants of a GPU; by its number two changes that cancel out are seen."""
+
+    number: int
+    wanted: bool
+    held: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Modes:
+    """What rarely changes on a GPU; ``None`` before the first look."""
+
+    exclusive: bool | None = None
+    mig: bool | None = None
+    display: bool | None = None
 
 
 class ReaderTurn:
@@ -128,18 +146,18 @@ class Reader:
         self._spec = spec
         self._tools = tools
         # What others say: each is written whole and read whole.
-        self._orders = (uuid not in spec.skip, False)
+        self._orders = _Orders(number=0, wanted=uuid not in spec.skip, held=False)
         self._hurry_until = 0.0
         # What is known: each is one value, with the time when its reading began.
         self._memory: tuple[float, float, Memory] | None = None
         self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
-        self._modes: tuple[bool | None, bool | None] = (None, None)
+        self._modes = _Modes()
         self._utilization: float | None = None
         self._faulty = False
         # The glance's own, and the poll's own.
         self._glance_failures = self._poll_failures = 0
         self._settled_at = 0.0
-        self._followed: tuple[bool, bool] | None = None
+        self._followed: _Orders | None = None
         self._next_poll = self._modes_until = 0.0
         self._look = False
         # What of it the supervisor has; guarded, since both turns post.
@@ -149,7 +167,9 @@ class Reader:
 
     def order(self, *, wanted: bool, held: bool) -> None:
         """Take the supervisor's wish; a change of it is answered by a full reading at once."""
-        self._orders = (wanted, held)
+        had = self._orders
+        if (had.wanted, had.held) != (wanted, held):
+            self._orders = _Orders(number=had.number + 1, wanted=wanted, held=held)
         self.glance.ask()
         self.poll.ask()
 
@@ -169,8 +189,7 @@ class Reader:
         Raises:
             DriverGoneError: The driver as a whole is gone.
         """
-        _, held = self._orders
-        if not held or self._faulty:
+        if not self._orders.held or self._faulty:
             return math.inf
         try:
             memory = self._read_memory(self._glance_slot)
@@ -210,7 +229,7 @@ class Reader:
         orders = self._orders
         if orders != self._followed:
             self._followed, self._next_poll, self._modes_until = orders, now, now
-        if not any(orders):
+        if not (orders.wanted or orders.held):
             return math.inf
         due, look, self._look = now >= self._next_poll, self._look, False
         if not due and not (look and not self._faulty):
@@ -238,19 +257,26 @@ class Reader:
 
     def _read_fully(self, now: float) -> None:
         """Read what is due and post it, changed or not; a held GPU's memory is the glance's."""
-        if self._memory is None or self._faulty or not self._orders[1]:
+        if self._memory is None or self._faulty or not self._orders.held:
             self._read_memory(self._poll_slot)
         self._read_processes()
         if now >= self._modes_until:
-            driver = self._tools.driver
-            exclusive = self._ask(self._poll_slot, "exclusive", driver.exclusive)
-            self._modes = (exclusive, self._ask(self._poll_slot, "mig", driver.mig))
+            self._modes = self._read_modes()
             self._modes_until = now + MODES_HOLD
         self._utilization = None
-        if self._spec.utilization and not self._orders[1]:
+        if self._spec.utilization and not self._orders.held:
             ask = self._tools.driver.utilization
             self._utilization = self._ask(self._poll_slot, "utilization", ask)
         self._post()
+
+    def _read_modes(self) -> _Modes:
+        """Return what rarely changes."""
+        driver, slot = self._tools.driver, self._poll_slot
+        return _Modes(
+            exclusive=self._ask(slot, "exclusive", driver.exclusive),
+            mig=self._ask(slot, "mig", driver.mig),
+            display=self._ask(slot, "display", driver.display),
+        )
 
     def _recover(self, *, full: bool) -> None:
         """Let the glances go on after a full reading without a fault."""
@@ -292,7 +318,6 @@ class Reader:
                 return
             at, took, memory = self._memory
             processes_at, processes = self._processes
-            exclusive, mig = self._modes
             reading = Reading(
                 uuid=self.uuid,
                 at=at,
@@ -300,8 +325,9 @@ class Reader:
                 memory=memory,
                 processes=processes,
                 processes_at=processes_at,
-                exclusive=exclusive,
-                mig=mig,
+                exclusive=self._modes.exclusive,
+                mig=self._modes.mig,
+                display=self._modes.display,
                 utilization=self._utilization,
             )
             try:

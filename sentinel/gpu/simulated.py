@@ -63,6 +63,11 @@ class SimulatedDriver:
         del uuid
         return False
 
+    def display(self, uuid: str) -> bool:
+        """Return ``False``: pretended GPUs have no display."""
+        del uuid
+        return False
+
     def utilization(self, uuid: str) -> float | None:
         """Return that whoever holds memory on a pretended GPU uses it all the time."""
         with _translated():

@@ -111,6 +111,8 @@ int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
 #endif
 int nvmlDeviceGetComputeMode(void *device, unsigned *mode) {
     USE("mode"); *mode = at(device) ? 3 : 0; return 0; }
+int nvmlDeviceGetDisplayActive(void *device, unsigned *active) {
+    USE("display"); *active = at(device); return 0; }
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
     USE("utilization"); rates[0] = 43; rates[1] = 7; return 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
@@ -258,6 +260,9 @@ def test_processes_are_listed_once_with_their_kind(library: Path, tmp_path: Path
         ("mig", FIRST, "", False),
         ("mig", SECOND, "", True),
         ("mig", SECOND, "mig 3", False),
+        ("display", FIRST, "", False),
+        ("display", SECOND, "", True),
+        ("display", SECOND, "display 3", False),
         ("utilization", FIRST, "", 0.43),
         ("utilization", FIRST, "utilization 3", None),
         ("node", FIRST, "", "/dev/nvidia7"),

@@ -71,6 +71,11 @@ class Scripted:
         self.asked_for_mig += 1
         return False
 
+    def display(self, uuid: str) -> bool:
+        """Return ``False``."""
+        del uuid
+        return False
+
     def utilization(self, uuid: str) -> float | None:
         """Return nothing; only who wants to know may ask."""
         raise AssertionError(uuid)
@@ -151,6 +156,21 @@ def test_mig_is_read_again_when_the_orders_change() -> None:
         reader.order(wanted=True, held=True)
         reader.poll.take()
         assert driver.asked_for_mig == 2
+
+
+def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same() -> None:
+    """Whoever changes their mind within a millisecond still gets a full reading."""
+    driver = Scripted()
+    with reader_over(driver) as (reader, posts):
+        reader.poll.take()
+        assert len(heard(posts)) == 1
+        reader.order(wanted=True, held=True)
+        reader.order(wanted=True, held=False)
+        reader.poll.take()
+        assert len(heard(posts)) == 1
+        reader.order(wanted=True, held=False)
+        reader.poll.take()
+        assert not heard(posts), "the same order again is no change"
 
 
 def test_every_gpu_has_two_slots_of_its_own() -> None:
