@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 import traceback
@@ -37,6 +38,10 @@ class _Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}")
         if not args or (args[0] not in COMMANDS and args[0] not in {"--help", "-h", "--version"}):
             args = ["run", *args]
         return super().parse_args(ctx, args)

@@ -1,0 +1,31 @@
+"""What is typed wrongly gets one message, and the nearest right one."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.cli.main import run_command_line
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["rum"], "there is no command 'rum'; did you mean run?"),
+        (["frobnicate"], "there is no command 'frobnicate'; there are run, config,"),
+        (["--wrkload", "x"], "No such option '--wrkload'. Did you mean '--workload'?"),
+        (["run", "--simulate", "99"], "--simulate: 99 is out of range\nallowed is from 1 to 64"),
+        (["--memory", "150%"], "--memory: '150%' is not a share; write one"),
+        (["--chunk", "1MiB"], "--chunk: '1MiB' is out of range\nallowed is from 2MiB to 16GiB"),
+        (["--workload", "nope"], "--workload: there is no workload 'nope'; known are elementwise,"),
+        (["config", "check", "/nowhere"], "/nowhere: cannot be read: No such file"),
+        (["simulate-job", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
+    ],
+)
+def test_a_mistake_is_named_and_ends_with_exit_code_2(
+    typed: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(typed) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"sentinel: {told}")
+    assert "Traceback" not in output.err
