@@ -43,6 +43,11 @@ GRAPHICS_ALLOWANCE = 100 * 2**20
 OWN_LOAD = 2.0
 
 
+#: A start needs a reading that is no older than so many polls: one is under way by then, and a rule
+#: that ends between two must not make us start on what was true long ago.
+FRESH = 1.5
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether a stressor may be started, the rule that decided, and its reason for people."""
@@ -203,6 +208,9 @@ def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config)
         case Idle(since=since):
             if reading is None or reading.at <= since:
                 return Verdict.no("confirm", "idle, seen once")
+            age = now - min(reading.at, reading.processes_at)
+            if age > FRESH * config.poll:
+                return Verdict.no("confirm", f"idle when it was last read, {age:.1f} s ago")
             if now < since + slot.rearm:
                 left = since + slot.rearm - now
                 return Verdict.no("rearm", f"idle again, left alone for {left:.1f} s")

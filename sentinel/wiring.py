@@ -106,7 +106,10 @@ def _verdicts(
     state = decide.first_state(gpus, now, config, up)
     state = decide.decide(state, Observation(now=now, readings=readings), config).state
     # Idle must be seen twice before a start; the second look would be the next poll.
-    later = {uuid: replace(seen, at=seen.at + config.poll) for uuid, seen in readings.items()}
+    later = {
+        uuid: replace(seen, at=now + config.poll, processes_at=now + config.poll)
+        for uuid, seen in readings.items()
+    }
     local = HostClock().local()
     verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later), config)
     for gpu in gpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import Phase, settings
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sentinel.actions import Kill, Start
 from sentinel.config import Config
 from sentinel.decide import Decision, decide
+from sentinel.hours import parse_hours
 from sentinel.messages import Failed, FailureKind, Progress, Ready
 from sentinel.model import (
     Backoff,
@@ -31,7 +33,14 @@ from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 MIB = 2**20
 GPUS = st.integers(0, 1)
 PLAIN = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
-LIMITED = replace(PLAIN, idle_wait=5.0, max_gpus=2, leave_idle=1, starts_per_second=0.5)
+LIMITED = replace(
+    PLAIN,
+    idle_wait=5.0,
+    max_gpus=2,
+    leave_idle=1,
+    starts_per_second=0.5,
+    quiet=parse_hours("12:01-12:02, Wed 13:00-24:00"),
+)
 
 
 class Histories(RuleBasedStateMachine):
@@ -78,6 +87,11 @@ class Histories(RuleBasedStateMachine):
     @rule(seconds=st.floats(1.5, 20))
     def the_supervisor_does_not_run_for_a_while(self, seconds: float) -> None:
         self.world.pass_time(seconds)
+        self.tick()
+
+    @rule(minutes=st.sampled_from([-60, -1, 1, 60]))
+    def the_clock_on_the_wall_is_set(self, minutes: int) -> None:
+        self.world.wall += timedelta(minutes=minutes)
         self.tick()
 
     # --- others
@@ -165,8 +179,9 @@ class Histories(RuleBasedStateMachine):
             assert isinstance(decision.state.slots[start.uuid].occupancy, Idle)
             reading = readings[start.uuid]
             assert reading.fault is None
-            assert not self.world.gpus[start.uuid].foreign
-            assert self.world.now - reading.at <= self.config.stale_after
+            seen = {process.pid for process in reading.processes or ()}
+            assert not seen & {p.pid for p in self.world.gpus[start.uuid].foreign}
+            assert self.world.now - reading.at <= 1.5 * self.config.poll, "on an old reading"
             assert start.uuid not in self.fatal
             assert self.world.now >= self.backoffs.get(start.uuid, 0.0)
             alone = self.world.now - self.foreign_at.get(start.uuid, 0.0)
@@ -174,6 +189,9 @@ class Histories(RuleBasedStateMachine):
             idle = self.world.now - self.not_idle_at[start.uuid]
             assert idle >= self.config.idle_wait, "the wait was shortened"
             self.check_limits(decision)
+        if any(hours.hold(self.world.wall) for hours in self.config.quiet):
+            stressors = [slot.stressor for slot in decision.state.slots.values()]
+            assert not any(isinstance(s, Starting | Running) for s in stressors), "quiet hours"
         for uuid, slot in decision.state.slots.items():
             self.check_slot(uuid, before[uuid], slot, decision)
 

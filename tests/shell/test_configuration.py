@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 from ground import SimulatedGround
+from sentry import eventually
 
 GIB = 2**30
 FILE = """
@@ -66,8 +68,9 @@ def test_a_dry_run_beside_a_real_one_takes_no_lock_and_starts_nothing(
         assert dry.wait_for("gpu.verdict", gpu=1)["rule"] in {"unknown", "confirm", "idle"}
         with simulated.sentry([1], "--poll", "200ms", "--workload", "hold") as real:
             real.wait_for("stressor.ready", gpu=1)
-            busy = dry.wait_for("gpu.busy", gpu=1)
-            assert busy["by"][0]["pid"] == real.stressors()[0].pid
+            (stressor,) = real.stressors()
+            seen = [{"pid": stressor.pid, "name": stressor.name(), "user": getpass.getuser()}]
+            eventually(lambda: any(event.get("by") == seen for event in dry.events))
         assert not dry.stressors()
         assert "stressor.starting" not in dry.names()
         assert dry.stop() == 0
