@@ -306,7 +306,7 @@ def _time_is_over(state: State, seen: Observation, config: Config) -> str | None
         return "its time is over"
     until = config.until
     if isinstance(until, datetime) and seen.local is not None and seen.local >= until:
-        return f"it is {until:%Y-%m-%d %H:%M}"
+        return f"its end at {until:%Y-%m-%d %H:%M} has come"
     return None
 
 

@@ -9,6 +9,8 @@ from sentinel.messages import GpuProcess
 __all__ = ["Ignored", "parse_ignored"]
 
 _FIELDS = ("name", "user")
+#: The kernel keeps so many characters of a process's name.
+_NAME = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +22,9 @@ class Ignored:
 
     def covers(self, process: GpuProcess) -> bool:
         """Return whether it is such a process; what is not known of it never is."""
-        known = process.name if self.field == "name" else process.user
-        return known == self.value
+        if self.field == "user":
+            return process.user == self.value
+        return process.name == self.value[:_NAME]
 
     def __str__(self) -> str:
         return f"{self.field}={self.value}"

@@ -37,11 +37,9 @@ __all__ = [
 #: shows a login screen holds a few MiB on every GPU.
 GRAPHICS_ALLOWANCE = 100 * 2**20
 
-
 #: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.
 OWN_LOAD = 2.0
-
 
 #: A start needs a reading that is no older than so many polls: one is under way by then, and a rule
 #: that ends between two must not make us start on what was true long ago.
@@ -86,13 +84,19 @@ def let_be(others: tuple[GpuProcess, ...], config: Config) -> dict[int, str]:
     spared = {}
     if config.yield_to == "compute":
         spared = {process.pid: "graphics (yield_to = compute)" for process in graphics}
-    elif sum(process.memory or 0 for process in graphics) <= GRAPHICS_ALLOWANCE:
+    elif _are_light(graphics):
         spared = {process.pid: "light graphics" for process in graphics}
     for process in others:
         for rule in config.ignore:
             if rule.covers(process):
                 spared[process.pid] = f"ignored by {rule}"
     return spared
+
+
+def _are_light(graphics: list[GpuProcess]) -> bool:
+    """Return whether they are known to hold little together; what nobody tells is not little."""
+    amounts = [process.memory for process in graphics]
+    return None not in amounts and sum(a for a in amounts if a is not None) <= GRAPHICS_ALLOWANCE
 
 
 def occupancy(
@@ -182,8 +186,9 @@ def newcomer(slot: Slot, reading: Reading | None) -> Sign | None:
     return None
 
 
-#: Growth up to this many bytes is nobody: the driver's figure is steady to the byte while other
-#: NVML clients come and go, and a newcomer's first growth is larger (docs/benchmarks.md).
+#: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
+#: clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
+#: newcomer's first growth is larger (docs/handing-over.md).
 SLACK = 2**20
 
 

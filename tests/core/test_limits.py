@@ -17,6 +17,7 @@ from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 
 MIB = 2**20
+LONG = parse_ignored("name=a-very-long-name")
 
 
 def held(supervisor: Supervisor) -> list[int]:
@@ -205,7 +206,7 @@ def test_it_ends_at_the_moment_that_was_set() -> None:
     supervisor = world.supervisor(Config(until=until))
     world.run(supervisor, lambda: supervisor.state.finished, within=310)
     assert timedelta() <= world.wall - until < timedelta(seconds=2)
-    assert world.events("sentinel.stopping")[0].fields["reason"] == "it is 2026-01-07 12:05"
+    assert world.events("sentinel.stopping")[0].fields["reason"] == "its end at 2026-01-07 12:05 has come"
 
 
 def test_a_dry_run_decides_and_never_starts() -> None:
@@ -243,6 +244,8 @@ def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuP
     [
         (graphics(50 * MIB), Config(), True),
         (graphics(300 * MIB), Config(), False),
+        (replace(graphics(0), memory=None), Config(), False),
+        (graphics(300 * MIB, "a-very-long-nam"), Config(ignore=LONG), True),
         (graphics(300 * MIB), Config(yield_to="compute"), True),
         (graphics(300 * MIB), Config(ignore=parse_ignored("name=Xorg")), True),
         (graphics(300 * MIB), Config(ignore=parse_ignored("name=xorg,user=rot")), False),
