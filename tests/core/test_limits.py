@@ -206,7 +206,8 @@ def test_it_ends_at_the_moment_that_was_set() -> None:
     supervisor = world.supervisor(Config(until=until))
     world.run(supervisor, lambda: supervisor.state.finished, within=310)
     assert timedelta() <= world.wall - until < timedelta(seconds=2)
-    assert world.events("sentinel.stopping")[0].fields["reason"] == "its end at 2026-01-07 12:05 has come"
+    (stopping,) = world.events("sentinel.stopping")
+    assert stopping.fields["reason"] == "its end at 2026-01-07 12:05 has come"
 
 
 def test_a_dry_run_decides_and_never_starts() -> None:
