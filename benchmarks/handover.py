@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -85,6 +85,8 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
     if workload == "hold":  # the one that leaves the least time
         run = partial(races.on_a_busy_host, "bare", workload)
         yield Cell(name="hold-bare-busy-host", rounds=10, seconds=20, run=run)
+        run = partial(races.beside_nvidia_smi, "bare", workload)
+        yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
     run = partial(races.against_floor, "bare", workload)
     yield Cell(name=f"floor-{workload}", rounds=7, seconds=12, run=run)
 
@@ -135,7 +137,7 @@ def _brief(records: list[Record]) -> str:
 
 
 @contextmanager
-def host_of(simulate: int, gpus: int) -> Iterator[Host]:
+def host_of(simulate: int, gpus: Collection[int]) -> Iterator[Host]:
     """Return the GPUs to use."""
     if not simulate:
         yield RealHost(gpus)
@@ -153,7 +155,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="CELL,...", help="only these cells")
     parser.add_argument("--list", action="store_true", help="list the cells and end")
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")
-    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="use only the first N")
+    parser.add_argument(
+        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only these real GPUs"
+    )
     parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
     parser.add_argument("--simulate", type=int, default=0, metavar="N", help="pretend N GPUs")
     return parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -58,15 +59,15 @@ def _describe(cards: tuple[Card, ...]) -> dict[str, object]:
 
 
 class RealHost:
-    """The host as NVML shows it, limited to what CUDA_VISIBLE_DEVICES lists by UUID, if anything.
+    """The host as NVML shows it.
 
     Args:
-        only: How many of the GPUs to use, from the first on; 0 takes all.
+        only: The GPUs to use, by nvidia-smi's index; none takes all.
     """
 
     simulation: str | None = None
 
-    def __init__(self, only: int = 0) -> None:
+    def __init__(self, only: Collection[int] = ()) -> None:
         import pynvml
 
         self._nvml: Any = pynvml
@@ -74,7 +75,7 @@ class RealHost:
         count = pynvml.nvmlDeviceGetCount()
         self._handles: dict[str, Any] = {}
         cards = []
-        for index in range(min(count, only or count)):
+        for index in sorted(only) or range(count):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = pynvml.nvmlDeviceGetUUID(handle)
             self._handles[uuid] = handle

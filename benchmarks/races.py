@@ -64,6 +64,13 @@ class Races:
         with self._rig.every_core_busy():
             return self._against_sentinel(kind, workload, ahead, cards)
 
+    def beside_nvidia_smi(self, kind: str, workload: str, ahead: int) -> list[Record]:
+        """Race a sentinel while ``nvidia-smi -l 1`` runs, as many people do all day."""
+        cards = self._rig.host.cards[:1]
+        self._expect(kind, cards[0], ahead)
+        with self._rig.nvidia_smi():
+            return self._against_sentinel(kind, workload, ahead, cards)
+
     def against_floor(self, kind: str, workload: str, ahead: int) -> list[Record]:
         """Kill whoever holds the GPU at the newcomer's very start: nobody can be sooner."""
         return self._against_holder(kind, ahead, ["floor", "--workload", workload], kill=True)

@@ -251,7 +251,8 @@ class Rig:
         if empty:
             self.wait_empty(cards)
         command = [sys.executable, "-m", "sentinel", "run", "--workload", workload]
-        command += ["--rearm", self._rearm, "--status-every", "1s"]
+        # Nor longer when it yields again and again, as it does here.
+        command += ["--rearm", self._rearm, "--rearm-longest", self._rearm, "--status-every", "1s"]
         if self.host.simulation is not None:
             command += ["--simulate", str(len(self.host.cards))]
         started = Sentinel(command, self._environment(cards), self._errors)

@@ -43,6 +43,9 @@ __all__ = ["ProbeProcess", "Stressors"]
 MOST_AT_ONCE = 32
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.
 MOST_READINGS = 4096
+#: What the probe gets on top of our environment, to stay small: it formats nothing for people, so
+#: that the host's table of all locales need not be in its memory, and one pool serves its threads.
+_SMALL_PROBE = {"LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
 _STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Failed)
 
 
@@ -206,7 +209,7 @@ class ProbeProcess:
         self._board = Board.create()
         spec = replace(self._spec, skip=skip)
         try:
-            self._child = Child(probe_process.run, spec, (Inherited(self._board.fd),), {})
+            self._child = Child(probe_process.run, spec, (Inherited(self._board.fd),), _SMALL_PROBE)
         except OSError:
             self._failure = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
 

@@ -22,6 +22,10 @@ __all__ = ["Rounds", "Turn"]
 #: 0.2 ms when nothing is wrong; eight GPUs that all block at once delay the last of them by 14 ms.
 _PATIENCE = 0.002
 
+#: Threads that wait for the lead, and no more once nobody is held up: each is 40 kB of memory. With
+#: two, the one who takes the lead need not first hire its own successor.
+_SPARE = 2
+
 #: The longest sleep in seconds, where nothing is ever due.
 _LONG = 3600.0
 
@@ -61,10 +65,11 @@ class Rounds:
         self._waiting = 0
 
     def start(self, turns: Sequence[Turn]) -> None:
-        """Begin with these turns, in this order; one thread leads and one waits for the lead."""
+        """Begin with these turns, in this order; one thread leads and others wait for the lead."""
         self._turns = tuple(turns)
         self._hire(leads=True)
-        self._hire(leads=False)
+        for _ in range(_SPARE):
+            self._hire(leads=False)
 
     def wake(self) -> None:
         """Let the leader look at what is due; called after a turn's ``due`` was changed."""
@@ -76,13 +81,21 @@ class Rounds:
         threading.Thread(target=self._work, args=(leads,), name="reader", daemon=True).start()
 
     def _work(self, leads: bool) -> None:  # noqa: FBT001 - a thread's argument
-        term = 0 if leads else self._wait_for_the_lead()
         try:
-            while True:
-                self._lead(term)
-                term = self._wait_for_the_lead()
+            term = 0 if leads else self._wait_for_the_lead()
+            self._lead(term)
+            while self._stays():
+                self._lead(self._wait_for_the_lead())
         except BaseException as error:  # noqa: BLE001 - a turn that nobody takes is worse than all
             self._give_up(error)
+
+    def _stays(self) -> bool:
+        """Return whether this thread, which lost the lead, waits for it again."""
+        with self._baton:
+            if self._waiting >= _SPARE:
+                return False
+            self._waiting += 1
+            return True
 
     def _wait_for_the_lead(self) -> int:
         """Return the number of our term, once the leader is held up."""
@@ -124,7 +137,6 @@ class Rounds:
             if self._term == term:
                 self._leader_busy = False
                 return True
-            self._waiting += 1
         self.wake()  # the turn is free again, and due some time
         return False
 

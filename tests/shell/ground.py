@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -209,8 +210,13 @@ class RealGround(Ground):
         self.noise = 2**18 if workers > 1 else 0
         self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in self._gpus]
         self._totals = [info.used + info.free for info in map(self._memory, range(self.count))]
+        # The memory of what was killed last, by the test before, takes half a second to be free.
+        until = time.monotonic() + PATIENCE
         for gpu in range(self.count):
-            assert self.empty(gpu), f"GPU {self.index(gpu)} is in use: {self.held(gpu)} bytes"
+            while not self.empty(gpu):
+                in_use = f"GPU {self.index(gpu)} is in use: {self.held(gpu)} bytes"
+                assert time.monotonic() < until, in_use
+                time.sleep(0.01)
 
     def _memory(self, gpu: int) -> Any:
         nvml = self._nvml

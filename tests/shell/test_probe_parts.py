@@ -283,7 +283,7 @@ def test_turns_that_block_hold_nobody_else_up() -> None:
             goal = turn.count + 5
             until(lambda turn=turn, goal=goal: turn.count > goal)  # type: ignore[misc]
     assert not any(turn.overlapped for turn in turns)
-    assert threading.active_count() - threads <= len(blocked) + 2, "threads pile up"
+    until(lambda: threading.active_count() - threads <= 3)  # who leads, and two that wait
     for turn in turns:
         turn.stop()
 
