@@ -1,8 +1,10 @@
 """Pretended GPUs: a folder that a probe, stressors and foreign test jobs share.
 
-Each GPU is a folder; each process on it owns one file there that says how much it holds. A dead
-process holds nothing, as on a real card, so nobody has to clean up after a SIGKILL. Only the device
-is pretended: whoever joins is a real process and gets real signals.
+Each GPU is a folder; each process on it owns one file there that says how much it holds, and keeps
+a lock beside it. The kernel drops the lock when the process dies, so a dead process holds nothing,
+as on a real card, and nobody has to clean up after a SIGKILL. The kernel also says who keeps it, in
+the PIDs of whoever asks, and to another PID namespace not at all: as a real driver does. Only the
+device is pretended: whoever joins is a real process and gets real signals.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
+import struct
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
-from sentinel.procfs import own_stat, read_stat
 
 __all__ = ["DEFAULT_TOTAL", "Membership", "Registry", "default_folder"]
 
@@ -30,6 +34,13 @@ DEFAULT_TOTAL = 16 * 2**30
 #: 57 ms after the first growth of memory (docs/benchmarks.md tells how that was measured).
 LISTING_DELAY = 0.04
 
+#: struct flock: type, whence, start, length and, for whoever asks, the PID of who keeps the lock.
+_FLOCK = struct.Struct("hhqqi4x")
+
+#: The locks that this process keeps, by file, with its PID. They last as long as it does, and the
+#: kernel does not report them to the process itself.
+_ours: dict[str, tuple[int, TextIO]] = {}
+
 
 def default_folder() -> Path:
     """Return the registry's folder: ``$SENTINEL_SIM_DIR``, or one per user in the temp folder."""
@@ -39,9 +50,13 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class _Share:
-    """One process's file: how much it holds, and from when on the driver would list it."""
+    """One process's file: how much it holds, and from when on the driver would list it.
 
-    process: GpuProcess
+    ``pid`` is 0 where it lives in a PID namespace that cannot be seen from here.
+    """
+
+    pid: int
+    memory: int
     listed_at: float
 
 
@@ -92,16 +107,24 @@ class Registry:
     def memory(self, gpu: str) -> Memory:
         """Return the memory of ``gpu`` as held by the processes that are alive."""
         total = self._gpu(gpu).memory_total
-        used = sum(share.process.memory or 0 for share in self._shares(gpu))
+        used = sum(share.memory for share in self._shares(gpu))
         return Memory(total=total, used=used, free=total - used)
 
     def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        """Return the processes that a driver would list by now."""
+        """Return the processes that a driver would list by now, to somebody in this namespace."""
         now = time.monotonic()
-        return tuple(share.process for share in self._shares(gpu) if share.listed_at <= now)
+        return tuple(
+            GpuProcess(pid=share.pid, kind=ProcessKind.COMPUTE, memory=share.memory)
+            for share in self._shares(gpu)
+            if share.listed_at <= now and share.pid
+        )
+
+    def hidden(self, gpu: str) -> int:
+        """Return how many processes on ``gpu`` live in PID namespaces that are not seen here."""
+        return sum(not share.pid for share in self._shares(gpu))
 
     def fault(self, gpu: str) -> str | None:
-        """Return the fault that a test planted on ``gpu``: ``error``, ``lost`` or ``hang``."""
+        """Return the fault that a test planted on ``gpu``; gpu/simulated.py has their names."""
         try:
             return (self.folder / gpu / "fault").read_text().strip() or None
         except FileNotFoundError:
@@ -136,18 +159,17 @@ class Registry:
         with os.scandir(self.folder / gpu) as entries:
             paths = [entry.path for entry in entries if entry.name.endswith(".share")]
         for path in paths:
+            lock = path.removesuffix(".share") + ".lock"
             try:
                 body = json.loads(Path(path).read_bytes())
+                pid = _keeper(lock)
             except (FileNotFoundError, ValueError):
                 continue
-            stat = read_stat(body["pid"])
-            if stat is None or not stat.alive or stat.started != body["started"]:
+            if pid is None:
                 Path(path).unlink(missing_ok=True)
+                Path(lock).unlink(missing_ok=True)
                 continue
-            process = GpuProcess(
-                pid=stat.pid, kind=ProcessKind.COMPUTE, memory=body["memory"], started=stat.started
-            )
-            shares.append(_Share(process=process, listed_at=body["listed_at"]))
+            shares.append(_Share(pid=pid, memory=body["memory"], listed_at=body["listed_at"]))
         return shares
 
 
@@ -155,12 +177,14 @@ class Membership:
     """What this process holds on one pretended GPU. Ends with the process, or by :meth:`close`."""
 
     def __init__(self, registry: Registry, gpu: str) -> None:
-        stat = own_stat()
         self._registry = registry
         self._gpu = gpu
-        self._pid = stat.pid
-        self._started = stat.started
-        self._path = registry.folder / gpu / f"{stat.pid}-{stat.started}.share"
+        stem = registry.folder / gpu / secrets.token_hex(8)
+        self._path = stem.with_suffix(".share")
+        self._lock = stem.with_suffix(".lock")
+        file = self._lock.open("w")
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        _ours[str(self._lock)] = os.getpid(), file
         self._listed_at = time.monotonic() + LISTING_DELAY
         self.held = 0
 
@@ -181,15 +205,29 @@ class Membership:
     def close(self) -> None:
         """Leave the GPU."""
         self._path.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
+        mine = _ours.pop(str(self._lock), None)
+        if mine is not None:
+            mine[1].close()
 
     def _save(self) -> None:
-        body = {
-            "pid": self._pid,
-            "started": self._started,
-            "memory": self.held,
-            "listed_at": self._listed_at,
-        }
-        _write(self._path, body)
+        _write(self._path, {"memory": self.held, "listed_at": self._listed_at})
+
+
+def _keeper(lock: str) -> int | None:
+    """Return the PID of who keeps a lock, 0 where it is not to be seen from here, None if nobody.
+
+    A process that opens and closes a file loses its own locks on it, so it never asks for those.
+
+    Raises:
+        FileNotFoundError: There is no such lock.
+    """
+    if lock in _ours and _ours[lock][0] == os.getpid():
+        return os.getpid()
+    with Path(lock).open("rb") as file:
+        asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else pid
 
 
 def _write(path: Path, body: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from namespaces import OWN_NAMESPACE, needs_namespaces
 
 from sentinel.messages import Gpu, Memory
-from sentinel.procfs import own_stat
 from sentinel.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
 
 GIB = 2**30
@@ -210,13 +209,58 @@ def test_a_stopped_process_keeps_its_memory(
     assert registry.memory(gpu.uuid).used == GIB
 
 
-def test_a_later_use_of_the_same_pid_inherits_nothing(registry: Registry, gpu: Gpu) -> None:
-    ours = own_stat()
-    place = registry.folder / gpu.uuid / f"{ours.pid}-{ours.started - 1}.share"
-    body = {"pid": ours.pid, "started": ours.started - 1, "memory": GIB, "listed_at": 0.0}
-    place.write_text(json.dumps(body))
-    assert registry.memory(gpu.uuid).used == 0
-    assert not place.exists()
+def test_who_forks_keeps_what_it_holds_and_its_child_holds_nothing(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    """A child that looks at the GPU must not make its parent's memory vanish, nor count itself."""
+    member = join()
+    assert member.take(GIB)
+    assert registry.attach(gpu.uuid).allocate(GIB)
+    child = os.fork()
+    if not child:
+        seen = registry.memory(gpu.uuid).used
+        os._exit(0 if seen == 2 * GIB else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert registry.memory(gpu.uuid).used == 2 * GIB
+
+
+@needs_namespaces
+def test_another_pid_namespace_sees_the_memory_and_not_the_process(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    member = join()
+    assert member.take(GIB)
+    assert eventually(lambda: registry.processes(gpu.uuid))
+    look = (
+        "import sys; from pathlib import Path; from sentinel.simulation import Registry\n"
+        "registry, gpu = Registry(Path(sys.argv[1])), sys.argv[2]\n"
+        "print(registry.memory(gpu).used, len(registry.processes(gpu)), registry.hidden(gpu))"
+    )
+    command = [*OWN_NAMESPACE, sys.executable, "-c", look, str(registry.folder), gpu.uuid]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SOON)
+    assert told.stdout.split() == [str(GIB), "0", "1"]
+
+
+@needs_namespaces
+def test_the_host_sees_who_lives_in_a_pid_namespace_under_a_pid_of_its_own(
+    registry: Registry, gpu: Gpu
+) -> None:
+    command = [*OWN_NAMESPACE, sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as inner:
+        assert inner.stdin is not None
+        assert inner.stdout is not None
+        assert inner.stdout.readline().strip() == "joined"
+        inner.stdin.write(f"take {GIB}\n")
+        inner.stdin.flush()
+        assert inner.stdout.readline().strip() == "True"
+        assert eventually(lambda: registry.processes(gpu.uuid))
+        (process,) = registry.processes(gpu.uuid)
+        assert Path(f"/proc/{process.pid}/task/{process.pid}/children").exists()
+        assert process.pid not in {1, inner.pid}
+        inner.kill()
+    assert eventually(lambda: registry.memory(gpu.uuid).used == 0)
 
 
 def test_a_reader_never_sees_half_of_a_change(
