@@ -18,6 +18,7 @@ from sentinel.gpu import probe as probe_process
 from sentinel.messages import (
     Attaching,
     ChildMessage,
+    Crowded,
     Failed,
     FailureKind,
     Gpu,
@@ -46,7 +47,7 @@ MOST_READINGS = 4096
 #: What the probe gets on top of our environment, to stay small: it formats nothing for people, so
 #: that the host's table of all locales need not be in its memory, and one pool serves its threads.
 _SMALL_PROBE = {"LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
-_STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Failed)
+_STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Crowded, Ready, Progress, Failed)
 
 
 @dataclass(kw_only=True)

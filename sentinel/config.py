@@ -57,7 +57,7 @@ class Config:
     ignore: tuple[Ignored, ...] = ()
     yield_how: str = "kill"
     yield_grace: float = 2.0
-    idle_memory: int = 2**30
+    idle_memory: int | None = None
     idle_utilization: float | None = None
     idle_wait: float = 0.0
     idle_gate: str = "each"

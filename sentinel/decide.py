@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sentinel import lifecycle, limits, policy, probing, status
+from sentinel import learning, lifecycle, limits, policy, probing, settling, status
 from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
 from sentinel.events import slot_event, who
+from sentinel.identity import Identity
 from sentinel.messages import Gpu, Reading, Watch
 from sentinel.model import (
     Busy,
@@ -64,7 +65,11 @@ class Decision:
 
 
 def first_state(
-    gpus: tuple[Gpu, ...], now: float, config: Config, probe: ProbeState | None = None
+    gpus: tuple[Gpu, ...],
+    now: float,
+    config: Config,
+    probe: ProbeState | None = None,
+    hidden: str | None = None,
 ) -> State:
     """Return the state before the first tick: nothing is known of any GPU.
 
@@ -73,9 +78,10 @@ def first_state(
         now: The time.
         config: For the first status report.
         probe: The probe that found the GPUs, where it goes on; without it, one is due.
+        hidden: Why other people's processes may not be listed here; ``None`` where they are.
     """
     return State(
-        slots={gpu.uuid: Slot(gpu=gpu) for gpu in gpus},
+        slots={gpu.uuid: Slot(gpu=gpu, identity=Identity(hidden=hidden)) for gpu in gpus},
         started=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
@@ -182,7 +188,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     reading = seen.readings.get(slot.gpu.uuid)
     facts = seen.children.get(slot.gpu.uuid)
     folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
-    slot, judged = _judge(state, folded.slot, reading, seen, own)
+    slot, learned = learning.learn(settling.laid(folded.slot, reading), reading, seen.now)
+    slot, judged = _judge(state, slot, reading, seen, own)
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
@@ -195,7 +202,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
-    return Step(slot=slot, actions=actions, events=(*folded.events, *judged, *step.events))
+    events = (*folded.events, *learned, *judged, *step.events)
+    return Step(slot=slot, actions=actions, events=events)
 
 
 def _judge(

@@ -17,7 +17,6 @@ from sentinel import simulation
 from sentinel.children import ProbeProcess
 from sentinel.config import Config, Override, resolve
 from sentinel.errors import (
-    AccessDeniedError,
     ConfigError,
     DriverUnavailableError,
     EndedEarlyError,
@@ -26,17 +25,16 @@ from sentinel.errors import (
 from sentinel.gpu.cuda_order import cuda_order_of_this_host
 from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
 from sentinel.model import ProbeFacts
+from sentinel.place import why_processes_are_hidden
 from sentinel.signals import Signals
 from sentinel.visible import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 
-__all__ = ["Found", "Options", "check_place", "check_torch", "find_gpus", "hear_probe"]
+__all__ = ["Found", "Options", "check_torch", "find_gpus", "hear_probe"]
 
 T = TypeVar("T")
 
 #: How long the first probe may take to find the GPUs: 1 to 3 s each without persistence mode.
 DISCOVERY_TIMEOUT = 60.0
-#: The inode of the host's own PID namespace (PROC_PID_INIT_INO in the kernel).
-_HOST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +51,7 @@ class Found:
     """A living probe and the GPUs that are meant; ``folder`` is the registry of pretended ones.
 
     ``config`` has what holds for each of them in it; ``unused`` are the overrides that name none.
+    ``hidden`` is why other people's processes may not be listed here, if so.
     """
 
     probe: ProbeProcess
@@ -61,21 +60,10 @@ class Found:
     unused: tuple[Override, ...]
     driver: str
     folder: Path | None
+    hidden: str | None
 
 
 # --- what this host allows -------------------------------------------------------------------
-
-
-def check_place(options: Options) -> None:
-    """Refuse a place where we could not tell who uses a GPU, or could never use one."""
-    if options.simulate is not None:
-        return
-    if Path("/proc/self/ns/pid").stat().st_ino != _HOST_PID_NAMESPACE:
-        raise AccessDeniedError(
-            "this is not the host's PID namespace (a container?): NVML hides other people's"
-            " processes here, so a GPU in use would look idle",
-            "Run sentinel on the host, or in a container with the host's PIDs (--pid=host).",
-        )
 
 
 def check_torch() -> None:
@@ -107,7 +95,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         SentinelError: There is no driver, no visible GPU, or a selector names none; or a signal
             came first.
     """
-    folder = None
+    folder, hidden = None, why_processes_are_hidden()
     if options.simulate is not None:
         folder = simulation.default_folder()
         simulation.Registry.create(folder, options.simulate)
@@ -116,6 +104,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         watch_interval=options.config.watch_interval,
         utilization=options.config.idle_utilization is not None
         or any("idle.utilization" in override.given for override in options.overrides),
+        computing=hidden is not None,
         simulation=str(folder) if folder else None,
     )
     probe = ProbeProcess(spec)
@@ -131,6 +120,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
             unused=unused,
             driver=found.driver,
             folder=folder,
+            hidden=hidden,
         )
     except BaseException:
         probe.close()

@@ -7,9 +7,11 @@ from dataclasses import replace
 from sentinel.actions import Ask, Event, Kill
 from sentinel.config import Config
 from sentinel.events import slot_event, who
+from sentinel.identity import OwnChild
 from sentinel.messages import (
     Attaching,
     ChildMessage,
+    Crowded,
     Failed,
     FailureKind,
     Progress,
@@ -21,9 +23,9 @@ from sentinel.model import (
     ChildExit,
     ChildFacts,
     Idle,
-    OwnChild,
     Running,
     Sign,
+    SignKind,
     Slot,
     Starting,
     StopCause,
@@ -31,7 +33,7 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.policy import newcomer
+from sentinel.policy import newcomer, nobodys_memory
 from sentinel.settling import SETTLE_WITHIN, Step, settle
 
 __all__ = ["child_of", "deadline", "fold", "hurry", "start", "step", "stop"]
@@ -54,8 +56,12 @@ def child_of(slot: Slot) -> OwnChild | None:
 def start(slot: Slot, reading: Reading, now: float) -> Slot:
     """Return the slot with a child of the next generation in it."""
     baseline = reading.memory.used if reading.memory else 0
+    unnamed = nobodys_memory(reading)
+    before = tuple(process.pid for process in reading.processes or ())
     generation = slot.generation + 1
-    stressor = Starting(generation=generation, since=now, baseline=baseline)
+    stressor = Starting(
+        generation=generation, since=now, baseline=baseline, unnamed=unnamed, before=before
+    )
     return replace(slot, generation=generation, stressor=stressor, started=now)
 
 
@@ -78,6 +84,10 @@ def fold(slot: Slot, facts: ChildFacts, now: float) -> Step:
     if facts.killed_at is not None and isinstance(slot.stressor, Stopping):
         slot = replace(slot, stressor=replace(slot.stressor, killed_at=facts.killed_at))
     if facts.exit is not None:
+        if isinstance(slot.stressor, Starting) and slot.stressor.crowded is not None:
+            sign = Sign(kind=SignKind.MEMORY, at=facts.exit.at, grown=slot.stressor.crowded)
+            events.append(_yielding(slot, sign, now))
+            slot = _leave(slot, StopCause.YIELD, now, kill_at=now, sign=sign)
         if isinstance(slot.stressor, Starting | Running):
             slot = _leave(slot, StopCause.EXITED, now, kill_at=now)
         if isinstance(slot.stressor, Stopping):
@@ -90,11 +100,15 @@ def _hear(slot: Slot, message: ChildMessage, now: float) -> tuple[Slot, Event | 
     match message, slot.stressor:
         case Attaching(), Starting() as starting:
             return replace(slot, stressor=replace(starting, attaching=True)), None
+        case Crowded(grown=grown), Starting() as starting:
+            return replace(slot, stressor=replace(starting, crowded=grown)), None
         case Ready(), Starting() as starting:
             running = Running(
                 generation=starting.generation,
                 since=now,
                 baseline=starting.baseline,
+                unnamed=starting.unnamed,
+                before=starting.before,
                 child=starting.child,
                 ready=message,
                 last_progress=now,
@@ -140,7 +154,7 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config, *, sta
         case Starting() | Running():
             return _live(_learn(slot, reading), reading, now, config)
         case Stopping(exit=None):
-            return _dying(slot, reading, now)
+            return _dying(slot, reading, now, config)
         case Stopping() as stopping:
             return settle(slot, stopping, reading, now, config, stalled=stalled)
         case Backoff(until=until) if now >= until:
@@ -189,7 +203,7 @@ def _live(slot: Slot, reading: Reading | None, now: float, config: Config) -> St
     """Look after a living child: yield, drop what nobody can read, end what takes too long."""
     if isinstance(slot.occupancy, Unknown):
         return _kill(slot, StopCause.UNKNOWN, now)
-    sign = newcomer(slot, reading)
+    sign = newcomer(slot, reading, config)
     if sign is not None:
         return _yield(slot, sign, now, config)
     match slot.stressor:
@@ -256,6 +270,7 @@ def _leave(
         since=now,
         cause=cause,
         baseline=live.baseline,
+        unnamed=live.unnamed,
         child=live.child,
         kill_at=kill_at,
         ran=isinstance(live, Running) and now - live.since >= FORGIVEN_AFTER,
@@ -266,14 +281,14 @@ def _leave(
     return replace(slot, stressor=stopping)
 
 
-def _dying(slot: Slot, reading: Reading | None, now: float) -> Step:
+def _dying(slot: Slot, reading: Reading | None, now: float, config: Config) -> Step:
     """Wait for the child's exit: kill it when its time is over or somebody comes, and say so."""
     stopping = slot.stressor
     if not isinstance(stopping, Stopping):
         return Step(slot=slot)
     if not stopping.kill_sent:
         # Who was asked because of a newcomer has its time; everybody else has it until one comes.
-        sign = newcomer(slot, reading) if stopping.sign is None else None
+        sign = newcomer(slot, reading, config) if stopping.sign is None else None
         if sign is None and now < stopping.kill_at:
             return Step(slot=slot)
         if sign is not None:

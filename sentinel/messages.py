@@ -14,6 +14,7 @@ __all__ = [
     "Attaching",
     "ChildExitCode",
     "ChildMessage",
+    "Crowded",
     "Failed",
     "FailureKind",
     "Gpu",
@@ -92,7 +93,8 @@ class Reading:
     was at work on something else. ``processes`` may be older than ``memory``: it was read at
     ``processes_at``. A reading with a ``fault`` failed three times in a row, or the GPU is lost; it
     is never grounds to start. ``utilization`` is the share of the last second or less in which a
-    kernel ran, where somebody asked for it and the GPU tells.
+    kernel ran, ``computing`` the PIDs, in the host's namespace, of those who used the GPU since the
+    last such reading; both where somebody asked for it and the GPU tells.
     """
 
     uuid: str
@@ -105,6 +107,7 @@ class Reading:
     mig: bool | None = None
     display: bool | None = None
     utilization: float | None = None
+    computing: tuple[int, ...] | None = None
     fault: str | None = None
     lost: bool = False
 
@@ -183,7 +186,14 @@ class Failed:
     reason: str
 
 
-ChildMessage = Attaching | Ready | Progress | Failed
+@dataclass(frozen=True, kw_only=True)
+class Crowded:
+    """While the child filled its memory, ``grown`` bytes more than it took were gone."""
+
+    grown: int
+
+
+ChildMessage = Attaching | Crowded | Ready | Progress | Failed
 
 
 # --- what a child is told --------------------------------------------------------------------
@@ -221,12 +231,14 @@ class ProbeSpec:
     """All that the probe is told at birth. ``simulation`` is the registry's folder, if pretended.
 
     ``skip`` are the UUIDs that it must not touch: a call hung there, and so would the next.
-    ``utilization`` says whether anybody wants to know that of a GPU on which nothing of ours lives.
+    ``utilization`` says whether anybody wants to know that of a GPU on which nothing of ours lives,
+    ``computing`` whether the driver is to be asked who computes, besides who is listed.
     """
 
     poll: float
     watch_interval: float
     utilization: bool = False
+    computing: bool = False
     skip: tuple[str, ...] = ()
     simulation: str | None = None
 
@@ -243,7 +255,8 @@ class MemoryTarget:
 class StressorSpec:
     """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended.
 
-    ``reserve`` bytes of what is free are left, whatever the target.
+    ``reserve`` bytes of what is free are left, whatever the target. ``wary``: others may come and
+    not be listed, so the child looks out for them while it takes its memory.
     """
 
     gpu: Gpu
@@ -253,4 +266,5 @@ class StressorSpec:
     options: Mapping[str, str]
     lease: float
     reserve: int = 0
+    wary: bool = False
     simulation: str | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from sentinel.identity import Identity, OwnChild
 from sentinel.messages import (
     ChildMessage,
     Failed,
@@ -33,7 +34,6 @@ __all__ = [
     "Idle",
     "Observation",
     "Occupancy",
-    "OwnChild",
     "ProbeDown",
     "ProbeFacts",
     "ProbeState",
@@ -75,14 +75,6 @@ class ChildExit:
 
     code: int
     at: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnChild:
-    """A child that we started and have not yet seen end."""
-
-    pid: int
-    started: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +159,7 @@ class SignKind(StrEnum):
 
     MEMORY = "memory"
     PROCESS = "process"
+    COMPUTING = "computing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,14 +195,19 @@ class Stopped:
 class Starting:
     """A child was spawned and has not said Ready.
 
-    ``baseline`` is the used memory of the idle GPU before the spawn, in bytes.
+    ``baseline`` is the used memory of the idle GPU before the spawn, ``unnamed`` what of it no
+    listed process held, in bytes; ``before`` are the PIDs that were listed. ``crowded`` is how many
+    bytes more than the child took were gone while it filled its memory, where it saw that.
     """
 
     generation: int
     since: float
     baseline: int
+    unnamed: int = 0
+    before: tuple[int, ...] = ()
     child: OwnChild | None = None
     attaching: bool = False
+    crowded: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +221,8 @@ class Running:
     generation: int
     since: float
     baseline: int
+    unnamed: int
+    before: tuple[int, ...]
     child: OwnChild | None
     ready: Ready
     last_progress: float
@@ -243,6 +243,7 @@ class Stopping:
     since: float
     cause: StopCause
     baseline: int
+    unnamed: int
     child: OwnChild | None
     kill_at: float
     ran: bool = False
@@ -294,15 +295,19 @@ class Handover:
 class Slot:
     """Everything known of one GPU: separate facts, never one big state.
 
-    ``generation`` counts its children. ``rearm`` is how long it must stay idle before the next
-    start. ``started`` and ``ended`` are when its last stressor was started and was gone. ``claims``
-    are the times of the last hour at which somebody came, ``failures`` those at which a stressor
-    failed, ``streak`` how many of these since it last ran well.
+    ``identity`` is how processes are told apart on it. ``unnamed`` is how much memory, in bytes,
+    nobody was known to hold before the last stressor came, where there was more when it had gone
+    and still is. ``generation`` counts its children. ``rearm`` is how long it must stay idle before
+    the next start. ``started`` and ``ended`` are when its last stressor was started and was gone.
+    ``claims`` are the times of the last hour at which somebody came, ``failures`` those at which a
+    stressor failed, ``streak`` how many of these since it last ran well.
     """
 
     gpu: Gpu
     occupancy: Occupancy = field(default_factory=lambda: Unknown(reason="not read yet"))
     stressor: Stressor = field(default_factory=Stopped)
+    identity: Identity = field(default_factory=Identity)
+    unnamed: int | None = None
     generation: int = 0
     rearm: float = 0.0
     started: float = 0.0

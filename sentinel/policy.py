@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from sentinel.config import Config
+from sentinel.identity import Identity, OwnChild, is_ours
 from sentinel.messages import GpuProcess, ProcessKind, Reading
 from sentinel.model import (
     Busy,
     Idle,
     Occupancy,
-    OwnChild,
     Running,
     Sign,
     SignKind,
@@ -26,16 +26,23 @@ __all__ = [
     "Verdict",
     "foreign_processes",
     "idle_enough",
-    "is_ours",
+    "idle_memory",
     "let_be",
     "may_start",
     "newcomer",
+    "nobodys_memory",
     "occupancy",
 ]
 
 #: Graphics processes below this many bytes together share a GPU with us: an X server that only
 #: shows a login screen holds a few MiB on every GPU.
 GRAPHICS_ALLOWANCE = 100 * 2**20
+
+#: Memory that no process accounts for and that is nobody's, unless ``idle.memory`` says otherwise,
+#: in bytes: where every process is listed, and where some may not be. Any CUDA context takes more
+#: than the latter, 520 MiB on an H200, and an idle H200 shows none at all.
+UNNAMED = 2**30
+HIDDEN = 32 * 2**20
 
 #: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.
@@ -60,33 +67,27 @@ class Verdict:
         return cls(allowed=False, rule=rule, reason=reason)
 
 
-def is_ours(process: GpuProcess, child: OwnChild | None) -> bool:
-    """Return whether ``process`` is our child, or was started by it within its session."""
-    if child is None:
-        return False
-    if process.pid == child.pid:
-        return process.started is None or process.started == child.started
-    return process.session == child.pid
-
-
 def foreign_processes(
-    processes: tuple[GpuProcess, ...], child: OwnChild | None, config: Config
+    processes: tuple[GpuProcess, ...], child: OwnChild | None, config: Config, identity: Identity
 ) -> tuple[GpuProcess, ...]:
     """Return the processes that make a GPU busy: all that are not ours and are not let be."""
     others = tuple(process for process in processes if not is_ours(process, child))
-    spared = let_be(others, config)
+    spared = let_be(others, config, identity)
     return tuple(process for process in others if process.pid not in spared)
 
 
-def let_be(others: tuple[GpuProcess, ...], config: Config) -> dict[int, str]:
-    """Return by PID which of the processes that are not ours make no GPU busy, and why not."""
+def let_be(others: tuple[GpuProcess, ...], config: Config, identity: Identity) -> dict[int, str]:
+    """Return by PID which of the processes that are not ours make no GPU busy, and why not.
+
+    Names and users count only where /proc is known to speak of the processes that NVML lists.
+    """
     graphics = [process for process in others if process.kind is ProcessKind.GRAPHICS]
     spared = {}
     if config.yield_to == "compute":
         spared = {process.pid: "graphics (yield_to = compute)" for process in graphics}
     elif _are_light(graphics):
         spared = {process.pid: "light graphics" for process in graphics}
-    for process in others:
+    for process in others if identity.names_known else ():
         for rule in config.ignore:
             if rule.covers(process):
                 spared[process.pid] = f"ignored by {rule}"
@@ -123,7 +124,7 @@ def occupancy(
         return Busy(rule="mig", reason="MIG is enabled")
     if reading.display and config.yield_to == "all":
         return Busy(rule="display", reason="a display is active on it")
-    others = foreign_processes(reading.processes, child, config)
+    others = foreign_processes(reading.processes, child, config, slot.identity)
     if others:
         return Busy(rule="process", reason="in use by others", by=others)
     in_use = _in_use(slot, reading, config) if child is None else None
@@ -137,10 +138,18 @@ def occupancy(
 def _in_use(slot: Slot, reading: Reading, config: Config) -> Busy | None:
     """Return by which rule a GPU is in use on which nobody is listed, and nothing of ours lives."""
     if reading.memory is not None:
-        named = sum(process.memory or 0 for process in reading.processes or ())
-        if reading.memory.used - named > config.idle_memory:
+        unnamed = nobodys_memory(reading)
+        left = slot.unnamed is not None and unnamed > slot.unnamed + SLACK
+        if left and slot.identity.complete:
+            reason = "memory is still in use by no process since our stressor has gone"
+            return Busy(rule="ghost", reason=reason)
+        if left or unnamed > idle_memory(slot, config):
             reason = "memory is in use that no listed process accounts for (idle.memory)"
             return Busy(rule="idle.memory", reason=reason)
+    if reading.computing and not slot.identity.complete and reading.at >= slot.ended + OWN_LOAD:
+        pids = ", ".join(map(str, reading.computing))
+        reason = f"used by somebody who is not listed here (the host's PID {pids})"
+        return Busy(rule="computing", reason=reason)
     if config.idle_utilization is None or reading.at < slot.ended + OWN_LOAD:
         return None
     if reading.utilization is None:
@@ -166,16 +175,30 @@ def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | N
     return None
 
 
-def newcomer(slot: Slot, reading: Reading | None) -> Sign | None:
+def nobodys_memory(reading: Reading) -> int:
+    """Return how much memory is in use that no listed process holds, in bytes."""
+    named = sum(process.memory or 0 for process in reading.processes or ())
+    return reading.memory.used - named if reading.memory is not None else 0
+
+
+def idle_memory(slot: Slot, config: Config) -> int:
+    """Return how much memory that nobody accounts for is nobody's, in bytes."""
+    if config.idle_memory is not None:
+        return config.idle_memory
+    return UNNAMED if slot.identity.complete else HIDDEN
+
+
+def newcomer(slot: Slot, reading: Reading | None, config: Config) -> Sign | None:
     """Return the first evidence of somebody else on a GPU on which our child lives.
 
     Two witnesses: the process list, and memory that grew although our child is steady. Memory tells
-    from RUNNING on, and before that while the child has not begun to create its context.
+    from RUNNING on, and before that while the child has not begun to create its context; while it
+    takes its memory, the child itself does, where it was told to be wary. Where the list may leave
+    somebody out, there is a third: who computes.
     """
     if reading is None or reading.fault is not None or reading.memory is None:
         return None
-    expected = _expected_memory(slot)
-    grown = reading.memory.used - expected if expected is not None else 0
+    grown = _grown(slot, reading.memory.used, config)
     by: tuple[GpuProcess, ...] = ()
     if isinstance(slot.occupancy, Busy):
         by = slot.occupancy.by
@@ -183,7 +206,37 @@ def newcomer(slot: Slot, reading: Reading | None) -> Sign | None:
         return Sign(kind=SignKind.MEMORY, at=reading.at, took=reading.took, grown=grown, by=by)
     if isinstance(slot.occupancy, Busy):
         return Sign(kind=SignKind.PROCESS, at=reading.processes_at, took=reading.took, by=by)
+    if _others_compute(slot, reading):
+        return Sign(kind=SignKind.COMPUTING, at=reading.at, took=reading.took)
     return None
+
+
+def _grown(slot: Slot, used: int, config: Config) -> int:
+    """Return how many bytes are in use that neither our child nor what was there explains."""
+    live = slot.stressor
+    if isinstance(live, Starting) and live.crowded is not None:
+        return live.crowded
+    expected = _expected_memory(slot)
+    grown = used - expected if expected is not None else 0
+    if grown > SLACK or not isinstance(live, Running) or slot.identity.complete:
+        return grown
+    # Only now is it known that the list is not to be trusted: was the GPU idle at all?
+    return live.unnamed if live.unnamed > idle_memory(slot, config) else grown
+
+
+def _others_compute(slot: Slot, reading: Reading) -> bool:
+    """Return whether more processes compute than are ours, on a GPU where not all are listed.
+
+    The driver names who computes by PIDs of the host, which do not tell ours from others; so they
+    are counted.
+    """
+    running = slot.stressor
+    if not isinstance(running, Running) or slot.identity.complete or reading.computing is None:
+        return False
+    if reading.at < running.since + OWN_LOAD:
+        return False
+    own = sum(is_ours(process, running.child) for process in reading.processes or ())
+    return len(set(reading.computing)) > max(1, own)
 
 
 #: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML

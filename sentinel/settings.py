@@ -181,9 +181,9 @@ SETTINGS: tuple[Setting, ...] = (
         field="idle_memory",
         flag="--idle-memory",
         metavar="SIZE",
-        help="More than this in use that no process accounts for, and a GPU is not idle.",
+        help="More than this in use that no process accounts for, and a GPU is not idle; 1GiB, and"
+        " 32MiB where processes may be hidden.",
         parse=parse_size,
-        default="1GiB",
         per_gpu=True,
     ),
     Setting(

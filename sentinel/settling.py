@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sentinel.actions import Action, Event
 from sentinel.config import Config
 from sentinel.events import slot_event, who
+from sentinel.identity import is_ours
 from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
 from sentinel.model import (
     Backoff,
@@ -22,9 +23,9 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.policy import SLACK, foreign_processes, is_ours
+from sentinel.policy import SLACK, foreign_processes, nobodys_memory
 
-__all__ = ["SETTLE_WITHIN", "Step", "settle"]
+__all__ = ["SETTLE_WITHIN", "Step", "laid", "settle"]
 
 #: Failures within an hour after which a GPU is given up, and the pauses before that, in seconds.
 FAILURES_PER_HOUR = 10
@@ -60,12 +61,32 @@ def settle(
     exit_ = stopping.exit
     if exit_ is None:
         return Step(slot=slot)
-    others = _after_exit(stopping, exit_, reading, config)
+    others = _after_exit(slot, stopping, exit_, reading, config)
     back = _memory_back(stopping, others, reading)
     late = now - exit_.at >= SETTLE_WITHIN or isinstance(slot.occupancy, Unknown)
-    untold = others is not None and any(process.memory is None for process in others)
+    untold = others is not None and (
+        any(process.memory is None for process in others)
+        or (stopping.sign is not None and not slot.identity.complete)
+    )
     if not (back or late or untold):
         return Step(slot=slot)
+    ended = _ended(slot, stopping, exit_, reading, now, back=back, stalled=stalled)
+    if back or others is None:
+        return ended
+    return _haunted(ended, stopping, others, reading, now)
+
+
+def _ended(
+    slot: Slot,
+    stopping: Stopping,
+    exit_: ChildExit,
+    reading: Reading | None,
+    now: float,
+    *,
+    back: bool,
+    stalled: bool,
+) -> Step:
+    """Return what follows the end of STOPPING: a hand-over, a failure or neither."""
     memory_back = reading.at if back and reading else None
     if stopping.cause is StopCause.YIELD and stopping.sign is not None:
         return _handed_over(slot, stopping, stopping.sign, exit_, memory_back, now)
@@ -75,6 +96,37 @@ def settle(
     fields = {"cause": _soft_cause(stopping), "exit_code": exit_.code}
     event = slot_event("stressor.stopped", slot, now, **fields)
     return Step(slot=replace(slot, stressor=Stopped()), events=(event,))
+
+
+def _haunted(
+    step: Step,
+    stopping: Stopping,
+    others: tuple[GpuProcess, ...],
+    reading: Reading | None,
+    now: float,
+) -> Step:
+    """Return the step, with what stays in use by no process; that is somebody, or a ghost.
+
+    Where all processes are listed, and say what they hold, nobody is left who could be meant.
+    """
+    if reading is None or any(process.memory is None for process in others):
+        return step
+    left = nobodys_memory(reading) - stopping.unnamed
+    if left <= SLACK + CONTEXT_OVERHEAD * len(others):
+        return step
+    slot = replace(step.slot, unnamed=stopping.unnamed)
+    if not slot.identity.complete:
+        return replace(step, slot=slot)
+    event = slot_event("gpu.ghost", slot, now, bytes=left)
+    return replace(step, slot=slot, events=(*step.events, event))
+
+
+def laid(slot: Slot, reading: Reading | None) -> Slot:
+    """Return the slot without a ghost once the memory is back."""
+    if slot.unnamed is None or reading is None or reading.memory is None:
+        return slot
+    back = nobodys_memory(reading) <= slot.unnamed + SLACK
+    return replace(slot, unnamed=None) if back else slot
 
 
 def _memory_back(
@@ -93,7 +145,7 @@ def _memory_back(
 
 
 def _after_exit(
-    stopping: Stopping, exit_: ChildExit, reading: Reading | None, config: Config
+    slot: Slot, stopping: Stopping, exit_: ChildExit, reading: Reading | None, config: Config
 ) -> tuple[GpuProcess, ...] | None:
     """Return who is there in a reading stamped after the exit that no longer lists our child.
 
@@ -105,7 +157,7 @@ def _after_exit(
         return None
     if any(is_ours(process, stopping.child) for process in reading.processes):
         return None
-    return foreign_processes(reading.processes, stopping.child, config)
+    return foreign_processes(reading.processes, stopping.child, config, slot.identity)
 
 
 def _handed_over(

@@ -41,6 +41,14 @@ def report(state: State, seen: Observation, config: Config) -> tuple[State, list
     return replace(state, next_status=seen.now + config.status_every), events
 
 
+def _why_identity(slot: Slot) -> str:
+    """Return how it is known who is who on this GPU, and what may be missing."""
+    known = slot.identity
+    if known.hidden is None:
+        return known.reason
+    return f"{known.reason}; other people's processes may not be listed: {known.hidden}"
+
+
 def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float) -> Event:
     fields: dict[str, object] = {
         "occupancy": type(slot.occupancy).__name__.upper(),
@@ -48,6 +56,8 @@ def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float
         "rule": verdict.rule,
         "reason": verdict.reason,
         "by": who(slot),
+        "identity": slot.identity.mode.value,
+        "identity_reason": _why_identity(slot),
         "memory_used": reading.memory.used if reading and reading.memory else None,
     }
     if isinstance(slot.stressor, Running):

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from sentinel.actions import Event
 from sentinel.config import Config
 from sentinel.decide import Decision, first_state
+from sentinel.identity import OwnChild
 from sentinel.messages import (
     Attaching,
     ChildExitCode,
@@ -30,7 +31,7 @@ from sentinel.messages import (
     Ready,
     Watch,
 )
-from sentinel.model import Call, ChildExit, ChildFacts, OwnChild, ProbeFacts, State
+from sentinel.model import Call, ChildExit, ChildFacts, ProbeFacts, State
 from sentinel.supervisor import Supervisor
 
 __all__ = [
@@ -72,11 +73,18 @@ class FakeChild:
 
 @dataclass(kw_only=True)
 class FakeGpu:
-    """One GPU: who is on it besides us, and what is wrong with it."""
+    """One GPU: who is on it besides us, and what is wrong with it.
+
+    ``child_as`` is how far from its own the PID is under which our child is listed; ``None`` where
+    it is not. ``left`` are bytes that stay in use when our child has gone.
+    """
 
     gpu: Gpu
     foreign: list[GpuProcess] = field(default_factory=list)
     unlisted: int = 0
+    child_as: int | None = 0
+    left: int = 0
+    computing: tuple[int, ...] | None = None
     utilization: float | None = 0.0
     display: bool = False
     fault: str | None = None
@@ -96,12 +104,14 @@ class World:
     Args:
         gpus: How many there are.
         tick: The longest that time passes at once, in seconds.
+        hidden: Why the processes of others are not listed here, if so.
     """
 
-    def __init__(self, gpus: int = 1, tick: float = 0.025) -> None:
+    def __init__(self, gpus: int = 1, tick: float = 0.025, hidden: str | None = None) -> None:
         self.now = 1000.0
         self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, by a clock on a wall
         self.tick = tick
+        self.hidden = hidden
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
         self.next_pid = 100
@@ -113,7 +123,7 @@ class World:
         """Return a supervisor of all GPUs of this world."""
         gpus = tuple(place.gpu for place in self.gpus.values())
         return Supervisor(
-            state=first_state(gpus, self.now, config),
+            state=first_state(gpus, self.now, config, hidden=self.hidden),
             config=config,
             probe=self.probe,
             spawner=self.spawner,
@@ -276,9 +286,9 @@ class FakeProbe:
             return Reading(uuid=place.gpu.uuid, at=at, fault=place.fault)
         processes = list(place.foreign)
         child = place.child
-        if child is not None and child.memory:
-            own = GpuProcess(pid=child.pid, memory=child.memory, started=child.pid)
-            processes.append(own)
+        if child is not None and child.memory and place.child_as is not None:
+            pid, started = child.pid + place.child_as, None if place.child_as else child.pid
+            processes.append(GpuProcess(pid=pid, memory=child.memory, started=started))
         total = place.gpu.memory_total
         return Reading(
             uuid=place.gpu.uuid,
@@ -290,6 +300,7 @@ class FakeProbe:
             mig=False,
             display=place.display,
             utilization=place.utilization,
+            computing=place.computing,
         )
 
 
@@ -350,6 +361,7 @@ class FakeSpawner:
             if child.dies_at is not None and self._world.now >= child.dies_at:
                 facts = replace(facts, exit=ChildExit(code=child.code, at=self._world.now))
                 place.child = None
+                place.unlisted, place.left = place.unlisted + place.left, 0
             if facts != ChildFacts(generation=child.generation):
                 found[uuid] = facts
         return found

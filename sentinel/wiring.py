@@ -14,8 +14,7 @@ from setproctitle import setproctitle
 from sentinel import __version__, decide, limits, policy
 from sentinel.actions import Event
 from sentinel.children import Stressors
-from sentinel.config import Config
-from sentinel.discovery import Found, Options, check_place, check_torch, find_gpus, hear_probe
+from sentinel.discovery import Found, Options, check_torch, find_gpus, hear_probe
 from sentinel.errors import ExitCode
 from sentinel.hours import first_after
 from sentinel.journal import Journal, Sink
@@ -81,7 +80,6 @@ def survey(options: Options) -> tuple[Survey, ...]:
     Raises:
         SentinelError: As for :func:`supervise`, the locks left out.
     """
-    check_place(options)
     readings: dict[str, Reading] = {}
     with Signals() as signals, find_gpus(options, signals) as found:
         missing = {gpu.uuid for gpu in found.gpus}
@@ -94,16 +92,14 @@ def survey(options: Options) -> tuple[Survey, ...]:
         found.probe.watch(Watch(gpus=tuple(missing), held=()))
         hear_probe(found.probe, signals, enough, options.config.poll + options.config.stale_after)
         found.probe.close()
-    return tuple(_verdicts(found.gpus, readings, found.config))
+    return tuple(_verdicts(found, readings))
 
 
-def _verdicts(
-    gpus: tuple[Gpu, ...], readings: Mapping[str, Reading], config: Config
-) -> Iterator[Survey]:
+def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]:
     """Decide for real what each GPU would get if its reading stayed what it is."""
-    now = time.monotonic()
+    now, gpus, config = time.monotonic(), found.gpus, found.config
     up = ProbeUp(generation=1, since=now, heard=True)
-    state = decide.first_state(gpus, now, config, up)
+    state = decide.first_state(gpus, now, config, up, found.hidden)
     state = decide.decide(state, Observation(now=now, readings=readings), config).state
     # Idle must be seen twice before a start; the second look would be the next poll.
     later = {
@@ -118,7 +114,7 @@ def _verdicts(
         verdict = verdicts[gpu.uuid]
         occupancy = type(slot.occupancy).__name__.upper()
         others = reading.processes if reading and reading.processes else ()
-        spared = policy.let_be(others, config.of(gpu.uuid))
+        spared = policy.let_be(others, config.of(gpu.uuid), slot.identity)
         yield Survey(gpu=gpu, reading=reading, occupancy=occupancy, verdict=verdict, let_be=spared)
 
 
@@ -137,7 +133,6 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         SentinelError: Nothing was started: no driver, no visible GPU, one is held by another
             sentinel, or this is no place for it.
     """
-    check_place(options)
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     with Signals() as signals, find_gpus(options, signals) as found:
         if options.simulate is None and not options.config.dry_run:
@@ -164,7 +159,7 @@ def _run(
     stressors = Stressors(_spec_for(found), locks.files)
     up = ProbeUp(generation=1, since=now, heard=True)
     supervisor = Supervisor(
-        state=decide.first_state(found.gpus, now, config, up),
+        state=decide.first_state(found.gpus, now, config, up, found.hidden),
         config=config,
         probe=found.probe,
         spawner=stressors,
@@ -221,6 +216,7 @@ def _spec_for(found: Found) -> Callable[[Gpu], StressorSpec]:
             workload=name,
             options=options,
             lease=LEASE,
+            wary=found.hidden is not None,
             simulation=str(found.folder) if found.folder else None,
         )
 

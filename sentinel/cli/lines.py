@@ -29,6 +29,7 @@ _COLOURS = {
     "failed": "red",
     "fatal": "red",
     "mismatch": "red",
+    "ghost": "red",
     "unkillable": "red",
 }
 
@@ -101,6 +102,8 @@ def _ready(f: Mapping[str, Any]) -> str:
 def _yielding(f: Mapping[str, Any]) -> str:
     if f["by"]:
         return f"to {_people(f['by'])}"
+    if f["sign"] == "computing":
+        return "to somebody who computes on it and is not listed"
     return f"to somebody whose memory grew by {format_size(f['grown'])}"
 
 
@@ -110,6 +113,16 @@ def _handed_over(f: Mapping[str, Any]) -> str:
     kill = f["kill_s"]
     how = "asked at" if kill is None else f"killed {format_duration(kill)} after"
     return f"{how} the first sign of it, gone after {format_duration(f['exit_s'])}, {memory}"
+
+
+def _identity(f: Mapping[str, Any]) -> str:
+    hidden = f" others may not be listed: {f['hidden']};" if f["hidden"] else ""
+    rest = "" if f["complete"] else f";{hidden} memory tells of newcomers"
+    return f"{f['reason']}{rest}"
+
+
+def _ghost(f: Mapping[str, Any]) -> str:
+    return f"{format_size(f['bytes'])} stay in use by no process since our stressor has gone"
 
 
 def _verdict(f: Mapping[str, Any]) -> str:
@@ -163,6 +176,8 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "driver.unavailable": ("no driver", _unavailable),
     "gpu.idle": ("idle", _idle),
     "gpu.busy": ("busy", _busy),
+    "gpu.identity": ("identity", _identity),
+    "gpu.ghost": ("ghost", _ghost),
     "gpu.unknown": ("unknown", lambda f: str(f["reason"])),
     "gpu.yielding": ("yielding", _yielding),
     "gpu.handed_over": ("handed over", _handed_over),

@@ -85,6 +85,12 @@ class Driver(Protocol):
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the time, of late, in which a kernel ran; ``None`` if never told."""
 
+    def computing(self, uuid: str) -> tuple[int, ...] | None:
+        """Return the host's PIDs of those who used one GPU since the last call.
+
+        ``None`` at the first call, and where the driver does not tell.
+        """
+
     def node(self, uuid: str) -> str | None:
         """Return the path of one GPU's device node, or ``None`` where nobody says."""
 

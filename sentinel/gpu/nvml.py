@@ -72,6 +72,8 @@ class NvmlDriver:
         self._nvml: Any = None
         self._handles: dict[str, Any] = {}
         self._memory_version: int | None = None
+        #: When the newest sample was taken that :meth:`computing` has seen, by UUID.
+        self._sampled: dict[str, int] = {}
 
     def open(self) -> None:
         """Load libnvidia-ml and initialise it; a driver without persistence takes seconds.
@@ -150,6 +152,24 @@ class NvmlDriver:
         with self._translated(uuid):
             rates = self._supported(self._nvml.nvmlDeviceGetUtilizationRates, self._handle(uuid))
             return None if rates is None else rates.gpu / 100
+
+    def computing(self, uuid: str) -> tuple[int, ...] | None:
+        """Return the host's PIDs of those who used the GPU since the last call.
+
+        The driver samples who uses it, and names them to everybody by PIDs of the host.
+        """
+        nvml, since = self._nvml, self._sampled.get(uuid)
+        try:
+            found = nvml.nvmlDeviceGetProcessUtilization(self._handle(uuid), since or 0)
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_NOT_FOUND:
+                return None
+            found = []  # nobody used it
+        self._sampled[uuid] = max([since or 0, *(sample.timeStamp for sample in found)])
+        if since is None:
+            return None
+        used = (s.pid for s in found if s.timeStamp > since and (s.smUtil or s.memUtil))
+        return tuple(sorted({int(pid) for pid in used}))
 
     def node(self, uuid: str) -> str | None:
         """Return the device node by its minor number, which is not the index."""

@@ -153,6 +153,7 @@ class Reader:
         self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
         self._modes = _Modes()
         self._utilization: float | None = None
+        self._computing: tuple[int, ...] | None = None
         self._faulty = False
         # The glance's own, and the poll's own.
         self._glance_failures = self._poll_failures = 0
@@ -267,6 +268,10 @@ class Reader:
         if self._spec.utilization and not self._orders.held:
             ask = self._tools.driver.utilization
             self._utilization = self._ask(self._poll_slot, "utilization", ask)
+        self._computing = None
+        if self._spec.computing:
+            ask_who = self._tools.driver.computing
+            self._computing = self._ask(self._poll_slot, "computing", ask_who)
         self._post()
 
     def _read_modes(self) -> _Modes:
@@ -329,6 +334,7 @@ class Reader:
                 mig=self._modes.mig,
                 display=self._modes.display,
                 utilization=self._utilization,
+                computing=self._computing,
             )
             try:
                 sent = self._tools.outbox.send(reading)

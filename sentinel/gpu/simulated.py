@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from sentinel.gpu.driver import DriverGoneError, GpuLostError, ReadError
 from sentinel.messages import Gpu, GpuProcess, Memory
@@ -13,14 +14,19 @@ from sentinel.simulation import Registry
 
 __all__ = ["SimulatedDriver"]
 
+#: From here on no process has a PID: the kernel's PID_MAX_LIMIT.
+_NOBODY = 2**22
+
 
 class SimulatedDriver:
     """What a driver would say of the GPUs of one registry.
 
     Args:
         registry: The pretended GPUs. A fault planted there is ``error`` (calls fail), ``lost``
-            (the GPU fell off the bus), ``hang`` (the next reading of its memory never returns) or
-            ``crash`` (that reading aborts the process).
+            (the GPU fell off the bus), ``hang`` (the next reading of its memory never returns),
+            ``crash`` (that reading aborts the process), ``leaks`` (PIDs are those of another
+            namespace, as drivers before 535.113 show them in a container) or ``blind`` (no process
+            is listed, as under WSL).
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -51,7 +57,13 @@ class SimulatedDriver:
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Return who is on the GPU, by PID."""
         with _translated():
-            return tuple(sorted(self._registry.processes(uuid), key=lambda process: process.pid))
+            listed = sorted(self._registry.processes(uuid), key=lambda process: process.pid)
+            match self._registry.fault(uuid):
+                case "blind":
+                    return ()
+                case "leaks":
+                    return tuple(replace(one, pid=_NOBODY + one.pid) for one in listed)
+            return tuple(listed)
 
     def exclusive(self, uuid: str) -> bool:
         """Return ``False``: pretended GPUs are always shared."""
@@ -72,6 +84,13 @@ class SimulatedDriver:
         """Return that whoever holds memory on a pretended GPU uses it all the time."""
         with _translated():
             return 1.0 if self._registry.memory(uuid).used else 0.0
+
+    def computing(self, uuid: str) -> tuple[int, ...] | None:
+        """Return that everyone does who is on it; who is hidden has a PID that nobody has here."""
+        with _translated():
+            listed = [process.pid for process in self._registry.processes(uuid)]
+            hidden = range(_NOBODY, _NOBODY + self._registry.hidden(uuid))
+            return (*listed, *hidden)
 
     def node(self, uuid: str) -> str | None:
         """Return the pretended device node."""

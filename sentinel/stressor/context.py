@@ -23,6 +23,7 @@ from torch import Tensor
 from sentinel.messages import Progress, Ready
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.leash import Leash
+from sentinel.stressor.lookout import PREPARATION, Lookout
 from sentinel.stressor.memory import Filling
 
 __all__ = ["WorkloadContext"]
@@ -62,13 +63,16 @@ class WorkloadContext:
         quantum: How many seconds of work to queue between two calls of :meth:`pace`.
     """
 
-    def __init__(self, *, device: Device, filling: Filling, leash: Leash) -> None:
+    def __init__(
+        self, *, device: Device, filling: Filling, leash: Leash, lookout: Lookout | None = None
+    ) -> None:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
         self._device = device
         self._filling = filling
         self._leash = leash
+        self._lookout = lookout
         self._entered = False
         self._ready = False
         self._in_flight: deque[tuple[Fence, _Tally]] = deque()
@@ -177,6 +181,8 @@ class WorkloadContext:
             self._done.add(tally)
 
     def _become_ready(self) -> None:
+        if self._lookout is not None:
+            self._lookout.check(PREPARATION)
         self._device.cap()
         filling = self._filling
         self._leash.say(

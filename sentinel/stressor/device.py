@@ -59,6 +59,10 @@ class Device(Protocol):
         """Return how many bytes nobody holds."""
         ...
 
+    def taken_memory(self) -> int:
+        """Return how many bytes this process holds, its context and the libraries left out."""
+        ...
+
     def new_chunk(self, size: int) -> Tensor | None:
         """Return ``size`` bytes of memory with whatever is in them, or None where refused."""
         ...
@@ -123,6 +127,10 @@ class CudaDevice:
     def free_memory(self) -> int:
         """Return how many bytes the driver would still give to anybody."""
         return torch.cuda.mem_get_info(self.torch_device)[0]
+
+    def taken_memory(self) -> int:
+        """Return how many bytes torch's allocator has of the driver."""
+        return torch.cuda.memory_reserved(self.torch_device)
 
     def new_chunk(self, size: int) -> Tensor | None:
         """Return ``size`` bytes, or None where the driver has no such piece."""
@@ -217,6 +225,10 @@ class SimulatedDevice:
     def free_memory(self) -> int:
         """Return the pretended bytes that nobody holds."""
         return self._registry.memory(self._uuid).free
+
+    def taken_memory(self) -> int:
+        """Return the pretended bytes that this process holds."""
+        return self.membership.held
 
     def new_chunk(self, size: int) -> Tensor | None:
         """Take ``size`` pretended bytes and return a small tensor for them."""

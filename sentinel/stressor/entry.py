@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from sentinel.birth import be_born
 from sentinel.errors import ConfigError, SentinelError
-from sentinel.messages import Attaching, ChildExitCode, Failed, FailureKind, StressorSpec
+from sentinel.messages import (
+    Attaching,
+    ChildExitCode,
+    Crowded,
+    Failed,
+    FailureKind,
+    StressorSpec,
+)
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.loading import bind_options, describe, load_workload
 
@@ -55,18 +62,18 @@ def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[ob
     code = ChildExitCode.FAILED
     try:
         leash = Leash(channel, spec.lease)
-        failed = _live(spec, leash, parent, locks)
-        if failed is None:
+        last = _live(spec, leash, parent, locks)
+        if last is None:
             code = ChildExitCode.DONE
         else:
-            leash.say(failed)
+            leash.say(last)
     finally:
         os._exit(code)
 
 
 def _live(
     spec: StressorSpec, leash: Leash, parent: int, locks: tuple[object, ...]
-) -> Failed | None:
+) -> Failed | Crowded | None:
     """Go through the stages of a child's life; return its last words, or None after a stop."""
     stage = "the start of the stressor"
     ctx: WorkloadContext | None = None
@@ -117,16 +124,20 @@ def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
     # All of these import torch, so the parent must not.
     from sentinel.stressor.context import WorkloadContext
     from sentinel.stressor.device import open_device
+    from sentinel.stressor.lookout import Lookout
     from sentinel.stressor.memory import fill
 
     device = open_device(spec)
     leash.arm()
-    filling = fill(device, spec.memory, spec.chunk, spec.reserve)
-    return WorkloadContext(device=device, filling=filling, leash=leash)
+    lookout = Lookout(device) if spec.wary else None
+    filling = fill(device, spec.memory, spec.chunk, spec.reserve, lookout)
+    return WorkloadContext(device=device, filling=filling, leash=leash, lookout=lookout)
 
 
-def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed:
+def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed | Crowded:
     """Return what to tell the supervisor of ``error``."""
+    if _is_crowded(error):
+        return Crowded(grown=vars(error)["grown"])
     if isinstance(error, SentinelError):
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
         return Failed(kind=FailureKind.UNUSABLE, reason=" ".join(reason.split())[:_LONGEST])
@@ -143,6 +154,15 @@ def _is_out_of_memory(error: BaseException) -> bool:
     from sentinel.stressor.device import is_out_of_memory
 
     return is_out_of_memory(error)
+
+
+def _is_crowded(error: BaseException) -> bool:
+    """Return whether somebody else came meanwhile; nobody looked out before torch was there."""
+    if "torch" not in sys.modules:
+        return False
+    from sentinel.stressor.lookout import CrowdedError
+
+    return isinstance(error, CrowdedError)
 
 
 def _be_first_to_go() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sentinel.messages import MemoryTarget
 from sentinel.stressor.device import Device
+from sentinel.stressor.lookout import ALLOCATION, Lookout
 from sentinel.units import format_size
 
 __all__ = ["Filling", "fill"]
@@ -33,7 +34,13 @@ class Filling:
 _LIBRARIES = 128 * 2**20
 
 
-def fill(device: Device, target: MemoryTarget, chunk: int, reserve: int = 0) -> Filling:
+def fill(
+    device: Device,
+    target: MemoryTarget,
+    chunk: int,
+    reserve: int = 0,
+    lookout: Lookout | None = None,
+) -> Filling:
     """Take chunks of ``chunk`` bytes up to ``target``, a share of what is free by now or a size.
 
     Only whole chunks are taken, but for a target size below one chunk, which is taken as it is.
@@ -41,6 +48,7 @@ def fill(device: Device, target: MemoryTarget, chunk: int, reserve: int = 0) -> 
 
     Raises:
         torch.cuda.OutOfMemoryError: Not one chunk fits.
+        CrowdedError: The ``lookout`` saw somebody else take memory meanwhile.
     """
     free = device.free_memory()
     asked = int(free * target.share) if target.share is not None else target.size or 0
@@ -51,6 +59,8 @@ def fill(device: Device, target: MemoryTarget, chunk: int, reserve: int = 0) -> 
     chunks: list[Tensor] = []
     while len(chunks) < wanted and (piece := device.new_chunk(size)) is not None:
         chunks.append(piece)
+        if lookout is not None:
+            lookout.check(ALLOCATION)
     if not chunks:
         message = (
             f"{format_size(free)} are free and {format_size(asked)} of them were asked for; "

@@ -14,7 +14,7 @@ from sentinel.actions import Kill, Start
 from sentinel.config import Config
 from sentinel.decide import Decision, decide
 from sentinel.hours import parse_hours
-from sentinel.messages import Failed, FailureKind, Progress, Ready
+from sentinel.messages import Crowded, Failed, FailureKind, Progress, Ready
 from sentinel.model import (
     Backoff,
     Busy,
@@ -27,7 +27,7 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.policy import SLACK
+from sentinel.policy import SLACK, nobodys_memory
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20
@@ -52,10 +52,11 @@ class Histories(RuleBasedStateMachine):
 
     config = PLAIN
     gpus = 2
+    hidden: str | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(gpus=self.gpus, tick=0.1)
+        self.world = World(gpus=self.gpus, tick=0.1, hidden=self.hidden)
         self.supervisor = self.world.supervisor(self.config)
         self.not_idle_at = dict.fromkeys(self.world.gpus, self.world.now)
         self.started_at: list[float] = []
@@ -181,6 +182,8 @@ class Histories(RuleBasedStateMachine):
             assert reading.fault is None
             seen = {process.pid for process in reading.processes or ()}
             assert not seen & {p.pid for p in self.world.gpus[start.uuid].foreign}
+            unlisted = 32 * MIB if self.hidden else GIB
+            assert nobodys_memory(reading) <= unlisted, "somebody is there who is not listed"
             assert self.world.now - reading.at <= 1.5 * self.config.poll, "on an old reading"
             assert start.uuid not in self.fatal
             assert self.world.now >= self.backoffs.get(start.uuid, 0.0)
@@ -264,10 +267,32 @@ class Histories(RuleBasedStateMachine):
 
 
 def mend(place: FakeGpu) -> None:
-    place.fault, place.silent, place.unlisted = None, False, 0
+    place.fault, place.silent, place.unlisted, place.computing = None, False, 0, None
     place.foreign.clear()
     if place.child is not None and place.child.dies_at is not None:
         place.child.dies_at = 0.0
+
+
+class HiddenHistories(Histories):
+    """The same where other people's processes are not listed, and ours as the driver likes."""
+
+    hidden = "this is a container"
+
+    @rule(index=GPUS, child_as=st.sampled_from([0, 2**22, None]))
+    def our_child_is_listed_in_another_way(self, index: int, child_as: int | None) -> None:
+        if self.world.at(index).child is None:
+            self.world.at(index).child_as = child_as
+
+    @rule(index=GPUS, computing=st.sampled_from([None, (), (7,), (7, 8)]))
+    def somebody_computes(self, index: int, computing: tuple[int, ...] | None) -> None:
+        self.world.at(index).computing = computing
+
+    @rule(index=GPUS, memory=st.sampled_from([40 * MIB, 60 * GIB]))
+    def somebody_comes_while_a_child_starts(self, index: int, memory: int) -> None:
+        child = self.world.at(index).child
+        if child is not None and child.said == 2:
+            child.waiting.append(Crowded(grown=memory))
+            self.world.at(index).unlisted = memory
 
 
 class LimitedHistories(Histories):
@@ -283,5 +308,7 @@ LONG = settings(
 )
 TestHistories = Histories.TestCase
 TestHistories.settings = LONG
+TestHiddenHistories = HiddenHistories.TestCase
+TestHiddenHistories.settings = LONG
 TestLimitedHistories = LimitedHistories.TestCase
 TestLimitedHistories.settings = LONG

@@ -112,20 +112,27 @@ class Ground(ABC):
         *flags: str,
         read: bool = True,
         environment: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
     ) -> AbstractContextManager[Sentry]:
-        """Run a sentinel on the first so many GPUs, or on these; see :func:`sentry.sentry`."""
+        """Run a sentinel on the first so many GPUs, or on these; see :func:`sentry.sentry`.
+
+        ``within`` is the beginning of its command, such as that of a namespace.
+        """
         chosen = range(gpus) if isinstance(gpus, int) else gpus
         if max(chosen) >= self.count:
             pytest.skip(f"needs {max(chosen) + 1} GPUs")
-        command = [sys.executable, "-m", "sentinel", "run", *self.flags(chosen), *flags]
+        run = [sys.executable, "-m", "sentinel", "run", *self.flags(chosen), *flags]
+        command = [*within, *run]
         indices = [self.index(gpu) for gpu in range(self.count)]
         return sentry(command, self.surroundings(**(environment or {})), indices=indices, read=read)
 
     @contextmanager
-    def job(self, gpu: int = 0, *, share: float = 0.97, stay: float = 1.0) -> Iterator[Job]:
-        """Run a foreign job that wants a share of a whole GPU."""
+    def job(
+        self, gpu: int = 0, *, share: float = 0.97, stay: float = 1.0, within: Sequence[str] = ()
+    ) -> Iterator[Job]:
+        """Run a foreign job that wants a share of a whole GPU, ``within`` a namespace, say."""
         process = subprocess.Popen(
-            self.command(gpu, share, stay),
+            [*within, *self.command(gpu, share, stay)],
             env=self.surroundings(),
             cwd=ROOT,
             stdin=subprocess.PIPE,
@@ -153,7 +160,7 @@ class SimulatedGround(Ground):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.registry = Registry(folder)
+        self.registry = Registry.create(folder, 1)
 
     def flags(self, gpus: Sequence[int]) -> tuple[str, ...]:
         return ("--simulate", str(max(gpus) + 1), "--gpus", ",".join(map(str, gpus)))

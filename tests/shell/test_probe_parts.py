@@ -80,6 +80,10 @@ class Scripted:
         """Return nothing; only who wants to know may ask."""
         raise AssertionError(uuid)
 
+    def computing(self, uuid: str) -> tuple[int, ...] | None:
+        """Return nothing; only who wants to know may ask."""
+        raise AssertionError(uuid)
+
     def node(self, uuid: str) -> str | None:
         """Return no node."""
         del uuid

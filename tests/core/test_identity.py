@@ -1,0 +1,329 @@
+"""Who is who on a GPU: by PID, by another namespace's PID, or not at all; one scene per promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.config import Config
+from sentinel.identity import Identity, IdentityMode, OwnChild, is_ours
+from sentinel.ignoring import parse_ignored
+from sentinel.messages import Crowded, GpuProcess
+from sentinel.model import Busy, Idle, Running
+from sentinel.supervisor import Supervisor
+from sentinel.testing import GIB, World
+
+MIB = 2**20
+CONTAINER = "this is not the host's PID namespace"
+ELSEWHERE = 2**22
+
+
+def held(supervisor: Supervisor) -> bool:
+    """Return whether a stressor runs on the first GPU."""
+    return isinstance(supervisor.state.slots["GPU-0"].stressor, Running)
+
+
+def occupied(world: World, config: Config | None = None) -> Supervisor:
+    """Return a supervisor whose stressor runs on the first GPU, for some seconds."""
+    supervisor = world.supervisor(config or Config(rearm=1.0))
+    world.run(supervisor, lambda: held(supervisor))
+    world.run_for(supervisor, 5)
+    return supervisor
+
+
+def identity(supervisor: Supervisor) -> Identity:
+    return supervisor.state.slots["GPU-0"].identity
+
+
+def busy(supervisor: Supervisor) -> Busy | None:
+    occupancy = supervisor.state.slots["GPU-0"].occupancy
+    return occupancy if isinstance(occupancy, Busy) else None
+
+
+# --- how our stressor is listed --------------------------------------------------------------
+
+
+def test_nothing_is_known_before_the_first_context() -> None:
+    world = World()
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.spawner.started)
+    assert identity(supervisor).mode is IdentityMode.UNLEARNED
+    assert identity(supervisor).complete
+
+
+@pytest.mark.parametrize(
+    ("hidden", "child_as", "mode", "complete"),
+    [
+        (None, 0, IdentityMode.DIRECT, True),
+        (None, None, IdentityMode.BLIND, False),
+        (CONTAINER, 0, IdentityMode.DIRECT, False),
+        (CONTAINER, ELSEWHERE, IdentityMode.MAPPED, False),
+        (CONTAINER, None, IdentityMode.BLIND, False),
+    ],
+)
+def test_how_the_driver_lists_our_stressor_is_learned_and_said(
+    hidden: str | None, child_as: int | None, mode: IdentityMode, *, complete: bool
+) -> None:
+    world = World(hidden=hidden)
+    world.at(0).child_as = child_as
+    supervisor = occupied(world, Config(status_every=1.0))
+    assert held(supervisor)
+    assert identity(supervisor).mode is mode
+    assert identity(supervisor).complete is complete
+    (event,) = world.events("gpu.identity")
+    assert event.fields["mode"] == mode.value
+    assert event.fields["complete"] is complete
+    status = world.events("gpu.status")[-1].fields
+    assert status["identity"] == mode.value
+    assert (CONTAINER in str(status["identity_reason"])) is (hidden is not None)
+
+
+def test_where_all_processes_are_listed_a_stranger_is_never_taken_for_ours() -> None:
+    world = World()
+    world.at(0).child_as = ELSEWHERE
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run(supervisor, lambda: world.events("gpu.yielding"))
+    assert not world.events("stressor.ready")
+
+
+def test_two_strangers_at_once_are_somebody_else() -> None:
+    world = World(hidden=CONTAINER)
+    world.at(0).child_as = ELSEWHERE
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run(supervisor, lambda: world.spawner.started)
+    child = world.at(0).child
+    assert child is not None
+    world.run(supervisor, lambda: child.said == 1)
+    world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=3)
+
+
+def test_a_stranger_that_holds_less_than_our_child_is_not_our_child() -> None:
+    world = World(hidden=CONTAINER)
+    world.at(0).child_as = None
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run(supervisor, lambda: world.spawner.started)
+    child = world.at(0).child
+    assert child is not None
+    world.run(supervisor, lambda: child.said == 1)
+    world.at(0).foreign.append(GpuProcess(pid=ELSEWHERE, memory=GIB))
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=10)
+    assert identity(supervisor).mode is IdentityMode.BLIND
+    assert world.events("gpu.yielding")[0].fields["by"][0]["pid"] == ELSEWHERE  # type: ignore[index]
+
+
+def test_each_child_is_learned_anew() -> None:
+    world = World(hidden=CONTAINER)
+    world.at(0).child_as = ELSEWHERE
+    supervisor = occupied(world)
+    world.at(0).unlisted = GIB
+    world.run(supervisor, lambda: world.at(0).child is None)
+    world.at(0).unlisted = 0
+    world.at(0).child_as = 0
+    world.run(supervisor, lambda: identity(supervisor).mode is IdentityMode.DIRECT)
+    assert len(world.events("gpu.identity")) == 2
+
+
+@pytest.mark.parametrize(
+    ("process", "child", "ours"),
+    [
+        (GpuProcess(pid=7, started=1), OwnChild(pid=7, started=1), True),
+        (GpuProcess(pid=7, started=2), OwnChild(pid=7, started=1), False),
+        (GpuProcess(pid=8, session=7), OwnChild(pid=7, started=1), True),
+        (GpuProcess(pid=8), OwnChild(pid=7, started=1), False),
+        (GpuProcess(pid=0), OwnChild(pid=7, started=1), False),
+        (GpuProcess(pid=2**32 - 1), OwnChild(pid=7, started=1), False),
+        (GpuProcess(pid=9), OwnChild(pid=7, started=1, listed_as=9), True),
+        # PIDs of another namespace: the same number here is somebody else there.
+        (GpuProcess(pid=7, started=1), OwnChild(pid=7, started=1, listed_as=9), False),
+        (GpuProcess(pid=8, session=7), OwnChild(pid=7, started=1, listed_as=9), False),
+    ],
+)
+def test_whose_process_it_is(process: GpuProcess, child: OwnChild, *, ours: bool) -> None:
+    assert is_ours(process, child) is ours
+    assert not is_ours(process, None)
+
+
+# --- where others may not be listed ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("child_as", [0, ELSEWHERE, None])
+def test_memory_alone_tells_of_a_newcomer_and_that_it_is_still_there(child_as: int | None) -> None:
+    world = World(hidden=CONTAINER)
+    world.at(0).child_as = child_as
+    supervisor = occupied(world)
+    world.at(0).unlisted = 2 * MIB
+    decisions = world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    assert len(decisions) == 1
+    world.at(0).unlisted = 60 * MIB
+    world.run(supervisor, lambda: world.events("gpu.handed_over"))
+    assert world.events("gpu.handed_over")[0].fields["memory_back_s"] is None
+    world.run_for(supervisor, 60)
+    assert len(world.spawner.started) == 1
+    found = busy(supervisor)
+    assert found is not None
+    assert found.rule == "idle.memory"
+    world.at(0).unlisted = 0
+    world.run(supervisor, lambda: held(supervisor), within=10)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "unlisted", "starts"),
+    [
+        (None, GIB, True),
+        (None, GIB + 1, False),
+        (CONTAINER, 32 * MIB, True),
+        (CONTAINER, 32 * MIB + 1, False),
+    ],
+)
+def test_how_much_memory_that_nobody_accounts_for_is_nobodys(
+    hidden: str | None, unlisted: int, *, starts: bool
+) -> None:
+    world = World(hidden=hidden)
+    world.at(0).unlisted = unlisted
+    world.run_for(world.supervisor(Config()), 5)
+    assert bool(world.spawner.started) is starts
+
+
+def test_an_operator_says_how_much_is_nobodys_there_too() -> None:
+    world = World(hidden=CONTAINER)
+    world.at(0).unlisted = 300 * MIB
+    world.run_for(world.supervisor(Config(idle_memory=400 * MIB)), 5)
+    assert world.spawner.started
+
+
+def test_a_host_that_turns_out_to_hide_processes_is_judged_anew() -> None:
+    """Half a GiB was nobody's as long as everybody seemed to be listed."""
+    world = World()
+    world.at(0).child_as = None
+    world.at(0).unlisted = GIB // 2
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run(supervisor, lambda: world.events("gpu.yielding"))
+    assert world.events("gpu.yielding")[0].fields["grown"] == GIB // 2
+    world.run_for(supervisor, 60)
+    assert len(world.spawner.started) == 1
+
+
+def test_names_mean_nothing_where_pids_may_be_those_of_another_namespace() -> None:
+    ignore = Config(ignore=parse_ignored("name=Xorg"), rearm=1.0)
+    someone = GpuProcess(pid=5, memory=MIB, name="Xorg", started=5)
+    for hidden, starts in ((None, 1), (CONTAINER, 0)):
+        world = World(hidden=hidden)
+        world.at(0).foreign.append(someone)
+        world.run_for(world.supervisor(ignore), 10)
+        assert len(world.spawner.started) == starts
+
+
+def test_once_the_driver_speaks_our_pids_names_count_in_a_container_too() -> None:
+    world = World(hidden=CONTAINER)
+    supervisor = occupied(world, Config(ignore=parse_ignored("name=Xorg"), rearm=1.0))
+    # Not a byte: memory is a witness of its own.
+    world.at(0).foreign.append(GpuProcess(pid=5, memory=0, name="Xorg", started=5))
+    world.run_for(supervisor, 5)
+    assert held(supervisor)
+
+
+# --- the third witness -----------------------------------------------------------------------
+
+
+def test_who_computes_and_is_not_listed_keeps_a_gpu_busy() -> None:
+    world = World(hidden=CONTAINER)
+    world.at(0).computing = (4711,)
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run_for(supervisor, 5)
+    found = busy(supervisor)
+    assert found is not None
+    assert found.rule == "computing"
+    assert "4711" in found.reason
+    world.at(0).computing = ()
+    world.run(supervisor, lambda: held(supervisor), within=5)
+
+
+@pytest.mark.parametrize("computing", [None, (), (4711,)])
+def test_our_own_stressor_computes(computing: tuple[int, ...] | None) -> None:
+    world = World(hidden=CONTAINER)
+    supervisor = occupied(world)
+    world.at(0).computing = computing
+    world.run_for(supervisor, 10)
+    assert held(supervisor)
+
+
+def test_one_more_than_ours_that_computes_is_a_newcomer() -> None:
+    world = World(hidden=CONTAINER)
+    supervisor = occupied(world)
+    world.at(0).computing = (4711, 4712)
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=3)
+    assert world.events("gpu.yielding")[0].fields["sign"] == "computing"
+
+
+def test_where_everybody_is_listed_the_list_tells_who_computes() -> None:
+    world = World()
+    supervisor = occupied(world)
+    world.at(0).computing = (4711, 4712)
+    world.run_for(supervisor, 5)
+    assert held(supervisor)
+
+
+# --- who comes while our child takes its memory -----------------------------------------------
+
+
+@pytest.mark.parametrize("exits", [False, True])
+def test_a_child_that_is_crowded_out_yields_and_has_not_failed(*, exits: bool) -> None:
+    world = World(hidden=CONTAINER)
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run(supervisor, lambda: world.spawner.started)
+    child = world.at(0).child
+    assert child is not None
+    world.run(supervisor, lambda: child.said == 2)
+    world.at(0).unlisted = GIB
+    child.waiting.append(Crowded(grown=GIB))
+    if exits:
+        child.dies_at, child.code = world.now, 82
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=3)
+    assert world.events("gpu.yielding")[0].fields["grown"] == GIB
+    assert not world.events("stressor.failed")
+    world.run_for(supervisor, 20)
+    assert len(world.spawner.started) == 1
+    world.at(0).unlisted = 0
+    world.run(supervisor, lambda: held(supervisor), within=10)
+
+
+# --- ghosts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [2 * MIB, 700 * MIB])
+def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> None:
+    world = World()
+    supervisor = occupied(world)
+    world.at(0).left = left
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: world.at(0).child is None)
+    world.at(0).foreign.remove(newcomer)
+    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
+    assert world.events("gpu.ghost")[0].fields["bytes"] == left
+    world.run_for(supervisor, 30)
+    found = busy(supervisor)
+    assert found is not None
+    assert found.rule == "ghost"
+    assert len(world.spawner.started) == 1
+    world.at(0).unlisted = 0
+    world.run(supervisor, lambda: held(supervisor), within=10)
+
+
+def test_a_ghost_shows_beside_a_newcomer_too() -> None:
+    world = World()
+    supervisor = occupied(world)
+    world.at(0).left = 700 * MIB
+    world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
+    assert world.events("gpu.ghost")[0].fields["bytes"] == 700 * MIB
+
+
+def test_what_a_newcomer_holds_is_no_ghost() -> None:
+    world = World()
+    supervisor = occupied(world)
+    newcomer = world.newcomer(0, memory=50 * GIB)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    world.at(0).foreign.remove(newcomer)
+    world.run(supervisor, lambda: held(supervisor), within=10)
+    assert not world.events("gpu.ghost")
+    assert isinstance(supervisor.state.slots["GPU-0"].occupancy, Idle)

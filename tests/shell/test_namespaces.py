@@ -1,0 +1,114 @@
+"""Sentinel and newcomers in PID namespaces of their own, as containers have them."""
+
+from __future__ import annotations
+
+import pytest
+from ground import Ground, SimulatedGround
+from namespaces import OWN_NAMESPACE, needs_namespaces
+from sentry import Sentry, eventually
+
+QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
+
+pytestmark = needs_namespaces
+
+
+def occupied(one: Sentry) -> None:
+    one.wait_for("stressor.ready", gpu=0)
+
+
+def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Ground) -> None:
+    """Nobody lists it there: its memory alone tells that it comes, stays and leaves."""
+    with ground.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
+        occupied(one)
+        learned = one.wait_for("gpu.identity", gpu=0)
+        assert learned["mode"] == "direct"
+        assert "PID namespace" in learned["hidden"]
+        with ground.job() as newcomer:
+            assert newcomer.got()
+            handed = one.wait_for("gpu.handed_over", gpu=0)
+            assert handed["sign"] == "memory"
+            assert handed["by"] == []
+            busy = one.wait_for("gpu.busy", gpu=0)
+            assert "idle.memory" in busy["reason"]
+            newcomer.left()
+        one.wait_for("stressor.ready", gpu=0, count=2)
+        assert one.names().count("gpu.yielding") == 1
+
+
+@pytest.mark.parametrize("phase", ["spawn", "import", "allocation"])
+def test_from_within_a_namespace_a_newcomer_outside_may_come_while_a_child_starts(
+    ground: Ground, phase: str
+) -> None:
+    with ground.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
+        one.wait_for("stressor.starting", gpu=0)
+        if phase == "import":
+            eventually(one.stressors)
+        elif phase == "allocation":
+            eventually(lambda: not ground.empty())
+        with ground.job() as newcomer:
+            assert newcomer.got()
+            one.wait_for("gpu.handed_over", gpu=0)
+            newcomer.left()
+        ready = 2 if "stressor.ready" in one.names() else 1
+        one.wait_for("stressor.ready", gpu=0, count=ready)
+        assert "stressor.failed" not in one.names()
+
+
+def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
+    with ground.sentry(1, *QUICK) as one:
+        occupied(one)
+        assert one.wait_for("gpu.identity", gpu=0)["complete"]
+        with ground.job(within=OWN_NAMESPACE) as newcomer:
+            assert newcomer.got()
+            handed = one.wait_for("gpu.handed_over", gpu=0)
+            (process,) = one.wait_for("gpu.busy", gpu=0)["by"]
+            assert process["pid"] != newcomer.pid, "the host's PID, and not that of unshare"
+            assert handed["exit_s"] <= handed["memory_back_s"]
+            newcomer.left()
+        one.wait_for("stressor.ready", gpu=0, count=2)
+
+
+def test_a_gpu_that_somebody_hidden_uses_is_never_occupied(ground: Ground) -> None:
+    with ground.job(share=0.05, stay=600) as first:
+        assert first.got()
+        flags = (*QUICK, "--status-every", "1s")
+        with ground.sentry(1, *flags, within=OWN_NAMESPACE) as one:
+            status = one.wait_for("gpu.status", gpu=0, count=2)
+            assert status["rule"] == "idle.memory"
+            first.kill()
+            occupied(one)
+            assert "gpu.yielding" not in one.names()
+
+
+# --- drivers that name our own processes otherwise --------------------------------------------
+
+
+@pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
+def test_a_driver_that_does_not_name_our_stressor_is_no_obstacle(
+    simulated: SimulatedGround, fault: str, mode: str
+) -> None:
+    simulated.registry.plant(simulated.uuid(), fault)
+    with simulated.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
+        occupied(one)
+        assert one.wait_for("gpu.identity", gpu=0)["mode"] == mode
+        with simulated.job() as newcomer:
+            assert newcomer.got()
+            assert one.wait_for("gpu.handed_over", gpu=0)["sign"] == "memory"
+            newcomer.left()
+        one.wait_for("stressor.ready", gpu=0, count=2)
+        assert one.names().count("gpu.yielding") == 1
+
+
+def test_a_host_where_nobody_is_listed_is_watched_by_its_memory(
+    simulated: SimulatedGround,
+) -> None:
+    simulated.registry.plant(simulated.uuid(), "blind")
+    with simulated.sentry(1, *QUICK) as one:
+        occupied(one)
+        assert not one.wait_for("gpu.identity", gpu=0)["complete"]
+        with simulated.job(share=0.05, stay=5) as newcomer:
+            assert newcomer.got()
+            one.wait_for("gpu.handed_over", gpu=0)
+            assert "idle.memory" in one.wait_for("gpu.busy", gpu=0)["reason"]
+            newcomer.kill()
+        one.wait_for("stressor.ready", gpu=0, count=2)
