@@ -82,6 +82,9 @@ class Stressors:
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
+            # To kill a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end
+            # of clients). Where no server is at the place that is named, CUDA does without one.
+            "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
         }
         locks = tuple(Inherited(fd) for fd in self._locks(gpu))
         try:

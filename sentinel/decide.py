@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sentinel import learning, lifecycle, limits, policy, probing, settling, status
+from sentinel import learning, lifecycle, limits, policy, probing, settling, sparing, status
 from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
 from sentinel.events import slot_event, who
@@ -189,6 +189,7 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     facts = seen.children.get(slot.gpu.uuid)
     folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
     slot, learned = learning.learn(settling.laid(folded.slot, reading), reading, seen.now)
+    slot = replace(slot, residents=sparing.residents(slot, reading, own))
     slot, judged = _judge(state, slot, reading, seen, own)
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)

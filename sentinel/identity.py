@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from sentinel.messages import GpuProcess
 
-__all__ = ["Identity", "IdentityMode", "OwnChild", "is_ours"]
+__all__ = ["Identity", "IdentityMode", "OwnChild", "Resident", "is_ours"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,15 @@ class Identity:
     def names_known(self) -> bool:
         """Whether /proc here speaks of the processes that are listed."""
         return self.complete or self.mode is IdentityMode.DIRECT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resident:
+    """A process that has been on a GPU since then without changing its memory, in bytes."""
+
+    started: int | None
+    since: float
+    memory: int | None
 
 
 def is_ours(process: GpuProcess, child: OwnChild | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sentinel.accounting import nobodys_memory
 from sentinel.actions import Ask, Event, Kill
 from sentinel.config import Config
 from sentinel.events import slot_event, who
@@ -33,8 +34,8 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.policy import newcomer, nobodys_memory
 from sentinel.settling import SETTLE_WITHIN, Step, settle
+from sentinel.witness import PAIRING, expect, newcomer
 
 __all__ = ["child_of", "deadline", "fold", "hurry", "start", "step", "stop"]
 
@@ -152,7 +153,7 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config, *, sta
     """
     match slot.stressor:
         case Starting() | Running():
-            return _live(_learn(slot, reading), reading, now, config)
+            return _live(expect(slot, reading, now, config), reading, now, config)
         case Stopping(exit=None):
             return _dying(slot, reading, now, config)
         case Stopping() as stopping:
@@ -179,31 +180,11 @@ def hurry(slot: Slot, kill_at: float) -> Slot:
     return replace(slot, stressor=replace(stopping, kill_at=min(kill_at, stopping.kill_at)))
 
 
-def _learn(slot: Slot, reading: Reading | None) -> Slot:
-    """Learn the used memory to expect from the first reading after Ready.
-
-    Others may free what they held before us, so a lower figure lowers it, by no more than that.
-    """
-    running = slot.stressor
-    if not isinstance(running, Running) or reading is None or reading.memory is None:
-        return slot
-    used = reading.memory.used
-    if running.expected is None:
-        if reading.at <= running.since or not isinstance(slot.occupancy, Idle):
-            return slot
-        return replace(slot, stressor=replace(running, expected=used))
-    lowest = running.expected - running.baseline
-    if lowest <= used < running.expected:
-        baseline = running.baseline - (running.expected - used)
-        return replace(slot, stressor=replace(running, expected=used, baseline=baseline))
-    return slot
-
-
 def _live(slot: Slot, reading: Reading | None, now: float, config: Config) -> Step:
     """Look after a living child: yield, drop what nobody can read, end what takes too long."""
     if isinstance(slot.occupancy, Unknown):
         return _kill(slot, StopCause.UNKNOWN, now)
-    sign = newcomer(slot, reading, config)
+    sign = newcomer(slot, reading, now, config)
     if sign is not None:
         return _yield(slot, sign, now, config)
     match slot.stressor:
@@ -288,7 +269,7 @@ def _dying(slot: Slot, reading: Reading | None, now: float, config: Config) -> S
         return Step(slot=slot)
     if not stopping.kill_sent:
         # Who was asked because of a newcomer has its time; everybody else has it until one comes.
-        sign = newcomer(slot, reading, config) if stopping.sign is None else None
+        sign = newcomer(slot, reading, now, config) if stopping.sign is None else None
         if sign is None and now < stopping.kill_at:
             return Step(slot=slot)
         if sign is not None:
@@ -314,8 +295,9 @@ def deadline(slot: Slot, config: Config) -> float | None:
     match slot.stressor:
         case Starting(since=since):
             return since + config.start_timeout
-        case Running(last_progress=last):
-            return last + config.hang_after
+        case Running(last_progress=last, grown_at=grown_at):
+            paired = last if grown_at is None else grown_at + PAIRING - config.hang_after
+            return min(last, paired) + config.hang_after
         case Stopping(exit=ChildExit(at=at)):
             return at + SETTLE_WITHIN
         case Stopping(kill_sent=False, kill_at=kill_at):

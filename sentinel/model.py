@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from sentinel.identity import Identity, OwnChild
+from sentinel.identity import Identity, OwnChild, Resident
 from sentinel.messages import (
     ChildMessage,
     Failed,
@@ -215,7 +215,8 @@ class Running:
     """A child holds its memory and works.
 
     ``expected`` is the used memory of the GPU with our child on it: the first reading after
-    Ready, and lower when somebody else frees some. ``None`` until that reading.
+    Ready, and lower when somebody else frees some. ``None`` until that reading. ``spared`` is what
+    of it those held who are let be, ``grown_at`` since when there is more than explained.
     """
 
     generation: int
@@ -227,6 +228,8 @@ class Running:
     ready: Ready
     last_progress: float
     expected: int | None = None
+    spared: int = 0
+    grown_at: float | None = None
     progress: Progress | None = None
 
 
@@ -295,18 +298,20 @@ class Handover:
 class Slot:
     """Everything known of one GPU: separate facts, never one big state.
 
-    ``identity`` is how processes are told apart on it. ``unnamed`` is how much memory, in bytes,
-    nobody was known to hold before the last stressor came, where there was more when it had gone
-    and still is. ``generation`` counts its children. ``rearm`` is how long it must stay idle before
-    the next start. ``started`` and ``ended`` are when its last stressor was started and was gone.
-    ``claims`` are the times of the last hour at which somebody came, ``failures`` those at which a
-    stressor failed, ``streak`` how many of these since it last ran well.
+    ``identity`` is how processes are told apart on it, ``residents`` since when others are on it,
+    by PID, where a rule asks. ``unnamed`` is how much memory, in bytes, nobody was known to hold
+    before the last stressor came, where there was more when it had gone and still is.
+    ``generation`` counts its children. ``rearm`` is how long it must stay idle before the next
+    start. ``started`` and ``ended`` are when its last stressor was started and was gone. ``claims``
+    are the times of the last hour at which somebody came, ``failures`` those at which a stressor
+    failed, ``streak`` how many of these since it last ran well.
     """
 
     gpu: Gpu
     occupancy: Occupancy = field(default_factory=lambda: Unknown(reason="not read yet"))
     stressor: Stressor = field(default_factory=Stopped)
     identity: Identity = field(default_factory=Identity)
+    residents: Mapping[int, Resident] = field(default_factory=dict)
     unnamed: int | None = None
     generation: int = 0
     rearm: float = 0.0

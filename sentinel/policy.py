@@ -1,52 +1,32 @@
-"""May this GPU be occupied now, and has somebody come to one that we hold? Pure."""
+"""Who uses a GPU, and may it be occupied now? Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Self
 
+from sentinel.accounting import SLACK, idle_memory, nobodys_memory
 from sentinel.config import Config
-from sentinel.identity import Identity, OwnChild, is_ours
-from sentinel.messages import GpuProcess, ProcessKind, Reading
+from sentinel.identity import OwnChild
+from sentinel.messages import Reading
 from sentinel.model import (
     Busy,
     Idle,
     Occupancy,
-    Running,
-    Sign,
-    SignKind,
     Slot,
-    Starting,
     Stopped,
     Stopping,
     Unknown,
 )
+from sentinel.sparing import foreign_processes
+from sentinel.witness import OWN_LOAD
 
 __all__ = [
     "Verdict",
-    "foreign_processes",
     "idle_enough",
-    "idle_memory",
-    "let_be",
     "may_start",
-    "newcomer",
-    "nobodys_memory",
     "occupancy",
 ]
-
-#: Graphics processes below this many bytes together share a GPU with us: an X server that only
-#: shows a login screen holds a few MiB on every GPU.
-GRAPHICS_ALLOWANCE = 100 * 2**20
-
-#: Memory that no process accounts for and that is nobody's, unless ``idle.memory`` says otherwise,
-#: in bytes: where every process is listed, and where some may not be. Any CUDA context takes more
-#: than the latter, 520 MiB on an H200, and an idle H200 shows none at all.
-UNNAMED = 2**30
-HIDDEN = 32 * 2**20
-
-#: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
-#: sampling period is up to a second, and the reading that shows it may be as old.
-OWN_LOAD = 2.0
 
 #: A start needs a reading that is no older than so many polls: one is under way by then, and a rule
 #: that ends between two must not make us start on what was true long ago.
@@ -65,39 +45,6 @@ class Verdict:
     def no(cls, rule: str, reason: str) -> Self:
         """Return that ``rule`` forbids it."""
         return cls(allowed=False, rule=rule, reason=reason)
-
-
-def foreign_processes(
-    processes: tuple[GpuProcess, ...], child: OwnChild | None, config: Config, identity: Identity
-) -> tuple[GpuProcess, ...]:
-    """Return the processes that make a GPU busy: all that are not ours and are not let be."""
-    others = tuple(process for process in processes if not is_ours(process, child))
-    spared = let_be(others, config, identity)
-    return tuple(process for process in others if process.pid not in spared)
-
-
-def let_be(others: tuple[GpuProcess, ...], config: Config, identity: Identity) -> dict[int, str]:
-    """Return by PID which of the processes that are not ours make no GPU busy, and why not.
-
-    Names and users count only where /proc is known to speak of the processes that NVML lists.
-    """
-    graphics = [process for process in others if process.kind is ProcessKind.GRAPHICS]
-    spared = {}
-    if config.yield_to == "compute":
-        spared = {process.pid: "graphics (yield_to = compute)" for process in graphics}
-    elif _are_light(graphics):
-        spared = {process.pid: "light graphics" for process in graphics}
-    for process in others if identity.names_known else ():
-        for rule in config.ignore:
-            if rule.covers(process):
-                spared[process.pid] = f"ignored by {rule}"
-    return spared
-
-
-def _are_light(graphics: list[GpuProcess]) -> bool:
-    """Return whether they are known to hold little together; what nobody tells is not little."""
-    amounts = [process.memory for process in graphics]
-    return None not in amounts and sum(a for a in amounts if a is not None) <= GRAPHICS_ALLOWANCE
 
 
 def occupancy(
@@ -124,7 +71,7 @@ def occupancy(
         return Busy(rule="mig", reason="MIG is enabled")
     if reading.display and config.yield_to == "all":
         return Busy(rule="display", reason="a display is active on it")
-    others = foreign_processes(reading.processes, child, config, slot.identity)
+    others = foreign_processes(slot, reading, child, config)
     if others:
         return Busy(rule="process", reason="in use by others", by=others)
     in_use = _in_use(slot, reading, config) if child is None else None
@@ -173,87 +120,6 @@ def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | N
     if age > config.stale_after:
         return f"not read for {age:.1f} s"
     return None
-
-
-def nobodys_memory(reading: Reading) -> int:
-    """Return how much memory is in use that no listed process holds, in bytes."""
-    named = sum(process.memory or 0 for process in reading.processes or ())
-    return reading.memory.used - named if reading.memory is not None else 0
-
-
-def idle_memory(slot: Slot, config: Config) -> int:
-    """Return how much memory that nobody accounts for is nobody's, in bytes."""
-    if config.idle_memory is not None:
-        return config.idle_memory
-    return UNNAMED if slot.identity.complete else HIDDEN
-
-
-def newcomer(slot: Slot, reading: Reading | None, config: Config) -> Sign | None:
-    """Return the first evidence of somebody else on a GPU on which our child lives.
-
-    Two witnesses: the process list, and memory that grew although our child is steady. Memory tells
-    from RUNNING on, and before that while the child has not begun to create its context; while it
-    takes its memory, the child itself does, where it was told to be wary. Where the list may leave
-    somebody out, there is a third: who computes.
-    """
-    if reading is None or reading.fault is not None or reading.memory is None:
-        return None
-    grown = _grown(slot, reading.memory.used, config)
-    by: tuple[GpuProcess, ...] = ()
-    if isinstance(slot.occupancy, Busy):
-        by = slot.occupancy.by
-    if grown > SLACK:
-        return Sign(kind=SignKind.MEMORY, at=reading.at, took=reading.took, grown=grown, by=by)
-    if isinstance(slot.occupancy, Busy):
-        return Sign(kind=SignKind.PROCESS, at=reading.processes_at, took=reading.took, by=by)
-    if _others_compute(slot, reading):
-        return Sign(kind=SignKind.COMPUTING, at=reading.at, took=reading.took)
-    return None
-
-
-def _grown(slot: Slot, used: int, config: Config) -> int:
-    """Return how many bytes are in use that neither our child nor what was there explains."""
-    live = slot.stressor
-    if isinstance(live, Starting) and live.crowded is not None:
-        return live.crowded
-    expected = _expected_memory(slot)
-    grown = used - expected if expected is not None else 0
-    if grown > SLACK or not isinstance(live, Running) or slot.identity.complete:
-        return grown
-    # Only now is it known that the list is not to be trusted: was the GPU idle at all?
-    return live.unnamed if live.unnamed > idle_memory(slot, config) else grown
-
-
-def _others_compute(slot: Slot, reading: Reading) -> bool:
-    """Return whether more processes compute than are ours, on a GPU where not all are listed.
-
-    The driver names who computes by PIDs of the host, which do not tell ours from others; so they
-    are counted.
-    """
-    running = slot.stressor
-    if not isinstance(running, Running) or slot.identity.complete or reading.computing is None:
-        return False
-    if reading.at < running.since + OWN_LOAD:
-        return False
-    own = sum(is_ours(process, running.child) for process in reading.processes or ())
-    return len(set(reading.computing)) > max(1, own)
-
-
-#: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
-#: clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
-#: newcomer's first growth is larger (docs/handing-over.md).
-SLACK = 2**20
-
-
-def _expected_memory(slot: Slot) -> int | None:
-    """Return the used memory that is explained, in bytes; ``None`` while our child's own grows."""
-    match slot.stressor:
-        case Starting(attaching=False, baseline=baseline):
-            return baseline
-        case Running(expected=expected):
-            return expected
-        case _:
-            return None
 
 
 def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config) -> Verdict | None:

@@ -149,7 +149,8 @@ SETTINGS: tuple[Setting, ...] = (
         field="ignore",
         flag="--ignore",
         metavar="RULE,...",
-        help="Let be the processes of this name or user, such as `name=Xorg` or `user=monitor`.",
+        help="Let be the processes of this name, user or size: `name=Xorg`, `user=monitor`,"
+        " `memory<200MiB`.",
         parse=parse_ignored,
         per_gpu=True,
         many=True,

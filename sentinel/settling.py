@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sentinel.accounting import SLACK, nobodys_memory
 from sentinel.actions import Action, Event
 from sentinel.config import Config
 from sentinel.events import slot_event, who
@@ -23,7 +24,7 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.policy import SLACK, foreign_processes, nobodys_memory
+from sentinel.sparing import foreign_processes
 
 __all__ = ["SETTLE_WITHIN", "Step", "laid", "settle"]
 
@@ -157,7 +158,7 @@ def _after_exit(
         return None
     if any(is_ours(process, stopping.child) for process in reading.processes):
         return None
-    return foreign_processes(reading.processes, stopping.child, config, slot.identity)
+    return foreign_processes(slot, reading, stopping.child, config)
 
 
 def _handed_over(

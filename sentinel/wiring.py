@@ -22,6 +22,7 @@ from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
 from sentinel.model import Observation, ProbeUp
 from sentinel.signals import Signals
+from sentinel.sparing import let_be
 from sentinel.stressor.loading import parse_workload
 from sentinel.supervisor import Supervisor
 
@@ -114,7 +115,7 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         verdict = verdicts[gpu.uuid]
         occupancy = type(slot.occupancy).__name__.upper()
         others = reading.processes if reading and reading.processes else ()
-        spared = policy.let_be(others, config.of(gpu.uuid), slot.identity)
+        spared = let_be(slot, others, now, config.of(gpu.uuid))
         yield Survey(gpu=gpu, reading=reading, occupancy=occupancy, verdict=verdict, let_be=spared)
 
 

@@ -10,6 +10,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sentinel.accounting import SLACK, nobodys_memory
 from sentinel.actions import Kill, Start
 from sentinel.config import Config
 from sentinel.decide import Decision, decide
@@ -27,7 +28,6 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.policy import SLACK, nobodys_memory
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -11,7 +10,6 @@ import pytest
 from sentinel.config import Config
 from sentinel.hours import parse_hours
 from sentinel.ignoring import parse_ignored
-from sentinel.messages import GpuProcess, ProcessKind
 from sentinel.model import Running, Stopped
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
@@ -232,67 +230,3 @@ def test_who_decides_is_said_in_a_real_run_too_and_only_when_it_changes() -> Non
     told = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
     assert [rule for gpu, rule in told if gpu == "GPU-0"] == ["unknown", "confirm", "stressor"]
     assert [rule for gpu, rule in told if gpu == "GPU-1"] == ["unknown", "confirm", "limits.gpus"]
-
-
-def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuProcess:
-    return GpuProcess(
-        pid=7, kind=ProcessKind.GRAPHICS, memory=memory, started=7, name=name, user=user
-    )
-
-
-@pytest.mark.parametrize(
-    ("process", "config", "occupied"),
-    [
-        (graphics(50 * MIB), Config(), True),
-        (graphics(300 * MIB), Config(), False),
-        (replace(graphics(0), memory=None), Config(), False),
-        (graphics(300 * MIB, "a-very-long-nam"), Config(ignore=LONG), True),
-        (graphics(300 * MIB), Config(yield_to="compute"), True),
-        (graphics(300 * MIB), Config(ignore=parse_ignored("name=Xorg")), True),
-        (graphics(300 * MIB), Config(ignore=parse_ignored("name=xorg,user=rot")), False),
-        (replace(graphics(MIB), kind=ProcessKind.COMPUTE), Config(yield_to="compute"), False),
-        (
-            replace(graphics(MIB), kind=ProcessKind.COMPUTE, user="monitor"),
-            Config(ignore=parse_ignored("name=Xorg2,user=monitor")),
-            True,
-        ),
-        (
-            replace(graphics(MIB), kind=ProcessKind.MPS, user=None),
-            Config(ignore=parse_ignored("user=monitor")),
-            False,
-        ),
-    ],
-)
-def test_who_is_let_be(process: GpuProcess, config: Config, *, occupied: bool) -> None:
-    world = World()
-    world.at(0).foreign.append(process)
-    supervisor = world.supervisor(config)
-    world.run_for(supervisor, 10)
-    assert (held(supervisor) == [0]) is occupied
-
-
-def test_an_active_display_is_somebody_unless_it_is_only_about_computing() -> None:
-    for yield_to, expected in (("all", []), ("compute", [0])):
-        world = World()
-        world.at(0).display = True
-        supervisor = world.supervisor(Config(yield_to=yield_to))
-        world.run_for(supervisor, 10)
-        assert held(supervisor) == expected
-
-
-def test_who_is_let_be_and_grows_is_yielded_to_and_then_let_be_again() -> None:
-    world = World()
-    world.at(0).foreign.append(graphics(50 * MIB))
-    supervisor = world.supervisor(Config(rearm=1.0))
-    world.run(supervisor, lambda: held(supervisor))
-    world.run_for(supervisor, 1)
-    world.at(0).foreign[:] = [graphics(60 * MIB)]
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=8)
-    assert world.events("gpu.handed_over")[0].fields["memory_back_s"] is None
-    world.run(supervisor, lambda: held(supervisor), within=20)
-
-
-@pytest.mark.parametrize("text", ["", "Xorg", "name=", "size=3", "name=a,,user=b", "memory<1GiB"])
-def test_what_is_no_rule_of_whom_to_let_be_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no rule"):
-        parse_ignored(text)

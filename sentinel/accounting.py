@@ -1,0 +1,33 @@
+"""How much of a GPU's used memory somebody listed accounts for. Pure."""
+
+from __future__ import annotations
+
+from sentinel.config import Config
+from sentinel.messages import Reading
+from sentinel.model import Slot
+
+__all__ = ["SLACK", "idle_memory", "nobodys_memory"]
+
+#: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
+#: clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
+#: newcomer's first growth is larger (docs/handing-over.md).
+SLACK = 2**20
+
+#: Memory that no process accounts for and that is nobody's, unless ``idle.memory`` says otherwise,
+#: in bytes: where every process is listed, and where some may not be. Any CUDA context takes more
+#: than the latter, 520 MiB on an H200, and an idle H200 shows none at all.
+UNNAMED = 2**30
+HIDDEN = 32 * 2**20
+
+
+def nobodys_memory(reading: Reading) -> int:
+    """Return how much memory is in use that no listed process holds, in bytes."""
+    named = sum(process.memory or 0 for process in reading.processes or ())
+    return reading.memory.used - named if reading.memory is not None else 0
+
+
+def idle_memory(slot: Slot, config: Config) -> int:
+    """Return how much memory that nobody accounts for is nobody's, in bytes."""
+    if config.idle_memory is not None:
+        return config.idle_memory
+    return UNNAMED if slot.identity.complete else HIDDEN

@@ -1,0 +1,128 @@
+"""Has somebody come to a GPU that we hold? What each witness says. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.accounting import SLACK, idle_memory
+from sentinel.config import Config
+from sentinel.identity import is_ours
+from sentinel.messages import GpuProcess, Reading
+from sentinel.model import Busy, Idle, Running, Sign, SignKind, Slot, Starting
+from sentinel.sparing import let_be
+
+__all__ = ["OWN_LOAD", "PAIRING", "expect", "newcomer"]
+
+#: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
+#: sampling period is up to a second, and the reading that shows it may be as old.
+OWN_LOAD = 2.0
+
+#: For so long growth waits for the list of processes that goes with it, in seconds, where somebody
+#: who is let be may be the one that grows. The list takes 0.1 ms to read, or far longer while a
+#: newcomer's context is made.
+PAIRING = 0.01
+
+
+def newcomer(slot: Slot, reading: Reading | None, now: float, config: Config) -> Sign | None:
+    """Return the first evidence of somebody else on a GPU on which our child lives.
+
+    Two witnesses: the process list, and memory that grew although our child is steady. Memory tells
+    from RUNNING on, and before that while the child has not begun to create its context; while it
+    takes its memory, the child itself does, where it was told to be wary. Where the list may leave
+    somebody out, there is a third: who computes.
+    """
+    if reading is None or reading.fault is not None or reading.memory is None:
+        return None
+    grown = _grown(slot, reading, reading.memory.used, now, config)
+    by: tuple[GpuProcess, ...] = ()
+    if isinstance(slot.occupancy, Busy):
+        by = slot.occupancy.by
+    if grown > SLACK:
+        return Sign(kind=SignKind.MEMORY, at=reading.at, took=reading.took, grown=grown, by=by)
+    if isinstance(slot.occupancy, Busy):
+        return Sign(kind=SignKind.PROCESS, at=reading.processes_at, took=reading.took, by=by)
+    if _others_compute(slot, reading):
+        return Sign(kind=SignKind.COMPUTING, at=reading.at, took=reading.took)
+    return None
+
+
+def _grown(slot: Slot, reading: Reading, used: int, now: float, config: Config) -> int:
+    """Return how many bytes are in use that neither our child nor what was there explains."""
+    match slot.stressor:
+        case Starting(crowded=int(crowded)):
+            return crowded
+        case Starting(attaching=False, baseline=baseline):
+            return used - baseline
+        case Running(expected=int(expected), spared=spared) as running:
+            spared_now = _spared_memory(slot, reading, running, config)
+            grown = used - expected - max(0, spared_now - spared)
+            if grown > SLACK and _waits_for_the_list(running, reading, spared_now, now):
+                return 0
+            if grown <= SLACK and not slot.identity.complete:
+                # Only now may it be known that the list is not to be trusted: was the GPU idle?
+                unnamed = running.unnamed
+                return unnamed if unnamed > idle_memory(slot, config) else grown
+            return grown
+        case _:
+            return 0  # our child's own memory grows
+
+
+def _spared_memory(slot: Slot, reading: Reading, running: Running, config: Config) -> int:
+    """Return how many bytes NVML says that those hold who are let be."""
+    others = tuple(p for p in reading.processes or () if not is_ours(p, running.child))
+    spared = let_be(slot, others, reading.processes_at, config)
+    return sum(process.memory or 0 for process in others if process.pid in spared)
+
+
+def _waits_for_the_list(running: Running, reading: Reading, spared: int, now: float) -> bool:
+    """Return whether the processes that were listed last are older than the growth, by little."""
+    if not spared or reading.processes_at >= reading.at:
+        return False
+    return running.grown_at is None or now < running.grown_at + PAIRING
+
+
+def expect(slot: Slot, reading: Reading | None, now: float, config: Config) -> Slot:
+    """Learn the used memory to expect from the first reading after Ready.
+
+    Others may free what they held before us, so a lower figure lowers it, by no more than that. The
+    same goes for what those hold who are let be. It is noted since when there is growth.
+    """
+    running = slot.stressor
+    if not isinstance(running, Running) or reading is None or reading.memory is None:
+        return slot
+    used = reading.memory.used
+    spared = _spared_memory(slot, reading, running, config)
+    if running.expected is None:
+        paired = not spared or reading.processes_at > running.since
+        if reading.at <= running.since or not paired or not isinstance(slot.occupancy, Idle):
+            return slot
+        return replace(slot, stressor=replace(running, expected=used, spared=spared))
+    baseline, expected = running.baseline, running.expected
+    if expected - baseline <= used < expected:
+        baseline, expected = baseline - (expected - used), used
+    grown_at = None
+    if used > expected + SLACK:
+        grown_at = now if running.grown_at is None else running.grown_at
+    known = replace(
+        running,
+        baseline=baseline,
+        expected=expected,
+        spared=min(spared, running.spared),
+        grown_at=grown_at,
+    )
+    return slot if known == running else replace(slot, stressor=known)
+
+
+def _others_compute(slot: Slot, reading: Reading) -> bool:
+    """Return whether more processes compute than are ours, on a GPU where not all are listed.
+
+    The driver names who computes by PIDs of the host, which do not tell ours from others; so they
+    are counted.
+    """
+    running = slot.stressor
+    if not isinstance(running, Running) or slot.identity.complete or reading.computing is None:
+        return False
+    if reading.at < running.since + OWN_LOAD:
+        return False
+    own = sum(is_ours(process, running.child) for process in reading.processes or ())
+    return len(set(reading.computing)) > max(1, own)

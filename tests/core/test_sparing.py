@@ -1,0 +1,237 @@
+"""Who is on a GPU and makes it no busier, and what happens when they grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.config import Config
+from sentinel.ignoring import parse_ignored
+from sentinel.messages import GpuProcess, Memory, ProcessKind, Reading
+from sentinel.model import Running
+from sentinel.supervisor import Supervisor
+from sentinel.testing import GIB, World
+from sentinel.witness import PAIRING, expect, newcomer
+
+MIB = 2**20
+LONG = parse_ignored("name=a-very-long-name")
+SMALL = Config(ignore=parse_ignored("memory<200MiB"), rearm=1.0)
+
+
+def held(supervisor: Supervisor) -> list[int]:
+    """Return the indices of the GPUs on which a stressor runs."""
+    slots = supervisor.state.slots.values()
+    return [slot.gpu.index for slot in slots if isinstance(slot.stressor, Running)]
+
+
+def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuProcess:
+    return GpuProcess(
+        pid=7, kind=ProcessKind.GRAPHICS, memory=memory, started=7, name=name, user=user
+    )
+
+
+@pytest.mark.parametrize(
+    ("process", "config", "occupied"),
+    [
+        (graphics(50 * MIB), Config(), True),
+        (graphics(300 * MIB), Config(), False),
+        (replace(graphics(0), memory=None), Config(), False),
+        (graphics(300 * MIB, "a-very-long-nam"), Config(ignore=LONG), True),
+        (graphics(300 * MIB), Config(yield_to="compute"), True),
+        (graphics(300 * MIB), Config(ignore=parse_ignored("name=Xorg")), True),
+        (graphics(300 * MIB), Config(ignore=parse_ignored("name=xorg,user=rot")), False),
+        (replace(graphics(MIB), kind=ProcessKind.COMPUTE), Config(yield_to="compute"), False),
+        (
+            replace(graphics(MIB), kind=ProcessKind.COMPUTE, user="monitor"),
+            Config(ignore=parse_ignored("name=Xorg2,user=monitor")),
+            True,
+        ),
+        (
+            replace(graphics(MIB), kind=ProcessKind.MPS, user=None),
+            Config(ignore=parse_ignored("user=monitor")),
+            False,
+        ),
+    ],
+)
+def test_who_is_let_be(process: GpuProcess, config: Config, *, occupied: bool) -> None:
+    world = World()
+    world.at(0).foreign.append(process)
+    supervisor = world.supervisor(config)
+    world.run_for(supervisor, 10)
+    assert (held(supervisor) == [0]) is occupied
+
+
+def test_an_active_display_is_somebody_unless_it_is_only_about_computing() -> None:
+    for yield_to, expected in (("all", []), ("compute", [0])):
+        world = World()
+        world.at(0).display = True
+        supervisor = world.supervisor(Config(yield_to=yield_to))
+        world.run_for(supervisor, 10)
+        assert held(supervisor) == expected
+
+
+# --- who is let be and grows -----------------------------------------------------------------
+
+
+def beside(process: GpuProcess, config: Config) -> tuple[World, Supervisor]:
+    """Return a world in which a stressor runs beside somebody who is let be."""
+    world = World()
+    world.at(0).foreign.append(process)
+    supervisor = world.supervisor(config)
+    world.run(supervisor, lambda: held(supervisor), within=100)
+    world.run_for(supervisor, 1)
+    return world, supervisor
+
+
+def test_what_somebody_who_is_let_be_takes_is_explained_where_it_is_named() -> None:
+    world, supervisor = beside(graphics(50 * MIB), Config(rearm=1.0))
+    for memory in (60, 55, 90, 50, 60):
+        world.at(0).foreign[:] = [graphics(memory * MIB)]
+        world.run_for(supervisor, 1)
+        assert held(supervisor) == [0]
+    world.at(0).unlisted = 2 * MIB
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    assert world.events("gpu.yielding")[0].fields["grown"] == 2 * MIB
+
+
+def test_what_somebody_who_is_let_be_takes_is_somebody_where_it_is_not_named() -> None:
+    ignore = Config(ignore=parse_ignored("name=Xorg"), rearm=1.0)
+    world, supervisor = beside(replace(graphics(0), memory=None), ignore)
+    world.at(0).unlisted = 20 * MIB
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+
+
+def test_light_graphics_that_becomes_heavy_is_somebody() -> None:
+    world, supervisor = beside(graphics(50 * MIB), Config(rearm=1.0))
+    world.at(0).foreign[:] = [graphics(101 * MIB)]
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+
+
+@pytest.mark.parametrize("named", [50 * MIB, None])
+def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | None) -> None:
+    """Memory is read far more often than processes; who is not let be never waits for that."""
+    ignore = Config(ignore=parse_ignored("name=Xorg"), rearm=1.0)
+    world, supervisor = beside(replace(graphics(0), memory=named), ignore)
+    slot = supervisor.state.slots["GPU-0"]
+    assert isinstance(slot.stressor, Running)
+    assert slot.stressor.expected is not None
+    now = world.now
+    used = slot.stressor.expected + 20 * MIB
+    reading = Reading(
+        uuid="GPU-0",
+        at=now,
+        memory=Memory(total=140 * GIB, used=used, free=140 * GIB - used),
+        processes=(replace(graphics(0), memory=named),),
+        processes_at=now - 0.5,
+    )
+    seen = expect(slot, reading, now, ignore)
+    assert (newcomer(seen, reading, now, ignore) is None) is (named is not None)
+    late = now + PAIRING + 0.001
+    again = replace(reading, at=late)  # a glance later, and the list still has not come
+    seen = expect(seen, again, late, ignore)
+    assert newcomer(seen, again, late, ignore) is not None
+    paired = replace(reading, processes=(graphics(70 * MIB),), processes_at=now + 0.001)
+    if named is not None:
+        assert newcomer(expect(slot, paired, now, ignore), paired, now, ignore) is None
+
+
+# --- who is small ----------------------------------------------------------------------------
+
+
+def small(memory: int, pid: int = 7) -> GpuProcess:
+    return GpuProcess(pid=pid, memory=memory, started=pid, name="exporter")
+
+
+def test_who_is_small_is_let_be_once_that_was_so_for_a_minute() -> None:
+    world = World()
+    world.at(0).foreign.append(small(50 * MIB))
+    supervisor = world.supervisor(SMALL)
+    world.run_for(supervisor, 59)
+    assert not world.spawner.started
+    world.run(supervisor, lambda: held(supervisor), within=10)
+
+
+def test_who_comes_small_is_never_let_be() -> None:
+    """Every newcomer is small until just before its large allocation."""
+    world, supervisor = beside(small(50 * MIB), SMALL)
+    world.at(0).foreign.append(small(MIB, pid=8))
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    assert [p["pid"] for p in world.events("gpu.busy")[-1].fields["by"]] == [8]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("memory", [60 * MIB, 200 * MIB])
+def test_who_was_small_and_grows_is_let_be_no_more(memory: int) -> None:
+    world, supervisor = beside(small(50 * MIB), SMALL)
+    world.at(0).foreign[:] = [small(memory)]
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    world.run_for(supervisor, 50)
+    assert len(world.spawner.started) == 1
+
+
+def test_a_later_use_of_a_small_ones_pid_is_somebody_else() -> None:
+    world, supervisor = beside(small(50 * MIB), SMALL)
+    world.at(0).foreign[:] = [replace(small(50 * MIB), started=99)]
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+
+
+def test_nobody_is_small_whose_memory_is_not_told_or_whose_start_nobody_knows() -> None:
+    for process in (replace(small(0), memory=None), replace(small(MIB), started=None)):
+        world = World()
+        world.at(0).foreign.append(process)
+        world.run_for(world.supervisor(SMALL), 120)
+        assert not world.spawner.started
+
+
+def test_a_reading_that_fails_begins_the_minute_anew() -> None:
+    world = World()
+    world.at(0).foreign.append(small(50 * MIB))
+    supervisor = world.supervisor(SMALL)
+    world.run_for(supervisor, 40)
+    world.at(0).fault = "unknown error"
+    world.run_for(supervisor, 1)
+    world.at(0).fault = None
+    world.run_for(supervisor, 50)
+    assert not world.spawner.started
+    world.run(supervisor, lambda: held(supervisor), within=20)
+
+
+# --- MPS -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("client", "occupied"), [(None, True), (ProcessKind.MPS, False), (ProcessKind.COMPUTE, False)]
+)
+def test_an_mps_server_is_nobody_and_its_clients_are(
+    client: ProcessKind | None, *, occupied: bool
+) -> None:
+    world = World()
+    server = GpuProcess(pid=5, memory=30 * MIB, started=5, name="nvidia-cuda-mps")
+    world.at(0).foreign.append(server)
+    if client is not None:
+        world.at(0).foreign.append(replace(small(GIB), kind=client))
+    supervisor = world.supervisor(Config())
+    world.run_for(supervisor, 10)
+    assert (held(supervisor) == [0]) is occupied
+
+
+# --- rules -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Xorg", "name=", "size=3", "name=a,,user=b", "memory=1GiB", "size<3"]
+)
+def test_what_is_no_rule_of_whom_to_let_be_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no rule"):
+        parse_ignored(text)
+
+
+@pytest.mark.parametrize("text", ["memory<", "memory<much", "memory<5"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_ignored(text)
+
+
+def test_rules_are_written_as_they_are_read() -> None:
+    text = "name=Xorg,user=monitor,memory<200MiB"
+    assert ",".join(map(str, parse_ignored(text))) == text
