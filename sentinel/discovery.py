@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from sentinel.errors import (
     NoSuchGpuError,
 )
 from sentinel.gpu.cuda_order import cuda_order_of_this_host
+from sentinel.installed import torch_build
 from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
 from sentinel.model import ProbeFacts
 from sentinel.place import why_processes_are_hidden
@@ -71,13 +70,10 @@ def check_torch() -> None:
 
     Its version file says what it was built for; importing it takes seconds and 200 MB.
     """
-    spec = importlib.util.find_spec("torch")
-    places = spec.submodule_search_locations if spec is not None else None
-    if not places:
+    build = torch_build()
+    if build is None:
         raise ConfigError("torch is not installed", "Install a CUDA build of torch.")
-    version = Path(places[0]) / "version.py"
-    built_for = re.search(r"^cuda\b[^=]*=\s*(.+)$", version.read_text(), re.MULTILINE)
-    if built_for is not None and built_for[1].strip() == "None":
+    if build.without:
         raise ConfigError(
             "this torch was built without CUDA: no stressor could use a GPU",
             "Install a CUDA build of torch, or try it with --simulate 2.",

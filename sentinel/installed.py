@@ -1,0 +1,94 @@
+"""What is installed beside us, told by its files: torch's build, and who provides ``pynvml``.
+
+Nothing here is imported to be looked at: torch takes seconds and 200 MB, and NVIDIA's binding is
+for processes that may hang.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import warnings
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["Bindings", "TorchBuild", "bindings", "torch_build"]
+
+#: NVIDIA's own distribution of the module ``pynvml``.
+_BINDING = "nvidia-ml-py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchBuild:
+    """The torch that is installed.
+
+    ``cuda`` is what it was built for, ``None`` where its version file does not say; ``without``
+    means that the file says that it was built without CUDA.
+    """
+
+    version: str | None
+    cuda: str | None
+    without: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bindings:
+    """Who provides the module ``pynvml``.
+
+    Attributes:
+        version: That of nvidia-ml-py; ``None`` where it is not installed.
+        rivals: Other distributions that bring a module of that name, each with its version.
+        shadow: The file that an import would really load, where it is not nvidia-ml-py's.
+    """
+
+    version: str | None
+    rivals: tuple[str, ...] = ()
+    shadow: str | None = None
+
+
+def torch_build() -> TorchBuild | None:
+    """Return what the installed torch was built for, or ``None`` where there is none."""
+    spec = importlib.util.find_spec("torch")
+    places = spec.submodule_search_locations if spec is not None else None
+    if not places:
+        return None
+    try:
+        text = (Path(places[0]) / "version.py").read_text()
+    except OSError:
+        return TorchBuild(version=None, cuda=None, without=False)
+    cuda, version = (_value(name, text) for name in ("cuda", "__version__"))
+    without = cuda == "None"
+    return TorchBuild(version=version, cuda=None if without else cuda, without=without)
+
+
+def _value(name: str, text: str) -> str | None:
+    """Return what a version file assigns to ``name``, without its quotes."""
+    found = re.search(rf"^{name}\b[^=\n]*=[ \t]*(.+)$", text, re.MULTILINE)
+    return found[1].strip().strip("'\"") if found else None
+
+
+def bindings() -> Bindings:
+    """Return who provides ``pynvml``, and whether an import would get NVIDIA's own."""
+    version, own, rivals = None, None, []
+    for one in metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
+        files = [file for file in one.files or () if _is_the_module(str(file))]
+        if name == _BINDING and version is None:  # the first on the path is the one that counts
+            version = one.version
+            own = Path(str(one.locate_file(files[0]))) if files else None
+        elif name != _BINDING and files:
+            rivals.append(f"{name} {one.version}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from version 12 on, pynvml itself only warns of its name
+        spec = importlib.util.find_spec("pynvml")
+    loaded = Path(spec.origin) if spec is not None and spec.origin else None
+    other = loaded is not None and own is not None and loaded.resolve() != own.resolve()
+    return Bindings(
+        version=version, rivals=tuple(sorted(rivals)), shadow=str(loaded) if other else None
+    )
+
+
+def _is_the_module(file: str) -> bool:
+    """Return whether a distribution's file is the module ``pynvml``, or the heart of a package."""
+    return file in {"pynvml.py", "pynvml/__init__.py"}

@@ -1,0 +1,109 @@
+"""What is installed is told by its files, and nothing is imported for it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sentinel.installed import bindings
+
+
+@contextmanager
+def installed(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
+    """Put files in front of everything that can be imported."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    sys.path.insert(0, str(folder))
+    before = sys.modules.pop("pynvml", None)  # what is imported is what would be found again
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        if before is not None:
+            sys.modules["pynvml"] = before
+
+
+def distribution(name: str, version: str, *files: str) -> dict[str, str]:
+    """Return the files of an installed distribution."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    record = "".join(f"{file},,\n" for file in (*files, f"{info}/METADATA"))
+    return {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/RECORD": record,
+        **dict.fromkeys(files, ""),
+    }
+
+
+def test_the_binding_is_nvidias_own_here() -> None:
+    found = bindings()
+    assert found.version is not None
+    assert found.rivals == ()
+    assert found.shadow is None
+
+
+def test_distributions_that_shadow_the_binding_are_found(tmp_path: Path) -> None:
+    files = distribution("pynvml", "11.5.3", "pynvml/__init__.py")
+    files |= distribution("nvidia_ml_py3", "7.352.0", "pynvml.py")
+    with installed(tmp_path, files):
+        found = bindings()
+    assert found.rivals == ("nvidia-ml-py3 7.352.0", "pynvml 11.5.3")
+    assert found.shadow == str(tmp_path / "pynvml/__init__.py")
+    assert found.version is not None
+
+
+def test_a_pynvml_that_only_warns_of_its_name_is_none_that_shadows(tmp_path: Path) -> None:
+    with installed(tmp_path, distribution("pynvml", "13.0.1", "pynvml_utils/__init__.py")):
+        found = bindings()
+    assert (found.rivals, found.shadow) == ((), None)
+
+
+def test_a_stray_file_in_the_place_of_the_binding_is_found(tmp_path: Path) -> None:
+    with installed(tmp_path, {"pynvml.py": ""}):
+        assert bindings().shadow == str(tmp_path / "pynvml.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "cuda", "without"),
+    [
+        (
+            "__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n",
+            "2.11.0+cu130",
+            "13.0",
+            False,
+        ),
+        ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "2.13.0+cpu", None, True),
+        ("__version__ = '2.6'\ncuda = '12.4'\n", "2.6", "12.4", False),
+        ("nothing of the kind\n", None, None, False),
+    ],
+)
+def test_torch_tells_what_it_was_built_for_without_an_import(
+    tmp_path: Path,
+    text: str,
+    version: str | None,
+    cuda: str | None,
+    without: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('it was imported')")
+    (tmp_path / "torch/version.py").write_text(text)
+    code = "from sentinel.installed import torch_build; print(vars(torch_build()))"
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert ast.literal_eval(done.stdout) == {"version": version, "cuda": cuda, "without": without}
