@@ -18,7 +18,7 @@ from sentinel.errors import AccessDeniedError, GpuHeldError
 from sentinel.messages import Gpu
 from sentinel.procfs import own_stat, read_stat
 
-__all__ = ["DEFAULT_FOLDERS", "GpuLocks"]
+__all__ = ["DEFAULT_FOLDERS", "GpuLocks", "holder_of"]
 
 #: Where locks live. Every folder that can be used is: a user who may not write the first (it
 #: belongs to root on some distributions) still meets root in the second.
@@ -88,6 +88,28 @@ class GpuLocks:
         }
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps(note).encode(), 0)
+
+
+def holder_of(path: Path) -> str | None:
+    """Return who holds a lock that is there, ``None`` where nobody does or there is none.
+
+    The look itself holds the lock, shared with other looks, for some microseconds: who starts a
+    sentinel in just these is told that the GPU is held.
+
+    Raises:
+        AccessDeniedError: It cannot be opened, so no sentinel could take it either.
+    """
+    if not os.path.lexists(path):
+        return None
+    file = _open(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(file)
+    else:
+        return None
+    finally:
+        os.close(file)
 
 
 def _prepare(folder: Path) -> bool:
