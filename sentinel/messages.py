@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 __all__ = [
+    "Answer",
+    "Asking",
     "Attaching",
     "ChildExitCode",
     "ChildMessage",
     "Crowded",
+    "Examined",
     "Failed",
     "FailureKind",
     "Gpu",
@@ -132,6 +135,39 @@ class Unavailable:
 
 
 ProbeMessage = Inventory | Unavailable | Reading
+
+
+# --- messages of an examiner -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """The next thing the examiner does is this call, of the GPU with that index or of none."""
+
+    call: str
+    gpu: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the driver said to a call: numbers, a text, an error, or that there is no such thing.
+
+    Without numbers, text and error, the GPU or the driver does not have what was asked for, which
+    is no fault and not zero. ``lost`` means that no other call to this GPU, or without a GPU to
+    this driver, can help.
+    """
+
+    call: str
+    gpu: int | None = None
+    numbers: tuple[int, ...] | None = None
+    text: str | None = None
+    error: str | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """All has been asked; the examiner ends after this message."""
 
 
 # --- messages of a stressor ------------------------------------------------------------------

@@ -1,0 +1,127 @@
+"""``sentinel doctor``: is this host safe for sentinel, and what to do where it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import click
+
+from sentinel.doctor.diagnosis import diagnose
+from sentinel.doctor.findings import Finding, Level, verdict
+from sentinel.doctor.looking import examine
+from sentinel.errors import ConfigError
+
+__all__ = ["command"]
+
+_COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+
+#: The exit code of each verdict; 2 is wrong usage, too, which says so on standard error.
+_EXIT_CODES = {Level.OK: 0, Level.WARNING: 1, Level.PROBLEM: 2}
+
+_VERDICTS = {
+    Level.OK: "Nothing speaks against sentinel on this host",
+    Level.WARNING: "Sentinel works on this host within limits",
+    Level.PROBLEM: "Sentinel does not work, or is not safe, on this host",
+}
+
+#: A line of the page: the level, the check, and what is said of it, as wide as a terminal is.
+_INDENT = 27
+_WIDTH = 100
+
+
+@click.command("doctor")
+@click.option("--simulate", metavar="N", type=int, help="Examine N pretended GPUs instead.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Say whether this host is safe for sentinel; exit code 1 with warnings, 2 with problems."""
+    if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
+        raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
+    facts, stuck = examine(simulate)
+    findings = diagnose(facts)
+    code = _EXIT_CODES[verdict(findings)]
+    if as_json:
+        click.echo(json.dumps(as_object(findings)))
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        plain = os.environ.get("TERM") == "dumb"
+        click.echo("\n".join(page(findings, colour=colour and not plain)))
+    if stuck:  # the interpreter's own exit would wait for it, maybe for ever
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def as_object(findings: Sequence[Finding]) -> dict[str, object]:
+    """Return everything for programs: a line for each finding."""
+    lines = [
+        {
+            "check": finding.check,
+            "gpu": finding.gpu,
+            "level": finding.level.value,
+            "found": finding.found,
+            "means": finding.means,
+            "do": finding.do,
+        }
+        for finding in findings
+    ]
+    return {"schema_version": 1, "verdict": verdict(findings).value, "lines": lines}
+
+
+def page(findings: Sequence[Finding], *, colour: bool) -> Iterator[str]:
+    """Yield the lines of one page: GPUs of which the same is to be said share them."""
+    alike: dict[Finding, list[Finding]] = {}
+    order: dict[str, int] = {}
+    for finding in findings:
+        order.setdefault(finding.check, len(order))
+        alike.setdefault(replace(finding, gpu=None, index=None), []).append(finding)
+    for group in sorted(alike.values(), key=lambda group: order[group[0].check]):
+        yield from _entry(group, colour=colour)
+    worst = verdict(findings)
+    counts = Counter(finding.level for finding in findings)
+    summary = ", ".join(
+        f"{counts[level]} {level.value}{'' if level is Level.OK or counts[level] == 1 else 's'}"
+        for level in (Level.PROBLEM, Level.WARNING, Level.OK)
+        if counts[level]
+    )
+    last = f"{_VERDICTS[worst]}: {summary}"
+    yield ""
+    yield click.style(last, fg=_COLOURS[worst]) if colour else last
+
+
+def _entry(group: Sequence[Finding], *, colour: bool) -> Iterator[str]:
+    """Yield what is said of some GPUs, or of the host; what is well takes as little as it can."""
+    one = group[0]
+    level = f"{one.level.value:<8}"
+    head = click.style(level, fg=_COLOURS[one.level]) if colour else level
+    found = f"{_gpus(group)}{one.found}"
+    first = f"{found} - {one.means}" if one.level is Level.OK else found
+    start, *rest = textwrap.wrap(first, _WIDTH - _INDENT, break_on_hyphens=False) or [""]
+    yield f"{head} {one.check:<{_INDENT - 9}}{start}"
+    rest += [] if one.level is Level.OK else _wrapped(one.means) + _wrapped(one.do, "do: ")
+    yield from (f"{'':<{_INDENT}}{line}" for line in rest)
+
+
+def _wrapped(text: str, label: str = "") -> list[str]:
+    indent = " " * len(label)
+    return textwrap.wrap(
+        label + text, _WIDTH - _INDENT, subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def _gpus(findings: Sequence[Finding]) -> str:
+    """Return of which GPUs something is said, by index; a lock may be of one that is not listed."""
+    strange = [finding.gpu for finding in findings if finding.index is None and finding.gpu]
+    indices = sorted({finding.index for finding in findings if finding.index is not None})
+    runs = []
+    for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
+        numbers = [number for _, number in run]
+        runs.append(f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0]))
+    names = ", ".join([f"GPU {', '.join(runs)}"] * bool(runs) + strange)
+    return f"{names}: " if names else ""

@@ -1,0 +1,226 @@
+"""Judges each GPU: its modes, its memory errors, and whether it can be watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sentinel.doctor.facts import GpuFacts, HostFacts, Numbers, Unread
+from sentinel.doctor.findings import Finding, problem, warning, well
+
+__all__ = ["judge_cards"]
+
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_NOT_TOLD = "not told"
+_ELSE = "See `nvidia-smi -q` and `dmesg`; where it stays so, leave this GPU out with --gpus."
+_RESET = "Free the GPU and run `nvidia-smi --gpu-reset`, or reboot."
+
+
+def judge_cards(facts: HostFacts) -> Iterator[Finding]:
+    """Yield a line about all GPUs, and those about each, with its UUID and its index."""
+    if facts.driver.missing is None and facts.driver.fault is None:
+        yield _count(facts)
+    for gpu in facts.gpus:
+        for finding in _lines(gpu, facts):
+            yield replace(finding, gpu=gpu.uuid, index=gpu.index)
+
+
+def _count(facts: HostFacts) -> Finding:
+    there, cared_for = len(facts.gpus), facts.cared_for
+    if not there:
+        means = "there is nothing to care for: sentinel would end with exit code 4"
+        do = "See `nvidia-smi -L`; in a container, start it with GPUs."
+        return problem("GPUs", "the driver lists none", means, do)
+    if not cared_for:
+        means = "there is nothing to care for: sentinel would end with exit code 4"
+        do = "See CUDA_VISIBLE_DEVICES, and the lines about each GPU."
+        return problem("GPUs", f"{there}, none of them visible", means, do)
+    if cared_for < there:
+        means = "sentinel cares for those that are visible: see CUDA_VISIBLE_DEVICES"
+        return well("GPUs", f"{cared_for} of {there}", means)
+    return well("GPUs", str(there), "sentinel would care for all of them")
+
+
+def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
+    if gpu.fault is not None:
+        found = f"{gpu.fault.call} {gpu.fault.how}"
+        means = "the driver does not come back from this GPU; what else it has was not asked"
+        yield problem("answers", found, means, f"Drain it and reset or reboot. {_ELSE}")
+    elif gpu.lost is not None:
+        means = "this GPU cannot be used by anybody"
+        yield problem("answers", gpu.lost, means, "Do as it says, or leave it out with --gpus.")
+    elif not facts.driver.simulated:
+        yield well("answers", gpu.name or "yes", "every call came back")
+    if gpu.node is not None or not _silent(gpu):
+        yield _node(gpu, facts)
+    if _silent(gpu) or facts.driver.simulated:
+        return
+    yield _persistence(gpu.persistence)
+    yield _compute_mode(gpu.compute_mode)
+    yield _mig(gpu.mig)
+    yield _display(gpu.display)
+    yield _processes(gpu.compute)
+    yield _mps(gpu.mps)
+    yield _ecc(gpu.ecc)
+    yield _errors(gpu)
+    yield _repairs(gpu)
+
+
+def _silent(gpu: GpuFacts) -> bool:
+    """Return whether the GPU stopped answering: then what is not told means nothing."""
+    return gpu.fault is not None or gpu.lost is not None
+
+
+def _unread(check: str, numbers: Unread, means: str) -> Finding:
+    """Return the line for what nobody knows: a fault only where a call failed."""
+    if numbers.why is None:
+        return well(check, _NOT_TOLD, "this GPU or its driver has no such thing")
+    return warning(check, f"cannot be read: {numbers.why}", means, _ELSE)
+
+
+def _node(gpu: GpuFacts, facts: HostFacts) -> Finding:
+    name = gpu.node or "its device node is not told"
+    means = "a newcomer is noticed later, by its memory"
+    if facts.no_inotify is not None:  # said once, for the host
+        return well("device node", name, "not watched; see `inotify`")
+    if gpu.node is None:
+        return warning("device node", name, means, "Nothing, if every reading is fast enough.")
+    if gpu.unwatched is not None:
+        do = "See whether the node exists and may be read; a container needs it, too."
+        return warning("device node", f"{name} cannot be watched: {gpu.unwatched}", means, do)
+    means = "opens of it are noticed, but for those of a container's own node: a hint, no more"
+    return well("device node", "watched", means)
+
+
+def _persistence(mode: Numbers) -> Finding:
+    check = "persistence mode"
+    if isinstance(mode, Unread):
+        return _unread(check, mode, "each first open of this GPU may cost 1 to 3 s")
+    if mode[0]:
+        return well(check, "on", "the driver stays loaded between two users")
+    means = "each first open of this GPU costs 1 to 3 s, a newcomer's and ours"
+    return warning(check, "off", means, "Enable nvidia-persistenced, or run: nvidia-smi -pm 1")
+
+
+def _compute_mode(mode: Numbers) -> Finding:
+    check = "compute mode"
+    if isinstance(mode, Unread):
+        return _unread(check, mode, "sentinel leaves alone a GPU of which it cannot read this")
+    name = _COMPUTE_MODES.get(mode[0], f"mode {mode[0]}")
+    if mode[0] == 0:
+        return well(check, name, "a newcomer can start beside a stressor")
+    means = "this GPU will be left alone: a newcomer could not start beside a stressor"
+    return warning(check, name, means, "If it is to be occupied: nvidia-smi -c DEFAULT")
+
+
+def _mig(modes: Numbers) -> Finding:
+    if isinstance(modes, Unread):
+        return _unread("MIG", modes, "sentinel leaves alone a GPU of which it cannot read this")
+    now, later = modes[0], modes[-1]
+    if now:
+        means = "this GPU will be left alone: sentinel does not care for parts of one"
+        return warning("MIG", "on", means, "If it is to be occupied: nvidia-smi -mig 0")
+    if later:
+        means = "from the next reset on, this GPU will be left alone"
+        return warning(
+            "MIG", "off, but on after the next reset", means, "If unwanted: nvidia-smi -mig 0"
+        )
+    return well("MIG", "off", "the GPU is whole")
+
+
+def _display(active: Numbers) -> Finding:
+    if isinstance(active, Unread):
+        return _unread(
+            "display", active, "sentinel leaves alone a GPU of which it cannot read this"
+        )
+    if not active[0]:
+        return well("display", "none", "nobody looks at this GPU")
+    means = "this GPU will be left alone, for whoever sits there"
+    return warning("display", "attached", means, "If it is to be occupied: --yield-to compute")
+
+
+def _processes(pids: Numbers) -> Finding:
+    check = "process list"
+    if isinstance(pids, Unread):
+        found = f"cannot be read: {pids.why}" if pids.why else _NOT_TOLD
+        means = "nobody can say who uses this GPU, so it will never be occupied"
+        return problem(check, found, means, _ELSE)
+    return well(check, f"{len(set(pids))} computing", "it can be read")
+
+
+def _mps(pids: Numbers) -> Finding:
+    check = "MPS list"
+    if isinstance(pids, Unread):
+        return _unread(check, pids, "clients of an MPS server may be overlooked")
+    if not pids:
+        return well(check, "empty", "nobody uses this GPU through MPS")
+    found = "pid " + ", ".join(str(pid) for pid in sorted(set(pids)))
+    means = "this GPU is used through an MPS server, and will be left alone as long as it is"
+    return warning(check, found, means, "If it is to be occupied, end MPS: see the line `MPS`.")
+
+
+# --- memory errors ---------------------------------------------------------------------------
+
+
+def _ecc(modes: Numbers) -> Finding:
+    if isinstance(modes, Unread):
+        return _unread("ECC", modes, "nobody can tell whether memory errors would be seen")
+    now, later = bool(modes[0]), bool(modes[-1])
+    words = {True: "on", False: "off"}
+    found = words[now] if now == later else f"{words[now]}, but {words[later]} after the next reset"
+    if now and later:
+        return well("ECC", found, "errors of the memory are seen and counted")
+    means = "errors of the memory stay unseen, but for those that `gemm` finds"
+    return warning("ECC", found, means, "Run: nvidia-smi -e 1, and reset the GPU or reboot.")
+
+
+def _errors(gpu: GpuFacts) -> Finding:
+    """Judge uncorrected errors: those since the driver was loaded, and those of the card's life."""
+    check = "ECC errors"
+    recent, ever = gpu.volatile, gpu.aggregate
+    if not isinstance(recent, Unread) and recent[0] > 0:
+        found = f"{recent[0]} uncorrected since the driver was loaded or the GPU was reset"
+        means = "results computed here may be wrong, and programs on it may have been ended"
+        return problem(check, found, means, f"{_RESET} If they come again, have it replaced.")
+    if isinstance(recent, Unread) and recent.why is not None:
+        return _unread(check, recent, "nobody can tell whether the memory is sound")
+    if isinstance(ever, Unread):
+        if isinstance(recent, Unread) or ever.why is not None:
+            return _unread(check, ever, "nobody can tell whether the memory was sound")
+        return well(
+            check, "no uncorrected ones", "of the time before the driver was loaded nothing is told"
+        )
+    if ever[0] > 0:
+        found = f"{ever[0]} uncorrected in its life"
+        means = "none since the driver was loaded; the rows may have been replaced since then"
+        return warning(check, found, means, "Watch whether they grow in number.")
+    if isinstance(recent, Unread):
+        return well(check, "no uncorrected ones in its life", "those of late are not told apart")
+    return well(check, "no uncorrected ones", "neither of late nor in its life")
+
+
+def _repairs(gpu: GpuFacts) -> Finding:
+    """Judge the rows that were remapped, and on older GPUs the pages that were retired."""
+    check = "repairs of memory"
+    rows, pages = gpu.remapped, gpu.retiring
+    failed = not isinstance(rows, Unread) and rows[3]
+    pending = (not isinstance(rows, Unread) and rows[2]) or (
+        not isinstance(pages, Unread) and pages[0]
+    )
+    if failed:
+        means = "no spare rows are left where they are needed: errors will come again"
+        return problem(check, "a row could not be remapped", means, "Have the card replaced.")
+    if pending:
+        what = "retirement of a page" if isinstance(rows, Unread) else "remap of a row"
+        means = "memory known to be bad stays in use until the GPU is reset"
+        return problem(check, f"a {what} is pending", means, _RESET)
+    for numbers in (rows, pages):
+        if isinstance(numbers, Unread) and numbers.why is not None:
+            return _unread(check, numbers, "nobody can tell whether a repair is pending")
+    if isinstance(rows, Unread):
+        if isinstance(pages, Unread):
+            return _unread(check, rows, "")
+        return well(check, "no page is waiting to be retired", "nothing to repair")
+    done = rows[0] + rows[1]
+    found = f"{done} row{'' if done == 1 else 's'} remapped, none pending"
+    return well(check, found, "nothing to repair")

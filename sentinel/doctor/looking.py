@@ -1,0 +1,185 @@
+"""Looks at a host: everything that can be told without a call into the driver."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from sentinel import locks, simulation
+from sentinel.doctor.asking import Asked, Patience, ask_driver
+from sentinel.doctor.cgroups import least_quota, least_room
+from sentinel.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts
+from sentinel.errors import SentinelError
+from sentinel.installed import bindings, torch_build
+from sentinel.messages import Gpu
+from sentinel.place import why_processes_are_hidden
+from sentinel.visible import pci_order, visible_gpus
+
+__all__ = ["examine"]
+
+#: Both MPS processes begin so: the control daemon and the server that it starts for clients.
+_MPS = "nvidia-cuda-mps-"
+
+
+def examine(simulate: int | None, patience: Patience | None = None) -> tuple[HostFacts, bool]:
+    """Look at everything; return what was found, and whether a process of ours cannot be killed.
+
+    Args:
+        simulate: How many GPUs are pretended, in whose place no driver is asked.
+        patience: How long the driver may take.
+    """
+    if simulate is None:
+        asked, folders = ask_driver(patience or Patience()), list(locks.DEFAULT_FOLDERS)
+    else:
+        folder = simulation.default_folder()
+        asked, folders = _simulated(folder, simulate), [folder / "locks"]
+    no_inotify, gpus = _watched(asked.gpus)
+    facts = HostFacts(
+        driver=asked.driver,
+        gpus=gpus,
+        cared_for=_cared_for(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        bindings=bindings(),
+        torch=torch_build(),
+        hidden=None if simulate is not None else why_processes_are_hidden(),
+        no_inotify=no_inotify,
+        mps=tuple(_mps_processes()) if simulate is None else (),
+        folders=tuple(_folder(folder) for folder in folders),
+        held=tuple(_held(folders)),
+        nice=os.getpriority(os.PRIO_PROCESS, 0),
+        policy=_policy(),
+        quota=least_quota(),
+        room=least_room(),
+    )
+    return facts, asked.stuck
+
+
+# --- GPUs ------------------------------------------------------------------------------------
+
+
+def _simulated(folder: Path, count: int) -> Asked:
+    """Return the first pretended GPUs, which are made where they are not there."""
+    registry = simulation.Registry.create(folder, count)
+    gpus = tuple(
+        GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name, node=str(registry.node(gpu.uuid)))
+        for gpu in registry.gpus()[:count]
+    )
+    return Asked(driver=DriverFacts(simulated=True), gpus=gpus, stuck=False)
+
+
+def _cared_for(gpus: Sequence[GpuFacts], visible: str | None) -> int:
+    """Return how many GPUs CUDA_VISIBLE_DEVICES shows of those that said who they are.
+
+    Numbers are counted in the order of the PCI bus, which NVML's is: CUDA's own order may show
+    others, but as many.
+    """
+    named = tuple(
+        Gpu(uuid=gpu.uuid, index=gpu.index, name=gpu.name, pci_bus_id="", memory_total=0)
+        for gpu in gpus
+        if gpu.uuid is not None and gpu.lost is None
+    )
+    try:
+        return len(visible_gpus(visible, named, pci_order(named)))
+    except SentinelError:
+        return 0
+
+
+def _watched(gpus: Sequence[GpuFacts]) -> tuple[str | None, tuple[GpuFacts, ...]]:
+    """Try to watch every node; return why none can be, and the GPUs with what came of theirs."""
+    from inotify_simple import INotify, flags  # type: ignore[import-untyped]
+
+    try:
+        inotify = INotify()
+    except OSError as error:
+        full = "no inotify instance is left" if error.errno == errno.EMFILE else error.strerror
+        return full, tuple(gpus)
+    found = []
+    with inotify:
+        for gpu in gpus:
+            why = None
+            if gpu.node is not None:
+                try:
+                    inotify.add_watch(gpu.node, flags.OPEN)
+                except OSError as error:
+                    none_left = error.errno == errno.ENOSPC
+                    why = "no inotify watch is left" if none_left else error.strerror
+            found.append(replace(gpu, unwatched=why))
+    return None, tuple(found)
+
+
+# --- the host --------------------------------------------------------------------------------
+
+
+def _mps_processes() -> Iterator[tuple[int, str]]:
+    """Yield every MPS process that is shown here, by PID."""
+    for process in psutil.process_iter(["name"]):  # psutil mends names that the kernel cut short
+        name = str(process.info["name"] or "")
+        if name.startswith(_MPS):
+            yield process.pid, name
+
+
+def _folder(path: Path) -> Folder:
+    """Return whether locks can be made in a folder, without making one."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        parent = path.parent
+        able = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        why = None if able else f"it is not there, and {parent} cannot be written"
+        return Folder(path=str(path), unusable=why, missing=True, private=_private(path))
+    except OSError as error:
+        return Folder(path=str(path), unusable=error.strerror)
+    if not stat.S_ISDIR(mode):
+        return Folder(path=str(path), unusable="it is no folder")
+    able = os.access(path, os.W_OK | os.X_OK)
+    return Folder(
+        path=str(path),
+        unusable=None if able else "it cannot be written",
+        shared=stat.S_IMODE(mode) & 0o007 == 0o007,  # noqa: PLR2004 - everybody's rights
+        private=_private(path),
+    )
+
+
+def _private(path: Path) -> bool:
+    """Return whether systemd mounted a folder for this service alone (PrivateTmp=)."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return False
+    mounts = {line.split()[4]: line.split()[3] for line in lines}  # the last one lies on top
+    over = next((p for p in (path, *path.parents) if str(p) in mounts), None)
+    return over is not None and "/systemd-private-" in mounts[str(over)]
+
+
+def _held(folders: Sequence[Path]) -> Iterator[Held]:
+    """Yield each GPU whose lock cannot be taken, once, by whoever holds it in the first folder."""
+    seen: dict[str, Held] = {}
+    for folder in folders:
+        for uuid, lock in _looks(folder).items():
+            seen.setdefault(uuid, lock)
+    yield from (seen[uuid] for uuid in sorted(seen))
+
+
+def _looks(folder: Path) -> Mapping[str, Held]:
+    found = {}
+    for path in sorted(folder.glob("GPU-*.lock")):
+        try:
+            holder = locks.holder_of(path)
+        except SentinelError as error:
+            found[path.stem] = Held(uuid=path.stem, unusable=error.what)
+        else:
+            if holder is not None:
+                found[path.stem] = Held(uuid=path.stem, holder=holder)
+    return found
+
+
+def _policy() -> str:
+    """Return the name of the scheduling policy that children inherit."""
+    names = ("SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE", "SCHED_FIFO", "SCHED_RR")
+    policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+    return next((name for name in names if getattr(os, name) == policy), f"policy {policy}")

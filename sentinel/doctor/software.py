@@ -1,0 +1,160 @@
+"""Judges the driver, the binding that talks to it, and the torch that computes on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sentinel.doctor.facts import DriverFacts, HostFacts, Unread
+from sentinel.doctor.findings import Finding, problem, warning, well
+from sentinel.installed import Bindings
+
+__all__ = ["judge_software"]
+
+Version = tuple[int, ...]
+
+#: From the first to the last of these drivers the struct of a process was another one under the
+#: same version number, so that a binding made for any other driver reads wrong PIDs.
+_ODD_DRIVERS = ((535, 43), (535, 86))
+#: The one binding that was made for them.
+_ODD_BINDING = (12, 535, 77)
+#: The first binding after that; older ones are not tried with sentinel.
+_LEAST_BINDING = (12, 535, 108)
+#: The first drivers with the second and the third lists of processes.
+_SECOND_LISTS, _THIRD_LISTS = (450, 66), (510, 39)
+
+_NO_GPU = "Or try it without a GPU: python -m sentinel --simulate 2"
+
+
+def judge_software(facts: HostFacts) -> Iterator[Finding]:
+    """Yield the lines about driver, binding and torch."""
+    yield _driver(facts.driver)
+    yield from _binding(facts.bindings, facts.driver)
+    yield _torch(facts)
+
+
+def version_of(text: str | None) -> Version:
+    """Return the numbers that a version begins with; none where there is no version."""
+    found = re.match(r"\d+(\.\d+)*", text or "")
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+# --- the driver ------------------------------------------------------------------------------
+
+
+def _driver(driver: DriverFacts) -> Finding:
+    if driver.simulated:
+        return well("driver", "simulated GPUs", "no driver was asked, and nothing here is real")
+    if driver.missing is not None:
+        means = "no GPU can be read: sentinel would end with exit code 5"
+        return problem("driver", driver.missing, means, f"Do as that says. {_NO_GPU}")
+    if driver.fault is not None:
+        found = f"{driver.fault.call} {driver.fault.how}"
+        means = "the driver as a whole does not answer, so no GPU can be read"
+        do = "See whether nvidia-smi answers and what `dmesg` says of NVRM; reboot if it does not."
+        return problem("driver", found, means, f"{do} {_NO_GPU}")
+    version = version_of(driver.version)
+    if not version:
+        found = f"version {driver.version!r}" if driver.version else "it does not say its version"
+        means = "nobody can tell whether it has known faults"
+        return warning("driver", found, means, "See what nvidia-smi says of it.")
+    if version < _SECOND_LISTS:
+        means = (
+            "it has none of the lists of processes that sentinel reads: no GPU would be occupied"
+        )
+        return problem("driver", f"{driver.version}", means, "Install driver 510.39 or newer.")
+    if version < _THIRD_LISTS:
+        means = "sentinel asks it in the older way, which counts the driver's own memory as used"
+        return warning("driver", f"{driver.version}", means, "Install driver 510.39 or newer.")
+    return well("driver", f"{driver.version}{_supports(driver)}", "it answers")
+
+
+def _supports(driver: DriverFacts) -> str:
+    cuda = _cuda_of(driver)
+    return f", for CUDA up to {cuda[0]}.{cuda[1]}" if cuda else ""
+
+
+def _cuda_of(driver: DriverFacts) -> Version:
+    """Return the newest CUDA that the driver supports, as two numbers, or none."""
+    if isinstance(driver.cuda, Unread) or not driver.cuda:
+        return ()
+    return driver.cuda[0] // 1000, driver.cuda[0] % 1000 // 10
+
+
+# --- the binding -----------------------------------------------------------------------------
+
+
+def _binding(bindings: Bindings, driver: DriverFacts) -> Iterator[Finding]:
+    name = f"nvidia-ml-py {bindings.version}"
+    if bindings.rivals or bindings.shadow:
+        found = ", ".join(filter(None, [*bindings.rivals, bindings.shadow]))
+        means = "another module called pynvml than NVIDIA's would be asked, or may be at any time"
+        rivals = " ".join(rival.split()[0] for rival in bindings.rivals)
+        remove = f"Run: pip uninstall {rivals};" if rivals else f"Remove {bindings.shadow};"
+        do = f"{remove} then: pip install --force-reinstall nvidia-ml-py"
+        yield problem("binding", found, means, do)
+    if bindings.version is None:
+        if driver.simulated:
+            yield well("binding", "not installed", "simulated GPUs do without it")
+        else:
+            means = "no NVIDIA driver can be asked"
+            yield problem("binding", "not installed", means, "Run: pip install nvidia-ml-py")
+        return
+    yield _pair(name, version_of(bindings.version), driver)
+
+
+def _pair(name: str, binding: Version, driver: DriverFacts) -> Finding:
+    """Judge whether binding and driver fit."""
+    version = version_of(driver.version)
+    odd_driver = _ODD_DRIVERS[0] <= version[:2] <= _ODD_DRIVERS[1]
+    odd_binding = binding == _ODD_BINDING
+    both = f"{name} with driver {driver.version}"
+    update = "Install driver 535.104 or newer, and then the newest nvidia-ml-py."
+    if odd_driver and not odd_binding:
+        means = "drivers 535.43 to 535.86 list processes in a form that it reads as wrong PIDs"
+        return problem("binding", both, means, update)
+    if odd_driver:
+        means = "these two were made for each other, but sentinel is not tried with them"
+        return warning("binding", both, means, update)
+    if odd_binding and version:
+        means = "this binding was made for drivers 535.43 to 535.86 alone and reads wrong PIDs"
+        return problem("binding", both, means, "Run: pip install --upgrade nvidia-ml-py")
+    if binding < _LEAST_BINDING:
+        means = "sentinel asks for 12.535.108 or newer, and is not tried with older ones"
+        return warning("binding", name, means, "Run: pip install --upgrade nvidia-ml-py")
+    if not version:
+        return well("binding", name, "there is no driver to compare it with")
+    return well("binding", name, "no fault of it with this driver is known")
+
+
+# --- torch -----------------------------------------------------------------------------------
+
+
+def _torch(facts: HostFacts) -> Finding:
+    torch, driver = facts.torch, facts.driver
+    install = "Install a CUDA build of torch: https://pytorch.org/get-started/locally/"
+    if torch is None:
+        return problem("torch", "not installed", "no stressor could start", install)
+    found = f"torch {torch.version or 'of unknown version'}"
+    if driver.simulated:
+        return well("torch", found, "any build will do for simulated GPUs")
+    if torch.without:
+        means = "built without CUDA: no stressor could use a GPU"
+        return problem("torch", f"{found}, without CUDA", means, install)
+    built, supported = version_of(torch.cuda), _cuda_of(driver)
+    if not built:
+        means = "nobody can tell whether this driver is new enough for it"
+        return warning("torch", f"{found}, for an unknown CUDA", means, install)
+    found = f"{found}, for CUDA {torch.cuda}"
+    if not supported:
+        return well("torch", found, "there is no driver's CUDA to compare it with")
+    newest = f"{supported[0]}.{supported[1]}"
+    if built[0] > supported[0]:
+        means = f"the driver supports CUDA up to {newest}: no stressor could use a GPU"
+        do = f"Install a newer driver, or a torch for CUDA {supported[0]}."
+        return problem("torch", found, means, do)
+    if built[0] == supported[0] and built > supported:
+        return well(
+            "torch", found, f"newer than the driver's {newest}, but of the same major version"
+        )
+    return well("torch", found, f"the driver supports CUDA up to {newest}")

@@ -1,0 +1,176 @@
+"""The process that asks the driver for everything that `doctor` looks at, once, and ends.
+
+A process of its own, since each of these calls may hang for ever or take the process with it. It
+says what it is about to ask before it asks, so that whoever listens knows where it ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+from sentinel.birth import be_born
+from sentinel.gpu.driver import DriverError, ReadError
+from sentinel.gpu.nvml import NvmlDriver
+from sentinel.messages import Answer, Asking, Examined, ProcessKind
+from sentinel.wire import encode
+
+__all__ = ["CALLS", "FUNCTIONS", "LISTS", "OPENING", "run"]
+
+#: The call that a driver without persistence takes its time for.
+OPENING = "nvmlInit"
+
+_UNCORRECTED = 1  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+_VOLATILE, _AGGREGATE = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
+
+#: What each GPU is asked in numbers: our name of the answer, NVML's function, more arguments.
+CALLS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "minor": ("nvmlDeviceGetMinorNumber", ()),
+    "persistence": ("nvmlDeviceGetPersistenceMode", ()),
+    "compute_mode": ("nvmlDeviceGetComputeMode", ()),
+    "mig": ("nvmlDeviceGetMigMode", ()),
+    "display": ("nvmlDeviceGetDisplayActive", ()),
+    "ecc": ("nvmlDeviceGetEccMode", ()),
+    "volatile": ("nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _VOLATILE)),
+    "aggregate": ("nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _AGGREGATE)),
+    "remapped": ("nvmlDeviceGetRemappedRows", ()),
+    "retiring": ("nvmlDeviceGetRetiredPagesPendingStatus", ()),
+}
+
+#: NVML's name of each call, for people who look for what hung.
+FUNCTIONS = {name: function for name, (function, _) in CALLS.items()} | {
+    "version": "nvmlSystemGetDriverVersion",
+    "cuda": "nvmlSystemGetCudaDriverVersion",
+    "count": "nvmlDeviceGetCount",
+    "handle": "nvmlDeviceGetHandleByIndex",
+    "uuid": "nvmlDeviceGetUUID",
+    "name": "nvmlDeviceGetName",
+    "compute": "nvmlDeviceGetComputeRunningProcesses",
+    "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
+}
+
+#: The lists of processes that each GPU is asked for, whose answers are PIDs.
+LISTS = {"compute": ProcessKind.COMPUTE, "mps": ProcessKind.MPS}
+
+
+class _Examined(NvmlDriver):
+    """NVML, asked for what an examination needs and the probe does not."""
+
+    def cuda(self) -> int | None:
+        """Return the newest CUDA that the driver supports: 1000 times its major, 10 its minor."""
+        with self._translated():
+            ask = self._nvml.nvmlSystemGetCudaDriverVersion
+            version = self._supported(lambda _: ask(), None)
+            return None if version is None else int(version)
+
+    def count(self) -> int:
+        """Return how many GPUs NVML counts, those that cannot be reached among them."""
+        with self._translated():
+            return int(self._nvml.nvmlDeviceGetCount())
+
+    def reach(self, index: int) -> Any:
+        """Return NVML's handle of a GPU; by its index, which touches no other GPU."""
+        with self._translated():
+            return self._nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def uuid(self, handle: Any) -> str:
+        """Return the UUID of a GPU."""
+        with self._translated():
+            found = self._nvml.nvmlDeviceGetUUID(handle)
+            return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+
+    def model(self, handle: Any) -> str:
+        """Return the name of a GPU's model."""
+        with self._translated():
+            return self._name(handle)
+
+    def numbers(self, handle: Any, function: str, more: Iterable[int]) -> Sequence[int] | None:
+        """Return what one of NVML's functions says; ``None`` where there is no such thing."""
+        ask = getattr(self._nvml, function, None)
+        if ask is None:  # a binding older than the function
+            return None
+        with self._translated():
+            said = self._supported(lambda device: ask(device, *more), handle)
+        if said is None:
+            return None
+        return [int(number) for number in said] if isinstance(said, list | tuple) else [int(said)]
+
+    def pids(self, handle: Any, kind: ProcessKind) -> Sequence[int]:
+        """Return the PIDs in one of a GPU's lists."""
+        with self._translated():
+            return [pid for pid, _ in self._list(kind, handle)]
+
+
+def run(skip: Sequence[int], channel: socket.socket, parent: int) -> None:
+    """Ask the driver for everything; the target of a spawned process.
+
+    Args:
+        skip: The indices of GPUs that are not to be touched.
+        channel: A socket of whole messages (SOCK_SEQPACKET); each call is an Asking and then an
+            Answer, and Examined is the last word.
+        parent: The PID of the process that listens.
+    """
+    be_born(parent, "sentinel: doctor, asks the driver once")
+    channel.settimeout(None)
+    for message in _examination(_Examined(), frozenset(skip)):
+        channel.sendall(encode(message))
+
+
+def _examination(driver: _Examined, skip: frozenset[int]) -> Iterator[Asking | Answer | Examined]:
+    """Yield each call before it is made, and what came of it."""
+    opened = yield from _asked(OPENING, None, driver.open)
+    if not opened.lost:
+        yield from _asked("version", None, driver.version)
+        yield from _asked("cuda", None, driver.cuda)
+        count = yield from _asked("count", None, driver.count)
+        for index in range(count.numbers[0] if count.numbers else 0):
+            if index not in skip:
+                yield from _examined(driver, index)
+    yield Examined()
+
+
+def _examined(driver: _Examined, index: int) -> Iterator[Asking | Answer]:
+    """Yield everything that is asked of one GPU; a lost one is asked no further."""
+    found: list[Any] = []
+    reached = yield from _asked("handle", index, lambda: found.append(driver.reach(index)))
+    if reached.error is not None:
+        return
+    (handle,) = found
+    questions: dict[str, Callable[[], Any]] = {
+        "uuid": functools.partial(driver.uuid, handle),
+        "name": functools.partial(driver.model, handle),
+    }
+    for name, (function, more) in CALLS.items():
+        questions[name] = functools.partial(driver.numbers, handle, function, more)
+    for name, kind in LISTS.items():
+        questions[name] = functools.partial(driver.pids, handle, kind)
+    for name, question in questions.items():
+        answer = yield from _asked(name, index, question)
+        if answer.lost:
+            return
+
+
+def _asked(
+    call: str, gpu: int | None, ask: Callable[[], Any]
+) -> Generator[Asking | Answer, None, Answer]:
+    """Yield a call and its answer, and return the answer."""
+    yield Asking(call=call, gpu=gpu)
+    try:
+        said = ask()
+    except DriverError as error:
+        lost = not isinstance(error, ReadError)
+        answer = Answer(call=call, gpu=gpu, error=error.reason, lost=lost)
+    else:
+        match said:
+            case None:
+                answer = Answer(call=call, gpu=gpu)
+            case str():
+                answer = Answer(call=call, gpu=gpu, text=said)
+            case int():
+                answer = Answer(call=call, gpu=gpu, numbers=(said,))
+            case _:
+                answer = Answer(call=call, gpu=gpu, numbers=tuple(said))
+    yield answer
+    return answer

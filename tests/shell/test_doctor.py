@@ -1,0 +1,154 @@
+"""The doctor looks at a real host: its locks, its processes, what can be watched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ground import SimulatedGround
+from patient import doctor, rows
+from sentry import eventually
+
+from sentinel.doctor import looking
+from sentinel.doctor.facts import Folder, GpuFacts
+from sentinel.locks import GpuLocks
+from sentinel.messages import Gpu
+
+
+def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedGround) -> None:
+    surroundings = simulated.surroundings()
+    code, output, errors = doctor("--simulate", "2", "--json", **surroundings)
+    assert errors == ""
+    body = json.loads(output)
+    levels = {row["level"] for row in body["lines"]}
+    worst = next(level for level in ("problem", "warning", "ok") if level in levels)
+    assert body["verdict"] == worst
+    assert code == {"ok": 0, "warning": 1, "problem": 2}[worst]
+    assert rows(output)["GPUs"]["found"] == "2"
+
+
+def test_a_nice_start_is_a_warning(simulated: SimulatedGround) -> None:
+    command = ["nice", "-n", "7", sys.executable, "-m", "sentinel", "doctor", "--simulate", "1"]
+    done = subprocess.run(
+        [*command, "--json"],
+        env=simulated.surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    row = rows(done.stdout)["niceness"]
+    assert row["level"] == "warning"
+    assert int(row["found"]) >= 7
+    assert done.returncode in {1, 2}
+
+
+def test_without_a_driver_the_other_lines_are_there(tmp_path: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this host has a real driver")
+    code, output, errors = doctor("--json")
+    assert (code, errors) == (2, "")
+    found = rows(output)
+    assert found["driver"]["level"] == "problem"
+    assert "--simulate 2" in found["driver"]["do"]
+    assert {"torch", "binding", "lock folders", "CPU quota", "host memory"} <= found.keys()
+
+
+def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
+    simulated: SimulatedGround,
+) -> None:
+    with simulated.sentry(1, "--workload", "hold") as one:
+        held = one.wait_for("stressor.ready")["gpu"]
+        code, output, _ = doctor("--simulate", "2", "--json", **simulated.surroundings())
+        (row,) = (r for r in json.loads(output)["lines"] if r["check"] == "other sentinels")
+        assert (row["gpu"], row["level"]) == (held, "warning")
+        assert row["found"].startswith(f"held by pid {one.process.pid} of uid {os.getuid()} since")
+        assert code >= 1
+        assert one.process.poll() is None
+
+
+@pytest.mark.parametrize("number", ["0", "65"])
+def test_a_number_of_gpus_that_cannot_be_is_refused(number: str) -> None:
+    code, output, errors = doctor("--simulate", number)
+    assert (code, output) == (2, "")
+    assert f"--simulate: {number} is out of range" in errors
+
+
+# --- the host --------------------------------------------------------------------------------
+
+
+def test_a_look_at_a_lock_leaves_it_free_and_makes_nothing(tmp_path: Path) -> None:
+    gpus = [Gpu(uuid=f"GPU-{i}", index=i, name="", pci_bus_id="", memory_total=0) for i in (0, 1)]
+    first, second, nowhere = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    held = GpuLocks(gpus[:1], [first, second])
+    GpuLocks(gpus[1:], [first, second]).release()
+    (found,) = looking._held([first, second, nowhere])
+    assert found.uuid == "GPU-0"
+    assert (found.holder or "").startswith(f"pid {os.getpid()} ")
+    assert not nowhere.exists()
+    held.release()
+    assert list(looking._held([first, second])) == []
+    GpuLocks(gpus, [first, second]).release()
+
+
+def test_a_lock_that_nobody_could_take_is_told(tmp_path: Path) -> None:
+    (tmp_path / "GPU-0.lock").symlink_to(tmp_path / "elsewhere")
+    (found,) = looking._held([tmp_path])
+    assert found.holder is None
+    assert "cannot be opened" in (found.unusable or "")
+
+
+def test_a_folder_for_locks_is_judged_by_its_rights_and_not_made(tmp_path: Path) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for folder, mode in ((shared, 0o1777), (own, 0o755)):
+        folder.mkdir()
+        folder.chmod(mode)
+    (tmp_path / "file").touch()
+    assert looking._folder(shared) == Folder(path=str(shared))
+    assert not looking._folder(own).shared
+    new = looking._folder(tmp_path / "new")
+    assert (new.missing, new.unusable) == (True, None)
+    assert not (tmp_path / "new").exists()
+    assert looking._folder(tmp_path / "file").unusable == "it is no folder"
+    assert "cannot be written" in (looking._folder(Path("/proc/nowhere/x")).unusable or "")
+
+
+def test_an_mps_server_is_found_by_its_name(tmp_path: Path) -> None:
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    server = tmp_path / "nvidia-cuda-mps-server"
+    shutil.copy(sleep, server)
+    with subprocess.Popen([str(server), "60"]) as process:
+        try:
+            eventually(lambda: (process.pid, "nvidia-cuda-mps-server") in looking._mps_processes())
+        finally:
+            process.kill()
+    assert process.pid not in dict(looking._mps_processes())
+
+
+def test_a_node_that_is_not_there_cannot_be_watched_and_others_can(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    node.touch()
+    gpus = [GpuFacts(index=i, node=str(path)) for i, path in enumerate((node, "/nowhere"))]
+    none, (first, second) = looking._watched(gpus)
+    assert none is None
+    assert first.unwatched is None
+    assert second.unwatched == os.strerror(2)
+
+
+def test_a_host_without_an_inotify_instance_says_so() -> None:
+    code = (
+        "import resource; from sentinel.doctor import looking;"
+        "import inotify_simple; inotify_simple.INotify().close();"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3));"
+        "print(looking._watched([])[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == "no inotify instance is left"
