@@ -100,6 +100,19 @@ def test_the_document_of_the_events_lists_exactly_the_rules_that_can_decide() ->
     assert {rule for row in rows for rule in re.findall(r"`([\w.]+)`", row)} == rules
 
 
+# --- the doctor ------------------------------------------------------------------------------
+
+
+def test_the_document_of_the_doctor_lists_exactly_the_checks_that_there_are() -> None:
+    code = "".join(path.read_text() for path in (PACKAGE / "doctor").glob("*.py"))
+    made = r'(?:\b(?:well|warning|problem|_unread)\(\s*|\bcheck = )"([^"]+)"'
+    _, _, text = (ROOT / "docs/doctor.md").read_text().partition("\n## The lines\n")
+    text, _, _ = text.partition("\n## ")
+    rows = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(rows) == len(set(rows)), "a check has two rows"
+    assert set(rows) == set(re.findall(made, code))
+
+
 # --- options ---------------------------------------------------------------------------------
 
 
