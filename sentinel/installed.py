@@ -85,7 +85,7 @@ def bindings() -> Bindings:
     loaded = Path(spec.origin) if spec is not None and spec.origin else None
     other = loaded is not None and own is not None and loaded.resolve() != own.resolve()
     return Bindings(
-        version=version, rivals=tuple(sorted(rivals)), shadow=str(loaded) if other else None
+        version=version, rivals=tuple(sorted(set(rivals))), shadow=str(loaded) if other else None
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import textwrap
 from collections import Counter
@@ -31,7 +32,7 @@ _VERDICTS = {
     Level.PROBLEM: "Sentinel does not work, or is not safe, on this host",
 }
 
-#: A line of the page: the level, the check, and what is said of it, as wide as a terminal is.
+#: A line of the page: where what is said of a check begins, and where it ends at the latest.
 _INDENT = 27
 _WIDTH = 100
 
@@ -51,7 +52,8 @@ def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         plain = os.environ.get("TERM") == "dumb"
-        click.echo("\n".join(page(findings, colour=colour and not plain)))
+        width = min(_WIDTH, max(_INDENT + 30, shutil.get_terminal_size((_WIDTH, 24)).columns))
+        click.echo("\n".join(page(findings, colour=colour and not plain, width=width)))
     if stuck:  # the interpreter's own exit would wait for it, maybe for ever
         sys.stdout.flush()
         os._exit(code)
@@ -74,7 +76,7 @@ def as_object(findings: Sequence[Finding]) -> dict[str, object]:
     return {"schema_version": 1, "verdict": verdict(findings).value, "lines": lines}
 
 
-def page(findings: Sequence[Finding], *, colour: bool) -> Iterator[str]:
+def page(findings: Sequence[Finding], *, colour: bool, width: int = _WIDTH) -> Iterator[str]:
     """Yield the lines of one page: GPUs of which the same is to be said share them."""
     alike: dict[Finding, list[Finding]] = {}
     order: dict[str, int] = {}
@@ -82,7 +84,7 @@ def page(findings: Sequence[Finding], *, colour: bool) -> Iterator[str]:
         order.setdefault(finding.check, len(order))
         alike.setdefault(replace(finding, gpu=None, index=None), []).append(finding)
     for group in sorted(alike.values(), key=lambda group: order[group[0].check]):
-        yield from _entry(group, colour=colour)
+        yield from _entry(group, colour=colour, width=width - _INDENT)
     worst = verdict(findings)
     counts = Counter(finding.level for finding in findings)
     summary = ", ".join(
@@ -95,24 +97,23 @@ def page(findings: Sequence[Finding], *, colour: bool) -> Iterator[str]:
     yield click.style(last, fg=_COLOURS[worst]) if colour else last
 
 
-def _entry(group: Sequence[Finding], *, colour: bool) -> Iterator[str]:
+def _entry(group: Sequence[Finding], *, colour: bool, width: int) -> Iterator[str]:
     """Yield what is said of some GPUs, or of the host; what is well takes as little as it can."""
     one = group[0]
     level = f"{one.level.value:<8}"
     head = click.style(level, fg=_COLOURS[one.level]) if colour else level
     found = f"{_gpus(group)}{one.found}"
     first = f"{found} - {one.means}" if one.level is Level.OK else found
-    start, *rest = textwrap.wrap(first, _WIDTH - _INDENT, break_on_hyphens=False) or [""]
+    start, *rest = _wrapped(first, width)
     yield f"{head} {one.check:<{_INDENT - 9}}{start}"
-    rest += [] if one.level is Level.OK else _wrapped(one.means) + _wrapped(one.do, "do: ")
+    if one.level is not Level.OK:
+        rest += _wrapped(one.means, width) + _wrapped(one.do, width, "do: ")
     yield from (f"{'':<{_INDENT}}{line}" for line in rest)
 
 
-def _wrapped(text: str, label: str = "") -> list[str]:
+def _wrapped(text: str, width: int, label: str = "") -> list[str]:
     indent = " " * len(label)
-    return textwrap.wrap(
-        label + text, _WIDTH - _INDENT, subsequent_indent=indent, break_on_hyphens=False
-    )
+    return textwrap.wrap(label + text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _gpus(findings: Sequence[Finding]) -> str:

@@ -21,16 +21,20 @@ __all__ = ["Asked", "Patience", "ask_driver"]
 #: Datagrams taken at once; the rest is still there at the next turn.
 _AT_ONCE = 256
 
-#: The call in which a driver without persistence may load all that it needs for a GPU.
-_SLOW = "handle"
+#: What is said to hang where a process does not even begin to ask.
+_START = "the start of the process that asks"
+
+#: What may take long: a driver without persistence loads what it needs for a GPU.
+_SLOW = {_START, health.OPENING, "handle"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How long a call may take, in seconds.
 
-    ``opening`` is for the spawn and for the driver's start, which without persistence takes 1 to
-    3 s for each GPU; ``call`` for any other, which takes 0.3 s while a context is torn down.
+    ``opening`` is for the spawn, for the driver's start and for the first call to a GPU, which
+    without persistence take 1 to 3 s for each GPU; ``call`` is for any other, which takes 0.3 s
+    while a context is torn down.
     """
 
     opening: float = 60.0
@@ -87,7 +91,7 @@ def _broken(notes: _Notes) -> set[int]:
 
 def _listen(notes: _Notes, patience: Patience, skip: tuple[int, ...]) -> tuple[Fault | None, bool]:
     """Hear one examiner to its end; return how it failed, and whether it cannot be killed."""
-    notes.asking = Asking(call="the start of the process that asks")
+    notes.asking = Asking(call=_START)
     try:
         child = Child(health.run, skip, (), {})
     except OSError as error:
@@ -108,7 +112,7 @@ def _hear(child: Child, notes: _Notes, patience: Patience) -> Fault | None:
     since = time.monotonic()
     while True:
         asking = notes.asking
-        opening = asking is None or asking.gpu is None or asking.call == _SLOW
+        opening = asking is None or asking.call in _SLOW
         longest = patience.opening if opening else patience.call
         wait_for_files(child.files(), max(0.0, since + longest - time.monotonic()))
         ended = child.ended()  # looked at first, so that its last words are all there

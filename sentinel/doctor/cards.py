@@ -47,7 +47,7 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
         means = "the driver does not come back from this GPU; what else it has was not asked"
         yield problem("answers", found, means, f"Drain it and reset or reboot. {_ELSE}")
     elif gpu.lost is not None:
-        means = "this GPU cannot be used by anybody"
+        means = "this GPU cannot be used from here, and is not asked any further"
         yield problem("answers", gpu.lost, means, "Do as it says, or leave it out with --gpus.")
     elif not facts.driver.simulated:
         yield well("answers", gpu.name or "yes", "every call came back")

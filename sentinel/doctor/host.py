@@ -61,6 +61,8 @@ def _inotify(facts: HostFacts) -> Finding:
 
 
 def _mps(facts: HostFacts) -> Finding:
+    if facts.driver.simulated:
+        return well("MPS", "of no matter", "simulated GPUs have none")
     if not facts.mps:
         hidden = ", as far as processes are shown here" if facts.hidden else ""
         return well("MPS", f"no server runs{hidden}", "each process has a context of its own")

@@ -145,10 +145,10 @@ def _folder(path: Path) -> Folder:
     )
 
 
-def _private(path: Path) -> bool:
+def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
     """Return whether systemd mounted a folder for this service alone (PrivateTmp=)."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        lines = mountinfo.read_text().splitlines()
     except OSError:
         return False
     mounts = {line.split()[4]: line.split()[3] for line in lines}  # the last one lies on top

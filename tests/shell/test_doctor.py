@@ -118,6 +118,44 @@ def test_a_folder_for_locks_is_judged_by_its_rights_and_not_made(tmp_path: Path)
     assert "cannot be written" in (looking._folder(Path("/proc/nowhere/x")).unusable or "")
 
 
+@pytest.mark.parametrize(
+    ("root", "mount", "private"),
+    [
+        ("/tmp/systemd-private-1f-sentinel.service-x/tmp", "/tmp", True),  # noqa: S108
+        ("/systemd-private-1f-sentinel.service-x/tmp", "/tmp", True),  # noqa: S108
+        ("/", "/tmp", False),  # noqa: S108
+        ("/systemd-private-1f-sentinel.service-x/tmp", "/var/tmp", False),  # noqa: S108
+    ],
+)
+def test_a_folder_that_systemd_mounted_for_one_service_is_private(
+    tmp_path: Path, root: str, mount: str, *, private: bool
+) -> None:
+    mounts = f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:1 {root} {mount} rw - ext4 /dev/sda rw\n"
+    (tmp_path / "mountinfo").write_text(mounts)
+    folder = Path("/tmp/sentinel-locks")  # noqa: S108
+    assert looking._private(folder, tmp_path / "mountinfo") is private
+
+
+def test_in_a_pid_namespace_of_its_own_the_memory_is_the_witness(
+    simulated: SimulatedGround,
+) -> None:
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a PID namespace")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-m", "sentinel", "doctor", "--json"],
+        env=simulated.surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    row = rows(done.stdout)["PID namespace"]
+    assert row["level"] == "warning"
+    assert "the memory of a GPU is the one witness" in row["means"]
+    assert done.returncode in {1, 2}
+
+
 def test_an_mps_server_is_found_by_its_name(tmp_path: Path) -> None:
     sleep = shutil.which("sleep")
     assert sleep is not None
