@@ -40,8 +40,8 @@ def _namespace(facts: HostFacts) -> Finding:
         means = "the process list and the memory carry: whoever comes is named and seen to grow"
         return well(check, "the host's own", means)
     means = (
-        "other people's processes are not listed here, so the memory of a GPU is the one witness"
-        " that carries"
+        "other people's processes may not be listed here: the memory of a GPU, and who computes on"
+        " it, tell of them instead"
     )
     do = (
         "Run sentinel on the host, or in a container with the host's PIDs (--pid=host). If not,"
@@ -67,12 +67,8 @@ def _mps(facts: HostFacts) -> Finding:
         hidden = ", as far as processes are shown here" if facts.hidden else ""
         return well("MPS", f"no server runs{hidden}", "each process has a context of its own")
     found = ", ".join(f"{name} (pid {pid})" for pid, name in facts.mps)
-    means = (
-        "a GPU with an MPS server on it counts as used, also without clients; a stressor under"
-        " MPS would share the server with others when it is killed"
-    )
-    do = "Leave those GPUs out with --gpus, or end it: echo quit | nvidia-cuda-mps-control"
-    return warning("MPS", found, means, do)
+    means = "its clients make a GPU busy, the server alone does not; no stressor becomes its client"
+    return well("MPS", found, means)
 
 
 # --- locks -----------------------------------------------------------------------------------

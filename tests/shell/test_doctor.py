@@ -152,7 +152,7 @@ def test_in_a_pid_namespace_of_its_own_the_memory_is_the_witness(
     )
     row = rows(done.stdout)["PID namespace"]
     assert row["level"] == "warning"
-    assert "the memory of a GPU is the one witness" in row["means"]
+    assert "the memory of a GPU, and who computes on it" in row["means"]
     assert done.returncode in {1, 2}
 
 
