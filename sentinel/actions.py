@@ -26,10 +26,11 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Spawn a child on this GPU."""
+    """Spawn a child on this GPU; one for ``clearing`` only opens and closes a context."""
 
     uuid: str
     generation: int
+    clearing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

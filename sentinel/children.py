@@ -74,7 +74,7 @@ class Stressors:
         self._locks = locks
         self._all: dict[str, _Stressor] = {}
 
-    def start(self, gpu: Gpu, generation: int) -> None:
+    def start(self, gpu: Gpu, generation: int, *, clearing: bool = False) -> None:
         """Spawn a stressor on ``gpu``; a spawn that fails is an exit that :meth:`collect` tells."""
         self._kill_leftovers()
         environment = {
@@ -87,8 +87,9 @@ class Stressors:
             "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
         }
         locks = tuple(Inherited(fd) for fd in self._locks(gpu))
+        spec = replace(self._spec(gpu), clearing=clearing)
         try:
-            child = Child(stressor_process.run, self._spec(gpu), (locks,), environment)
+            child = Child(stressor_process.run, spec, (locks,), environment)
         except OSError as error:
             failed = Failed(kind=FailureKind.SPAWN, reason=f"it could not be spawned: {error}")
             exit_ = ChildExit(code=NOT_SPAWNED, at=time.monotonic())

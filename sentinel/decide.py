@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sentinel import learning, lifecycle, limits, policy, probing, settling, sparing, status
+from sentinel import ghosts, learning, lifecycle, limits, policy, probing, sparing, status
 from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
 from sentinel.events import slot_event, who
@@ -188,7 +188,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     reading = seen.readings.get(slot.gpu.uuid)
     facts = seen.children.get(slot.gpu.uuid)
     folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
-    slot, learned = learning.learn(settling.laid(folded.slot, reading), reading, seen.now)
+    slot, haunted = ghosts.watch(folded.slot, reading, seen.now)
+    slot, learned = learning.learn(slot, reading, seen.now)
     slot = replace(slot, residents=sparing.residents(slot, reading, own))
     slot, judged = _judge(state, slot, reading, seen, own)
     if state.shutdown is not None:
@@ -203,7 +204,7 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
-    events = (*folded.events, *learned, *judged, *step.events)
+    events = (*folded.events, *haunted, *learned, *judged, *step.events)
     return Step(slot=slot, actions=actions, events=events)
 
 
@@ -272,7 +273,7 @@ def _release(
 
 def _startable(state: State, seen: Observation, config: Config) -> list[str]:
     """Return the GPUs on which a stressor may be started now."""
-    if state.shutdown is not None or not (isinstance(state.probe, ProbeUp) and state.probe.heard):
+    if not _may_spawn(state):
         return []
     verdicts = limits.verdicts(state, seen, config)
     return [uuid for uuid, verdict in verdicts.items() if verdict.allowed]
@@ -283,14 +284,40 @@ def _start_one(
 ) -> tuple[State, list[Action], list[Event]]:
     """Start a stressor on the first GPU that allows it: at most one a tick."""
     startable = _startable(state, seen, config)
-    if not startable or config.dry_run:
+    if config.dry_run:
         return state, [], []
+    if not startable:
+        return _clear_one(state, seen, config)
     uuid = startable[0]
     slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
     state = replace(state, slots={**state.slots, uuid: slot}, last_start=seen.now)
     workload = config.of(uuid).workload
     event = slot_event("stressor.starting", slot, seen.now, workload=workload)
     return state, [Start(uuid=uuid, generation=slot.generation)], [event]
+
+
+def _clear_one(
+    state: State, seen: Observation, config: Config
+) -> tuple[State, list[Action], list[Event]]:
+    """Have a context opened and closed on the first GPU that has a ghost and is due."""
+    if limits.quiet(seen, config) is not None or not _may_spawn(state):
+        return state, [], []
+    for uuid, slot in state.slots.items():
+        reading = seen.readings.get(uuid)
+        due = ghosts.clearing_due(slot, reading, config)
+        if reading is None or due is None or seen.now < due:
+            continue
+        ghost = replace(slot.ghost, clearings=slot.ghost.clearings + 1)
+        begun = lifecycle.start(replace(slot, ghost=ghost), reading, seen.now, clearing=True)
+        state = replace(state, slots={**state.slots, uuid: begun}, last_start=seen.now)
+        event = slot_event("gpu.clearing", begun, seen.now, attempt=ghost.clearings)
+        return state, [Start(uuid=uuid, generation=begun.generation, clearing=True)], [event]
+    return state, [], []
+
+
+def _may_spawn(state: State) -> bool:
+    """Return whether anything may be started at all: not while ending or without a probe."""
+    return state.shutdown is None and isinstance(state.probe, ProbeUp) and state.probe.heard
 
 
 def _shutdown(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
@@ -351,10 +378,10 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
     if state.shutdown is not None:
         times += [state.shutdown.kill_at, state.shutdown.give_up_at]
     for uuid, slot in state.slots.items():
-        due = lifecycle.deadline(slot, config.of(uuid))
-        if due is not None:
-            times.append(due)
         reading = seen.readings.get(uuid)
+        own = config.of(uuid)
+        dues = (lifecycle.deadline(slot, own), ghosts.clearing_due(slot, reading, own))
+        times += [due for due in dues if due is not None]
         if reading is not None and not isinstance(slot.occupancy, Unknown):
             times.append(min(reading.at, reading.processes_at) + config.stale_after)
     if _startable(state, seen, config) and not config.dry_run:

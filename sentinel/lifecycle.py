@@ -54,14 +54,19 @@ def child_of(slot: Slot) -> OwnChild | None:
             return None
 
 
-def start(slot: Slot, reading: Reading, now: float) -> Slot:
+def start(slot: Slot, reading: Reading, now: float, *, clearing: bool = False) -> Slot:
     """Return the slot with a child of the next generation in it."""
     baseline = reading.memory.used if reading.memory else 0
     unnamed = nobodys_memory(reading)
     before = tuple(process.pid for process in reading.processes or ())
     generation = slot.generation + 1
     stressor = Starting(
-        generation=generation, since=now, baseline=baseline, unnamed=unnamed, before=before
+        generation=generation,
+        since=now,
+        baseline=baseline,
+        unnamed=unnamed,
+        before=before,
+        clearing=clearing,
     )
     return replace(slot, generation=generation, stressor=stressor, started=now)
 
@@ -255,6 +260,7 @@ def _leave(
         child=live.child,
         kill_at=kill_at,
         ran=isinstance(live, Running) and now - live.since >= FORGIVEN_AFTER,
+        clearing=isinstance(live, Starting) and live.clearing,
         sign=sign,
         kill_sent=kill_sent,
         failed=failed,

@@ -9,7 +9,7 @@ from sentinel.config import Config
 from sentinel.model import Idle, Observation, Running, Slot, Starting, State, Stopping
 from sentinel.policy import Verdict
 
-__all__ = ["Release", "deadlines", "releases", "verdicts"]
+__all__ = ["Release", "deadlines", "quiet", "releases", "verdicts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,11 @@ def releases(state: State, seen: Observation, config: Config) -> tuple[Release, 
     Of the latter, those that were started last go first.
     """
     missing = config.leave_idle - sum(map(_is_free, state.slots.values()))
-    quiet = _quiet(seen, config)
+    hours = quiet(seen, config)
     live = [slot for slot in state.slots.values() if isinstance(slot.stressor, Starting | Running)]
     live.sort(key=lambda slot: (slot.started, slot.gpu.index), reverse=True)
-    reason = quiet or f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
-    leaving = live if quiet else live[: max(0, missing)]
+    reason = hours or f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
+    leaving = live if hours else live[: max(0, missing)]
     return tuple(Release(uuid=slot.gpu.uuid, reason=reason) for slot in leaving)
 
 
@@ -68,7 +68,7 @@ def _next_start(state: State, config: Config) -> float | None:
     return state.last_start + 1.0 / config.starts_per_second
 
 
-def _quiet(seen: Observation, config: Config) -> str | None:
+def quiet(seen: Observation, config: Config) -> str | None:
     """Return by which hours nothing may be held now; where the wall's clock is unknown, by all."""
     for hours in config.quiet:
         if seen.local is None or hours.hold(seen.local):
@@ -78,9 +78,9 @@ def _quiet(seen: Observation, config: Config) -> str | None:
 
 def _forbidden(state: State, seen: Observation, config: Config) -> Verdict | None:
     """Return why no stressor may be started on any GPU, or ``None``."""
-    quiet = _quiet(seen, config)
-    if quiet is not None:
-        return Verdict.no("quiet", quiet)
+    hours = quiet(seen, config)
+    if hours is not None:
+        return Verdict.no("quiet", hours)
     slots = state.slots.values()
     held = sum(isinstance(slot.stressor, Starting | Running | Stopping) for slot in slots)
     if config.max_gpus is not None and held >= config.max_gpus:

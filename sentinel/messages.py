@@ -292,7 +292,8 @@ class StressorSpec:
     """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended.
 
     ``reserve`` bytes of what is free are left, whatever the target. ``wary``: others may come and
-    not be listed, so the child looks out for them while it takes its memory.
+    not be listed, so the child looks out for them while it takes its memory. ``clearing``: it only
+    opens a context, and ends.
     """
 
     gpu: Gpu
@@ -303,4 +304,5 @@ class StressorSpec:
     lease: float
     reserve: int = 0
     wary: bool = False
+    clearing: bool = False
     simulation: str | None = None

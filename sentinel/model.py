@@ -30,6 +30,7 @@ __all__ = [
     "ChildExit",
     "ChildFacts",
     "Fatal",
+    "Ghost",
     "Handover",
     "Idle",
     "Observation",
@@ -198,6 +199,7 @@ class Starting:
     ``baseline`` is the used memory of the idle GPU before the spawn, ``unnamed`` what of it no
     listed process held, in bytes; ``before`` are the PIDs that were listed. ``crowded`` is how many
     bytes more than the child took were gone while it filled its memory, where it saw that.
+    ``clearing``: it only opens and closes a context, and never is Ready.
     """
 
     generation: int
@@ -208,6 +210,7 @@ class Starting:
     child: OwnChild | None = None
     attaching: bool = False
     crowded: int | None = None
+    clearing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +253,7 @@ class Stopping:
     child: OwnChild | None
     kill_at: float
     ran: bool = False
+    clearing: bool = False
     sign: Sign | None = None
     kill_sent: bool = False
     killed_at: float | None = None
@@ -295,16 +299,28 @@ class Handover:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ghost:
+    """What stayed on a GPU and is nobody's since our last stressor has gone.
+
+    ``unnamed`` is how much memory nobody was known to hold before that came, in bytes, where there
+    is more now. ``load`` says that the GPU is used all the time, ``clearings`` how often a context
+    was opened and closed because of it.
+    """
+
+    unnamed: int | None = None
+    load: bool = False
+    clearings: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """Everything known of one GPU: separate facts, never one big state.
 
     ``identity`` is how processes are told apart on it, ``residents`` since when others are on it,
-    by PID, where a rule asks. ``unnamed`` is how much memory, in bytes, nobody was known to hold
-    before the last stressor came, where there was more when it had gone and still is.
-    ``generation`` counts its children. ``rearm`` is how long it must stay idle before the next
-    start. ``started`` and ``ended`` are when its last stressor was started and was gone. ``claims``
-    are the times of the last hour at which somebody came, ``failures`` those at which a stressor
-    failed, ``streak`` how many of these since it last ran well.
+    by PID, where a rule asks. ``generation`` counts its children. ``rearm`` is how long it must
+    stay idle before the next start. ``started`` and ``ended`` are when its last stressor was
+    started and was gone. ``claims`` are the times of the last hour at which somebody came,
+    ``failures`` those at which a stressor failed, ``streak`` how many since it last ran well.
     """
 
     gpu: Gpu
@@ -312,7 +328,7 @@ class Slot:
     stressor: Stressor = field(default_factory=Stopped)
     identity: Identity = field(default_factory=Identity)
     residents: Mapping[int, Resident] = field(default_factory=dict)
-    unnamed: int | None = None
+    ghost: Ghost = field(default_factory=Ghost)
     generation: int = 0
     rearm: float = 0.0
     started: float = 0.0

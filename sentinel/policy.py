@@ -14,6 +14,7 @@ from sentinel.model import (
     Idle,
     Occupancy,
     Slot,
+    Starting,
     Stopped,
     Stopping,
     Unknown,
@@ -74,7 +75,8 @@ def occupancy(
     others = foreign_processes(slot, reading, child, config)
     if others:
         return Busy(rule="process", reason="in use by others", by=others)
-    in_use = _in_use(slot, reading, config) if child is None else None
+    clearing = isinstance(slot.stressor, Starting) and slot.stressor.clearing
+    in_use = _in_use(slot, reading, config) if child is None or clearing else None
     if in_use is not None:
         return in_use
     if isinstance(slot.occupancy, Idle):
@@ -86,9 +88,13 @@ def _in_use(slot: Slot, reading: Reading, config: Config) -> Busy | None:
     """Return by which rule a GPU is in use on which nobody is listed, and nothing of ours lives."""
     if reading.memory is not None:
         unnamed = nobodys_memory(reading)
-        left = slot.unnamed is not None and unnamed > slot.unnamed + SLACK
+        before = slot.ghost.unnamed
+        left = before is not None and unnamed > before + SLACK
         if left and slot.identity.complete:
             reason = "memory is still in use by no process since our stressor has gone"
+            return Busy(rule="ghost", reason=reason)
+        if slot.ghost.load:
+            reason = "it is used all the time by no process since our stressor has gone"
             return Busy(rule="ghost", reason=reason)
         if left or unnamed > idle_memory(slot, config):
             reason = "memory is in use that no listed process accounts for (idle.memory)"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.accounting import SLACK, nobodys_memory
+from sentinel.accounting import SLACK
 from sentinel.actions import Action, Event
 from sentinel.config import Config
 from sentinel.events import slot_event, who
+from sentinel.ghosts import CONTEXT_OVERHEAD, remains
 from sentinel.identity import is_ours
 from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
 from sentinel.model import (
@@ -26,7 +27,7 @@ from sentinel.model import (
 )
 from sentinel.sparing import foreign_processes
 
-__all__ = ["SETTLE_WITHIN", "Step", "laid", "settle"]
+__all__ = ["SETTLE_WITHIN", "Step", "settle"]
 
 #: Failures within an hour after which a GPU is given up, and the pauses before that, in seconds.
 FAILURES_PER_HOUR = 10
@@ -35,8 +36,6 @@ FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 300.0
 #: How long after an exit the memory may take to be seen back before nobody waits for it any more.
 SETTLE_WITHIN = 5.0
-#: Memory of a context that NVML counts as used and names for no process: 9.2 MB on an H200.
-CONTEXT_OVERHEAD = 16 * 2**20
 SIGALRM = 14
 
 
@@ -72,9 +71,10 @@ def settle(
     if not (back or late or untold):
         return Step(slot=slot)
     ended = _ended(slot, stopping, exit_, reading, now, back=back, stalled=stalled)
-    if back or others is None:
+    if back or others is None or reading is None:
         return ended
-    return _haunted(ended, stopping, others, reading, now)
+    slot, events = remains(ended.slot, stopping, others, reading, now)
+    return replace(ended, slot=slot, events=(*ended.events, *events))
 
 
 def _ended(
@@ -97,37 +97,6 @@ def _ended(
     fields = {"cause": _soft_cause(stopping), "exit_code": exit_.code}
     event = slot_event("stressor.stopped", slot, now, **fields)
     return Step(slot=replace(slot, stressor=Stopped()), events=(event,))
-
-
-def _haunted(
-    step: Step,
-    stopping: Stopping,
-    others: tuple[GpuProcess, ...],
-    reading: Reading | None,
-    now: float,
-) -> Step:
-    """Return the step, with what stays in use by no process; that is somebody, or a ghost.
-
-    Where all processes are listed, and say what they hold, nobody is left who could be meant.
-    """
-    if reading is None or any(process.memory is None for process in others):
-        return step
-    left = nobodys_memory(reading) - stopping.unnamed
-    if left <= SLACK + CONTEXT_OVERHEAD * len(others):
-        return step
-    slot = replace(step.slot, unnamed=stopping.unnamed)
-    if not slot.identity.complete:
-        return replace(step, slot=slot)
-    event = slot_event("gpu.ghost", slot, now, bytes=left)
-    return replace(step, slot=slot, events=(*step.events, event))
-
-
-def laid(slot: Slot, reading: Reading | None) -> Slot:
-    """Return the slot without a ghost once the memory is back."""
-    if slot.unnamed is None or reading is None or reading.memory is None:
-        return slot
-    back = nobodys_memory(reading) <= slot.unnamed + SLACK
-    return replace(slot, unnamed=None) if back else slot
 
 
 def _memory_back(
@@ -207,7 +176,10 @@ def _why_failed(
             return None
         case StopCause.START_TIMEOUT | StopCause.HANG | StopCause.GARBAGE:
             return stopping.failed.reason if stopping.failed else stopping.cause.value
-    if exit_.code == ChildExitCode.LEASE_RAN_OUT or (exit_.code == -SIGALRM and stalled):
+    lease_ran_out = exit_.code == ChildExitCode.LEASE_RAN_OUT or (
+        exit_.code == -SIGALRM and stalled
+    )
+    if stopping.clearing or lease_ran_out:
         return None
     if stopping.failed is not None:
         beside = isinstance(slot.occupancy, Busy) or _others_hold(stopping, reading)
@@ -225,6 +197,8 @@ def _soft_cause(stopping: Stopping) -> str:
     """Return what to call an exit that is no failure."""
     if stopping.cause is not StopCause.EXITED:
         return stopping.cause.value
+    if stopping.clearing:
+        return "a context was opened and closed"
     if stopping.failed is not None:
         return "out of memory beside a newcomer"
     return "lease ran out"

@@ -61,8 +61,8 @@ class Probe(Protocol):
 class Spawner(Protocol):
     """The stressor children, as the supervisor sees them. Nothing here blocks."""
 
-    def start(self, gpu: Gpu, generation: int) -> None:
-        """Spawn a stressor on ``gpu``."""
+    def start(self, gpu: Gpu, generation: int, *, clearing: bool = False) -> None:
+        """Spawn a stressor on ``gpu``; one for ``clearing`` ends once it has had a context."""
 
     def kill(self, uuid: str, generation: int) -> None:
         """Send SIGKILL to the child and everything it started."""
@@ -189,8 +189,9 @@ class Supervisor:
                 self._spawner.kill(uuid, generation)
             case Ask(uuid=uuid, generation=generation):
                 self._spawner.ask(uuid, generation)
-            case Start(uuid=uuid, generation=generation):
-                self._spawner.start(self.state.slots[uuid].gpu, generation)
+            case Start(uuid=uuid, generation=generation, clearing=clearing):
+                gpu = self.state.slots[uuid].gpu
+                self._spawner.start(gpu, generation, clearing=clearing)
             case KillProbe(generation=generation):
                 self._probe.kill(generation)
             case StartProbe(generation=generation):

@@ -76,7 +76,8 @@ class FakeGpu:
     """One GPU: who is on it besides us, and what is wrong with it.
 
     ``child_as`` is how far from its own the PID is under which our child is listed; ``None`` where
-    it is not. ``left`` are bytes that stay in use when our child has gone.
+    it is not. ``left`` are bytes that stay in use when our child has gone, and
+    ``can_be_cleared`` says whether to open and close a context helps.
     """
 
     gpu: Gpu
@@ -84,6 +85,7 @@ class FakeGpu:
     unlisted: int = 0
     child_as: int | None = 0
     left: int = 0
+    can_be_cleared: bool = False
     computing: tuple[int, ...] | None = None
     utilization: float | None = 0.0
     display: bool = False
@@ -312,15 +314,21 @@ class FakeSpawner:
         self.started: list[tuple[str, float]] = []
         self.killed: list[tuple[str, float]] = []
         self.asked: list[tuple[str, float]] = []
+        self.cleared: list[tuple[str, float]] = []
         self._new: dict[str, ChildFacts] = {}
 
-    def start(self, gpu: Gpu, generation: int) -> None:
-        """Begin a child."""
+    def start(self, gpu: Gpu, generation: int, *, clearing: bool = False) -> None:
+        """Begin a child; one for clearing takes what is left of an earlier one with it."""
         place = self._world.gpus[gpu.uuid]
         assert place.child is None, "a second child on one GPU"
         self._world.next_pid += 1
         pid = self._world.next_pid
         place.child = FakeChild(generation=generation, pid=pid, born=self._world.now)
+        if clearing:
+            place.child.mute, place.child.dies_at = True, self._world.now + IMPORT_TIME
+            self.cleared.append((gpu.uuid, self._world.now))
+            if place.can_be_cleared:
+                place.unlisted, place.utilization = 0, 0.0
         identity = OwnChild(pid=pid, started=pid)
         self._new[gpu.uuid] = ChildFacts(generation=generation, child=identity)
         self.started.append((gpu.uuid, self._world.now))

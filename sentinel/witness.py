@@ -7,7 +7,7 @@ from dataclasses import replace
 from sentinel.accounting import SLACK, idle_memory
 from sentinel.config import Config
 from sentinel.identity import is_ours
-from sentinel.messages import GpuProcess, Reading
+from sentinel.messages import Reading
 from sentinel.model import Busy, Idle, Running, Sign, SignKind, Slot, Starting
 from sentinel.sparing import let_be
 
@@ -34,12 +34,11 @@ def newcomer(slot: Slot, reading: Reading | None, now: float, config: Config) ->
     if reading is None or reading.fault is not None or reading.memory is None:
         return None
     grown = _grown(slot, reading, reading.memory.used, now, config)
-    by: tuple[GpuProcess, ...] = ()
-    if isinstance(slot.occupancy, Busy):
-        by = slot.occupancy.by
+    busy = isinstance(slot.occupancy, Busy) and slot.occupancy.rule != "ghost"
+    by = slot.occupancy.by if isinstance(slot.occupancy, Busy) else ()
     if grown > SLACK:
         return Sign(kind=SignKind.MEMORY, at=reading.at, took=reading.took, grown=grown, by=by)
-    if isinstance(slot.occupancy, Busy):
+    if busy:
         return Sign(kind=SignKind.PROCESS, at=reading.processes_at, took=reading.took, by=by)
     if _others_compute(slot, reading):
         return Sign(kind=SignKind.COMPUTING, at=reading.at, took=reading.took)

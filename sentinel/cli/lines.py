@@ -122,6 +122,8 @@ def _identity(f: Mapping[str, Any]) -> str:
 
 
 def _ghost(f: Mapping[str, Any]) -> str:
+    if f["utilization"] is not None:
+        return f"used {f['utilization']:.0%} of the time by no process since our stressor has gone"
     return f"{format_size(f['bytes'])} stay in use by no process since our stressor has gone"
 
 
@@ -178,6 +180,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpu.busy": ("busy", _busy),
     "gpu.identity": ("identity", _identity),
     "gpu.ghost": ("ghost", _ghost),
+    "gpu.clearing": ("clearing", lambda f: f"opens and closes a context, try {f['attempt']}"),
     "gpu.unknown": ("unknown", lambda f: str(f["reason"])),
     "gpu.yielding": ("yielding", _yielding),
     "gpu.handed_over": ("handed over", _handed_over),

@@ -17,6 +17,9 @@ __all__ = ["SimulatedDriver"]
 #: From here on no process has a PID: the kernel's PID_MAX_LIMIT.
 _NOBODY = 2**22
 
+#: How much memory a ghost holds.
+_GHOST = 2**28
+
 
 class SimulatedDriver:
     """What a driver would say of the GPUs of one registry.
@@ -26,7 +29,7 @@ class SimulatedDriver:
             (the GPU fell off the bus), ``hang`` (the next reading of its memory never returns),
             ``crash`` (that reading aborts the process), ``leaks`` (PIDs are those of another
             namespace, as drivers before 535.113 show them in a container) or ``blind`` (no process
-            is listed, as under WSL).
+            is listed, as under WSL) or ``haunted`` (some memory is in use by no process).
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -52,7 +55,10 @@ class SimulatedDriver:
         """Return what the living processes hold, unless a fault is planted."""
         with _translated():
             self._stumble(uuid)
-            return self._registry.memory(uuid)
+            now = self._registry.memory(uuid)
+            if self._registry.fault(uuid) != "haunted":
+                return now
+            return Memory(total=now.total, used=now.used + _GHOST, free=now.free - _GHOST)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Return who is on the GPU, by PID."""

@@ -88,6 +88,9 @@ def _live(
         options = bind_options(workload, spec.options)
         leash.say(Attaching(torch=version))
         stage = f"the context on {spec.gpu.uuid}"
+        if spec.clearing:
+            _open_context(spec)
+            return None
         ctx = _attach(spec, leash)
         stage = f"workload {spec.workload}"
         workload(ctx, **options)
@@ -117,6 +120,13 @@ def _import_torch() -> str:
     except Exception as error:
         what = f"torch cannot be imported: {describe(error)}"
         raise ConfigError(what, "Install torch, 2.6 or later, for this Python.") from error
+
+
+def _open_context(spec: StressorSpec) -> None:
+    """Create a context; the end of this process closes it."""
+    from sentinel.stressor.device import open_device
+
+    open_device(spec)
 
 
 def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:

@@ -8,7 +8,7 @@ from sentinel.config import Config
 from sentinel.identity import Identity, IdentityMode, OwnChild, is_ours
 from sentinel.ignoring import parse_ignored
 from sentinel.messages import Crowded, GpuProcess
-from sentinel.model import Busy, Idle, Running
+from sentinel.model import Busy, Running
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 
@@ -285,45 +285,3 @@ def test_a_child_that_is_crowded_out_yields_and_has_not_failed(*, exits: bool) -
     assert len(world.spawner.started) == 1
     world.at(0).unlisted = 0
     world.run(supervisor, lambda: held(supervisor), within=10)
-
-
-# --- ghosts ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("left", [2 * MIB, 700 * MIB])
-def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> None:
-    world = World()
-    supervisor = occupied(world)
-    world.at(0).left = left
-    newcomer = world.newcomer(0)
-    world.run(supervisor, lambda: world.at(0).child is None)
-    world.at(0).foreign.remove(newcomer)
-    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
-    assert world.events("gpu.ghost")[0].fields["bytes"] == left
-    world.run_for(supervisor, 30)
-    found = busy(supervisor)
-    assert found is not None
-    assert found.rule == "ghost"
-    assert len(world.spawner.started) == 1
-    world.at(0).unlisted = 0
-    world.run(supervisor, lambda: held(supervisor), within=10)
-
-
-def test_a_ghost_shows_beside_a_newcomer_too() -> None:
-    world = World()
-    supervisor = occupied(world)
-    world.at(0).left = 700 * MIB
-    world.newcomer(0)
-    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
-    assert world.events("gpu.ghost")[0].fields["bytes"] == 700 * MIB
-
-
-def test_what_a_newcomer_holds_is_no_ghost() -> None:
-    world = World()
-    supervisor = occupied(world)
-    newcomer = world.newcomer(0, memory=50 * GIB)
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
-    world.at(0).foreign.remove(newcomer)
-    world.run(supervisor, lambda: held(supervisor), within=10)
-    assert not world.events("gpu.ghost")
-    assert isinstance(supervisor.state.slots["GPU-0"].occupancy, Idle)

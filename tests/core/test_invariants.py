@@ -177,6 +177,9 @@ class Histories(RuleBasedStateMachine):
         ranks = [isinstance(action, Kill) for action in decision.actions]
         assert ranks == sorted(ranks, reverse=True), "kills come first"
         for start in starts:
+            if start.clearing:
+                assert readings[start.uuid].processes == (), "somebody is there"
+                continue
             assert isinstance(decision.state.slots[start.uuid].occupancy, Idle)
             reading = readings[start.uuid]
             assert reading.fault is None
@@ -201,7 +204,8 @@ class Histories(RuleBasedStateMachine):
     def check_slot(self, uuid: str, before: Any, slot: Any, decision: Decision) -> None:
         kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
         lives = isinstance(slot.stressor, Starting | Running)
-        if isinstance(slot.occupancy, Busy | Unknown):
+        haunted = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
+        if isinstance(slot.occupancy, Busy | Unknown) and not haunted:
             assert not lives, "holds a GPU that is busy or unknown"
             if isinstance(before.stressor, Starting | Running) and self.ends(slot):
                 assert kills, "a living child on such a GPU is killed in the same tick"

@@ -1,0 +1,152 @@
+"""What stays when our stressor has gone: found, said, not idle, and cleared if that helps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from sentinel.config import Config
+from sentinel.ghosts import MOST_CLEARINGS
+from sentinel.hours import parse_hours
+from sentinel.model import Busy, Running
+from sentinel.supervisor import Supervisor
+from sentinel.testing import GIB, World
+
+MIB = 2**20
+
+
+def held(supervisor: Supervisor) -> bool:
+    """Return whether a stressor runs on the first GPU."""
+    return isinstance(supervisor.state.slots["GPU-0"].stressor, Running)
+
+
+def occupied(hidden: str | None = None, config: Config | None = None) -> tuple[World, Supervisor]:
+    """Return a world in which a stressor runs on the only GPU."""
+    world = World(hidden=hidden)
+    supervisor = world.supervisor(config or Config(rearm=1.0))
+    world.run(supervisor, lambda: held(supervisor))
+    world.run_for(supervisor, 5)
+    return world, supervisor
+
+
+def yielded(world: World, supervisor: Supervisor) -> None:
+    """Let somebody come and leave again at once."""
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: world.at(0).child is None)
+    world.at(0).foreign.remove(newcomer)
+
+
+def rule(supervisor: Supervisor) -> str | None:
+    occupancy = supervisor.state.slots["GPU-0"].occupancy
+    return occupancy.rule if isinstance(occupancy, Busy) else None
+
+
+@pytest.mark.parametrize("left", [2 * MIB, 700 * MIB])
+def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> None:
+    world, supervisor = occupied()
+    world.at(0).left = left
+    yielded(world, supervisor)
+    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
+    assert world.events("gpu.ghost")[0].fields == {"bytes": left, "utilization": None}
+    world.run_for(supervisor, 600)
+    assert rule(supervisor) == "ghost"
+    assert len(world.events("stressor.ready")) == 1
+    world.at(0).unlisted = 0
+    world.run(supervisor, lambda: held(supervisor), within=10)
+
+
+def test_a_ghost_shows_beside_a_newcomer_too() -> None:
+    world, supervisor = occupied()
+    world.at(0).left = 700 * MIB
+    world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
+    assert world.events("gpu.ghost")[0].fields["bytes"] == 700 * MIB
+    world.run_for(supervisor, 600)
+    assert not world.spawner.cleared, "somebody is there"
+
+
+def test_what_a_newcomer_holds_is_no_ghost() -> None:
+    world, supervisor = occupied()
+    newcomer = world.newcomer(0, memory=50 * GIB)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    world.at(0).foreign.remove(newcomer)
+    world.run(supervisor, lambda: held(supervisor), within=10)
+    assert not world.events("gpu.ghost")
+
+
+def test_where_not_all_are_listed_it_may_be_somebody_and_is_no_ghost() -> None:
+    world, supervisor = occupied(hidden="a container")
+    world.at(0).left = 700 * MIB
+    world.at(0).unlisted = 2 * MIB
+    world.run(supervisor, lambda: world.at(0).child is None)
+    world.run_for(supervisor, 300)
+    assert rule(supervisor) == "idle.memory"
+    assert not world.events("gpu.ghost")
+    assert not world.spawner.cleared
+
+
+def test_a_load_without_anybody_is_a_ghost() -> None:
+    world, supervisor = occupied(config=Config(rearm=5.0))
+    world.at(0).utilization = 1.0
+    yielded(world, supervisor)
+    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
+    assert world.events("gpu.ghost")[0].fields == {"bytes": 0, "utilization": 1.0}
+    world.run_for(supervisor, 600)
+    assert rule(supervisor) == "ghost"
+    world.at(0).utilization = 0.0
+    world.run(supervisor, lambda: held(supervisor), within=20)
+
+
+@pytest.mark.parametrize("utilization", [None, 0.0, 0.5])
+def test_less_than_that_is_none(utilization: float | None) -> None:
+    world, supervisor = occupied()
+    world.at(0).utilization = utilization
+    yielded(world, supervisor)
+    world.run(supervisor, lambda: held(supervisor), within=20)
+    assert not world.events("gpu.ghost")
+
+
+@pytest.mark.parametrize("load", [False, True])
+def test_a_ghost_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> None:
+    world, supervisor = occupied(config=Config(rearm=5.0))
+    world.at(0).can_be_cleared = True
+    if load:
+        world.at(0).utilization = 1.0
+    else:
+        world.at(0).left = 700 * MIB
+    yielded(world, supervisor)
+    world.run(supervisor, lambda: world.spawner.cleared, within=30)
+    assert [event.fields["attempt"] for event in world.events("gpu.clearing")] == [1]
+    world.run(supervisor, lambda: held(supervisor), within=20)
+    assert not world.events("stressor.failed")
+
+
+def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
+    world, supervisor = occupied()
+    world.at(0).left = 700 * MIB
+    yielded(world, supervisor)
+    world.run_for(supervisor, 1000)
+    times = [at for _, at in world.spawner.cleared]
+    assert len(times) == MOST_CLEARINGS
+    first, second = (later - earlier for earlier, later in pairwise(times))
+    assert second > 3 * first
+    assert not world.events("stressor.failed")
+
+
+def test_whoever_comes_while_it_is_cleared_gets_the_gpu() -> None:
+    world, supervisor = occupied()
+    world.at(0).left = 700 * MIB
+    yielded(world, supervisor)
+    world.run(supervisor, lambda: world.spawner.cleared, within=30)
+    world.newcomer(0)
+    world.run(supervisor, lambda: len(world.spawner.killed) == 2, within=0.1)
+
+
+def test_nothing_is_cleared_in_quiet_hours_or_in_a_dry_run() -> None:
+    # Noon is 12:00 in this world; the yield is over by 12:01.
+    world, supervisor = occupied(config=Config(rearm=1.0, quiet=parse_hours("12:01-24:00")))
+    world.at(0).left = 700 * MIB
+    world.run_for(supervisor, 600)
+    assert rule(supervisor) == "ghost"
+    assert not world.spawner.cleared

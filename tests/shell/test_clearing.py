@@ -1,0 +1,41 @@
+"""Memory that stays when a stressor has gone: said, and a context opened and closed to clear it."""
+
+from __future__ import annotations
+
+from ground import SimulatedGround
+from sentry import Sentry, eventually
+
+QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--status-every", "1s")
+
+
+def haunt(simulated: SimulatedGround, one: Sentry) -> None:
+    """Have some memory be in use by nobody, once the stressor's own is known."""
+    one.wait_for("stressor.ready", gpu=0)
+    eventually(lambda: any(event.get("running_s", 0) > 0.5 for event in one.events))
+    simulated.registry.plant(simulated.uuid(), "haunted")
+
+
+def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: SimulatedGround) -> None:
+    with simulated.sentry(1, *QUICK) as one:
+        haunt(simulated, one)
+        ghost = one.wait_for("gpu.ghost", gpu=0)
+        assert ghost["bytes"] == 2**28
+        one.wait_for("gpu.clearing", gpu=0)
+        eventually(lambda: simulated.held() > 0)  # the context
+        stopped = one.wait_for("stressor.stopped", gpu=0)
+        assert stopped["exit_code"] == 0
+        assert simulated.held() == 0
+        assert one.names().count("stressor.starting") == 1
+        simulated.registry.plant(simulated.uuid(), None)
+        one.wait_for("stressor.ready", gpu=0, count=2)
+        assert "stressor.failed" not in one.names()
+
+
+def test_who_comes_while_a_ghost_is_cleared_gets_its_memory(simulated: SimulatedGround) -> None:
+    with simulated.sentry(1, *QUICK) as one:
+        haunt(simulated, one)
+        one.wait_for("gpu.clearing", gpu=0)
+        with simulated.job(share=0.9) as newcomer:
+            assert newcomer.got()
+            eventually(lambda: not one.stressors())
+            newcomer.left()
