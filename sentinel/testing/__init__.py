@@ -11,7 +11,7 @@ the world between ticks: foreign processes come and go, children fail, the drive
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.actions import Event
@@ -19,22 +19,29 @@ from sentinel.config import Config
 from sentinel.decide import Decision, first_state
 from sentinel.identity import OwnChild
 from sentinel.messages import (
-    Attaching,
     ChildExitCode,
-    ChildMessage,
     Gpu,
     GpuProcess,
     Inventory,
     Memory,
-    Progress,
     Reading,
-    Ready,
     Watch,
 )
 from sentinel.model import Call, ChildExit, ChildFacts, ProbeFacts, State
 from sentinel.supervisor import Supervisor
+from sentinel.testing.places import (
+    GIB,
+    IMPORT_TIME,
+    TEARDOWN_TIME,
+    FakeChild,
+    FakeGpu,
+    fake_gpu,
+    live,
+)
 
 __all__ = [
+    "GIB",
+    "TEARDOWN_TIME",
     "FakeChild",
     "FakeClock",
     "FakeGpu",
@@ -44,60 +51,9 @@ __all__ = [
     "World",
 ]
 
-GIB = 2**30
-#: Seconds that a fake child takes until it creates its context, and from there until it is Ready.
-IMPORT_TIME = 2.0
-ALLOCATION_TIME = 0.5
-#: Seconds from a SIGKILL to the exit, as on an H200 with 123 GiB in use.
-TEARDOWN_TIME = 0.2
 SIGKILL = 9
 #: More ticks than this without any time passing are a loop that never waits.
 MOST_TICKS_AT_ONCE = 50
-
-
-@dataclass(kw_only=True)
-class FakeChild:
-    """A stressor that exists only in the world."""
-
-    generation: int
-    pid: int
-    born: float
-    memory: int = 0
-    dies_at: float | None = None
-    code: int = 0
-    said: int = 0
-    spoke_at: float = 0.0
-    mute: bool = False
-    waiting: list[ChildMessage] = field(default_factory=list)
-
-
-@dataclass(kw_only=True)
-class FakeGpu:
-    """One GPU: who is on it besides us, and what is wrong with it.
-
-    ``child_as`` is how far from its own the PID is under which our child is listed; ``None`` where
-    it is not. ``left`` are bytes that stay in use when our child has gone, and
-    ``can_be_cleared`` says whether to open and close a context helps.
-    """
-
-    gpu: Gpu
-    foreign: list[GpuProcess] = field(default_factory=list)
-    unlisted: int = 0
-    child_as: int | None = 0
-    left: int = 0
-    can_be_cleared: bool = False
-    computing: tuple[int, ...] | None = None
-    utilization: float | None = 0.0
-    display: bool = False
-    fault: str | None = None
-    silent: bool = False
-    child: FakeChild | None = None
-
-    @property
-    def used(self) -> int:
-        """Memory in use, listed or not, in bytes."""
-        named = sum(process.memory or 0 for process in self.foreign)
-        return named + self.unlisted + (self.child.memory if self.child else 0)
 
 
 class World:
@@ -114,7 +70,7 @@ class World:
         self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, by a clock on a wall
         self.tick = tick
         self.hidden = hidden
-        self.gpus = {f"GPU-{index}": FakeGpu(gpu=_gpu(index)) for index in range(gpus)}
+        self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
         self.next_pid = 100
         self.probe = FakeProbe(self)
@@ -166,7 +122,7 @@ class World:
         self.wall += timedelta(seconds=seconds)
         for place in self.gpus.values():
             if place.child is not None:
-                _live(place, place.child, self.now)
+                live(place, place.child, self.now)
 
     def newcomer(self, index: int = 0, memory: int = GIB) -> GpuProcess:
         """Let a foreign process come to a GPU; it is listed at once."""
@@ -379,35 +335,3 @@ class FakeSpawner:
         assert child is not None, "a signal to a child that is gone"
         assert child.generation == generation, "a signal to another child"
         return child
-
-
-def _gpu(index: int) -> Gpu:
-    bus = f"00000000:{index + 1:02X}:00.0"
-    return Gpu(
-        uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=bus, memory_total=140 * GIB
-    )
-
-
-def _live(place: FakeGpu, child: FakeChild, now: float) -> None:
-    """Let a child import, allocate, be Ready and report its progress, as its age says."""
-    if child.mute:
-        return
-    age = now - child.born
-    if child.said == 0 and age >= IMPORT_TIME:
-        child.said = 1
-        child.waiting.append(Attaching(torch="fake"))
-    elif child.said == 1:
-        free = place.gpu.memory_total - place.used
-        child.memory += int(free * 0.88)
-        child.said = 2
-    elif child.said == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:  # noqa: PLR2004 - its next word
-        child.said = 3
-        child.spoke_at = now
-        ready = Ready(held=child.memory, asked=child.memory, chunks=200, refused=False)
-        child.waiting.append(ready)
-    elif child.said == 3 and now - child.spoke_at >= 1.0:  # noqa: PLR2004
-        work = Progress(
-            seconds=now - child.spoke_at, iterations=10, flops=1e12, bytes=1e9, checks=0, errors=0
-        )
-        child.waiting.append(work)
-        child.spoke_at = now
