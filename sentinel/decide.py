@@ -197,7 +197,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
     slot, actions = step.slot, step.actions
     came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
-    if came and not isinstance(before, Busy):
+    haunts = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
+    if came and not haunts and not isinstance(before, Busy):
         slot = _claimed(slot, before, seen, own)
     if isinstance(folded.slot.stressor, Stopping) and not isinstance(slot.stressor, Stopping):
         slot = replace(slot, ended=seen.now)

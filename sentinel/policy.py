@@ -75,7 +75,7 @@ def occupancy(
     others = foreign_processes(slot, reading, child, config)
     if others:
         return Busy(rule="process", reason="in use by others", by=others)
-    clearing = isinstance(slot.stressor, Starting) and slot.stressor.clearing
+    clearing = isinstance(slot.stressor, Starting | Stopping) and slot.stressor.clearing
     in_use = _in_use(slot, reading, config) if child is None or clearing else None
     if in_use is not None:
         return in_use

@@ -131,6 +131,8 @@ def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
     assert len(times) == MOST_CLEARINGS
     first, second = (later - earlier for earlier, later in pairwise(times))
     assert second > 3 * first
+    busy = [event.fields["reason"] for event in world.events("gpu.busy")]
+    assert sum("our stressor" in str(reason) for reason in busy) == 1, "said once"
     assert not world.events("stressor.failed")
 
 
