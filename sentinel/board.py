@@ -11,8 +11,9 @@ import fcntl
 import mmap
 import os
 import time
+from collections.abc import Sequence
 
-__all__ = ["MAX_GPUS", "Board", "gpu_of", "slots_of"]
+__all__ = ["MAX_GPUS", "Board", "gpu_of", "places", "slots_of"]
 
 #: How many GPUs there is room for, besides the driver as a whole.
 MAX_GPUS = 128
@@ -23,13 +24,18 @@ _TIMES = 8 * _SLOTS
 _SIZE = _TIMES + _NAME * _SLOTS
 
 
+def places(found: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the UUIDs in the order of their slots: those found, then known ones that were not."""
+    return (*found, *(uuid for uuid in known if uuid not in found))[:MAX_GPUS]
+
+
 def slots_of(index: int) -> tuple[int, int]:
-    """Return the two slots of the GPU at ``index`` in the inventory; slot 0 is the driver's."""
+    """Return the two slots of the GPU at ``index`` of the places; slot 0 is the driver's."""
     return 1 + 2 * index, 2 + 2 * index
 
 
 def gpu_of(slot: int) -> int | None:
-    """Return the index in the inventory that a slot belongs to, ``None`` for the driver's."""
+    """Return the index of the place that a slot belongs to, ``None`` for the driver's."""
     return (slot - 1) // 2 if slot else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sentinel import wire
-from sentinel.board import Board, gpu_of
+from sentinel.board import Board, gpu_of, places
 from sentinel.errors import WireError
 from sentinel.gpu import probe as probe_process
 from sentinel.messages import (
@@ -201,7 +201,7 @@ class ProbeProcess:
         self._spec = spec
         self._child: Child | None = None
         self._generation = 0
-        self._gpus: tuple[Gpu, ...] = ()
+        self._places: tuple[str, ...] = ()
         self._board = Board.create()
         self._given_up: list[Child] = []
         self._failure: ChildExit | None = None
@@ -212,7 +212,7 @@ class ProbeProcess:
         self._generation = generation
         self._board.close()
         self._board = Board.create()
-        spec = replace(self._spec, skip=skip)
+        spec = replace(self._spec, skip=skip, known=self._places)
         try:
             self._child = Child(probe_process.run, spec, (Inherited(self._board.fd),), _SMALL_PROBE)
         except OSError:
@@ -253,7 +253,7 @@ class ProbeProcess:
                     case Reading() as reading:
                         readings[reading.uuid] = reading
                     case Inventory() as inventory:
-                        self._gpus = inventory.gpus
+                        self._places = places([g.uuid for g in inventory.gpus], self._places)
                         facts = replace(facts, inventory=inventory)
                     case Unavailable() as unavailable:
                         facts = replace(facts, unavailable=unavailable)
@@ -284,8 +284,8 @@ class ProbeProcess:
             index = gpu_of(slot)
             if index is None:
                 calls.append(Call(uuid=None, name=name, since=since))
-            elif index < len(self._gpus):
-                calls.append(Call(uuid=self._gpus[index].uuid, name=name, since=since))
+            elif index < len(self._places):
+                calls.append(Call(uuid=self._places[index], name=name, since=since))
         return tuple(calls)
 
     def _bury(self) -> None:

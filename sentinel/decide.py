@@ -96,11 +96,9 @@ def watch(state: State, now: float) -> Watch:
     """
     read, held = [], []
     for uuid, slot in state.slots.items():
-        if probing.suspected(state, uuid, now):
+        if not probing.readable(state, slot, now):
             continue
         match slot.stressor:
-            case Stopping(kill_sent=True, exit=None):
-                continue
             case Starting() | Running() | Stopping():
                 held.append(uuid)
         read.append(uuid)
@@ -216,8 +214,9 @@ def _judge(
     child = lifecycle.child_of(slot)
     now = policy.occupancy(slot, reading, seen.now, config, child=child)
     if probing.suspected(state, slot.gpu.uuid, seen.now):
-        call = state.suspects[slot.gpu.uuid].call
-        now = Unknown(reason=f"the driver hung in {call}; left out for a while")
+        suspect = state.suspects[slot.gpu.uuid]
+        what = "crashed" if suspect.crashed else "hung"
+        now = Unknown(reason=f"the driver {what} in {suspect.call}; left out for a while")
     before = slot.occupancy
     if now == before:
         return slot, []
@@ -374,6 +373,7 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
     """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
     times = [state.next_status, probing.deadline(state, seen.readings, config)]
     times += limits.deadlines(state, seen, config)
+    times += [suspect.until for suspect in state.suspects.values()]
     if config.run_for is not None:
         times.append(state.started + config.run_for)
     if state.shutdown is not None:

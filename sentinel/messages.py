@@ -267,6 +267,7 @@ class ProbeSpec:
     """All that the probe is told at birth. ``simulation`` is the registry's folder, if pretended.
 
     ``skip`` are the UUIDs that it must not touch: a call hung there, and so would the next.
+    ``known`` are those that an earlier probe found; what is missing of them is looked for.
     ``utilization`` says whether anybody wants to know that of a GPU on which nothing of ours lives,
     ``computing`` whether the driver is to be asked who computes, besides who is listed.
     """
@@ -276,6 +277,7 @@ class ProbeSpec:
     utilization: bool = False
     computing: bool = False
     skip: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     simulation: str | None = None
 
 

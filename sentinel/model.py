@@ -341,11 +341,15 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeUp:
-    """A probe process runs; ``heard`` once it has said what GPUs there are."""
+    """A probe process runs, ``heard`` and ``since`` the time when it said what GPUs there are.
+
+    ``unasked`` is when it last had no GPU to read.
+    """
 
     generation: int
     since: float
     heard: bool = False
+    unasked: float = float("-inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,11 +366,12 @@ ProbeState = ProbeUp | ProbeDown
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """A GPU on which a call hung: the probe leaves it out until then."""
+    """A GPU on which a call hung, or crashed the probe: left out until then."""
 
     until: float
     strikes: int
     call: str
+    crashed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,19 @@ from dataclasses import dataclass, replace
 from sentinel.actions import Action, Event, KillProbe, StartProbe
 from sentinel.config import Config
 from sentinel.messages import Reading
-from sentinel.model import Call, Observation, ProbeDown, ProbeFacts, ProbeUp, State, Suspect
+from sentinel.model import (
+    Call,
+    Observation,
+    ProbeDown,
+    ProbeFacts,
+    ProbeUp,
+    Slot,
+    State,
+    Stopping,
+    Suspect,
+)
 
-__all__ = ["ProbeStep", "deadline", "step", "suspected"]
+__all__ = ["ProbeStep", "deadline", "readable", "step", "suspected"]
 
 #: A call into the driver that has not returned after so many seconds hangs. The slowest seen was
 #: 0.3 s, while a context was torn down.
@@ -24,6 +34,9 @@ FORGIVEN_AFTER = 60.0
 #: How long a GPU on which a call hung is left out at first and at most, in seconds.
 FIRST_EXCLUSION = 10.0
 LONGEST_EXCLUSION = 600.0
+#: How a process ends that crashed: by SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV. A probe that
+#: ends otherwise was killed by somebody, or gave up, and the call that it was in is not to blame.
+CRASHES = frozenset({-4, -6, -7, -8, -11})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +52,15 @@ def suspected(state: State, uuid: str, now: float) -> bool:
     """Return whether the probe is to leave this GPU out now."""
     suspect = state.suspects.get(uuid)
     return suspect is not None and now < suspect.until
+
+
+def readable(state: State, slot: Slot, now: float) -> bool:
+    """Return whether the probe is to read this GPU now; see :func:`sentinel.decide.watch`."""
+    match slot.stressor:
+        case Stopping(kill_sent=True, exit=None):
+            return False
+        case _:
+            return not suspected(state, slot.gpu.uuid, now)
 
 
 def step(state: State, seen: Observation, config: Config) -> ProbeStep:
@@ -77,7 +99,8 @@ def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, now: float) -> tuple[
     """Fold in the probe's own messages and its end."""
     events = []
     if facts.inventory is not None:
-        state = replace(state, probe=replace(probe, heard=True))
+        # Counted from now: to initialise the driver may have taken longer than silence may last.
+        state = replace(state, probe=replace(probe, heard=True, since=now))
         fields: dict[str, object] = {
             "driver": facts.inventory.driver,
             "gpus": len(facts.inventory.gpus),
@@ -90,8 +113,29 @@ def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, now: float) -> tuple[
         reason = f"exited with code {facts.exit.code}"
         state, pause = _down(state, reason, now)
         fields = {"exit_code": facts.exit.code, "pause_s": pause}
-        events.append(Event(name="probe.exited", at=now, fields=fields))
+        state, blamed = _blame(state, facts, facts.exit.code, now)
+        if blamed is not None and blamed.uuid is not None:
+            left_out = state.suspects[blamed.uuid].until - now
+            fields |= {"call": blamed.name, "left_out_s": left_out}
+        gpu = blamed.uuid if blamed is not None else None
+        events.append(Event(name="probe.exited", at=now, gpu=gpu, fields=fields))
     return state, events
+
+
+def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[State, Call | None]:
+    """Leave out every GPU on which a call was under way when the probe crashed.
+
+    It may have been any of them, and one that stays in would take the next probe down, too, and
+    with it the care for all. Returns the call that was begun last, as the one to name.
+    """
+    if code not in CRASHES:
+        return state, None
+    calls = [call for call in facts.calls if call.uuid is not None]
+    last = {call.uuid: call for call in sorted(calls, key=lambda call: call.since)}
+    for uuid, call in last.items():
+        if uuid is not None:
+            state = _suspect(state, uuid, call.name, now, crashed=True)
+    return state, max(calls, key=lambda call: call.since, default=None)
 
 
 def _down(state: State, reason: str, now: float) -> tuple[State, float]:
@@ -107,6 +151,9 @@ def _watch_over(
     state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation, config: Config
 ) -> ProbeStep:
     """Replace a probe that hangs in a call, or from which nothing comes any more."""
+    if not any(readable(state, slot, seen.now) for slot in state.slots.values()):
+        up = replace(up, unasked=seen.now)
+        state = replace(state, probe=up)
     stuck = [call for call in calls if _hangs(call, seen.now)]
     hung = min(stuck, key=lambda call: call.since, default=None)
     silent = seen.now - _latest(state, up, seen.readings)
@@ -129,16 +176,16 @@ def _hangs(call: Call, now: float) -> bool:
     return now - call.since > limit
 
 
-def _suspect(state: State, uuid: str, call: str, now: float) -> State:
+def _suspect(state: State, uuid: str, call: str, now: float, *, crashed: bool = False) -> State:
     """Return the state in which this GPU is left out, longer each time."""
     before = state.suspects.get(uuid)
     strikes = before.strikes + 1 if before else 1
     pause = min(LONGEST_EXCLUSION, FIRST_EXCLUSION * 2 ** (strikes - 1))
-    suspect = Suspect(until=now + pause, strikes=strikes, call=call)
+    suspect = Suspect(until=now + pause, strikes=strikes, call=call, crashed=crashed)
     return replace(state, suspects={**state.suspects, uuid: suspect})
 
 
 def _latest(state: State, up: ProbeUp, readings: Mapping[str, Reading]) -> float:
     """Return when the probe last gave a sign of life, or could not have because we did not run."""
     stamps = [reading.at for uuid, reading in readings.items() if uuid in state.slots]
-    return max([up.since, state.stalled_at or up.since, *stamps])
+    return max([up.since, up.unasked, state.stalled_at or up.since, *stamps])

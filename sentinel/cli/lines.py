@@ -156,6 +156,13 @@ def _unavailable(f: Mapping[str, Any]) -> str:
     return f"the driver cannot be asked: {f['reason']}"
 
 
+def _probe_exited(f: Mapping[str, Any]) -> str:
+    crashed = ""
+    if "call" in f:
+        crashed = f", crashed in {f['call']}, left out for {format_duration(f['left_out_s'])}"
+    return f"ended with code {f['exit_code']} and is replaced{crashed}"
+
+
 def _probe_hung(f: Mapping[str, Any]) -> str:
     if "call" not in f:
         return f"the probe said nothing for {format_duration(f['silent_s'])} and is replaced"
@@ -173,7 +180,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "sentinel.stalled": ("stalled", lambda f: f"did not run for {format_duration(f['s'])}"),
     "config.unused": ("config", lambda f: f"{f['source']} names no GPU of this host"),
     "probe.ready": ("probe", lambda f: f"replaced; driver {f['driver']}, {f['gpus']} GPUs"),
-    "probe.exited": ("probe", lambda f: f"ended with code {f['exit_code']} and is replaced"),
+    "probe.exited": ("probe", _probe_exited),
     "probe.hung": ("probe", _probe_hung),
     "driver.unavailable": ("no driver", _unavailable),
     "gpu.idle": ("idle", _idle),

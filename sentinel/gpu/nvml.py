@@ -43,9 +43,14 @@ _REMEDIES = {
     999: "NVML knows no better than `unknown error`; in a container, recreate it",
 }
 
-_NOT_SUPPORTED = 3
-_FUNCTION_NOT_FOUND = 13
-_ARGUMENT_VERSION_MISMATCH = 25
+#: NVML's codes that mean that this GPU or this driver has no such thing to tell: NOT_SUPPORTED,
+#: FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH and DEPRECATED.
+_ABSENT = frozenset({3, 13, 25, 26})
+
+#: NVML's codes that mean that there is no such GPU: NOT_FOUND and GPU_NOT_FOUND.
+_NO_SUCH_GPU = frozenset({6, 28})
+
+_NEW_MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
 #: The functions behind each list, the one for the newest drivers first. pynvml itself only tries
 #: the newest, which drivers before 510.39 do not have.
@@ -71,6 +76,9 @@ class NvmlDriver:
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: dict[str, Any] = {}
+        # What each GPU was found not to have, by the names of functions: to ask for MIG costs more
+        # than all else together. Forgotten with the handle, since a GPU may come back as another.
+        self._absent: dict[str, set[str]] = {}
         self._memory_version: int | None = None
         #: When the newest sample was taken that :meth:`computing` has seen, by UUID.
         self._sampled: dict[str, int] = {}
@@ -95,9 +103,12 @@ class NvmlDriver:
             raise DriverGoneError(error.code, f"NVML cannot start: {error.reason}") from error
 
     def version(self) -> str:
-        """Return the driver's version."""
-        with self._translated():
-            return _text(self._nvml.nvmlSystemGetDriverVersion())
+        """Return the driver's version, which only people want to know."""
+        try:
+            with self._translated():
+                return _text(self._nvml.nvmlSystemGetDriverVersion())
+        except ReadError:
+            return "unknown"
 
     def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
         """Return the GPUs in NVML's order, but for those that are lost."""
@@ -111,46 +122,50 @@ class NvmlDriver:
 
         Drivers before 510 have only the older call, which counts their own memory as used.
         """
-        nvml = self._nvml
+        version = None if _NEW_MEMORY in self._absent.get(uuid, ()) else self._memory_version
         # No context manager: hundreds of times a second, this is most of what the probe does.
         try:
-            now = nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=self._memory_version)
-        except nvml.NVMLError as error:
-            number = error.value
-            if self._memory_version and number in {_FUNCTION_NOT_FOUND, _ARGUMENT_VERSION_MISMATCH}:
-                self._memory_version = None
+            now = self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=version)
+        except Exception as error:
+            if version is not None and getattr(error, "value", 0) in _ABSENT:
+                self._absent.setdefault(uuid, set()).add(_NEW_MEMORY)
                 return self.memory(uuid)
-            self._handles.pop(uuid, None)
+            self._forget(uuid)
+            if isinstance(error, DriverError):
+                raise
             raise self._translate(error) from error
+        if max(now.used, now.free) > now.total or not now.total:
+            self._forget(uuid)
+            amounts = f"{now.used} used and {now.free} free of {now.total} bytes"
+            raise ReadError("nonsense", f"NVML's figures for its memory make no sense: {amounts}")
         return Memory(total=now.total, used=now.used, free=now.free)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Return everyone on one GPU, from all of NVML's three lists."""
         with self._translated(uuid):
-            handle = self._handle(uuid)
-            return merge_lists({kind: self._list(kind, handle) for kind in _LISTS})
+            return merge_lists({kind: self._list(kind, uuid) for kind in _LISTS})
 
     def exclusive(self, uuid: str) -> bool:
         """Return whether the compute mode admits one process only, or none."""
         with self._translated(uuid):
-            mode = self._supported(self._nvml.nvmlDeviceGetComputeMode, self._handle(uuid))
+            mode = self._supported("nvmlDeviceGetComputeMode", uuid)
             return mode is not None and mode != self._nvml.NVML_COMPUTEMODE_DEFAULT
 
     def mig(self, uuid: str) -> bool:
         """Return whether MIG is on; ``False`` on GPUs and drivers without it."""
         with self._translated(uuid):
-            modes = self._supported(self._nvml.nvmlDeviceGetMigMode, self._handle(uuid))
+            modes = self._supported("nvmlDeviceGetMigMode", uuid)
             return modes is not None and modes[0] != 0
 
     def display(self, uuid: str) -> bool:
         """Return whether a display is active; ``False`` on GPUs without."""
         with self._translated(uuid):
-            return bool(self._supported(self._nvml.nvmlDeviceGetDisplayActive, self._handle(uuid)))
+            return bool(self._supported("nvmlDeviceGetDisplayActive", uuid))
 
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the last sampling period, up to a second, in which a kernel ran."""
         with self._translated(uuid):
-            rates = self._supported(self._nvml.nvmlDeviceGetUtilizationRates, self._handle(uuid))
+            rates = self._supported("nvmlDeviceGetUtilizationRates", uuid)
             return None if rates is None else rates.gpu / 100
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
@@ -188,71 +203,121 @@ class NvmlDriver:
                 # By index, not by UUID: a search for a UUID touches other GPUs on its way.
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-                name = self._name(handle)
-                pci_bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
         except (GpuLostError, ReadError):
             return None
         self._handles[uuid] = handle
+        name = self._for_people("name", lambda: nvml.nvmlDeviceGetName(handle))
+        pci_bus_id = self._for_people("bus", lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
         try:
             total = 0 if uuid in skip else self.memory(uuid).total
         except (GpuLostError, ReadError):
             total = 0
         return Gpu(uuid=uuid, index=index, name=name, pci_bus_id=pci_bus_id, memory_total=total)
 
-    def _name(self, handle: Any) -> str:
-        """Return the model's name, which the binding cannot decode on a board with a broken one."""
+    def _for_people(self, what: str, ask: Callable[[], str | bytes]) -> str:
+        """Return a text that only people read: no GPU is left out because of that.
+
+        The binding cannot decode the name on a board with a broken one.
+        """
         try:
-            return _text(self._nvml.nvmlDeviceGetName(handle))
-        except UnicodeDecodeError:
-            return "unreadable name"
+            with self._translated():
+                return _text(ask())
+        except (GpuLostError, ReadError):
+            return f"unreadable {what}"
 
     def _handle(self, uuid: str) -> Any:
         """Return NVML's handle, looked up anew after an error: a reset GPU gets another."""
         handle = self._handles.get(uuid)
         if handle is None:
-            handle = self._handles[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            handle = self._handles[uuid] = self._look_up(uuid)
         return handle
 
-    def _list(self, kind: ProcessKind, handle: Any) -> list[tuple[int, int | None]]:
-        """Return one list of processes; a driver without MPS or graphics has none of those."""
+    def _look_up(self, uuid: str) -> Any:
+        """Return the handle of a GPU, whatever its index is now.
+
+        The search by UUID was seen to miss GPUs that are there (NVIDIA/go-nvml#41), so before one
+        is said to be gone, all that are left are asked who they are.
+        """
         nvml = self._nvml
-        names = _LISTS[kind]
-        for name in names:
-            try:
-                entries = getattr(nvml, name)(handle)
-            except nvml.NVMLError as error:
-                optional = kind is not ProcessKind.COMPUTE
-                if error.value == _FUNCTION_NOT_FOUND and (optional or name != names[-1]):
-                    continue
-                if error.value == _NOT_SUPPORTED and optional:
-                    return []
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except nvml.NVMLError as error:
+            if error.value not in _NO_SUCH_GPU:
                 raise
-            return [(int(entry.pid), _size(entry.usedGpuMemory)) for entry in entries]
+            for index in range(nvml.nvmlDeviceGetCount()):
+                # One that cannot say who it is is not known to be this one.
+                with contextlib.suppress(nvml.NVMLError, UnicodeDecodeError):
+                    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                    if _text(nvml.nvmlDeviceGetUUID(handle)) == uuid:
+                        return handle
+            raise GpuLostError("not_found", _LOST[28]) from error
+
+    def _forget(self, uuid: str) -> None:
+        """Look everything of this GPU up anew at the next call."""
+        self._handles.pop(uuid, None)
+        self._absent.pop(uuid, None)
+
+    def _list(self, kind: ProcessKind, uuid: str) -> list[tuple[int, int | None]]:
+        """Return one list of processes; a driver without MPS or graphics has none of those.
+
+        Without a compute list nobody could say who is there, and that is an error.
+        """
+        handle = self._handle(uuid)
+        absent = self._absent.setdefault(uuid, set())
+        first = None
+        for name in _LISTS[kind]:
+            if name in absent:
+                continue
+            try:
+                entries = getattr(self._nvml, name)(handle)
+            except self._nvml.NVMLError as error:
+                if error.value not in _ABSENT:
+                    raise
+                absent.add(name)
+                first = first or error
+            else:
+                return [(int(entry.pid), _size(entry.usedGpuMemory)) for entry in entries]
+        if kind is ProcessKind.COMPUTE:
+            raise first or self._nvml.NVMLError(min(_ABSENT))
         return []
 
-    def _supported(self, ask: Callable[[Any], Any], handle: Any) -> Any:
-        """Return what ``ask`` says of ``handle``, or ``None`` where there is no such thing."""
+    def _supported(self, name: str, uuid: str) -> Any:
+        """Return what a function says of this GPU, or ``None`` where there is no such thing."""
+        handle = self._handle(uuid)
+        absent = self._absent.setdefault(uuid, set())
+        if name in absent:
+            return None
         try:
-            return ask(handle)
+            return getattr(self._nvml, name)(handle)
         except self._nvml.NVMLError as error:
-            if error.value in {_NOT_SUPPORTED, _FUNCTION_NOT_FOUND}:
-                return None
-            raise
+            if error.value not in _ABSENT:
+                raise
+            absent.add(name)
+            return None
 
     @contextlib.contextmanager
     def _translated(self, uuid: str | None = None) -> Iterator[None]:
-        """Turn what pynvml raises into one of the driver's errors, and forget the handle."""
+        """Turn whatever is raised into one of the driver's errors, and forget the handle."""
         try:
             yield
-        except (self._nvml.NVMLError, UnicodeDecodeError) as error:
+        except Exception as error:
             if uuid is not None:
-                self._handles.pop(uuid, None)
+                self._forget(uuid)
+            if isinstance(error, DriverError):
+                raise
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> DriverError:
-        """Return the driver's error for one of pynvml's."""
-        number = getattr(error, "value", 0)
-        code = self._names().get(number, f"nvml_{number}") if number else "undecodable"
+        """Return the driver's error for whatever pynvml raised.
+
+        Garbage from one GPU makes the binding raise anything, such as a MemoryError over a list of
+        billions; it must not end the probe, which reads the others.
+        """
+        if not isinstance(error, self._nvml.NVMLError):
+            code = "undecodable" if isinstance(error, UnicodeDecodeError) else "garbage"
+            return ReadError(code, f"NVML's answer cannot be understood: {error!r}")
+        number = error.value
+        code = self._names().get(number, f"nvml_{number}")
         if number in _GONE:
             return DriverGoneError(code, _GONE[number])
         if number in _LOST:

@@ -14,7 +14,7 @@ import traceback
 from typing import Protocol
 
 from sentinel.birth import be_born
-from sentinel.board import MAX_GPUS, Board, slots_of
+from sentinel.board import MAX_GPUS, Board, places, slots_of
 from sentinel.gpu.driver import Driver, DriverError, DriverGoneError
 from sentinel.gpu.processes import Identifier
 from sentinel.gpu.reader import Outbox, Reader, Tools
@@ -44,7 +44,8 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
     It sends an Inventory and then Readings; or Unavailable, and ends with exit code 0 if that is
     so from the start, 1 if the driver goes away later. It takes Watch messages; before the first
     one it reads all GPUs at every poll, but for those to be skipped: no call is made for them
-    until a Watch names them.
+    until a Watch names them. A GPU that was known and is not there is read like the others: its
+    readings say that it is gone until it is back.
 
     Args:
         spec: What to read, and how often.
@@ -73,8 +74,8 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
         wake=rounds.wake,
     )
     readers = [
-        Reader(uuid=gpu.uuid, slots=slots_of(index), spec=spec, tools=tools)
-        for index, gpu in enumerate(inventory.gpus)
+        Reader(uuid=uuid, slots=slots_of(place), spec=spec, tools=tools)
+        for place, uuid in enumerate(places([gpu.uuid for gpu in inventory.gpus], spec.known))
     ]
     # All glances come first, and one after the other: they must never wait for a poll.
     rounds.start([*(reader.glance for reader in readers), *(reader.poll for reader in readers)])
