@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_nvml import COMPILER, NO_COMPILER, build
 from ground import Ground, RealGround, SimulatedGround
 
 
@@ -29,3 +30,11 @@ def simulated(tmp_path: Path) -> SimulatedGround:
 def real(tmp_path: Path) -> RealGround:
     """Return the host's own GPUs, for what a simulated one cannot show."""
     return RealGround(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a pretended driver of today, built once."""
+    if COMPILER is None:
+        pytest.skip(NO_COMPILER)
+    return build(tmp_path_factory.mktemp("nvml"))

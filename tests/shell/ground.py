@@ -64,6 +64,8 @@ class Ground(ABC):
     count: int
     #: The most that can be in use on a GPU that nobody uses, in bytes.
     nothing: int
+    #: What is run as ``python -m``.
+    module: str = "sentinel"
     #: How much the used memory may move although nobody uses the GPU, in bytes.
     noise: int = 0
 
@@ -121,7 +123,7 @@ class Ground(ABC):
         chosen = range(gpus) if isinstance(gpus, int) else gpus
         if max(chosen) >= self.count:
             pytest.skip(f"needs {max(chosen) + 1} GPUs")
-        run = [sys.executable, "-m", "sentinel", "run", *self.flags(chosen), *flags]
+        run = [sys.executable, "-m", self.module, "run", *self.flags(chosen), *flags]
         command = [*within, *run]
         indices = [self.index(gpu) for gpu in range(self.count)]
         return sentry(command, self.surroundings(**(environment or {})), indices=indices, read=read)

@@ -4,120 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
 from test_probe import Supervisor
 
 from sentinel.gpu.cuda_order import cuda_order_of_this_host
 from sentinel.messages import ProbeSpec, Reading, Unavailable
 
-COMPILER = shutil.which("cc") or shutil.which("gcc")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with")
-
-FIRST = "GPU-11111111-0000-0000-0000-000000000000"
-SECOND = "GPU-22222222-0000-0000-0000-000000000000"
-
-#: A driver with two GPUs. The file named by FAKE_NVML_FAULTS has lines of a function's name and the
-#: error that it returns; ``stale`` is an error for handles that were not looked up by UUID. With
-#: -DOLD it is a driver of the year 2020, without the second memory struct and the third lists.
-LIBRARY = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-typedef unsigned long long u64;
-typedef struct { unsigned pid; u64 memory; unsigned gi, ci; } process;
-static const u64 GIB = 1ull << 30, UNKNOWN = ~0ull;
-static const char *uuids[] = {"GPU-11111111-0000-0000-0000-000000000000",
-                              "GPU-22222222-0000-0000-0000-000000000000"};
-
-static int fault(const char *function) {
-    char name[80]; int code;
-    const char *path = getenv("FAKE_NVML_FAULTS");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    if (!file) return 0;
-    while (fscanf(file, "%79s %d", name, &code) == 2)
-        if (!strcmp(name, function)) { fclose(file); return code; }
-    fclose(file);
-    return 0;
-}
-#define TRY(name) do { int code = fault(name); if (code) return code; } while (0)
-static int at(void *handle) { return ((long)handle - 1) % 100; }
-static int use(const char *function, void *handle) {
-    if ((long)handle < 100) TRY("stale");
-    return fault(function);
-}
-#define USE(name) do { int code = use(name, device); if (code) return code; } while (0)
-
-int nvmlInitWithFlags(unsigned flags) { TRY("init"); return 0; }
-const char *nvmlErrorString(int code) { return "an error"; }
-int nvmlSystemGetDriverVersion(char *text, unsigned size) {
-    TRY("version"); snprintf(text, size, "580.159"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { TRY("count"); *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-    TRY(index ? "handle1" : "handle0"); *device = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-    for (int i = 0; i < 2; i++)
-        if (!strcmp(uuid, uuids[i])) { *device = (void *)(long)(i + 101); return 0; }
-    return 6; }
-int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
-    snprintf(text, size, "%s", uuids[at(device)]); return 0; }
-int nvmlDeviceGetName(void *device, char *text, unsigned size) {
-    TRY("name"); snprintf(text, size, at(device) ? "NVIDIA \xff\xfe" : "NVIDIA H200"); return 0; }
-typedef struct { char legacy[16]; unsigned numbers[5]; char bus_id[32]; } pci;
-int nvmlDeviceGetPciInfo_v3(void *device, pci *info) {
-    snprintf(info->bus_id, 32, "00000000:%02X:00.0", 10 + at(device)); return 0; }
-typedef struct { u64 total, free, used; } memory_v1;
-int nvmlDeviceGetMemoryInfo(void *device, memory_v1 *m) {
-    USE("memory"); m->total = 16 * GIB; m->used = 3 * GIB; m->free = 13 * GIB; return 0; }
-static int list(unsigned *count, process *out, const process *all, unsigned n) {
-    unsigned room = *count;
-    *count = n;
-    if (n == 0) return 0;
-    if (room < n) return 7;
-    memcpy(out, all, n * sizeof *all);
-    return 0;
-}
-static int compute(void *device, unsigned *count, process *out) {
-    process all[] = {{100, GIB, -1, -1}, {200, UNKNOWN, -1, -1}, {300, 2, -1, -1},
-                     {400, 3, -1, -1}, {100, 2 * GIB, -1, -1}};
-    USE("compute"); return list(count, out, all, at(device) ? 0 : 5); }
-static int graphics(void *device, unsigned *count, process *out) {
-    process all[] = {{400, 3, -1, -1}, {500, 4, -1, -1}};
-    USE("graphics"); return list(count, out, all, at(device) ? 0 : 2); }
-static int mps(void *device, unsigned *count, process *out) {
-    process all[] = {{300, UNKNOWN, -1, -1}};
-    USE("mps"); return list(count, out, all, at(device) ? 0 : 1); }
-#ifdef OLD
-int nvmlDeviceGetComputeRunningProcesses_v2(void *d, unsigned *n, process *p) {
-    return compute(d, n, p); }
-#else
-typedef struct { unsigned version; u64 total, reserved, free, used; } memory_v2;
-int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *m) {
-    USE("memory"); if (m->version != 0x02000028) return 25;
-    m->total = 16 * GIB; m->reserved = GIB; m->used = 2 * GIB; m->free = 13 * GIB; return 0; }
-int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, process *p) {
-    return compute(d, n, p); }
-int nvmlDeviceGetGraphicsRunningProcesses_v3(void *d, unsigned *n, process *p) {
-    return graphics(d, n, p); }
-int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *d, unsigned *n, process *p) {
-    return mps(d, n, p); }
-int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
-    USE("mig"); *now = at(device); *pending = 0; return 0; }
-#endif
-int nvmlDeviceGetComputeMode(void *device, unsigned *mode) {
-    USE("mode"); *mode = at(device) ? 3 : 0; return 0; }
-int nvmlDeviceGetDisplayActive(void *device, unsigned *active) {
-    USE("display"); *active = at(device); return 0; }
-int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
-    USE("utilization"); rates[0] = 43; rates[1] = 7; return 0; }
-int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
-    USE("minor"); *minor = 7 - at(device); return 0; }
-"""
+pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 #: Runs in a process that loads the library, and prints each result or error as JSON.
 SCRIPT = """
@@ -157,26 +56,6 @@ int cuDeviceGetUuid(unsigned char *uuid, int device) {
 """
 
 
-def build(
-    folder: Path, *flags: str, source_text: str = LIBRARY, name: str = "libnvidia-ml.so.1"
-) -> Path:
-    """Compile a pretended library into ``folder``."""
-    source = folder / "library.c"
-    source.write_text(source_text)
-    assert COMPILER is not None
-    target = str(folder / name)
-    subprocess.run(
-        [COMPILER, "-shared", "-fPIC", "-w", *flags, "-o", target, str(source)], check=True
-    )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a driver of today."""
-    return build(tmp_path_factory.mktemp("new"))
-
-
 @pytest.fixture(scope="module")
 def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a driver that lacks the newer functions."""
@@ -190,7 +69,7 @@ def answers(library: Path, faults: Path, *steps: Step) -> list[Any]:
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(library),
-            "FAKE_NVML_FAULTS": str(faults),
+            "FAKE_NVML": str(faults),
         },
         capture_output=True,
         text=True,
@@ -206,10 +85,14 @@ def answers(library: Path, faults: Path, *steps: Step) -> list[Any]:
 OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", [], ""))
 
 
-def test_the_gpus_are_named_as_nvml_names_them(library: Path, tmp_path: Path) -> None:
+def test_the_gpus_are_named_as_nvml_names_them(nvml_library: Path, tmp_path: Path) -> None:
     """Both GPUs come in NVML's order, even the one whose name cannot be decoded."""
     _, version, gpus = answers(
-        library, tmp_path / "faults", ("open", None, ""), ("version", None, ""), ("gpus", [], "")
+        nvml_library,
+        tmp_path / "faults",
+        ("open", None, ""),
+        ("version", None, ""),
+        ("gpus", [], ""),
     )
     assert version == "580.159"
     assert gpus == [
@@ -230,16 +113,20 @@ def test_the_gpus_are_named_as_nvml_names_them(library: Path, tmp_path: Path) ->
     ]
 
 
-def test_memory_leaves_out_what_the_driver_reserves(library: Path, tmp_path: Path) -> None:
+def test_memory_leaves_out_what_the_driver_reserves(nvml_library: Path, tmp_path: Path) -> None:
     """Used memory is that of processes: the second struct tells the reserved apart."""
-    *_, memory = answers(library, tmp_path / "faults", *OPEN, ("memory", FIRST, ""))
+    *_, memory = answers(nvml_library, tmp_path / "faults", *OPEN, ("memory", FIRST, ""))
     assert memory == {"total": 16 * 2**30, "used": 2 * 2**30, "free": 13 * 2**30}
 
 
-def test_processes_are_listed_once_with_their_kind(library: Path, tmp_path: Path) -> None:
+def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path: Path) -> None:
     """Three lists become one: MPS before compute before graphics, unknown memory is None."""
     *_, busy, idle = answers(
-        library, tmp_path / "faults", *OPEN, ("processes", FIRST, ""), ("processes", SECOND, "")
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("processes", FIRST, ""),
+        ("processes", SECOND, ""),
     )
     assert [(p["pid"], p["kind"], p["memory"]) for p in busy] == [
         (100, "compute", 2 * 2**30),
@@ -271,10 +158,10 @@ def test_processes_are_listed_once_with_their_kind(library: Path, tmp_path: Path
     ],
 )
 def test_modes_load_and_nodes(
-    library: Path, tmp_path: Path, call: str, uuid: str, fault: str, expected: object
+    nvml_library: Path, tmp_path: Path, call: str, uuid: str, fault: str, expected: object
 ) -> None:
     """What a GPU does not support is off; the node goes by minor number and not by index."""
-    *_, answer = answers(library, tmp_path / "faults", *OPEN, (call, uuid, fault))
+    *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, uuid, fault))
     assert answer == expected
 
 
@@ -302,20 +189,20 @@ def test_modes_load_and_nodes(
     ],
 )
 def test_errors_say_what_is_broken(
-    library: Path, tmp_path: Path, call: str, fault: str, error: str, code: str
+    nvml_library: Path, tmp_path: Path, call: str, fault: str, error: str, code: str
 ) -> None:
     """NVML's codes become one of three errors, with its name, a reason and the cause kept."""
     argument: Argument = [] if call == "gpus" else FIRST
-    *_, answer = answers(library, tmp_path / "faults", *OPEN, (call, argument, fault))
+    *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, argument, fault))
     assert (answer["error"], answer["code"]) == (error, code)
     assert answer["cause"].startswith("NVMLError")
     assert len(answer["reason"]) > len("an error")
 
 
-def test_lists_that_a_gpu_does_not_have_are_empty(library: Path, tmp_path: Path) -> None:
+def test_lists_that_a_gpu_does_not_have_are_empty(nvml_library: Path, tmp_path: Path) -> None:
     """A GPU without graphics or MPS has nobody there, and its compute list still counts."""
     *_, processes = answers(
-        library, tmp_path / "faults", *OPEN, ("processes", FIRST, "graphics 3\nmps 3")
+        nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, "graphics 3\nmps 3")
     )
     assert [(p["pid"], p["kind"]) for p in processes] == [
         (100, "compute"),
@@ -334,10 +221,10 @@ def test_lists_that_a_gpu_does_not_have_are_empty(library: Path, tmp_path: Path)
     ],
 )
 def test_a_driver_that_does_not_start_is_gone(
-    library: Path, tmp_path: Path, fault: str, code: str
+    nvml_library: Path, tmp_path: Path, fault: str, code: str
 ) -> None:
     """Whatever keeps NVML from starting concerns the driver as a whole."""
-    (answer,) = answers(library, tmp_path / "faults", ("open", None, fault))
+    (answer,) = answers(nvml_library, tmp_path / "faults", ("open", None, fault))
     assert answer["error"] == "DriverGoneError"
     assert answer["code"] == code
 
@@ -351,10 +238,10 @@ def test_without_the_library_there_is_no_driver(tmp_path: Path) -> None:
     assert "no NVIDIA driver" in answer["reason"]
 
 
-def test_a_lost_gpu_does_not_hide_the_others(library: Path, tmp_path: Path) -> None:
+def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path) -> None:
     """One that cannot be reached is left out; one whose memory cannot be read is not."""
     _, without_first, without_memory = answers(
-        library,
+        nvml_library,
         tmp_path / "faults",
         ("open", None, ""),
         ("gpus", [], "handle0 15"),
@@ -364,16 +251,16 @@ def test_a_lost_gpu_does_not_hide_the_others(library: Path, tmp_path: Path) -> N
     assert [gpu["memory_total"] for gpu in without_memory] == [0, 0]
 
 
-def test_a_gpu_to_be_skipped_is_only_asked_who_it_is(library: Path, tmp_path: Path) -> None:
+def test_a_gpu_to_be_skipped_is_only_asked_who_it_is(nvml_library: Path, tmp_path: Path) -> None:
     """Its memory is not read for the inventory, as that may be the very call that hangs."""
-    *_, gpus = answers(library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], ""))
+    *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], ""))
     assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
 
 
-def test_a_handle_is_looked_up_anew_after_an_error(library: Path, tmp_path: Path) -> None:
+def test_a_handle_is_looked_up_anew_after_an_error(nvml_library: Path, tmp_path: Path) -> None:
     """A GPU that was reset answers again, by its UUID, while its old handle stays dead."""
     *_, first, second = answers(
-        library,
+        nvml_library,
         tmp_path / "faults",
         *OPEN,
         ("memory", FIRST, "stale 2"),
@@ -401,12 +288,12 @@ def test_an_old_driver_is_asked_in_its_own_way(old_library: Path, tmp_path: Path
 
 
 def test_a_driver_that_goes_away_ends_the_probe(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The probe says what happened and ends with an error, as only a new process can load it."""
     faults = tmp_path / "faults"
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
-    monkeypatch.setenv("FAKE_NVML_FAULTS", str(faults))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
+    monkeypatch.setenv("FAKE_NVML", str(faults))
     supervisor = Supervisor(ProbeSpec(poll=0.05, watch_interval=0.025))
     try:
         assert [gpu.uuid for gpu in supervisor.inventory().gpus] == [FIRST, SECOND]

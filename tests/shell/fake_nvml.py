@@ -1,0 +1,323 @@
+"""A pretended libnvidia-ml.so.1 that the C compiler builds, told by a file what to answer.
+
+The binding, the struct layouts and the process around them are real. The file is read at every
+call, so that a test changes the driver under a running sentinel. Each line is a name and a word:
+
+- ``gpu UUID``: a GPU that NVML lists, in this order; without any, FIRST and SECOND.
+- ``FUNCTION WORD``, for one GPU ``FUNCTION@UUID WORD``: what calls of that function do instead of
+  answering: a number is the error that they return, ``hang`` never returns, ``crash`` and
+  ``segfault`` take the process down.
+- ``stale CODE``: what handles give that were not looked up by UUID.
+- ``left CODE``: what handles of a GPU give that is not listed any more; 15 where it is not said.
+- ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and PIDs that are listed as computing, too.
+- ``grow N``: so often has the list of those who compute grown while it was copied.
+- ``overflow 1``: that list is said to be longer than the room for it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from ground import SimulatedGround
+
+from sentinel.simulation import Registry
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+NO_COMPILER = "no C compiler to build a library with"
+
+FIRST = "GPU-11111111-0000-0000-0000-000000000000"
+SECOND = "GPU-22222222-0000-0000-0000-000000000000"
+
+#: A driver of today. With -DOLD it is one of the year 2020, without the second memory struct and
+#: the third lists. FAKE_NVML names the file. Where FAKE_NVML_WORLD names a registry of simulated
+#: GPUs, memory and processes are those of whoever is there, as long as they live.
+LIBRARY = r"""
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#define MOST 16
+#define LONG 128
+typedef unsigned long long u64;
+typedef struct { unsigned pid; u64 memory; unsigned gi, ci; } process;
+static const u64 GIB = 1ull << 30, UNKNOWN = ~0ull;
+
+/* --- the file ----------------------------------------------------------------------------- */
+
+/* Find the n-th line of that name; the word of one that is not there is empty. */
+static int line(const char *name, int n, char *word) {
+    char here[LONG];
+    const char *path = getenv("FAKE_NVML");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    int found = 0;
+    *word = 0;
+    if (!file) return 0;
+    while (!found && fscanf(file, "%127s %127s", here, word) == 2)
+        if (!strcmp(name, here) && n-- == 0) found = 1;
+    fclose(file);
+    if (!found) *word = 0;
+    return found;
+}
+static int for_gpu(const char *name, const char *uuid, int n, char *word) {
+    char whole[2 * LONG];
+    snprintf(whole, sizeof whole, "%s@%s", name, uuid);
+    return line(whole, n, word);
+}
+static int act(const char *word) {
+    if (!strcmp(word, "hang")) for (;;) pause();
+    if (!strcmp(word, "crash")) abort();
+    if (!strcmp(word, "segfault")) *(volatile int *)8 = 1;
+    return atoi(word);
+}
+static int fault(const char *function) {
+    char word[LONG];
+    return line(function, 0, word) ? act(word) : 0;
+}
+
+/* --- which GPUs there are: a handle is one of these, for ever -------------------------------- */
+
+static char known[MOST][LONG];
+static pthread_mutex_t knowing = PTHREAD_MUTEX_INITIALIZER;
+
+static int number_of(const char *uuid) {
+    int i;
+    pthread_mutex_lock(&knowing);
+    for (i = 0; i < MOST - 1 && *known[i] && strcmp(known[i], uuid); i++) {}
+    strcpy(known[i], uuid);
+    pthread_mutex_unlock(&knowing);
+    return i;
+}
+static int listed(int index, char *uuid) {
+    static const char *usual[] = {"GPU-11111111-0000-0000-0000-000000000000",
+                                  "GPU-22222222-0000-0000-0000-000000000000"};
+    if (line("gpu", index, uuid)) return 1;
+    if (index > 1 || line("gpu", 0, uuid)) return 0;
+    strcpy(uuid, usual[index]);
+    return 1;
+}
+static int where(const char *wanted) {
+    char uuid[LONG];
+    for (int index = 0; listed(index, uuid); index++)
+        if (!strcmp(uuid, wanted)) return index;
+    return -1;
+}
+static int at(void *handle) { return ((long)handle - 1) % 100; }
+static const char *name_of(void *handle) { return known[at(handle)]; }
+static int use(const char *function, void *handle) {
+    char word[LONG];
+    if (where(name_of(handle)) < 0) return line("left", 0, word) ? act(word) : 15;
+    if ((long)handle < 100 && line("stale", 0, word)) return act(word);
+    if (for_gpu(function, name_of(handle), 0, word)) return act(word);
+    return fault(function);
+}
+#define TRY(name) do { int code = fault(name); if (code) return code; } while (0)
+#define USE(name) do { int code = use(name, device); if (code) return code; } while (0)
+
+int nvmlInitWithFlags(unsigned flags) { TRY("init"); return 0; }
+const char *nvmlErrorString(int code) { return "an error"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) {
+    char word[LONG];
+    TRY("version"); snprintf(text, size, "%s", line("says", 0, word) ? "\xff\xfe" : "580.159");
+    return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    char uuid[LONG];
+    TRY("count"); for (*count = 0; listed(*count, uuid); ++*count) {} return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    char uuid[LONG], word[LONG];
+    TRY(index ? "handle1" : "handle0");
+    if (!listed(index, uuid)) return 2;
+    if (for_gpu("handle", uuid, 0, word)) return act(word);
+    *device = (void *)(long)(number_of(uuid) + 1); return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    TRY("byuuid");
+    if (where(uuid) < 0) return 6;
+    *device = (void *)(long)(number_of(uuid) + 101); return 0; }
+int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
+    USE("uuid"); snprintf(text, size, "%s", name_of(device)); return 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned size) {
+    USE("name"); snprintf(text, size, at(device) ? "NVIDIA \xff\xfe" : "NVIDIA H200"); return 0; }
+typedef struct { char legacy[16]; unsigned numbers[5]; char bus_id[32]; } pci;
+int nvmlDeviceGetPciInfo_v3(void *device, pci *info) {
+    USE("bus"); snprintf(info->bus_id, 32, "00000000:%02X:00.0", 10 + at(device)); return 0; }
+
+/* --- who is there ----------------------------------------------------------------------------- */
+
+static int lives(int pid) {
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
+    fclose(file);
+    return state != 'Z' && state != 'X';
+}
+static double figure(const char *text, const char *name) {
+    const char *place = strstr(text, name);
+    return place ? atof(strchr(place, ':') + 1) : 0;
+}
+/* Return how many the registry lists by now; `used` is what all who live there hold. */
+static int members(const char *uuid, process *out, u64 *used) {
+    char path[1024], text[512];
+    struct timespec now;
+    struct dirent *entry;
+    int n = 0;
+    *used = 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    snprintf(path, sizeof path, "%s/%s", getenv("FAKE_NVML_WORLD"), uuid);
+    DIR *folder = opendir(path);
+    while (folder && (entry = readdir(folder))) {
+        size_t length = strlen(entry->d_name);
+        if (*entry->d_name == '.' || length < 6 || strcmp(entry->d_name + length - 6, ".share"))
+            continue;
+        snprintf(path, sizeof path, "%s/%s/%s", getenv("FAKE_NVML_WORLD"), uuid, entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file) continue;
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+        if (!lives(figure(text, "\"pid\""))) continue;
+        *used += figure(text, "\"memory\"");
+        if (figure(text, "\"listed_at\"") > now.tv_sec + now.tv_nsec / 1e9 || n == MOST) continue;
+        process one = {figure(text, "\"pid\""), figure(text, "\"memory\""), -1, -1};
+        out[n++] = one;
+    }
+    if (folder) closedir(folder);
+    return n;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+typedef struct { u64 total, reserved, used, free; } amounts;
+static amounts memory_of(void *device) {
+    amounts m = {16 * GIB, GIB, 2 * GIB, 13 * GIB};
+    process ignored[MOST];
+    char word[LONG];
+    if (getenv("FAKE_NVML_WORLD")) {
+        m.reserved = 0;
+        members(name_of(device), ignored, &m.used);
+        m.free = m.total - m.used;
+    }
+    if (for_gpu("used", name_of(device), 0, word)) m.used = strtoull(word, NULL, 10);
+    if (for_gpu("total", name_of(device), 0, word)) m.total = strtoull(word, NULL, 10);
+    return m;
+}
+typedef struct { u64 total, free, used; } memory_v1;
+int nvmlDeviceGetMemoryInfo(void *device, memory_v1 *m) {
+    USE("memory"); USE("memory_v1");
+    amounts all = memory_of(device);
+    m->total = all.total; m->used = all.used + all.reserved; m->free = all.free; return 0; }
+
+/* --- processes -------------------------------------------------------------------------------- */
+
+static int list(unsigned *count, process *out, const process *all, unsigned n) {
+    unsigned room = *count;
+    *count = n;
+    if (n == 0) return 0;
+    if (room < n) return 7;
+    memcpy(out, all, n * sizeof *all);
+    return 0;
+}
+static int compute(void *device, unsigned *count, process *out) {
+    static int grown;
+    process all[3 * MOST] = {{100, GIB, -1, -1}, {200, UNKNOWN, -1, -1}, {300, 2, -1, -1},
+                             {400, 3, -1, -1}, {100, 2 * GIB, -1, -1}};
+    unsigned n = at(device) ? 0 : 5;
+    u64 ignored;
+    char word[LONG];
+    USE("compute");
+    if (getenv("FAKE_NVML_WORLD")) n = members(name_of(device), all, &ignored);
+    for (int i = 0; i < MOST && for_gpu("pid", name_of(device), i, word); i++) {
+        process odd = {strtoul(word, NULL, 10), UNKNOWN, -1, -1};
+        all[n++] = odd;
+    }
+    if (*count && line("grow", 0, word) && grown < atoi(word)) { grown++; return 7; }
+    if (*count && line("overflow", 0, word)) { *count += 50; return 0; }
+    return list(count, out, all, n); }
+static int graphics(void *device, unsigned *count, process *out) {
+    process all[] = {{400, 3, -1, -1}, {500, 4, -1, -1}};
+    USE("graphics");
+    return list(count, out, all, at(device) || getenv("FAKE_NVML_WORLD") ? 0 : 2); }
+static int mps(void *device, unsigned *count, process *out) {
+    process all[] = {{300, UNKNOWN, -1, -1}};
+    USE("mps"); return list(count, out, all, at(device) || getenv("FAKE_NVML_WORLD") ? 0 : 1); }
+int nvmlDeviceGetComputeRunningProcesses_v2(void *d, unsigned *n, process *p) {
+    return compute(d, n, p); }
+#ifndef OLD
+typedef struct { unsigned version; u64 total, reserved, free, used; } memory_v2;
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *m) {
+    USE("memory"); USE("memory_v2"); if (m->version != 0x02000028) return 25;
+    amounts all = memory_of(device);
+    m->total = all.total; m->reserved = all.reserved; m->used = all.used; m->free = all.free;
+    return 0; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *n, process *p) {
+    USE("compute_v3"); return compute(device, n, p); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *d, unsigned *n, process *p) {
+    return graphics(d, n, p); }
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *d, unsigned *n, process *p) {
+    return mps(d, n, p); }
+int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
+    USE("mig"); *now = at(device) && !getenv("FAKE_NVML_WORLD"); *pending = 0; return 0; }
+#endif
+
+/* --- the rest --------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetComputeMode(void *device, unsigned *mode) {
+    USE("mode"); *mode = at(device) && !getenv("FAKE_NVML_WORLD") ? 3 : 0; return 0; }
+int nvmlDeviceGetDisplayActive(void *device, unsigned *active) {
+    USE("display"); *active = at(device) && !getenv("FAKE_NVML_WORLD"); return 0; }
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
+    USE("utilization"); rates[0] = 43; rates[1] = 7; return 0; }
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
+    USE("minor"); *minor = 7 - at(device); return 0; }
+"""
+
+
+def build(
+    folder: Path, *flags: str, source_text: str = LIBRARY, name: str = "libnvidia-ml.so.1"
+) -> Path:
+    """Compile a pretended library into ``folder``."""
+    source = folder / "library.c"
+    source.write_text(source_text)
+    assert COMPILER is not None
+    target = str(folder / name)
+    subprocess.run(
+        [COMPILER, "-shared", "-fPIC", "-w", *flags, "-o", target, str(source)], check=True
+    )
+    return folder
+
+
+class NvmlGround(SimulatedGround):
+    """Two simulated GPUs that the probe reads through NVML: pynvml, C and all.
+
+    Args:
+        folder: Where the registry and the driver's file are.
+        library: The folder of the driver.
+    """
+
+    module = "on_nvml"
+
+    def __init__(self, folder: Path, library: Path) -> None:
+        super().__init__(folder / "gpus")
+        self.registry = Registry.create(self.folder, 2)
+        self._library = library
+        self._file = folder / "driver"
+        self.plant()
+
+    def plant(self, *lines: str, order: tuple[int, ...] = (0, 1)) -> None:
+        """Have NVML list these GPUs in this order, and do what the lines say."""
+        draft = self._file.with_suffix(".draft")
+        listed = [f"gpu {self.uuid(gpu)}" for gpu in order]
+        draft.write_text("\n".join([*listed, *lines, ""]))
+        draft.replace(self._file)
+
+    def surroundings(self, **more: str) -> dict[str, str]:
+        """Return the environment, in which the driver is found."""
+        return super().surroundings(**more) | {
+            "LD_LIBRARY_PATH": str(self._library),
+            "FAKE_NVML": str(self._file),
+            "FAKE_NVML_WORLD": str(self.folder),
+        }
