@@ -196,13 +196,17 @@ class FakeProbe:
         self.watched: Watch | None = None
         self.hung: Call | None = None
         self.exits_with: int | None = None
+        self.exits_in: tuple[Call, ...] = ()
+        self._untouched: set[str] = set()
         self._inventory_due = False
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
         """Begin a new probe; a hang ends with the old one."""
         assert not self.alive, "a second probe beside a living one"
         self.generation, self.alive, self.skip = generation, True, skip
-        self.hung, self.exits_with, self._inventory_due = None, None, True
+        self._untouched = set(skip)
+        self.hung, self.exits_with, self.exits_in = None, None, ()
+        self._inventory_due = True
 
     def kill(self, generation: int) -> None:
         """End the probe."""
@@ -210,8 +214,9 @@ class FakeProbe:
         self.alive = False
 
     def watch(self, what: Watch) -> None:
-        """Note what is to be read."""
+        """Note what is to be read, also of what was to be skipped."""
         self.watched = what
+        self._untouched.difference_update(what.gpus)
 
     def files(self) -> list[int]:
         """Return nothing to wait for."""
@@ -224,7 +229,8 @@ class FakeProbe:
         facts = ProbeFacts(generation=self.generation)
         if self.exits_with is not None:
             self.alive = False
-            return replace(facts, exit=ChildExit(code=self.exits_with, at=self._world.now)), {}
+            exit_ = ChildExit(code=self.exits_with, at=self._world.now)
+            return replace(facts, exit=exit_, calls=self.exits_in), {}
         if self._inventory_due:
             self._inventory_due = False
             gpus = tuple(place.gpu for place in self._world.gpus.values())
@@ -234,7 +240,7 @@ class FakeProbe:
         readings = {
             uuid: self._read(place)
             for uuid, place in self._world.gpus.items()
-            if not place.silent and uuid not in self.skip
+            if not place.silent and uuid not in self._untouched
         }
         return facts, readings
 

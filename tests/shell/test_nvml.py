@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
-from test_probe import Supervisor
+from test_probe import Supervisor, until
 
+from sentinel.board import gpu_of
 from sentinel.gpu.cuda_order import cuda_order_of_this_host
 from sentinel.messages import ProbeSpec, Reading, Unavailable
 
@@ -83,6 +87,15 @@ def answers(library: Path, faults: Path, *steps: Step) -> list[Any]:
 
 
 OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", [], ""))
+
+#: The codes that say that there is no such thing on this GPU, or with this driver.
+ABSENT = (3, 13, 25, 26)
+#: The codes that concern one GPU, and whether they are final: then no second try is made.
+OF_ONE_GPU = {
+    **dict.fromkeys((2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 17, 19, 20, 21, 23, 25, 26, 27, 29), False),
+    **dict.fromkeys((11, 15, 16, 28), True),
+    **dict.fromkeys((999, 4711), False),
+}
 
 
 def test_the_gpus_are_named_as_nvml_names_them(nvml_library: Path, tmp_path: Path) -> None:
@@ -174,13 +187,25 @@ def test_modes_load_and_nodes(
         ("memory", "memory 28", "GpuLostError", "gpu_not_found"),
         ("memory", "memory 4", "ReadError", "no_permission"),
         ("memory", "memory 3", "ReadError", "not_supported"),
+        ("memory", "memory 13", "ReadError", "function_not_found"),
+        ("memory", "memory 25", "ReadError", "argument_version_mismatch"),
+        ("memory", "memory 26", "ReadError", "deprecated"),
+        ("memory", "memory 2", "ReadError", "invalid_argument"),
+        ("memory", "memory 6", "ReadError", "not_found"),
+        ("memory", "memory 10", "ReadError", "timeout"),
+        ("memory", "memory 17", "ReadError", "operating_system"),
         ("memory", "memory 999", "ReadError", "unknown"),
         ("memory", "memory 4711", "ReadError", "nvml_4711"),
         ("memory", "memory 1", "DriverGoneError", "uninitialized"),
         ("memory", "memory 9", "DriverGoneError", "driver_not_loaded"),
+        ("memory", "memory 12", "DriverGoneError", "library_not_found"),
         ("memory", "memory 18", "DriverGoneError", "lib_rm_version_mismatch"),
         ("processes", "compute 15", "GpuLostError", "gpu_is_lost"),
         ("processes", "compute 3", "ReadError", "not_supported"),
+        ("processes", "compute 13", "ReadError", "function_not_found"),
+        ("processes", "compute 25", "ReadError", "argument_version_mismatch"),
+        ("processes", "compute 26", "ReadError", "deprecated"),
+        ("processes", "compute 7", "ReadError", "insufficient_size"),
         ("processes", "graphics 4", "ReadError", "no_permission"),
         ("processes", "mps 999", "ReadError", "unknown"),
         ("exclusive", "mode 4", "ReadError", "no_permission"),
@@ -199,17 +224,159 @@ def test_errors_say_what_is_broken(
     assert len(answer["reason"]) > len("an error")
 
 
-def test_lists_that_a_gpu_does_not_have_are_empty(nvml_library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ABSENT)
+def test_lists_that_a_gpu_does_not_have_are_empty(
+    nvml_library: Path, tmp_path: Path, code: int
+) -> None:
     """A GPU without graphics or MPS has nobody there, and its compute list still counts."""
-    *_, processes = answers(
-        nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, "graphics 3\nmps 3")
-    )
+    planted = f"graphics {code}\nmps {code}"
+    *_, processes = answers(nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, planted))
     assert [(p["pid"], p["kind"]) for p in processes] == [
         (100, "compute"),
         (200, "compute"),
         (300, "compute"),
         (400, "compute"),
     ]
+
+
+@pytest.mark.parametrize("code", ABSENT)
+@pytest.mark.parametrize(
+    ("call", "function", "without"),
+    [
+        ("exclusive", "mode", False),
+        ("mig", "mig", False),
+        ("display", "display", False),
+        ("utilization", "utilization", None),
+        ("node", "minor", None),
+    ],
+)
+def test_what_a_gpu_does_not_have_is_asked_for_once(
+    nvml_library: Path, tmp_path: Path, call: str, function: str, without: object, code: int
+) -> None:
+    """It is as if it were off, for this GPU alone, and until an error makes it look anew."""
+    planted = f"{function}@{SECOND} {code}"
+    *_, first, again, other, _, anew = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        (call, SECOND, planted),
+        (call, SECOND, ""),
+        (call, FIRST, planted),
+        ("memory", SECOND, "memory 999"),
+        (call, SECOND, ""),
+    )
+    assert first == without
+    assert anew == {"display": True, "mig": True, "exclusive": True}.get(call, anew)
+    assert anew != without
+    assert again == (anew if call == "node" else without), "a node is asked for once anyway"
+    assert other == {"utilization": 0.43, "node": "/dev/nvidia7"}.get(call, False)
+
+
+@pytest.mark.parametrize("code", ABSENT)
+def test_the_older_of_two_functions_is_asked_where_the_newer_is_of_no_use(
+    nvml_library: Path, tmp_path: Path, code: int
+) -> None:
+    """That one GPU does not have the newer is not held against the other."""
+    planted = f"memory_v2@{FIRST} {code}\ncompute_v3@{FIRST} {code}"
+    *_, memory, other, processes = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("memory", FIRST, planted),
+        ("memory", SECOND, planted),
+        ("processes", FIRST, planted),
+    )
+    assert (memory["used"], other["used"]) == (3 * 2**30, 2 * 2**30)
+    assert [p["pid"] for p in processes] == [100, 200, 300, 400, 500]
+
+
+def test_a_gpu_that_the_search_by_uuid_misses_is_found_by_asking_all(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Only one that nobody lists is gone; the first error makes the handle be looked up anew."""
+    listed = f"gpu {SECOND}\ngpu {FIRST}\nbyuuid 6"
+    _, _, error, found, _, gone = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("memory", FIRST, "memory 6"),
+        ("memory", FIRST, listed),
+        ("memory", FIRST, f"gpu {SECOND}"),
+        ("memory", FIRST, f"gpu {SECOND}"),
+    )
+    assert (error["error"], error["code"]) == ("ReadError", "not_found")
+    assert found["used"] == 2 * 2**30
+    assert (gone["error"], gone["code"]) == ("GpuLostError", "not_found")
+
+
+@pytest.mark.parametrize(
+    ("call", "planted", "code"),
+    [
+        ("memory", f"used@{FIRST} {2**35}", "nonsense"),
+        ("memory", f"used@{FIRST} {2**64 - 1}", "nonsense"),
+        ("memory", f"total@{FIRST} 0", "nonsense"),
+        ("memory", f"total@{FIRST} {2**30}", "nonsense"),
+        ("processes", "overflow 1", "garbage"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error(
+    nvml_library: Path, tmp_path: Path, call: str, planted: str, code: str
+) -> None:
+    """Never a figure to decide on, and never the end of the probe."""
+    *_, answer, after = answers(
+        nvml_library, tmp_path / "faults", *OPEN, (call, FIRST, planted), (call, FIRST, "")
+    )
+    assert (answer["error"], answer["code"]) == ("ReadError", code)
+    assert "error" not in after
+
+
+def test_pids_that_nobody_can_have_are_listed_like_all_others(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Each once, of unknown size: who reads the list must take them for somebody."""
+    pids = ("0", "4294967295", "0", "4294967295", "4194305")
+    planted = "\n".join(f"pid@{SECOND} {pid}" for pid in pids)
+    *_, processes = answers(
+        nvml_library, tmp_path / "faults", *OPEN, ("processes", SECOND, planted)
+    )
+    assert [(p["pid"], p["kind"], p["memory"]) for p in processes] == [
+        (0, "compute", None),
+        (4194305, "compute", None),
+        (4294967295, "compute", None),
+    ]
+
+
+@pytest.mark.parametrize("planted", ["version 999", "version 3", "says garbage"])
+def test_a_version_that_cannot_be_read_keeps_nobody_from_reading_gpus(
+    nvml_library: Path, tmp_path: Path, planted: str
+) -> None:
+    """Only people want to know it."""
+    _, version, gpus = answers(
+        nvml_library,
+        tmp_path / "faults",
+        ("open", None, ""),
+        ("version", None, planted),
+        ("gpus", [], planted),
+    )
+    assert version == "unknown"
+    assert len(gpus) == 2
+
+
+def test_a_gpu_without_a_name_and_a_place_is_still_there(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """It is known by its UUID; one that does not tell that is left out."""
+    _, gpus, without = answers(
+        nvml_library,
+        tmp_path / "faults",
+        ("open", None, ""),
+        ("gpus", [], "name 999\nbus 3"),
+        ("gpus", [], f"uuid@{FIRST} 999"),
+    )
+    assert [(gpu["name"], gpu["pci_bus_id"]) for gpu in gpus] == [
+        ("unreadable name", "unreadable bus")
+    ] * 2
+    assert [gpu["uuid"] for gpu in without] == [SECOND]
 
 
 @pytest.mark.parametrize(
@@ -287,10 +454,11 @@ def test_an_old_driver_is_asked_in_its_own_way(old_library: Path, tmp_path: Path
     assert mig is False
 
 
-def test_a_driver_that_goes_away_ends_the_probe(
+@pytest.fixture
+def probe(
     nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The probe says what happened and ends with an error, as only a new process can load it."""
+) -> Iterator[tuple[Supervisor, Path]]:
+    """Return a probe process that read both GPUs, and the driver's file."""
     faults = tmp_path / "faults"
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
     monkeypatch.setenv("FAKE_NVML", str(faults))
@@ -299,15 +467,105 @@ def test_a_driver_that_goes_away_ends_the_probe(
         assert [gpu.uuid for gpu in supervisor.inventory().gpus] == [FIRST, SECOND]
         whole = supervisor.reading(lambda r: r.uuid == SECOND and r.fault is None)
         assert (whole.exclusive, whole.mig, whole.processes) == (True, True, ())
-        faults.write_text("memory 15")
-        assert supervisor.reading(lambda r: r.fault is not None).lost
-        faults.write_text("memory 9")
-        while isinstance(message := supervisor.next(), Reading):
-            pass
-        assert isinstance(message, Unavailable)
-        assert message.code == "driver_not_loaded"
-        supervisor.process.join(30)
-        assert supervisor.process.exitcode == 1
+        yield supervisor, faults
+    finally:
+        supervisor.close()
+
+
+def plant(faults: Path, text: str) -> float:
+    """Replace the driver's file at once; return when it was done."""
+    draft = faults.with_suffix(".draft")
+    draft.write_text(text)
+    draft.replace(faults)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("function", ["memory", "compute"])
+def test_no_error_of_one_gpu_keeps_the_other_from_being_read(
+    probe: tuple[Supervisor, Path], function: str
+) -> None:
+    """Each is a fault that names it, ends with its cause, and is of that GPU alone."""
+    supervisor, faults = probe
+    names = {number: name for name, number in vars(pynvml).items() if "_ERROR_" in name}
+    for code, final in OF_ONE_GPU.items():
+        planted = plant(faults, f"{function}@{FIRST} {code}")
+        fault = supervisor.reading(lambda r, at=planted: r.uuid == FIRST and r.at > at)  # type: ignore[misc]
+        name = names.get(code, f"nvml_{code}").removeprefix("NVML_ERROR_").lower()
+        assert fault.fault is not None, code
+        assert f"({name})" in fault.fault
+        assert fault.lost is final, code
+        assert (fault.memory, fault.processes) == (None, None)
+        for _ in range(2):
+            assert supervisor.reading(lambda r: r.uuid == SECOND).fault is None
+        mended = plant(faults, "")
+        supervisor.reading(
+            lambda r, at=mended: r.uuid == FIRST and r.at > at and r.fault is None  # type: ignore[misc]
+        )
+
+
+def test_a_list_that_grew_while_it_was_copied_is_copied_again(
+    probe: tuple[Supervisor, Path],
+) -> None:
+    """Twice is no fault: the next reading has all of them."""
+    supervisor, faults = probe
+    planted = plant(faults, f"grow 2\npid@{FIRST} 600")
+    reading = supervisor.reading(lambda r: r.uuid == FIRST and r.processes_at > planted)
+    assert reading.fault is None
+    assert reading.processes is not None
+    assert [process.pid for process in reading.processes][-1] == 600
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (1, "uninitialized"),
+        (9, "driver_not_loaded"),
+        (12, "library_not_found"),
+        (18, "lib_rm_version_mismatch"),
+    ],
+)
+def test_a_driver_that_goes_away_ends_the_probe(
+    probe: tuple[Supervisor, Path], number: int, code: str
+) -> None:
+    """The probe says what happened and ends with an error, as only a new process can load it."""
+    supervisor, faults = probe
+    plant(faults, f"memory {number}")
+    while isinstance(message := supervisor.next(), Reading):
+        pass
+    assert isinstance(message, Unavailable)
+    assert message.code == code
+    supervisor.process.join(30)
+    assert supervisor.process.exitcode == 1
+
+
+def test_a_gpu_that_was_missing_at_the_start_is_read_once_it_is_there(
+    nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no part of the inventory, but it was known, so it is looked for at every poll."""
+    faults = tmp_path / "faults"
+    plant(faults, f"gpu {SECOND}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
+    monkeypatch.setenv("FAKE_NVML", str(faults))
+    spec = ProbeSpec(poll=0.05, watch_interval=0.025, known=(FIRST, SECOND))
+    supervisor = Supervisor(spec)
+    try:
+        assert [gpu.uuid for gpu in supervisor.inventory().gpus] == [SECOND]
+        missing = supervisor.reading(lambda r: r.uuid == FIRST)
+        assert missing.lost
+        assert missing.fault is not None
+        assert "not_found" in missing.fault
+        assert supervisor.reading(lambda r: r.uuid == SECOND).fault is None
+        both = f"gpu {SECOND}\ngpu {FIRST}"
+        plant(faults, both)
+        supervisor.reading(lambda r: r.uuid == FIRST and r.fault is None)
+        plant(faults, f"{both}\nmemory@{FIRST} hang")
+        until(
+            lambda: any(
+                gpu_of(slot) == 1
+                for slot, _, since in supervisor.board.outstanding()
+                if time.monotonic() - since > 0.2
+            )
+        )
     finally:
         supervisor.close()
 

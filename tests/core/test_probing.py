@@ -1,0 +1,89 @@
+"""When the probe is replaced, and which GPUs its successor leaves out."""
+
+from __future__ import annotations
+
+import pytest
+from test_decide import occupied, stressor, watched
+
+from sentinel.actions import Action, KillProbe
+from sentinel.config import Config
+from sentinel.decide import decide
+from sentinel.messages import Inventory
+from sentinel.model import Call, Observation, ProbeFacts, Running
+from sentinel.testing import World
+
+
+def crash(world: World, *calls: Call, code: int) -> None:
+    """Let the probe end with this code while it is in these calls."""
+    world.probe.exits_with, world.probe.exits_in = code, calls
+
+
+def test_a_call_that_crashes_the_probe_costs_its_gpu_and_the_others_are_read_on() -> None:
+    world, supervisor = occupied(gpus=2)
+    call = Call(uuid="GPU-0", name="memory", since=world.now)
+    crash(world, call, code=-11)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    assert world.probe.skip == ("GPU-0",)
+    (event,) = world.events("probe.exited")
+    assert event.gpu == "GPU-0"
+    assert (event.fields["call"], event.fields["left_out_s"]) == ("memory", 10)
+    world.run_for(supervisor, 9)
+    assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
+    assert isinstance(stressor(supervisor, 1), Running)
+    assert "crashed in memory" in world.events("gpu.unknown")[0].fields["reason"]  # type: ignore[operator]
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=20)
+
+
+def test_every_gpu_that_was_being_read_when_the_probe_crashed_is_left_out() -> None:
+    world, supervisor = occupied(gpus=3)
+    calls = [Call(uuid=f"GPU-{i}", name="memory", since=world.now + i) for i in (0, 1)]
+    crash(world, *calls, code=-6)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    assert world.probe.skip == ("GPU-0", "GPU-1")
+    assert world.events("probe.exited")[0].gpu == "GPU-1", "the call that was begun last"
+
+
+@pytest.mark.parametrize("code", [-9, -15, 0, 1])
+def test_a_call_is_not_to_blame_where_the_probe_was_killed_or_gave_up(code: int) -> None:
+    world, supervisor = occupied(gpus=2)
+    crash(world, Call(uuid="GPU-0", name="memory", since=world.now), code=code)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    assert world.probe.skip == ()
+    assert world.events("probe.exited")[0].gpu is None
+
+
+def test_a_crash_while_the_driver_starts_is_nobodys_in_particular() -> None:
+    world, supervisor = occupied()
+    crash(world, Call(uuid=None, name="open", since=world.now), code=-6)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    assert world.probe.skip == ()
+    assert "call" not in world.events("probe.exited")[0].fields
+
+
+def test_a_probe_that_took_long_to_start_is_not_held_to_have_been_silent() -> None:
+    world, supervisor = occupied()
+    world.probe.exits_with = 1
+    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    inventory = ProbeFacts(generation=2, inventory=Inventory(gpus=(), driver="fake"))
+    later = Observation(now=world.now + 40, probe=inventory)
+    assert not [a for a in decide(supervisor.state, later, Config()).actions if _kills_probe(a)]
+    mute = Observation(now=world.now + 70, probe=ProbeFacts(generation=2))
+    assert [a for a in decide(supervisor.state, mute, Config()).actions if _kills_probe(a)]
+
+
+def _kills_probe(action: Action) -> bool:
+    return isinstance(action, KillProbe)
+
+
+def test_a_probe_that_has_nothing_to_read_is_not_silent() -> None:
+    world, supervisor = occupied()
+    world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
+    world.at(0).silent = True
+    world.run_for(supervisor, 9)
+    assert world.probe.generation == 2
+    world.run(supervisor, lambda: watched(world) == ["GPU-0"], within=2)
+    world.run_for(supervisor, 4)
+    assert world.probe.generation == 2, "it has as long as ever to say something"
+    world.run(supervisor, lambda: world.probe.generation == 3, within=3)
+    assert world.events("probe.hung")[-1].fields["silent_s"] < 6  # type: ignore[operator]
