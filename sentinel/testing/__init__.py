@@ -196,7 +196,6 @@ class FakeProbe:
         self.watched: Watch | None = None
         self.hung: Call | None = None
         self.exits_with: int | None = None
-        self.exits_in: tuple[Call, ...] = ()
         self._untouched: set[str] = set()
         self._inventory_due = False
 
@@ -204,9 +203,8 @@ class FakeProbe:
         """Begin a new probe; a hang ends with the old one."""
         assert not self.alive, "a second probe beside a living one"
         self.generation, self.alive, self.skip = generation, True, skip
-        self._untouched = set(skip)
-        self.hung, self.exits_with, self.exits_in = None, None, ()
-        self._inventory_due = True
+        self._untouched = set(skip)  # until it is told to
+        self.hung, self.exits_with, self._inventory_due = None, None, True
 
     def kill(self, generation: int) -> None:
         """End the probe."""
@@ -229,8 +227,9 @@ class FakeProbe:
         facts = ProbeFacts(generation=self.generation)
         if self.exits_with is not None:
             self.alive = False
+            calls = () if self.hung is None else (self.hung,)
             exit_ = ChildExit(code=self.exits_with, at=self._world.now)
-            return replace(facts, exit=exit_, calls=self.exits_in), {}
+            return replace(facts, exit=exit_, calls=calls), {}
         if self._inventory_due:
             self._inventory_due = False
             gpus = tuple(place.gpu for place in self._world.gpus.values())

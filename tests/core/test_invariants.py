@@ -132,7 +132,7 @@ class Histories(RuleBasedStateMachine):
     def a_call_crashes_the_probe(self, index: int) -> None:
         uuid = self.world.at(index).gpu.uuid
         self.world.probe.exits_with = -11
-        self.world.probe.exits_in = (Call(uuid=uuid, name="memory", since=self.world.now),)
+        self.world.probe.hung = Call(uuid=uuid, name="memory", since=self.world.now)
 
     @precondition(lambda self: self.world.probe.alive)
     @rule(index=GPUS)

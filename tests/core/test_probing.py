@@ -9,13 +9,13 @@ from sentinel.actions import Action, KillProbe
 from sentinel.config import Config
 from sentinel.decide import decide
 from sentinel.messages import Inventory
-from sentinel.model import Call, Observation, ProbeFacts, Running
+from sentinel.model import Call, ChildExit, Observation, ProbeFacts, Running
 from sentinel.testing import World
 
 
-def crash(world: World, *calls: Call, code: int) -> None:
-    """Let the probe end with this code while it is in these calls."""
-    world.probe.exits_with, world.probe.exits_in = code, calls
+def crash(world: World, call: Call, code: int) -> None:
+    """Let the probe end with this code while it is in this call."""
+    world.probe.exits_with, world.probe.hung = code, call
 
 
 def test_a_call_that_crashes_the_probe_costs_its_gpu_and_the_others_are_read_on() -> None:
@@ -36,11 +36,13 @@ def test_a_call_that_crashes_the_probe_costs_its_gpu_and_the_others_are_read_on(
 
 def test_every_gpu_that_was_being_read_when_the_probe_crashed_is_left_out() -> None:
     world, supervisor = occupied(gpus=3)
-    calls = [Call(uuid=f"GPU-{i}", name="memory", since=world.now + i) for i in (0, 1)]
-    crash(world, *calls, code=-6)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
-    assert world.probe.skip == ("GPU-0", "GPU-1")
-    assert world.events("probe.exited")[0].gpu == "GPU-1", "the call that was begun last"
+    now = world.now
+    calls = tuple(Call(uuid=f"GPU-{i}", name="memory", since=now - 1 + i) for i in (0, 1))
+    facts = ProbeFacts(generation=1, calls=calls, exit=ChildExit(code=-6, at=now))
+    done = decide(supervisor.state, Observation(now=now, probe=facts), Config())
+    assert set(done.state.suspects) == {"GPU-0", "GPU-1"}
+    (event,) = [event for event in done.events if event.name == "probe.exited"]
+    assert event.gpu == "GPU-1", "the call that was begun last"
 
 
 @pytest.mark.parametrize("code", [-9, -15, 0, 1])
