@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pynvml
 import pytest
 from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
+from ground import ROOT
 from test_probe import Supervisor, until
 
 from sentinel.board import gpu_of
@@ -90,6 +92,8 @@ OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", [], ""))
 
 #: The codes that say that there is no such thing on this GPU, or with this driver.
 ABSENT = (3, 13, 25, 26)
+#: The codes that no call of ours can give, or that mean nothing in particular.
+UNNAMED = {2, 5, 8, 14, *range(19, 25), 27}
 #: The codes that concern one GPU, and whether they are final: then no second try is made.
 OF_ONE_GPU = {
     **dict.fromkeys((2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 17, 19, 20, 21, 23, 25, 26, 27, 29), False),
@@ -222,6 +226,23 @@ def test_errors_say_what_is_broken(
     assert (answer["error"], answer["code"]) == (error, code)
     assert answer["cause"].startswith("NVMLError")
     assert len(answer["reason"]) > len("an error")
+
+
+def test_the_document_says_of_each_code_what_it_leads_to(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Its names are the binding's, and the kinds are what a call for the memory gives."""
+    text = (ROOT / "docs" / "nvml.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE)
+    assert {int(number) for number, _, _ in rows} >= {*range(1, 29), 999} - UNNAMED
+    steps = [("memory", FIRST, f"memory {number}") for number, _, _ in rows]
+    _, _, *said = answers(nvml_library, tmp_path / "faults", *OPEN, *steps)
+    errors = {"strike": "ReadError", "absent": "ReadError", "lost": "GpuLostError"}
+    for (number, name, kind), answer in zip(rows, said, strict=True):
+        assert getattr(pynvml, f"NVML_ERROR_{name}") == int(number)
+        assert answer["code"] == name.lower()
+        assert answer["error"] == errors.get(kind, "DriverGoneError")
+        assert (int(number) in ABSENT) == (kind == "absent")
 
 
 @pytest.mark.parametrize("code", ABSENT)
