@@ -64,7 +64,7 @@ class Driver(Protocol):
         """Return the GPUs in nvidia-smi's order.
 
         One that cannot be reached is left out. ``memory_total`` is 0 where it could not be read,
-        and for those in ``skip``, which are only asked who they are.
+        and for those in ``skip``, which are only asked for their UUID.
         """
 
     def memory(self, uuid: str) -> Memory:

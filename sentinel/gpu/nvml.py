@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -49,6 +51,9 @@ _ABSENT = frozenset({3, 13, 25, 26})
 
 #: NVML's codes that mean that there is no such GPU: NOT_FOUND and GPU_NOT_FOUND.
 _NO_SUCH_GPU = frozenset({6, 28})
+
+#: How long a GPU may take to say who it is where another call hung, in seconds; as for all calls.
+_PATIENCE = 3.0
 
 _NEW_MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
@@ -111,9 +116,14 @@ class NvmlDriver:
             return "unknown"
 
     def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
-        """Return the GPUs in NVML's order, but for those that are lost."""
+        """Return the GPUs in NVML's order, but for those that are lost.
+
+        Where a call hung before, one that does not say who it is within 3 s is left out as well.
+        """
         with self._translated():
             count = self._nvml.nvmlDeviceGetCount()
+        if skip:
+            return self._gpus_that_answer(count, skip)
         found = (self._gpu(index, skip) for index in range(count))
         return tuple(gpu for gpu in found if gpu is not None)
 
@@ -195,6 +205,38 @@ class NvmlDriver:
             return None
         return f"/dev/nvidia{minor}"
 
+    def _gpus_that_answer(self, count: int, skip: Collection[str]) -> tuple[Gpu, ...]:
+        """Ask one GPU after the other in a thread, and go on in another where that hangs."""
+        found: list[Gpu] = []
+        answers: queue.SimpleQueue[Gpu | DriverError | None] | None = None
+        for index in range(count):
+            if answers is None:
+                answers = queue.SimpleQueue()
+                asking = (range(index, count), skip, answers)
+                threading.Thread(target=self._ask_who, args=asking, daemon=True).start()
+            try:
+                answer = answers.get(timeout=_PATIENCE)
+            except queue.Empty:
+                answers = None
+                continue
+            if isinstance(answer, DriverError):
+                raise answer
+            found += [answer] if answer is not None else []
+        return tuple(found)
+
+    def _ask_who(
+        self,
+        indices: range,
+        skip: Collection[str],
+        answers: queue.SimpleQueue[Gpu | DriverError | None],
+    ) -> None:
+        """Put what each GPU says of itself into ``answers``."""
+        try:
+            for index in indices:
+                answers.put(self._gpu(index, skip))
+        except DriverError as error:
+            answers.put(error)
+
     def _gpu(self, index: int, skip: Collection[str]) -> Gpu | None:
         """Return the GPU at ``index``, or ``None`` if it is too broken to say who it is."""
         nvml = self._nvml
@@ -206,10 +248,12 @@ class NvmlDriver:
         except (GpuLostError, ReadError):
             return None
         self._handles[uuid] = handle
+        if uuid in skip:
+            return Gpu(uuid=uuid, index=index, name="", pci_bus_id="", memory_total=0)
         name = self._for_people("name", lambda: nvml.nvmlDeviceGetName(handle))
         pci_bus_id = self._for_people("bus", lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
         try:
-            total = 0 if uuid in skip else self.memory(uuid).total
+            total = self.memory(uuid).total
         except (GpuLostError, ReadError):
             total = 0
         return Gpu(uuid=uuid, index=index, name=name, pci_bus_id=pci_bus_id, memory_total=total)

@@ -440,9 +440,27 @@ def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path)
 
 
 def test_a_gpu_to_be_skipped_is_only_asked_who_it_is(nvml_library: Path, tmp_path: Path) -> None:
-    """Its memory is not read for the inventory, as that may be the very call that hangs."""
-    *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], ""))
+    """Nothing else is read for the inventory, as that may be the very call that hangs."""
+    planted = "".join(f"{call}@{FIRST} hang\n" for call in ("name", "bus", "memory"))
+    *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], planted))
     assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
+
+
+def test_where_a_call_hung_a_gpu_that_does_not_say_who_it_is_is_left_out(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Or it would keep all others from being read; an error of the driver itself is told."""
+    *_, gpus, none, gone = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("gpus", [FIRST], f"handle@{FIRST} hang"),
+        ("gpus", [FIRST], f"handle@{FIRST} 15\nuuid@{SECOND} hang"),
+        ("gpus", [FIRST], f"handle@{SECOND} 9"),
+    )
+    assert [(gpu["uuid"], gpu["index"]) for gpu in gpus] == [(SECOND, 1)]
+    assert none == []
+    assert gone["error"] == "DriverGoneError"
 
 
 def test_a_handle_is_looked_up_anew_after_an_error(nvml_library: Path, tmp_path: Path) -> None:

@@ -74,6 +74,23 @@ def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlGround)
         assert one.stop() == 0
 
 
+def test_a_gpu_that_does_not_even_say_who_it_is_keeps_no_other_from_being_read(
+    nvml: NvmlGround,
+) -> None:
+    """The new probe goes on without it, soon enough for the stressor on the other one."""
+    with nvml.sentry(2, *QUICK) as one:
+        both_held(one)
+        nvml.plant(*(f"{call}@{nvml.uuid()} hang" for call in ("memory", "handle", "uuid")))
+        assert one.wait_for("probe.hung")["gpu"] == nvml.uuid()
+        one.wait_for("stressor.stopped", gpu=0)
+        assert one.wait_for("probe.ready")["gpus"] == 1
+        with nvml.job(1) as newcomer:
+            assert newcomer.got()
+        nvml.plant()
+        one.wait_for("stressor.ready", gpu=0, count=2, within=40)
+        assert "stressor.stopped" not in one.names(1)
+
+
 @pytest.mark.parametrize(("fault", "code"), [("crash", -6), ("segfault", -11)])
 def test_a_crash_inside_the_library_costs_its_gpu_and_one_probe(
     nvml: NvmlGround, fault: str, code: int
