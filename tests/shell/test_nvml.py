@@ -548,7 +548,7 @@ def test_a_list_that_grew_while_it_was_copied_is_copied_again(
     """Twice is no fault: the next reading has all of them."""
     supervisor, faults = probe
     planted = plant(faults, f"grow 2\npid@{FIRST} 600")
-    reading = supervisor.reading(lambda r: r.uuid == FIRST and r.processes_at > planted)
+    reading = supervisor.reading(lambda r: r.uuid == FIRST and r.at > planted)
     assert reading.fault is None
     assert reading.processes is not None
     assert [process.pid for process in reading.processes][-1] == 600
