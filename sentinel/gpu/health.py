@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.birth import be_born
 from sentinel.gpu.driver import DriverError, ReadError
-from sentinel.gpu.nvml import NvmlDriver
+from sentinel.gpu.nvml import ABSENT, NvmlDriver, as_text
 from sentinel.messages import Answer, Asking, Examined, ProcessKind
 from sentinel.wire import encode
 
@@ -56,13 +56,12 @@ LISTS = {"compute": ProcessKind.COMPUTE, "mps": ProcessKind.MPS}
 
 
 class _Examined(NvmlDriver):
-    """NVML, asked for what an examination needs and the probe does not."""
+    """NVML, asked for what an examination needs and the probe does not; GPUs go by their index."""
 
     def cuda(self) -> int | None:
         """Return the newest CUDA that the driver supports: 1000 times its major, 10 its minor."""
         with self._translated():
-            ask = self._nvml.nvmlSystemGetCudaDriverVersion
-            version = self._supported(lambda _: ask(), None)
+            version = self._told(self._nvml.nvmlSystemGetCudaDriverVersion)
             return None if version is None else int(version)
 
     def count(self) -> int:
@@ -70,37 +69,45 @@ class _Examined(NvmlDriver):
         with self._translated():
             return int(self._nvml.nvmlDeviceGetCount())
 
-    def reach(self, index: int) -> Any:
-        """Return NVML's handle of a GPU; by its index, which touches no other GPU."""
+    def reach(self, index: int) -> None:
+        """Get hold of a GPU; by its index, which touches no other GPU."""
         with self._translated():
-            return self._nvml.nvmlDeviceGetHandleByIndex(index)
+            self._handles[str(index)] = self._nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def uuid(self, handle: Any) -> str:
+    def uuid(self, index: int) -> str:
         """Return the UUID of a GPU."""
         with self._translated():
-            found = self._nvml.nvmlDeviceGetUUID(handle)
-            return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+            return as_text(self._nvml.nvmlDeviceGetUUID(self._handles[str(index)]))
 
-    def model(self, handle: Any) -> str:
+    def model(self, index: int) -> str:
         """Return the name of a GPU's model."""
-        with self._translated():
-            return self._name(handle)
+        handle = self._handles[str(index)]
+        return self._for_people("name", lambda: self._nvml.nvmlDeviceGetName(handle))
 
-    def numbers(self, handle: Any, function: str, more: Iterable[int]) -> Sequence[int] | None:
+    def numbers(self, index: int, function: str, more: Iterable[int]) -> Sequence[int] | None:
         """Return what one of NVML's functions says; ``None`` where there is no such thing."""
         ask = getattr(self._nvml, function, None)
         if ask is None:  # a binding older than the function
             return None
         with self._translated():
-            said = self._supported(lambda device: ask(device, *more), handle)
+            said = self._told(lambda: ask(self._handles[str(index)], *more))
         if said is None:
             return None
         return [int(number) for number in said] if isinstance(said, list | tuple) else [int(said)]
 
-    def pids(self, handle: Any, kind: ProcessKind) -> Sequence[int]:
+    def pids(self, index: int, kind: ProcessKind) -> Sequence[int]:
         """Return the PIDs in one of a GPU's lists."""
         with self._translated():
-            return [pid for pid, _ in self._list(kind, handle)]
+            return [pid for pid, _ in self._list(kind, str(index))]
+
+    def _told(self, ask: Callable[[], Any]) -> Any:
+        """Return an answer, or ``None`` where there is no such thing to tell."""
+        try:
+            return ask()
+        except self._nvml.NVMLError as error:
+            if error.value in ABSENT:
+                return None
+            raise
 
 
 def run(skip: Sequence[int], channel: socket.socket, parent: int) -> None:
@@ -133,19 +140,17 @@ def _examination(driver: _Examined, skip: frozenset[int]) -> Iterator[Asking | A
 
 def _examined(driver: _Examined, index: int) -> Iterator[Asking | Answer]:
     """Yield everything that is asked of one GPU; a lost one is asked no further."""
-    found: list[Any] = []
-    reached = yield from _asked("handle", index, lambda: found.append(driver.reach(index)))
+    reached = yield from _asked("handle", index, functools.partial(driver.reach, index))
     if reached.error is not None:
         return
-    (handle,) = found
     questions: dict[str, Callable[[], Any]] = {
-        "uuid": functools.partial(driver.uuid, handle),
-        "name": functools.partial(driver.model, handle),
+        "uuid": functools.partial(driver.uuid, index),
+        "name": functools.partial(driver.model, index),
     }
     for name, (function, more) in CALLS.items():
-        questions[name] = functools.partial(driver.numbers, handle, function, more)
+        questions[name] = functools.partial(driver.numbers, index, function, more)
     for name, kind in LISTS.items():
-        questions[name] = functools.partial(driver.pids, handle, kind)
+        questions[name] = functools.partial(driver.pids, index, kind)
     for name, question in questions.items():
         answer = yield from _asked(name, index, question)
         if answer.lost:

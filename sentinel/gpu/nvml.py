@@ -17,7 +17,7 @@ from sentinel.gpu.driver import (
 )
 from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
 
-__all__ = ["NvmlDriver"]
+__all__ = ["ABSENT", "NvmlDriver", "as_text"]
 
 _NO_DRIVER = "there is no NVIDIA driver here"
 
@@ -47,7 +47,7 @@ _REMEDIES = {
 
 #: NVML's codes that mean that this GPU or this driver has no such thing to tell: NOT_SUPPORTED,
 #: FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH and DEPRECATED.
-_ABSENT = frozenset({3, 13, 25, 26})
+ABSENT = frozenset({3, 13, 25, 26})
 
 #: NVML's codes that mean that there is no such GPU: NOT_FOUND and GPU_NOT_FOUND.
 _NO_SUCH_GPU = frozenset({6, 28})
@@ -111,7 +111,7 @@ class NvmlDriver:
         """Return the driver's version, which only people want to know."""
         try:
             with self._translated():
-                return _text(self._nvml.nvmlSystemGetDriverVersion())
+                return as_text(self._nvml.nvmlSystemGetDriverVersion())
         except ReadError:
             return "unknown"
 
@@ -137,7 +137,7 @@ class NvmlDriver:
         try:
             now = self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=version)
         except Exception as error:
-            if version is not None and getattr(error, "value", 0) in _ABSENT:
+            if version is not None and getattr(error, "value", 0) in ABSENT:
                 self._absent.setdefault(uuid, set()).add(_NEW_MEMORY)
                 return self.memory(uuid)
             self._forget(uuid)
@@ -184,17 +184,17 @@ class NvmlDriver:
         The driver samples who uses it, and names them to everybody by PIDs of the host.
         """
         nvml, since = self._nvml, self._sampled.get(uuid)
-        try:
-            found = nvml.nvmlDeviceGetProcessUtilization(self._handle(uuid), since or 0)
-        except nvml.NVMLError as error:
-            if error.value != nvml.NVML_ERROR_NOT_FOUND:
-                return None
-            found = []  # nobody used it
-        self._sampled[uuid] = max([since or 0, *(sample.timeStamp for sample in found)])
-        if since is None:
-            return None
-        used = (s.pid for s in found if s.timeStamp > since and (s.smUtil or s.memUtil))
-        return tuple(sorted({int(pid) for pid in used}))
+        with self._translated(uuid):
+            handle = self._handle(uuid)
+            try:
+                found = nvml.nvmlDeviceGetProcessUtilization(handle, since or 0)
+            except nvml.NVMLError as error:
+                if error.value != nvml.NVML_ERROR_NOT_FOUND:
+                    return None
+                found = []  # nobody used it
+            self._sampled[uuid] = max([since or 0, *(sample.timeStamp for sample in found)])
+            used = (s.pid for s in found if s.timeStamp > (since or 0) and (s.smUtil or s.memUtil))
+            return None if since is None else tuple(sorted({int(pid) for pid in used}))
 
     def node(self, uuid: str) -> str | None:
         """Return the device node by its minor number, which is not the index."""
@@ -244,7 +244,7 @@ class NvmlDriver:
             with self._translated():
                 # By index, not by UUID: a search for a UUID touches other GPUs on its way.
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
         except (GpuLostError, ReadError):
             return None
         self._handles[uuid] = handle
@@ -265,7 +265,7 @@ class NvmlDriver:
         """
         try:
             with self._translated():
-                return _text(ask())
+                return as_text(ask())
         except (GpuLostError, ReadError):
             return f"unreadable {what}"
 
@@ -292,7 +292,7 @@ class NvmlDriver:
                 # One that cannot say who it is is not known to be this one.
                 with contextlib.suppress(nvml.NVMLError, UnicodeDecodeError):
                     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                    if _text(nvml.nvmlDeviceGetUUID(handle)) == uuid:
+                    if as_text(nvml.nvmlDeviceGetUUID(handle)) == uuid:
                         return handle
             raise GpuLostError("not_found", _LOST[28]) from error
 
@@ -315,14 +315,14 @@ class NvmlDriver:
             try:
                 entries = getattr(self._nvml, name)(handle)
             except self._nvml.NVMLError as error:
-                if error.value not in _ABSENT:
+                if error.value not in ABSENT:
                     raise
                 absent.add(name)
                 first = first or error
             else:
                 return [(int(entry.pid), _size(entry.usedGpuMemory)) for entry in entries]
         if kind is ProcessKind.COMPUTE:
-            raise first or self._nvml.NVMLError(min(_ABSENT))
+            raise first or self._nvml.NVMLError(min(ABSENT))
         return []
 
     def _supported(self, name: str, uuid: str) -> Any:
@@ -334,7 +334,7 @@ class NvmlDriver:
         try:
             return getattr(self._nvml, name)(handle)
         except self._nvml.NVMLError as error:
-            if error.value not in _ABSENT:
+            if error.value not in ABSENT:
                 raise
             absent.add(name)
             return None
@@ -378,7 +378,7 @@ class NvmlDriver:
         }
 
 
-def _text(value: str | bytes) -> str:
+def as_text(value: str | bytes) -> str:
     """Return ``value`` as text; older bindings give bytes, and broken boards any bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 

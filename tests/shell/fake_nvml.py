@@ -10,6 +10,7 @@ call, so that a test changes the driver under a running sentinel. Each line is a
 - ``stale CODE``: what handles give that were not looked up by UUID.
 - ``left CODE``: what handles of a GPU give that is not listed any more; 15 where it is not said.
 - ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and PIDs that are listed as computing, too.
+- ``sample@UUID PID:TIME:SHARE``: who used a GPU, and when.
 - ``grow N``: so often has the list of those who compute grown while it was copied.
 - ``overflow 1``: that list is said to be longer than the room for it.
 """
@@ -35,6 +36,7 @@ SECOND = "GPU-22222222-0000-0000-0000-000000000000"
 #: GPUs, memory and processes are those of whoever is there, as long as they live.
 LIBRARY = r"""
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,14 +149,15 @@ int nvmlDeviceGetPciInfo_v3(void *device, pci *info) {
 
 /* --- who is there ----------------------------------------------------------------------------- */
 
-static int lives(int pid) {
-    char path[64], state = 'X';
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (!file) return 0;
-    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
-    fclose(file);
-    return state != 'Z' && state != 'X';
+/* Who keeps a lock: 0 where nobody does, or nobody who can be seen from here. */
+static int keeper(const char *path, int *kept) {
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    int file = open(path, O_RDONLY);
+    *kept = 0;
+    if (file < 0) return 0;
+    if (fcntl(file, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) *kept = 1;
+    close(file);
+    return *kept ? lock.l_pid : 0;
 }
 static double figure(const char *text, const char *name) {
     const char *place = strstr(text, name);
@@ -165,7 +168,7 @@ static int members(const char *uuid, process *out, u64 *used) {
     char path[1024], text[512];
     struct timespec now;
     struct dirent *entry;
-    int n = 0;
+    int n = 0, pid, kept;
     *used = 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
     snprintf(path, sizeof path, "%s/%s", getenv("FAKE_NVML_WORLD"), uuid);
@@ -179,11 +182,13 @@ static int members(const char *uuid, process *out, u64 *used) {
         if (!file) continue;
         text[fread(text, 1, sizeof text - 1, file)] = 0;
         fclose(file);
-        if (!lives(figure(text, "\"pid\""))) continue;
+        strcpy(path + strlen(path) - 6, ".lock");
+        pid = keeper(path, &kept);
+        if (!kept) continue;
         *used += figure(text, "\"memory\"");
         if (figure(text, "\"listed_at\"") > now.tv_sec + now.tv_nsec / 1e9 || n == MOST) continue;
-        process one = {figure(text, "\"pid\""), figure(text, "\"memory\""), -1, -1};
-        out[n++] = one;
+        process one = {pid, figure(text, "\"memory\""), -1, -1};
+        if (pid) out[n++] = one;
     }
     if (folder) closedir(folder);
     return n;
@@ -271,6 +276,20 @@ int nvmlDeviceGetDisplayActive(void *device, unsigned *active) {
     USE("display"); *active = at(device) && !getenv("FAKE_NVML_WORLD"); return 0; }
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
     USE("utilization"); rates[0] = 43; rates[1] = 7; return 0; }
+typedef struct { unsigned pid; u64 at; unsigned sm, memory, encoder, decoder; } sample;
+int nvmlDeviceGetProcessUtilization(void *device, sample *out, unsigned *count, u64 since) {
+    char word[LONG];
+    unsigned room = *count, pid, sm;
+    u64 at;
+    USE("samples");
+    *count = 0;
+    for (int i = 0; i < MOST && for_gpu("sample", name_of(device), i, word); i++) {
+        if (sscanf(word, "%u:%llu:%u", &pid, &at, &sm) != 3 || at <= since) continue;
+        sample one = {pid, at, sm, 0, 0, 0};
+        if (*count < room) out[*count] = one;
+        ++*count;
+    }
+    return !*count ? 6 : room < *count ? 7 : 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
     USE("minor"); *minor = 7 - at(device); return 0; }
 """

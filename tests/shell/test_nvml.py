@@ -493,6 +493,34 @@ def test_an_old_driver_is_asked_in_its_own_way(old_library: Path, tmp_path: Path
     assert mig is False
 
 
+def test_who_used_a_gpu_since_the_last_look_is_told(nvml_library: Path, tmp_path: Path) -> None:
+    """What was before the first look, and who had a context and did nothing, is nobody's use."""
+    here = f"sample@{FIRST}"
+    first = f"{here} 7:100:50\n"
+    more = f"{first}{here} 8:200:50\n{here} 9:201:0\n{here} 8:202:1\n{here} 5:203:99\n"
+    found = answers(
+        nvml_library,
+        tmp_path / "faults",
+        ("open", None, ""),
+        ("computing", FIRST, first),
+        ("computing", FIRST, first),
+        ("computing", FIRST, more),
+        ("computing", FIRST, more),
+        ("computing", SECOND, more),
+        ("computing", SECOND, more),
+    )
+    assert found[1:] == [None, [], [5, 8], [], None, []]
+
+
+@pytest.mark.parametrize("code", [3, 4, 13, 999])
+def test_a_driver_that_does_not_tell_who_computes_is_no_fault(
+    nvml_library: Path, tmp_path: Path, code: int
+) -> None:
+    asked = ("computing", FIRST, f"samples {code}\n")
+    found = answers(nvml_library, tmp_path / "faults", ("open", None, ""), asked, asked)
+    assert found[1:] == [None, None]
+
+
 @pytest.fixture
 def probe(
     nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
