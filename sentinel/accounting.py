@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from sentinel.config import Config
 from sentinel.messages import Reading
-from sentinel.model import Slot
+from sentinel.model import (
+    Slot,
+)
 
 __all__ = ["SLACK", "idle_memory", "nobodys_memory"]
 

@@ -33,7 +33,12 @@ from sentinel.messages import (
     Unavailable,
     Watch,
 )
-from sentinel.model import Call, ChildExit, ChildFacts, ProbeFacts
+from sentinel.observation import (
+    Call,
+    ChildExit,
+    ChildFacts,
+    ProbeFacts,
+)
 from sentinel.spawning import NOT_SPAWNED, Child, Inherited
 from sentinel.stressor import entry as stressor_process
 

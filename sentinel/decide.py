@@ -19,7 +19,6 @@ from sentinel.model import (
     Busy,
     Fatal,
     Idle,
-    Observation,
     Occupancy,
     ProbeDown,
     ProbeState,
@@ -32,6 +31,9 @@ from sentinel.model import (
     StopCause,
     Stopping,
     Unknown,
+)
+from sentinel.observation import (
+    Observation,
 )
 from sentinel.settling import Step
 

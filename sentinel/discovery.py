@@ -23,7 +23,9 @@ from sentinel.errors import (
 from sentinel.gpu.cuda_order import cuda_order_of_this_host
 from sentinel.installed import torch_build
 from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
-from sentinel.model import ProbeFacts
+from sentinel.observation import (
+    ProbeFacts,
+)
 from sentinel.place import why_processes_are_hidden
 from sentinel.signals import Signals
 from sentinel.visible import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from sentinel.actions import Event
-from sentinel.model import Busy, Slot
+from sentinel.model import (
+    Busy,
+    Slot,
+)
 
 __all__ = ["slot_event", "who"]
 

@@ -14,7 +14,13 @@ from sentinel.actions import Event
 from sentinel.config import Config
 from sentinel.events import slot_event
 from sentinel.messages import GpuProcess, Reading
-from sentinel.model import Busy, Ghost, Slot, Stopped, Stopping
+from sentinel.model import (
+    Busy,
+    Ghost,
+    Slot,
+    Stopped,
+    Stopping,
+)
 from sentinel.witness import OWN_LOAD
 
 __all__ = ["LOAD_WATCHED", "MOST_CLEARINGS", "clearing_due", "remains", "watch"]

@@ -8,7 +8,11 @@ from sentinel.actions import Event
 from sentinel.events import slot_event
 from sentinel.identity import Identity, IdentityMode, OwnChild, is_ours
 from sentinel.messages import GpuProcess, Reading
-from sentinel.model import Running, Slot, Starting
+from sentinel.model import (
+    Running,
+    Slot,
+    Starting,
+)
 
 __all__ = ["learn"]
 

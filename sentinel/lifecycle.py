@@ -21,8 +21,6 @@ from sentinel.messages import (
 )
 from sentinel.model import (
     Backoff,
-    ChildExit,
-    ChildFacts,
     Idle,
     Running,
     Sign,
@@ -33,6 +31,10 @@ from sentinel.model import (
     Stopped,
     Stopping,
     Unknown,
+)
+from sentinel.observation import (
+    ChildExit,
+    ChildFacts,
 )
 from sentinel.settling import SETTLE_WITHIN, Step, settle
 from sentinel.witness import PAIRING, expect, newcomer

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from sentinel import policy
 from sentinel.config import Config
-from sentinel.model import Idle, Observation, Running, Slot, Starting, State, Stopping
+from sentinel.model import (
+    Idle,
+    Running,
+    Slot,
+    Starting,
+    State,
+    Stopping,
+)
+from sentinel.observation import (
+    Observation,
+)
 from sentinel.policy import Verdict
 
 __all__ = ["Release", "deadlines", "quiet", "releases", "verdicts"]

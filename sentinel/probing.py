@@ -9,15 +9,17 @@ from sentinel.actions import Action, Event, KillProbe, StartProbe
 from sentinel.config import Config
 from sentinel.messages import Reading
 from sentinel.model import (
-    Call,
-    Observation,
     ProbeDown,
-    ProbeFacts,
     ProbeUp,
     Slot,
     State,
     Stopping,
     Suspect,
+)
+from sentinel.observation import (
+    Call,
+    Observation,
+    ProbeFacts,
 )
 
 __all__ = ["ProbeStep", "deadline", "readable", "step", "suspected"]

@@ -14,7 +14,6 @@ from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
 from sentinel.model import (
     Backoff,
     Busy,
-    ChildExit,
     Fatal,
     Handover,
     Idle,
@@ -24,6 +23,9 @@ from sentinel.model import (
     Stopped,
     Stopping,
     Unknown,
+)
+from sentinel.observation import (
+    ChildExit,
 )
 from sentinel.sparing import foreign_processes
 

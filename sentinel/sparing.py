@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from sentinel.config import Config
 from sentinel.identity import OwnChild, Resident, is_ours
 from sentinel.messages import GpuProcess, ProcessKind, Reading
-from sentinel.model import Running, Slot, Starting, Stopping
+from sentinel.model import (
+    Running,
+    Slot,
+    Starting,
+    Stopping,
+)
 
 __all__ = ["foreign_processes", "let_be", "residents"]
 

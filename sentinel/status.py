@@ -9,7 +9,14 @@ from sentinel.actions import Event
 from sentinel.config import Config
 from sentinel.events import slot_event, who
 from sentinel.messages import Reading
-from sentinel.model import Observation, Running, Slot, State
+from sentinel.model import (
+    Running,
+    Slot,
+    State,
+)
+from sentinel.observation import (
+    Observation,
+)
 from sentinel.policy import Verdict
 
 __all__ = ["explain", "report"]

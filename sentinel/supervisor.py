@@ -16,7 +16,14 @@ from sentinel.config import Config
 from sentinel.decide import Decision, decide, hopeless, unkillable, watch
 from sentinel.errors import ExitCode
 from sentinel.messages import Gpu, Reading, Watch
-from sentinel.model import ChildFacts, Observation, ProbeFacts, State
+from sentinel.model import (
+    State,
+)
+from sentinel.observation import (
+    ChildFacts,
+    Observation,
+    ProbeFacts,
+)
 
 __all__ = ["Clock", "Interrupts", "Probe", "Spawner", "Supervisor"]
 

@@ -20,7 +20,12 @@ from sentinel.hours import first_after
 from sentinel.journal import Journal, Sink
 from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
-from sentinel.model import Observation, ProbeUp
+from sentinel.model import (
+    ProbeUp,
+)
+from sentinel.observation import (
+    Observation,
+)
 from sentinel.signals import Signals
 from sentinel.sparing import let_be
 from sentinel.stressor.loading import parse_workload

@@ -8,7 +8,15 @@ from sentinel.accounting import SLACK, idle_memory
 from sentinel.config import Config
 from sentinel.identity import is_ours
 from sentinel.messages import Reading
-from sentinel.model import Busy, Idle, Running, Sign, SignKind, Slot, Starting
+from sentinel.model import (
+    Busy,
+    Idle,
+    Running,
+    Sign,
+    SignKind,
+    Slot,
+    Starting,
+)
 from sentinel.sparing import let_be
 
 __all__ = ["OWN_LOAD", "PAIRING", "expect", "newcomer"]

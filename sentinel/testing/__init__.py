@@ -27,7 +27,15 @@ from sentinel.messages import (
     Reading,
     Watch,
 )
-from sentinel.model import Call, ChildExit, ChildFacts, ProbeFacts, State
+from sentinel.model import (
+    State,
+)
+from sentinel.observation import (
+    Call,
+    ChildExit,
+    ChildFacts,
+    ProbeFacts,
+)
 from sentinel.supervisor import Supervisor
 from sentinel.testing.places import (
     GIB,

@@ -15,7 +15,6 @@ from sentinel.messages import Failed, FailureKind, GpuProcess, ProcessKind, Read
 from sentinel.model import (
     Backoff,
     Busy,
-    Call,
     Fatal,
     Idle,
     Running,
@@ -23,6 +22,9 @@ from sentinel.model import (
     Stopped,
     Stopping,
     Unknown,
+)
+from sentinel.observation import (
+    Call,
 )
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World

@@ -9,7 +9,10 @@ import pytest
 from sentinel.config import Config
 from sentinel.ghosts import MOST_CLEARINGS
 from sentinel.hours import parse_hours
-from sentinel.model import Busy, Running
+from sentinel.model import (
+    Busy,
+    Running,
+)
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 

@@ -8,7 +8,10 @@ from sentinel.config import Config
 from sentinel.identity import Identity, IdentityMode, OwnChild, is_ours
 from sentinel.ignoring import parse_ignored
 from sentinel.messages import Crowded, GpuProcess
-from sentinel.model import Busy, Running
+from sentinel.model import (
+    Busy,
+    Running,
+)
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 

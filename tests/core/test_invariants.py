@@ -19,14 +19,16 @@ from sentinel.messages import Crowded, Failed, FailureKind, Progress, Ready
 from sentinel.model import (
     Backoff,
     Busy,
-    Call,
     Fatal,
     Idle,
-    Observation,
     Running,
     Starting,
     Stopping,
     Unknown,
+)
+from sentinel.observation import (
+    Call,
+    Observation,
 )
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 

@@ -10,7 +10,10 @@ import pytest
 from sentinel.config import Config
 from sentinel.hours import parse_hours
 from sentinel.ignoring import parse_ignored
-from sentinel.model import Running, Stopped
+from sentinel.model import (
+    Running,
+    Stopped,
+)
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 

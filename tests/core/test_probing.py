@@ -9,7 +9,15 @@ from sentinel.actions import Action, KillProbe
 from sentinel.config import Config
 from sentinel.decide import decide
 from sentinel.messages import Inventory
-from sentinel.model import Call, ChildExit, Observation, ProbeFacts, Running
+from sentinel.model import (
+    Running,
+)
+from sentinel.observation import (
+    Call,
+    ChildExit,
+    Observation,
+    ProbeFacts,
+)
 from sentinel.testing import World
 
 

@@ -9,7 +9,9 @@ import pytest
 from sentinel.config import Config
 from sentinel.ignoring import parse_ignored
 from sentinel.messages import GpuProcess, Memory, ProcessKind, Reading
-from sentinel.model import Running
+from sentinel.model import (
+    Running,
+)
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 from sentinel.witness import PAIRING, expect, newcomer

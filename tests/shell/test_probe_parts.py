@@ -31,7 +31,7 @@ class Scripted:
     def __init__(self, *errors: DriverError | None, processes: int = 0) -> None:
         self.script = list(errors)
         self.times: list[float] = []
-        self.asked_for_mig = 0
+        self.asked_for_mig = self.asked_for_load = 0
         self._processes = tuple(GpuProcess(pid=2**30 + i) for i in range(processes))
 
     def open(self) -> None:
@@ -77,8 +77,10 @@ class Scripted:
         return False
 
     def utilization(self, uuid: str) -> float | None:
-        """Return nothing; only who wants to know may ask."""
-        raise AssertionError(uuid)
+        """Return nothing, and count."""
+        del uuid
+        self.asked_for_load += 1
+        return None
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return nothing; only who wants to know may ask."""
@@ -175,6 +177,18 @@ def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same(
         reader.order(wanted=True, held=False)
         reader.poll.take()
         assert not heard(posts), "the same order again is no change"
+
+
+def test_the_load_is_read_of_a_gpu_that_was_held_and_of_no_other() -> None:
+    driver = Scripted()
+    with reader_over(driver, poll=1e-6) as (reader, _):
+        reader.poll.take()
+        reader.order(wanted=True, held=True)
+        reader.poll.take()
+        assert driver.asked_for_load == 0
+        reader.order(wanted=True, held=False)
+        reader.poll.take()
+        assert driver.asked_for_load == 1
 
 
 def test_every_gpu_has_two_slots_of_its_own() -> None:
