@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
 
@@ -37,9 +36,9 @@ LISTING_DELAY = 0.04
 #: struct flock: type, whence, start, length and, for whoever asks, the PID of who keeps the lock.
 _FLOCK = struct.Struct("hhqqi4x")
 
-#: The locks that this process keeps, by file, with its PID. They last as long as it does, and the
-#: kernel does not report them to the process itself.
-_ours: dict[str, tuple[int, TextIO]] = {}
+#: The locks that this process keeps, by file: its PID and the descriptor. They last as long as it
+#: does, and the kernel does not report them to the process itself.
+_ours: dict[str, tuple[int, int]] = {}
 
 
 def default_folder() -> Path:
@@ -182,9 +181,9 @@ class Membership:
         stem = registry.folder / gpu / secrets.token_hex(8)
         self._path = stem.with_suffix(".share")
         self._lock = stem.with_suffix(".lock")
-        file = self._lock.open("w")
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        _ours[str(self._lock)] = os.getpid(), file
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        _ours[str(self._lock)] = os.getpid(), descriptor
         self._listed_at = time.monotonic() + LISTING_DELAY
         self.held = 0
 
@@ -208,7 +207,7 @@ class Membership:
         self._lock.unlink(missing_ok=True)
         mine = _ours.pop(str(self._lock), None)
         if mine is not None:
-            mine[1].close()
+            os.close(mine[1])
 
     def _save(self) -> None:
         _write(self._path, {"memory": self.held, "listed_at": self._listed_at})

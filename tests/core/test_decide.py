@@ -556,7 +556,9 @@ def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> Non
         alone.append(supervisor.state.slots["GPU-0"].rearm)
         world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=40)
     assert alone == [2, 2, 2, 4, 8, 16, 20, 20]
+    world.tick = 1.0
     world.run_for(supervisor, 3600)
+    world.tick = 0.025
     world.newcomer(0)
     world.run(supervisor, times(world, "gpu.handed_over", 9))
     assert supervisor.state.slots["GPU-0"].rearm == 2, "what was an hour ago is forgotten"

@@ -317,7 +317,7 @@ class LimitedHistories(Histories):
 
 # Shrinking a history takes minutes; the one that failed is printed step by step as it is.
 LONG = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
+    max_examples=80, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
 )
 TestHistories = Histories.TestCase
 TestHistories.settings = LONG

@@ -41,7 +41,7 @@ def probe_of(one: Sentry) -> psutil.Process:
 
 
 def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlGround) -> None:
-    """The GPU is free in time, stays out for longer each time, and is occupied once it answers."""
+    """The GPU is free in time, and stays out for longer each time; the others are cared for."""
     with nvml.sentry(2, *QUICK, "--status-every", "1s") as one:
         both_held(one)
         probe = probe_of(one)
@@ -68,9 +68,6 @@ def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlGround)
             said = [e["at"] for e in one.events if e["event"] == "gpu.status" and one._on(e, gpu)]
             assert max(later - earlier for earlier, later in pairwise(said)) < 3
             assert said[-1] > hung["at"] + 10
-        nvml.plant()
-        one.wait_for("stressor.ready", gpu=0, count=2, within=40)
-        assert one.names().count("probe.hung") == 2
         assert one.stop() == 0
 
 
