@@ -96,7 +96,8 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     folder, hidden = None, why_processes_are_hidden()
     if options.simulate is not None:
         folder = simulation.default_folder()
-        simulation.Registry.create(folder, options.simulate)
+        host = simulation.Registry.create(folder, options.simulate).namespace()
+        hidden = why_processes_are_hidden(host=host)
     spec = ProbeSpec(
         poll=options.config.poll,
         watch_interval=options.config.watch_interval,

@@ -10,7 +10,9 @@ __all__ = ["why_processes_are_hidden"]
 _HOST_PID_NAMESPACE = 0xEFFFFFFC
 
 
-def why_processes_are_hidden(namespace: Path = Path("/proc/self/ns/pid")) -> str | None:
+def why_processes_are_hidden(
+    namespace: Path = Path("/proc/self/ns/pid"), host: int = _HOST_PID_NAMESPACE
+) -> str | None:
     """Return why NVML may leave out other people's processes here, or ``None`` where it names all.
 
     In a PID namespace of its own, as in a container, a driver from 535.113 on lists only the
@@ -18,11 +20,12 @@ def why_processes_are_hidden(namespace: Path = Path("/proc/self/ns/pid")) -> str
 
     Args:
         namespace: Where the kernel says which namespace this is.
+        host: The inode of the host's own namespace; another for a pretended host.
     """
     try:
         inode = namespace.stat().st_ino
     except OSError as error:
         return f"nobody can say in which PID namespace this is: {error}"
-    if inode == _HOST_PID_NAMESPACE:
+    if inode == host:
         return None
     return "this is not the host's PID namespace (a container?)"

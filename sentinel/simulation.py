@@ -75,6 +75,9 @@ class Registry:
 
         GPUs that are already there stay as they are, with whoever is on them.
         """
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "namespace").exists():
+            _write(folder / "namespace", Path("/proc/self/ns/pid").stat().st_ino)
         for index in range(count):
             # The same UUIDs on every run, and unlike each other from the first digits on.
             gpu = Gpu(
@@ -98,6 +101,10 @@ class Registry:
             for path in self.folder.glob("GPU-*/gpu.json")
         ]
         return tuple(sorted(found, key=lambda gpu: gpu.index))
+
+    def namespace(self) -> int:
+        """Return the inode of the PID namespace of the pretended host: that of whoever made it."""
+        return int(json.loads((self.folder / "namespace").read_text()))
 
     def node(self, gpu: str) -> Path:
         """Return the pretended device node, which everyone opens who uses the GPU."""
