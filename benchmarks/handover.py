@@ -20,7 +20,7 @@ from benchmarks.load import Load
 from benchmarks.races import Races
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
-from benchmarks.rig import Rig
+from benchmarks.rig import PLACES, Rig
 
 #: Newcomers that are loaded at the same time.
 AHEAD = 4
@@ -53,6 +53,10 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
     yield Cell(name="alone-torch", rounds=5, seconds=6, run=partial(races.alone, "torch"))
     for workload in WORKLOADS:
         yield from race_cells(races, workload)
+    for place in PLACES:
+        for workload in WORKLOADS:
+            race = partial(races.elsewhere, place, workload)
+            yield Cell(name=f"{workload}-{place}", rounds=10, seconds=15, run=race)
     yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
     for workload in ("gemm", "elementwise"):
         yield Cell(

@@ -22,5 +22,6 @@ def end_with_parent(number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    end_with_parent(signal.SIGTERM)
+    # unshare ignores SIGTERM, and takes its own child with it when it is killed.
+    end_with_parent(signal.SIGKILL if sys.argv[1] == "unshare" else signal.SIGTERM)
     os.execvp(sys.argv[1], sys.argv[1:])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from benchmarks.host import Card
 from benchmarks.results import Record
-from benchmarks.rig import Line, Rig, Sentinel, Speaker, TooLateError
+from benchmarks.rig import PLACES, Line, Rig, Sentinel, Speaker, TooLateError
 
 __all__ = ["Races"]
 
@@ -70,6 +70,13 @@ class Races:
         self._expect(kind, cards[0], ahead)
         with self._rig.nvidia_smi():
             return self._against_sentinel(kind, workload, ahead, cards)
+
+    def elsewhere(self, place: str, workload: str, ahead: int) -> list[Record]:
+        """Race a sentinel where it, or the newcomer, sees no processes but its own."""
+        cards = self._rig.host.cards[:1]
+        self._ask("bare", cards[0])
+        with self._rig.at(PLACES[place]):
+            return self._against_sentinel("bare", workload, ahead, cards)
 
     def against_floor(self, kind: str, workload: str, ahead: int) -> list[Record]:
         """Kill whoever holds the GPU at the newcomer's very start: nobody can be sooner."""

@@ -11,17 +11,41 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.host import Card, Host
 
-__all__ = ["Rig", "Sentinel", "Speaker", "TooLateError"]
+__all__ = ["HOST", "PLACES", "Place", "Rig", "Sentinel", "Speaker", "TooLateError"]
 
 Line = dict[str, Any]
 
 #: How long a process may take to load torch on a busy machine and be ready, in seconds.
 PATIENCE = 90.0
+
+
+#: The beginning of a command that is to see no process but its own.
+_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+_CONTAINER = (*_NAMESPACE, "--mount", "sh", str(Path(__file__).with_name("container.sh")))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where sentinel and newcomers run: the beginnings of their commands."""
+
+    sentinel: tuple[str, ...] = ()
+    newcomer: tuple[str, ...] = ()
+
+
+HOST = Place()
+#: Sentinel in a PID namespace and newcomers outside; the other way round; newcomers that have
+#: device nodes of their own as well.
+PLACES = {
+    "in-namespace": Place(sentinel=_NAMESPACE),
+    "from-namespace": Place(newcomer=_NAMESPACE),
+    "from-container": Place(newcomer=_CONTAINER),
+}
 
 
 class TooLateError(Exception):
@@ -148,15 +172,26 @@ class Rig:
         self._errors = errors.open("a")
         self._rearm = rearm
         self._started: list[Speaker] = []
-        self._waiting: dict[tuple[str, str, int], list[Speaker]] = {}
+        self._waiting: dict[tuple[Place, str, str, int], list[Speaker]] = {}
         self._readers: dict[str, Speaker] = {}
-        self._sentinel: tuple[tuple[str, int], Sentinel] | None = None
+        self._sentinel: tuple[tuple[Place, str, int], Sentinel] | None = None
+        self._place = HOST
 
     # --- processes ---
 
-    def start(self, *command: str, card: Card | None = None) -> Speaker:
+    @contextlib.contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Run sentinel and newcomers there."""
+        self._place = place
+        try:
+            yield
+        finally:
+            self._place = HOST
+
+    def start(self, *command: str, card: Card | None = None, within: Sequence[str] = ()) -> Speaker:
         """Start one of this package's programs, or any other by its full command."""
-        whole = [sys.executable, "-m", *command] if command[0].startswith("bench") else command
+        ours = command[0].startswith("bench")
+        whole = [*within, *([sys.executable, "-m"] if ours else []), *command]
         return self._keep(Speaker(whole, self._environment([card] if card else []), self._errors))
 
     def _keep(self, speaker: Speaker) -> Speaker:
@@ -217,7 +252,7 @@ class Rig:
 
     def expect(self, kind: str, card: Card, ask: int, count: int) -> None:
         """Have ``count`` newcomers waiting for the word, so that their loading disturbs no race."""
-        waiting = self._waiting.setdefault((kind, card.uuid, ask), [])
+        waiting = self._waiting.setdefault((self._place, kind, card.uuid, ask), [])
         while len(waiting) < count:
             waiting.append(self.newcomer(kind, card, ask))
 
@@ -226,12 +261,13 @@ class Rig:
         if self.host.simulation is not None:
             kind = "simulated"
         arguments = ["--ask", str(ask), "--gpu", str(card.index), "--stay", str(stay)]
-        return self.start("benchmarks.newcomer", kind, *arguments, card=card)
+        within = self._place.newcomer
+        return self.start("benchmarks.newcomer", kind, *arguments, card=card, within=within)
 
     def next_newcomer(self, kind: str, card: Card, ask: int) -> Speaker:
         """Return one that waits for the word."""
         self.expect(kind, card, ask, 1)
-        speaker = self._waiting[kind, card.uuid, ask].pop(0)
+        speaker = self._waiting[self._place, kind, card.uuid, ask].pop(0)
         speaker.ready()
         return speaker
 
@@ -242,7 +278,7 @@ class Rig:
 
         A new one is started once the GPUs are ``empty``.
         """
-        wanted = (workload, len(cards))
+        wanted = (self._place, workload, len(cards))
         if self._sentinel is not None:
             had, running = self._sentinel
             if had == wanted and running.process.poll() is None:
@@ -250,7 +286,8 @@ class Rig:
             self.no_sentinel()
         if empty:
             self.wait_empty(cards)
-        command = [sys.executable, "-m", "sentinel", "run", "--workload", workload]
+        command = [*self._place.sentinel, sys.executable, "-m", "sentinel", "run"]
+        command += ["--workload", workload]
         # Nor longer when it yields again and again, as it does here.
         command += ["--rearm", self._rearm, "--rearm-longest", self._rearm, "--status-every", "1s"]
         if self.host.simulation is not None:
@@ -263,9 +300,10 @@ class Rig:
     def no_sentinel(self) -> None:
         """End the sentinel that runs, if one does."""
         if self._sentinel is not None:
-            running = self._sentinel[1]
+            (place, *_), running = self._sentinel
             self._sentinel = None
-            self.end(running, signal.SIGTERM)
+            # unshare, where it is there, ignores SIGTERM and takes its child with it.
+            self.end(running, signal.SIGKILL if place.sentinel else signal.SIGTERM)
 
     def wait_empty(self, cards: Sequence[Card], within: float = 30.0) -> None:
         """Wait until hardly anything is in use on the GPUs.
