@@ -21,7 +21,7 @@ from sentinel.errors import (
     NoSuchGpuError,
 )
 from sentinel.gpu.cuda_order import cuda_order_of_this_host
-from sentinel.installed import torch_build
+from sentinel.installed import binding_version, misreads, torch_build, version_of
 from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
 from sentinel.observation import (
     ProbeFacts,
@@ -30,7 +30,7 @@ from sentinel.place import why_processes_are_hidden
 from sentinel.signals import Signals
 from sentinel.visible import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 
-__all__ = ["Found", "Options", "check_torch", "find_gpus", "hear_probe"]
+__all__ = ["Found", "Options", "check_binding", "check_torch", "find_gpus", "hear_probe"]
 
 T = TypeVar("T")
 
@@ -79,6 +79,21 @@ def check_torch() -> None:
         raise ConfigError(
             "this torch was built without CUDA: no stressor could use a GPU",
             "Install a CUDA build of torch, or try it with --simulate 2.",
+        )
+
+
+def check_binding(driver: str) -> None:
+    """Refuse a pair of driver and nvidia-ml-py of which the PIDs are wrong.
+
+    Raises:
+        DriverUnavailableError: Whose processes are on a GPU could not be told.
+    """
+    binding = binding_version()
+    why = misreads(version_of(driver), version_of(binding))
+    if why is not None:
+        raise DriverUnavailableError(
+            f"nvidia-ml-py {binding} cannot be used with driver {driver}: {why}",
+            "Install driver 535.104 or newer and the newest nvidia-ml-py; see `sentinel doctor`.",
         )
 
 
@@ -149,6 +164,7 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options) -> Inventory:
         )
     if options.simulate is not None:
         return Inventory(gpus=inventory.gpus[: options.simulate], driver=inventory.driver)
+    check_binding(inventory.driver)
     return inventory
 
 

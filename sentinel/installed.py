@@ -13,10 +13,29 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Bindings", "TorchBuild", "bindings", "torch_build"]
+__all__ = [
+    "ODD_BINDING",
+    "Bindings",
+    "TorchBuild",
+    "Version",
+    "binding_version",
+    "bindings",
+    "misreads",
+    "torch_build",
+    "version_of",
+]
+
+Version = tuple[int, ...]
 
 #: NVIDIA's own distribution of the module ``pynvml``.
 _BINDING = "nvidia-ml-py"
+
+#: From the first to the last of these drivers the struct of a process was another one under the
+#: same version number, so that a binding made for any other driver reads wrong PIDs
+#: (https://github.com/XuehaiPan/nvitop/pull/79).
+_ODD_DRIVERS = ((535, 43), (535, 86))
+#: The one binding that was made for them.
+ODD_BINDING = (12, 535, 77)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +64,30 @@ class Bindings:
     version: str | None
     rivals: tuple[str, ...] = ()
     shadow: str | None = None
+
+
+def version_of(text: str | None) -> Version:
+    """Return the numbers that a version begins with; none where there is no version."""
+    found = re.match(r"\d+(\.\d+)*", text or "")
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def misreads(driver: Version, binding: Version) -> str | None:
+    """Return why this binding reads wrong PIDs with this driver, or ``None`` if it does not."""
+    odd_driver = _ODD_DRIVERS[0] <= driver[:2] <= _ODD_DRIVERS[1]
+    if odd_driver and binding != ODD_BINDING:
+        return "drivers 535.43 to 535.86 list processes in a form that it reads as wrong PIDs"
+    if driver and binding == ODD_BINDING and not odd_driver:
+        return "this binding was made for drivers 535.43 to 535.86 alone and reads wrong PIDs"
+    return None
+
+
+def binding_version() -> str | None:
+    """Return the version of nvidia-ml-py, or ``None`` where it is not installed."""
+    try:
+        return metadata.version(_BINDING)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def torch_build() -> TorchBuild | None:

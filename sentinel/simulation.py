@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import struct
 import tempfile
 import time
@@ -185,7 +184,7 @@ class Membership:
     def __init__(self, registry: Registry, gpu: str) -> None:
         self._registry = registry
         self._gpu = gpu
-        stem = registry.folder / gpu / secrets.token_hex(8)
+        stem = registry.folder / gpu / os.urandom(8).hex()
         self._path = stem.with_suffix(".share")
         self._lock = stem.with_suffix(".lock")
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from sentinel.doctor.facts import DriverFacts, HostFacts, Unread
 from sentinel.doctor.findings import Finding, problem, warning, well
-from sentinel.installed import Bindings
+from sentinel.installed import ODD_BINDING, Bindings, Version, misreads, version_of
 
 __all__ = ["judge_software"]
 
-Version = tuple[int, ...]
-
-#: From the first to the last of these drivers the struct of a process was another one under the
-#: same version number, so that a binding made for any other driver reads wrong PIDs.
-_ODD_DRIVERS = ((535, 43), (535, 86))
-#: The one binding that was made for them.
-_ODD_BINDING = (12, 535, 77)
 #: The first binding after that; older ones are not tried with sentinel.
 _LEAST_BINDING = (12, 535, 108)
 #: The first drivers with the second and the third lists of processes.
@@ -31,12 +23,6 @@ def judge_software(facts: HostFacts) -> Iterator[Finding]:
     yield _driver(facts.driver)
     yield from _binding(facts.bindings, facts.driver)
     yield _torch(facts)
-
-
-def version_of(text: str | None) -> Version:
-    """Return the numbers that a version begins with; none where there is no version."""
-    found = re.match(r"\d+(\.\d+)*", text or "")
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 # --- the driver ------------------------------------------------------------------------------
@@ -106,19 +92,16 @@ def _binding(bindings: Bindings, driver: DriverFacts) -> Iterator[Finding]:
 def _pair(name: str, binding: Version, driver: DriverFacts) -> Finding:
     """Judge whether binding and driver fit."""
     version = version_of(driver.version)
-    odd_driver = _ODD_DRIVERS[0] <= version[:2] <= _ODD_DRIVERS[1]
-    odd_binding = binding == _ODD_BINDING
     both = f"{name} with driver {driver.version}"
+    misread = misreads(version, binding)
     update = "Install driver 535.104 or newer, and then the newest nvidia-ml-py."
-    if odd_driver and not odd_binding:
-        means = "drivers 535.43 to 535.86 list processes in a form that it reads as wrong PIDs"
-        return problem("binding", both, means, update)
-    if odd_driver:
+    if misread is not None and binding == ODD_BINDING:
+        return problem("binding", both, misread, "Run: pip install --upgrade nvidia-ml-py")
+    if misread is not None:
+        return problem("binding", both, misread, update)
+    if binding == ODD_BINDING and version:
         means = "these two were made for each other, but sentinel is not tried with them"
         return warning("binding", both, means, update)
-    if odd_binding and version:
-        means = "this binding was made for drivers 535.43 to 535.86 alone and reads wrong PIDs"
-        return problem("binding", both, means, "Run: pip install --upgrade nvidia-ml-py")
     if binding < _LEAST_BINDING:
         means = "sentinel asks for 12.535.108 or newer, and is not tried with older ones"
         return warning("binding", name, means, "Run: pip install --upgrade nvidia-ml-py")

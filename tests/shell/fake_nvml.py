@@ -7,6 +7,7 @@ call, so that a test changes the driver under a running sentinel. Each line is a
 - ``FUNCTION WORD``, for one GPU ``FUNCTION@UUID WORD``: what calls of that function do instead of
   answering: a number is the error that they return, ``hang`` never returns, ``crash`` and
   ``segfault`` take the process down.
+- ``driver VERSION``: what the driver calls itself.
 - ``stale CODE``: what handles give that were not looked up by UUID.
 - ``left CODE``: what handles of a GPU give that is not listed any more; 15 where it is not said.
 - ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and PIDs that are listed as computing, too.
@@ -124,7 +125,9 @@ int nvmlInitWithFlags(unsigned flags) { TRY("init"); return 0; }
 const char *nvmlErrorString(int code) { return "an error"; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) {
     char word[LONG];
-    TRY("version"); snprintf(text, size, "%s", line("says", 0, word) ? "\xff\xfe" : "580.159");
+    TRY("version");
+    if (line("driver", 0, word)) snprintf(text, size, "%s", word);
+    else snprintf(text, size, "%s", line("says", 0, word) ? "\xff\xfe" : "580.159");
     return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) {
     char uuid[LONG];

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.installed import bindings
+from sentinel.installed import bindings, misreads, version_of
 
 
 @contextmanager
@@ -107,3 +107,23 @@ def test_torch_tells_what_it_was_built_for_without_an_import(
         check=True,
     )
     assert ast.literal_eval(done.stdout) == {"version": version, "cuda": cuda, "without": without}
+
+
+@pytest.mark.parametrize(
+    ("driver", "binding", "wrong"),
+    [
+        ("580.159.04", "13.615.71", False),
+        ("535.42", "12.535.108", False),
+        ("535.43.02", "12.535.108", True),
+        ("535.86.10", "13.615.71", True),
+        ("535.87", "13.615.71", False),
+        ("535.54.03", "12.535.77", False),
+        ("580.159.04", "12.535.77", True),
+        ("unknown", "12.535.77", False),
+        ("unknown", "13.615.71", False),
+    ],
+)
+def test_which_pairs_of_driver_and_binding_misread_pids(
+    driver: str, binding: str, *, wrong: bool
+) -> None:
+    assert (misreads(version_of(driver), version_of(binding)) is not None) is wrong

@@ -521,6 +521,29 @@ def test_a_driver_that_does_not_tell_who_computes_is_no_fault(
     assert found[1:] == [None, None]
 
 
+@pytest.mark.parametrize(("version", "code"), [("535.54.03", 5), ("535.104.05", 0)])
+def test_a_driver_from_which_the_binding_reads_wrong_pids_is_refused(
+    nvml_library: Path, tmp_path: Path, version: str, code: int
+) -> None:
+    faults = tmp_path / "faults"
+    faults.write_text(f"driver {version}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", "--list"],
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(nvml_library),
+            "FAKE_NVML": str(faults),
+            "SENTINEL_CONFIG": os.devnull,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert ("wrong PIDs" in done.stderr) is (code != 0)
+
+
 @pytest.fixture
 def probe(
     nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
