@@ -14,7 +14,7 @@ from sentinel.model import (
     Stopping,
 )
 
-__all__ = ["foreign_processes", "let_be", "residents"]
+__all__ = ["foreign_processes", "let_be", "not_yet", "residents"]
 
 #: Graphics processes below this many bytes together share a GPU with us: an X server that only
 #: shows a login screen holds a few MiB on every GPU.
@@ -65,6 +65,20 @@ def let_be(slot: Slot, others: tuple[GpuProcess, ...], at: float, config: Config
             if rule.covers(process) and (rule.most is None or _is_steady(slot, process, at)):
                 spared[process.pid] = f"ignored by {rule}"
     return spared
+
+
+def not_yet(
+    slot: Slot, others: tuple[GpuProcess, ...], at: float, config: Config
+) -> dict[int, str]:
+    """Return by PID which processes a rule by size may let be later, and what it waits for."""
+    spared = let_be(slot, others, at, config)
+    rules = [rule for rule in config.ignore if rule.most is not None]
+    return {
+        process.pid: f"{rule} lets it be once it has been steady for {STEADY:g} s"
+        for process in others
+        for rule in rules
+        if process.pid not in spared and slot.identity.names_known and rule.covers(process)
+    }
 
 
 def _are_light(graphics: list[GpuProcess]) -> bool:

@@ -27,7 +27,7 @@ from sentinel.observation import (
     Observation,
 )
 from sentinel.signals import Signals
-from sentinel.sparing import let_be
+from sentinel.sparing import let_be, not_yet
 from sentinel.stressor.loading import parse_workload
 from sentinel.supervisor import Supervisor
 
@@ -43,7 +43,8 @@ LAST_WORDS = 2.0
 class Survey:
     """One GPU, what was read of it, and what would be done about it.
 
-    ``let_be`` says by PID which processes make it no busier, and why.
+    ``let_be`` says by PID which processes make it no busier, and why; ``not_yet`` which may come to
+    that, and what they wait for.
     """
 
     gpu: Gpu
@@ -51,6 +52,7 @@ class Survey:
     occupancy: str
     verdict: policy.Verdict
     let_be: Mapping[int, str]
+    not_yet: Mapping[int, str]
 
 
 class HostClock:
@@ -120,8 +122,16 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         verdict = verdicts[gpu.uuid]
         occupancy = type(slot.occupancy).__name__.upper()
         others = reading.processes if reading and reading.processes else ()
-        spared = let_be(slot, others, now, config.of(gpu.uuid))
-        yield Survey(gpu=gpu, reading=reading, occupancy=occupancy, verdict=verdict, let_be=spared)
+        own = config.of(gpu.uuid)
+        spared, waiting = (ask(slot, others, now, own) for ask in (let_be, not_yet))
+        yield Survey(
+            gpu=gpu,
+            reading=reading,
+            occupancy=occupancy,
+            verdict=verdict,
+            let_be=spared,
+            not_yet=waiting,
+        )
 
 
 def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -> ExitCode:

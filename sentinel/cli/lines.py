@@ -243,5 +243,6 @@ def print_survey(survey: Sequence[Survey], *, text: bool, explain: bool) -> None
         for process in row.reading.processes or ():
             held = format_size(process.memory) if process.memory is not None else "memory unknown"
             people = _people([asdict(process)])
-            why = row.let_be.get(process.pid) if explain else None
+            reasons = {**row.not_yet, **row.let_be} if explain else {}
+            why = reasons.get(process.pid)
             click.echo(f"    {process.kind.value}: {people}, {held}{f' - {why}' if why else ''}")

@@ -12,6 +12,7 @@ from sentinel.messages import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.model import (
     Running,
 )
+from sentinel.sparing import let_be, not_yet
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 from sentinel.witness import PAIRING, expect, newcomer
@@ -196,6 +197,23 @@ def test_a_reading_that_fails_begins_the_minute_anew() -> None:
     world.run_for(supervisor, 50)
     assert not world.spawner.started
     world.run(supervisor, lambda: held(supervisor), within=20)
+
+
+def test_who_may_be_let_be_later_is_told_what_that_waits_for() -> None:
+    world = World()
+    world.at(0).foreign += [small(50 * MIB), small(300 * MIB, pid=8)]
+    supervisor = world.supervisor(SMALL)
+    world.run_for(supervisor, 5)
+    slot = supervisor.state.slots["GPU-0"]
+    others = tuple(world.at(0).foreign)
+    assert not let_be(slot, others, world.now, SMALL)
+    waiting = not_yet(slot, others, world.now, SMALL)
+    assert set(waiting) == {7}
+    assert "memory<200MiB" in waiting[7]
+    world.run_for(supervisor, 60)
+    slot = supervisor.state.slots["GPU-0"]
+    assert set(let_be(slot, others, world.now, SMALL)) == {7}
+    assert not not_yet(slot, others, world.now, SMALL)
 
 
 # --- MPS -------------------------------------------------------------------------------------
