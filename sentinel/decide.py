@@ -96,15 +96,17 @@ def watch(state: State, now: float) -> Watch:
     A GPU whose child was killed is not touched until its exit is seen: there is nothing to decide
     from it, and calls into a driver that tears a context down block, and hold up those who wait.
     """
-    read, held = [], []
+    read, held, load = [], [], []
     for uuid, slot in state.slots.items():
         if not probing.readable(state, slot, now):
             continue
         match slot.stressor:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
+        if ghosts.may_have_load(slot, now):
+            load.append(uuid)
         read.append(uuid)
-    return Watch(gpus=tuple(read), held=tuple(held))
+    return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load))
 
 
 def hopeless(state: State) -> str | None:

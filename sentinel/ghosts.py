@@ -23,7 +23,7 @@ from sentinel.model import (
 )
 from sentinel.witness import OWN_LOAD
 
-__all__ = ["LOAD_WATCHED", "MOST_CLEARINGS", "clearing_due", "remains", "watch"]
+__all__ = ["LOAD_WATCHED", "MOST_CLEARINGS", "clearing_due", "may_have_load", "remains", "watch"]
 
 #: Memory of a context that NVML counts as used and names for no process: 9.2 MB on an H200.
 CONTEXT_OVERHEAD = 16 * 2**20
@@ -31,8 +31,7 @@ CONTEXT_OVERHEAD = 16 * 2**20
 #: A GPU that is used by this share of the time or more though nobody is on it has a ghost.
 LATCHED = 0.95
 
-#: For how long after our stressor's end a load is taken for its ghost, in seconds. As long, the
-#: probe reads the utilisation of a GPU that was held (gpu/reader.py).
+#: For how long after our stressor's end a load is taken for its ghost, in seconds.
 LOAD_WATCHED = 10.0
 
 #: How often a context is opened and closed to clear a ghost, and the pause before the first time in
@@ -82,6 +81,12 @@ def watch(slot: Slot, reading: Reading | None, now: float) -> tuple[Slot, list[E
     if ghost.unnamed is None and not ghost.load:
         ghost = Ghost()
     return (slot if ghost == slot.ghost else replace(slot, ghost=ghost)), events
+
+
+def may_have_load(slot: Slot, now: float) -> bool:
+    """Return whether the utilisation must be known to find a ghost or to see it go."""
+    recent = now - slot.ended <= LOAD_WATCHED
+    return isinstance(slot.stressor, Stopped) and (recent or slot.ghost.load)
 
 
 def _must_be_ours(slot: Slot, reading: Reading) -> bool:

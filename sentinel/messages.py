@@ -247,10 +247,14 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What the probe is to read: ``gpus`` at every poll, those of them in ``held`` all the time."""
+    """What the probe is to read: ``gpus`` at every poll, those of them in ``held`` all the time.
+
+    Of those in ``load`` the utilisation, too.
+    """
 
     gpus: tuple[str, ...]
     held: tuple[str, ...]
+    load: tuple[str, ...] = ()
 
 
 class ChildExitCode(IntEnum):

@@ -145,5 +145,9 @@ def _follow_orders(channel: socket.socket, readers: list[Reader], rounds: Rounds
             os._exit(0)
         watch = decode(data, [Watch])
         for reader in readers:
-            reader.order(wanted=reader.uuid in watch.gpus, held=reader.uuid in watch.held)
+            reader.order(
+                wanted=reader.uuid in watch.gpus,
+                held=reader.uuid in watch.held,
+                load=reader.uuid in watch.load,
+            )
         rounds.wake()

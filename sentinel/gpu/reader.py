@@ -44,10 +44,6 @@ LEAP = 2**20
 #: neither changes the memory again.
 SETTLING = 0.5
 
-#: For how long the utilisation of a GPU is read that was held until now, in seconds: is there a
-#: load that nobody makes any more?
-AFTERGLOW = 10.0
-
 #: How long NVML's word on compute mode, MIG and displays holds, in seconds. To ask for MIG takes
 #: 0.2 to 0.4 ms of CPU on an H200, more than all else, and people change none while they work.
 MODES_HOLD = 5.0
@@ -152,7 +148,7 @@ class Reader:
         # What others say: each is written whole and read whole.
         self._orders = _Orders(number=0, wanted=uuid not in spec.skip, held=False)
         self._hurry_until = 0.0
-        self._afterglow_until = 0.0
+        self._load_wanted = False
         # What is known: each is one value, with the time when its reading began.
         self._memory: tuple[float, float, Memory] | None = None
         self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
@@ -171,11 +167,12 @@ class Reader:
         self._sent_used = -1
         self._owing = False
 
-    def order(self, *, wanted: bool, held: bool) -> None:
-        """Take the supervisor's wish; a change of it is answered by a full reading at once."""
-        had = self._orders
-        if had.held and not held:
-            self._afterglow_until = time.monotonic() + AFTERGLOW
+    def order(self, *, wanted: bool, held: bool, load: bool = False) -> None:
+        """Take the supervisor's wish; a change of it is answered by a full reading at once.
+
+        But for the wish to know the ``load``, which may wait for the next poll.
+        """
+        had, self._load_wanted = self._orders, load
         if (had.wanted, had.held) != (wanted, held):
             self._orders = _Orders(number=had.number + 1, wanted=wanted, held=held)
         self.glance.ask()
@@ -272,7 +269,7 @@ class Reader:
             self._modes = self._read_modes()
             self._modes_until = now + MODES_HOLD
         self._utilization = None
-        if not self._orders.held and (self._spec.utilization or now < self._afterglow_until):
+        if not self._orders.held and (self._spec.utilization or self._load_wanted):
             ask = self._tools.driver.utilization
             self._utilization = self._ask(self._poll_slot, "utilization", ask)
         self._computing = None

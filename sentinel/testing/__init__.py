@@ -78,6 +78,7 @@ class World:
         self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, by a clock on a wall
         self.tick = tick
         self.hidden = hidden
+        self.utilization = False
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
         self.next_pid = 100
@@ -88,6 +89,7 @@ class World:
     def supervisor(self, config: Config) -> Supervisor:
         """Return a supervisor of all GPUs of this world."""
         gpus = tuple(place.gpu for place in self.gpus.values())
+        self.utilization = config.idle_utilization is not None
         return Supervisor(
             state=first_state(gpus, self.now, config, hidden=self.hidden),
             config=config,
@@ -270,9 +272,14 @@ class FakeProbe:
             exclusive=False,
             mig=False,
             display=place.display,
-            utilization=place.utilization,
+            utilization=place.utilization if self._load_wanted(place) else None,
             computing=place.computing,
         )
+
+    def _load_wanted(self, place: FakeGpu) -> bool:
+        """Return whether the utilisation is read at all, as the real probe decides."""
+        wanted = self.watched.load if self.watched is not None else ()
+        return self._world.utilization or place.gpu.uuid in wanted
 
 
 class FakeSpawner:

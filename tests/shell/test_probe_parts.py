@@ -179,14 +179,16 @@ def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same(
         assert not heard(posts), "the same order again is no change"
 
 
-def test_the_load_is_read_of_a_gpu_that_was_held_and_of_no_other() -> None:
+def test_the_load_is_read_where_somebody_wants_to_know_and_nothing_of_ours_lives() -> None:
     driver = Scripted()
     with reader_over(driver, poll=1e-6) as (reader, _):
         reader.poll.take()
-        reader.order(wanted=True, held=True)
+        reader.order(wanted=True, held=True, load=True)
+        reader.poll.take()
+        reader.order(wanted=True, held=False)
         reader.poll.take()
         assert driver.asked_for_load == 0
-        reader.order(wanted=True, held=False)
+        reader.order(wanted=True, held=False, load=True)
         reader.poll.take()
         assert driver.asked_for_load == 1
 
