@@ -13,6 +13,12 @@ from dataclasses import dataclass, replace
 
 from sentinel import wire
 from sentinel.board import Board, gpu_of, places
+from sentinel.core.observation import (
+    Call,
+    ChildExit,
+    ChildFacts,
+    ProbeFacts,
+)
 from sentinel.errors import WireError
 from sentinel.gpu import probe as probe_process
 from sentinel.messages import (
@@ -32,12 +38,6 @@ from sentinel.messages import (
     StressorSpec,
     Unavailable,
     Watch,
-)
-from sentinel.observation import (
-    Call,
-    ChildExit,
-    ChildFacts,
-    ProbeFacts,
 )
 from sentinel.spawning import NOT_SPAWNED, Child, Inherited
 from sentinel.stressor import entry as stressor_process

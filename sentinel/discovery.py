@@ -14,6 +14,9 @@ from typing import TypeVar
 from sentinel import simulation
 from sentinel.children import ProbeProcess
 from sentinel.config import Config, Override, resolve
+from sentinel.core.observation import (
+    ProbeFacts,
+)
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -23,9 +26,6 @@ from sentinel.errors import (
 from sentinel.gpu.cuda_order import cuda_order_of_this_host
 from sentinel.installed import binding_version, misreads, torch_build, version_of
 from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
-from sentinel.observation import (
-    ProbeFacts,
-)
 from sentinel.place import why_processes_are_hidden
 from sentinel.signals import Signals
 from sentinel.visible import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus

@@ -18,7 +18,7 @@ _NAME = 15
 class Ignored:
     """Processes whose ``field`` is exactly ``value``, or whose memory is below ``most`` bytes.
 
-    The latter only if they are steady, which sparing.py knows.
+    The latter only if they are steady, which core/sparing.py knows.
     """
 
     field: str

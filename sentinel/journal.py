@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from sentinel.actions import Event
+from sentinel.core.actions import Event
 from sentinel.messages import Gpu
 
 __all__ = ["Journal", "Sink", "json_lines"]

@@ -18,7 +18,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from sentinel import wire
-from sentinel.identity import OwnChild
+from sentinel.core.identity import OwnChild
 from sentinel.procfs import read_stat
 
 __all__ = ["NOT_SPAWNED", "Child", "Inherited"]

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
-from sentinel.decide import Decision, decide, hopeless, unkillable, watch
-from sentinel.errors import ExitCode
-from sentinel.messages import Gpu, Reading, Watch
-from sentinel.model import (
+from sentinel.core.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
+from sentinel.core.decide import Decision, decide, hopeless, unkillable, watch
+from sentinel.core.model import (
     State,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     ChildFacts,
     Observation,
     ProbeFacts,
 )
+from sentinel.errors import ExitCode
+from sentinel.messages import Gpu, Reading, Watch
 
 __all__ = ["Clock", "Interrupts", "Probe", "Spawner", "Supervisor"]
 
@@ -101,7 +101,7 @@ class Supervisor:
     """Owns the State and replaces it, tick by tick, until a shutdown is finished.
 
     Args:
-        state: The first state, from :func:`sentinel.decide.first_state`.
+        state: The first state, from :func:`sentinel.core.decide.first_state`.
         config: What was set.
         probe: Reads the GPUs.
         spawner: Owns the children.

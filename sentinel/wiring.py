@@ -11,23 +11,24 @@ from multiprocessing.connection import wait as wait_for_files
 
 from setproctitle import setproctitle
 
-from sentinel import __version__, decide, limits, policy
-from sentinel.actions import Event
+from sentinel import __version__
 from sentinel.children import Stressors
+from sentinel.core import decide, limits, policy
+from sentinel.core.actions import Event
+from sentinel.core.model import (
+    ProbeUp,
+)
+from sentinel.core.observation import (
+    Observation,
+)
+from sentinel.core.sparing import let_be, not_yet
 from sentinel.discovery import Found, Options, check_torch, find_gpus, hear_probe
 from sentinel.errors import ExitCode
 from sentinel.hours import first_after
 from sentinel.journal import Journal, Sink
 from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
-from sentinel.model import (
-    ProbeUp,
-)
-from sentinel.observation import (
-    Observation,
-)
 from sentinel.signals import Signals
-from sentinel.sparing import let_be, not_yet
 from sentinel.stressor.loading import parse_workload
 from sentinel.supervisor import Supervisor
 

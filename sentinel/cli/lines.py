@@ -12,7 +12,7 @@ import click
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from sentinel.actions import Event
+from sentinel.core.actions import Event
 from sentinel.journal import Sink
 from sentinel.messages import Gpu
 from sentinel.units import format_duration, format_size

@@ -14,10 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.actions import Event
 from sentinel.config import Config
-from sentinel.decide import Decision, first_state
-from sentinel.identity import OwnChild
+from sentinel.core.actions import Event
+from sentinel.core.decide import Decision, first_state
+from sentinel.core.identity import OwnChild
+from sentinel.core.model import (
+    State,
+)
+from sentinel.core.observation import (
+    Call,
+    ChildExit,
+    ChildFacts,
+    ProbeFacts,
+)
 from sentinel.messages import (
     ChildExitCode,
     Gpu,
@@ -26,15 +35,6 @@ from sentinel.messages import (
     Memory,
     Reading,
     Watch,
-)
-from sentinel.model import (
-    State,
-)
-from sentinel.observation import (
-    Call,
-    ChildExit,
-    ChildFacts,
-    ProbeFacts,
 )
 from sentinel.supervisor import Supervisor
 from sentinel.testing.places import (

@@ -8,11 +8,9 @@ from random import Random
 
 import pytest
 
-from sentinel.actions import Kill, Start
 from sentinel.config import Config
-from sentinel.errors import ExitCode
-from sentinel.messages import Failed, FailureKind, GpuProcess, ProcessKind, Reading
-from sentinel.model import (
+from sentinel.core.actions import Kill, Start
+from sentinel.core.model import (
     Backoff,
     Busy,
     Fatal,
@@ -23,9 +21,11 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     Call,
 )
+from sentinel.errors import ExitCode
+from sentinel.messages import Failed, FailureKind, GpuProcess, ProcessKind, Reading
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 

@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config import Config
-from sentinel.ghosts import MOST_CLEARINGS
-from sentinel.hours import parse_hours
-from sentinel.model import (
+from sentinel.core.ghosts import MOST_CLEARINGS
+from sentinel.core.model import (
     Busy,
     Running,
 )
+from sentinel.hours import parse_hours
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sentinel.config import Config
-from sentinel.identity import Identity, IdentityMode, OwnChild, is_ours
-from sentinel.ignoring import parse_ignored
-from sentinel.messages import Crowded, GpuProcess
-from sentinel.model import (
+from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
+from sentinel.core.model import (
     Busy,
     Running,
 )
+from sentinel.ignoring import parse_ignored
+from sentinel.messages import Crowded, GpuProcess
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 

@@ -10,13 +10,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sentinel.accounting import SLACK, nobodys_memory
-from sentinel.actions import Kill, Start
 from sentinel.config import Config
-from sentinel.decide import Decision, decide
-from sentinel.hours import parse_hours
-from sentinel.messages import Crowded, Failed, FailureKind, Progress, Ready
-from sentinel.model import (
+from sentinel.core.accounting import SLACK, nobodys_memory
+from sentinel.core.actions import Kill, Start
+from sentinel.core.decide import Decision, decide
+from sentinel.core.model import (
     Backoff,
     Busy,
     Fatal,
@@ -26,10 +24,12 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     Call,
     Observation,
 )
+from sentinel.hours import parse_hours
+from sentinel.messages import Crowded, Failed, FailureKind, Progress, Ready
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20

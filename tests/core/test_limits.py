@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config import Config
-from sentinel.hours import parse_hours
-from sentinel.ignoring import parse_ignored
-from sentinel.model import (
+from sentinel.core.model import (
     Running,
     Stopped,
 )
+from sentinel.hours import parse_hours
+from sentinel.ignoring import parse_ignored
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
 

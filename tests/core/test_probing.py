@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from test_decide import occupied, stressor, watched
 
-from sentinel.actions import Action, KillProbe
 from sentinel.config import Config
-from sentinel.decide import decide
-from sentinel.messages import Inventory
-from sentinel.model import (
+from sentinel.core.actions import Action, KillProbe
+from sentinel.core.decide import decide
+from sentinel.core.model import (
     Running,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     Call,
     ChildExit,
     Observation,
     ProbeFacts,
 )
+from sentinel.messages import Inventory
 from sentinel.testing import World
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from sentinel.config import Config
-from sentinel.ignoring import parse_ignored
-from sentinel.messages import GpuProcess, Memory, ProcessKind, Reading
-from sentinel.model import (
+from sentinel.core.model import (
     Running,
 )
-from sentinel.sparing import let_be, not_yet
+from sentinel.core.sparing import let_be, not_yet
+from sentinel.core.witness import PAIRING, expect, newcomer
+from sentinel.ignoring import parse_ignored
+from sentinel.messages import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
-from sentinel.witness import PAIRING, expect, newcomer
 
 MIB = 2**20
 LONG = parse_ignored("name=a-very-long-name")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from sentinel.accounting import SLACK, idle_memory, nobodys_memory
 from sentinel.config import Config
-from sentinel.identity import OwnChild
-from sentinel.messages import Reading
-from sentinel.model import (
+from sentinel.core.accounting import SLACK, idle_memory, nobodys_memory
+from sentinel.core.identity import OwnChild
+from sentinel.core.model import (
     Busy,
     Idle,
     Occupancy,
@@ -19,8 +18,9 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.sparing import foreign_processes
-from sentinel.witness import OWN_LOAD
+from sentinel.core.sparing import foreign_processes
+from sentinel.core.witness import OWN_LOAD
+from sentinel.messages import Reading
 
 __all__ = [
     "Verdict",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sentinel.config import Config
-from sentinel.identity import OwnChild, Resident, is_ours
-from sentinel.messages import GpuProcess, ProcessKind, Reading
-from sentinel.model import (
+from sentinel.core.identity import OwnChild, Resident, is_ours
+from sentinel.core.model import (
     Running,
     Slot,
     Starting,
     Stopping,
 )
+from sentinel.messages import GpuProcess, ProcessKind, Reading
 
 __all__ = ["foreign_processes", "let_be", "not_yet", "residents"]
 

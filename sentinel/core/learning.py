@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.actions import Event
-from sentinel.events import slot_event
-from sentinel.identity import Identity, IdentityMode, OwnChild, is_ours
-from sentinel.messages import GpuProcess, Reading
-from sentinel.model import (
+from sentinel.core.actions import Event
+from sentinel.core.events import slot_event
+from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
+from sentinel.core.model import (
     Running,
     Slot,
     Starting,
 )
+from sentinel.messages import GpuProcess, Reading
 
 __all__ = ["learn"]
 

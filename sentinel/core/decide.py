@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sentinel import ghosts, learning, lifecycle, limits, policy, probing, sparing, status
-from sentinel.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.config import Config
-from sentinel.events import slot_event, who
-from sentinel.identity import Identity
-from sentinel.messages import Gpu, Reading, Watch
-from sentinel.model import (
+from sentinel.core import ghosts, learning, lifecycle, limits, policy, probing, sparing, status
+from sentinel.core.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
+from sentinel.core.events import slot_event, who
+from sentinel.core.identity import Identity
+from sentinel.core.model import (
     Busy,
     Fatal,
     Idle,
@@ -32,10 +31,11 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     Observation,
 )
-from sentinel.settling import Step
+from sentinel.core.settling import Step
+from sentinel.messages import Gpu, Reading, Watch
 
 __all__ = ["Decision", "decide", "first_state", "hopeless", "unkillable", "watch"]
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel import limits
-from sentinel.actions import Event
 from sentinel.config import Config
-from sentinel.events import slot_event, who
-from sentinel.messages import Reading
-from sentinel.model import (
+from sentinel.core import limits
+from sentinel.core.actions import Event
+from sentinel.core.events import slot_event, who
+from sentinel.core.model import (
     Running,
     Slot,
     State,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     Observation,
 )
-from sentinel.policy import Verdict
+from sentinel.core.policy import Verdict
+from sentinel.messages import Reading
 
 __all__ = ["explain", "report"]
 

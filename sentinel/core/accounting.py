@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sentinel.config import Config
-from sentinel.messages import Reading
-from sentinel.model import (
+from sentinel.core.model import (
     Slot,
 )
+from sentinel.messages import Reading
 
 __all__ = ["SLACK", "idle_memory", "nobodys_memory"]
 

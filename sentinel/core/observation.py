@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sentinel.identity import OwnChild
+from sentinel.core.identity import OwnChild
 from sentinel.messages import ChildMessage, Inventory, Reading, Unavailable
 
 __all__ = ["Call", "ChildExit", "ChildFacts", "Observation", "ProbeFacts"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sentinel.actions import Event
-from sentinel.model import (
+from sentinel.core.actions import Event
+from sentinel.core.model import (
     Busy,
     Slot,
 )

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.accounting import SLACK, nobodys_memory
-from sentinel.actions import Event
 from sentinel.config import Config
-from sentinel.events import slot_event
-from sentinel.messages import GpuProcess, Reading
-from sentinel.model import (
+from sentinel.core.accounting import SLACK, nobodys_memory
+from sentinel.core.actions import Event
+from sentinel.core.events import slot_event
+from sentinel.core.model import (
     Busy,
     Ghost,
     Slot,
     Stopped,
     Stopping,
 )
-from sentinel.witness import OWN_LOAD
+from sentinel.core.witness import OWN_LOAD
+from sentinel.messages import GpuProcess, Reading
 
 __all__ = ["LOAD_WATCHED", "MOST_CLEARINGS", "clearing_due", "may_have_load", "remains", "watch"]
 

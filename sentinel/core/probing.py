@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sentinel.actions import Action, Event, KillProbe, StartProbe
 from sentinel.config import Config
-from sentinel.messages import Reading
-from sentinel.model import (
+from sentinel.core.actions import Action, Event, KillProbe, StartProbe
+from sentinel.core.model import (
     ProbeDown,
     ProbeUp,
     Slot,
@@ -16,11 +15,12 @@ from sentinel.model import (
     Stopping,
     Suspect,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     Call,
     Observation,
     ProbeFacts,
 )
+from sentinel.messages import Reading
 
 __all__ = ["ProbeStep", "deadline", "readable", "step", "suspected"]
 
@@ -57,7 +57,7 @@ def suspected(state: State, uuid: str, now: float) -> bool:
 
 
 def readable(state: State, slot: Slot, now: float) -> bool:
-    """Return whether the probe is to read this GPU now; see :func:`sentinel.decide.watch`."""
+    """Return whether the probe is to read this GPU now; see :func:`sentinel.core.decide.watch`."""
     match slot.stressor:
         case Stopping(kill_sent=True, exit=None):
             return False

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.accounting import SLACK
-from sentinel.actions import Action, Event
 from sentinel.config import Config
-from sentinel.events import slot_event, who
-from sentinel.ghosts import CONTEXT_OVERHEAD, remains
-from sentinel.identity import is_ours
-from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
-from sentinel.model import (
+from sentinel.core.accounting import SLACK
+from sentinel.core.actions import Action, Event
+from sentinel.core.events import slot_event, who
+from sentinel.core.ghosts import CONTEXT_OVERHEAD, remains
+from sentinel.core.identity import is_ours
+from sentinel.core.model import (
     Backoff,
     Busy,
     Fatal,
@@ -24,10 +23,11 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     ChildExit,
 )
-from sentinel.sparing import foreign_processes
+from sentinel.core.sparing import foreign_processes
+from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
 
 __all__ = ["SETTLE_WITHIN", "Step", "settle"]
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.accounting import nobodys_memory
-from sentinel.actions import Ask, Event, Kill
 from sentinel.config import Config
-from sentinel.events import slot_event, who
-from sentinel.identity import OwnChild
-from sentinel.messages import (
-    Attaching,
-    ChildMessage,
-    Crowded,
-    Failed,
-    FailureKind,
-    Progress,
-    Reading,
-    Ready,
-)
-from sentinel.model import (
+from sentinel.core.accounting import nobodys_memory
+from sentinel.core.actions import Ask, Event, Kill
+from sentinel.core.events import slot_event, who
+from sentinel.core.identity import OwnChild
+from sentinel.core.model import (
     Backoff,
     Idle,
     Running,
@@ -32,12 +22,22 @@ from sentinel.model import (
     Stopping,
     Unknown,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     ChildExit,
     ChildFacts,
 )
-from sentinel.settling import SETTLE_WITHIN, Step, settle
-from sentinel.witness import PAIRING, expect, newcomer
+from sentinel.core.settling import SETTLE_WITHIN, Step, settle
+from sentinel.core.witness import PAIRING, expect, newcomer
+from sentinel.messages import (
+    Attaching,
+    ChildMessage,
+    Crowded,
+    Failed,
+    FailureKind,
+    Progress,
+    Reading,
+    Ready,
+)
 
 __all__ = ["child_of", "deadline", "fold", "hurry", "start", "step", "stop"]
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.identity import Identity, OwnChild, Resident
+from sentinel.core.identity import Identity, OwnChild, Resident
+from sentinel.core.observation import ChildExit
 from sentinel.messages import Failed, Gpu, GpuProcess, Progress, Ready
-from sentinel.observation import ChildExit
 
 __all__ = [
     "Backoff",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel import policy
 from sentinel.config import Config
-from sentinel.model import (
+from sentinel.core import policy
+from sentinel.core.model import (
     Idle,
     Running,
     Slot,
@@ -14,10 +14,10 @@ from sentinel.model import (
     State,
     Stopping,
 )
-from sentinel.observation import (
+from sentinel.core.observation import (
     Observation,
 )
-from sentinel.policy import Verdict
+from sentinel.core.policy import Verdict
 
 __all__ = ["Release", "deadlines", "quiet", "releases", "verdicts"]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.accounting import SLACK, idle_memory
 from sentinel.config import Config
-from sentinel.identity import is_ours
-from sentinel.messages import Reading
-from sentinel.model import (
+from sentinel.core.accounting import SLACK, idle_memory
+from sentinel.core.identity import is_ours
+from sentinel.core.model import (
     Busy,
     Idle,
     Running,
@@ -17,7 +16,8 @@ from sentinel.model import (
     Slot,
     Starting,
 )
-from sentinel.sparing import let_be
+from sentinel.core.sparing import let_be
+from sentinel.messages import Reading
 
 __all__ = ["OWN_LOAD", "PAIRING", "expect", "newcomer"]
 

@@ -1,0 +1,1 @@
+"""What the supervisor decides, and the facts that it decides on: values in, values out."""
