@@ -51,6 +51,8 @@ def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink
     )
 
     def write(event: Event) -> None:
+        if event.name == "gpu.identity" and event.fields["complete"]:
+            return  # as on every plain host: nothing to tell a person
         log.info(event.name, gpu=event.gpu, fields=dict(event.fields))
 
     return write

@@ -1,0 +1,46 @@
+"""What a person reads of the events, and what is left out."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from sentinel.cli.lines import text_lines
+from sentinel.core.actions import Event
+from sentinel.messages import Gpu
+
+GPU = Gpu(uuid="GPU-1", index=3, name="Fake", pci_bus_id="0", memory_total=1)
+
+
+def told(name: str, **fields: object) -> str:
+    """Return the line for an event, if there is one."""
+    stream = io.StringIO()
+    text_lines(stream, {GPU.uuid: GPU}, colour=False)(
+        Event(name=name, at=0.0, gpu=GPU.uuid, fields=fields)
+    )
+    return stream.getvalue().rstrip("\n")
+
+
+def test_how_a_stressor_is_listed_is_told_only_where_somebody_may_be_missing() -> None:
+    known = {"mode": "direct", "reason": "NVML lists our stressor by its PID, 7"}
+    assert told("gpu.identity", **known, hidden=None, complete=True) == ""
+    line = told("gpu.identity", **known, hidden="a container", complete=False)
+    assert "GPU 3" in line
+    assert "a container" in line
+    assert "memory tells of newcomers" in line
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"bytes": 2**28, "utilization": None}, "256 MiB stay in use by no process"),
+        ({"bytes": 0, "utilization": 1.0}, "used 100% of the time by no process"),
+    ],
+)
+def test_a_ghost_is_told_as_what_it_is(fields: dict[str, object], words: str) -> None:
+    assert words in told("gpu.ghost", **fields)
+
+
+def test_an_event_without_words_shows_its_fields() -> None:
+    assert told("gpu.strange", one=1, two="b").endswith("gpu.strange one=1 two=b")
