@@ -88,7 +88,8 @@ class Stressors:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             # To kill a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end
-            # of clients). Where no server is at the place that is named, CUDA does without one.
+            # of clients). Where no daemon is at the place that is named, a program runs without
+            # MPS (nvidia-cuda-mps-control(1)).
             "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
         }
         locks = tuple(Inherited(fd) for fd in self._locks(gpu))
