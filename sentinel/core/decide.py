@@ -192,7 +192,9 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
     slot, haunted = ghosts.watch(folded.slot, reading, seen.now)
     slot, learned = learning.learn(slot, reading, seen.now)
-    slot = replace(slot, residents=sparing.residents(slot, reading, own))
+    residents = sparing.residents(slot, reading, own)
+    if residents != slot.residents:
+        slot = replace(slot, residents=residents)
     slot, judged = _judge(state, slot, reading, seen, own)
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)

@@ -50,6 +50,8 @@ def let_be(slot: Slot, others: tuple[GpuProcess, ...], at: float, config: Config
         at: When they were read.
         config: What holds for this GPU.
     """
+    if not others:
+        return {}
     graphics = [process for process in others if process.kind is ProcessKind.GRAPHICS]
     spared = {}
     if config.yield_to == "compute":

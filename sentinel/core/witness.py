@@ -77,6 +77,8 @@ def _grown(slot: Slot, reading: Reading, used: int, now: float, config: Config) 
 def _spared_memory(slot: Slot, reading: Reading, running: Running, config: Config) -> int:
     """Return how many bytes NVML says that those hold who are let be."""
     others = tuple(p for p in reading.processes or () if not is_ours(p, running.child))
+    if not others:
+        return 0
     spared = let_be(slot, others, reading.processes_at, config)
     return sum(process.memory or 0 for process in others if process.pid in spared)
 
@@ -110,14 +112,13 @@ def expect(slot: Slot, reading: Reading | None, now: float, config: Config) -> S
     grown_at = None
     if used > expected + SLACK:
         grown_at = now if running.grown_at is None else running.grown_at
-    known = replace(
-        running,
-        baseline=baseline,
-        expected=expected,
-        spared=min(spared, running.spared),
-        grown_at=grown_at,
+    spared = min(spared, running.spared)
+    if (expected, spared, grown_at) == (running.expected, running.spared, running.grown_at):
+        return slot
+    running = replace(
+        running, baseline=baseline, expected=expected, spared=spared, grown_at=grown_at
     )
-    return slot if known == running else replace(slot, stressor=known)
+    return replace(slot, stressor=running)
 
 
 def _others_compute(slot: Slot, reading: Reading) -> bool:
