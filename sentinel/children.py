@@ -13,12 +13,7 @@ from dataclasses import dataclass, replace
 
 from sentinel import wire
 from sentinel.board import Board, gpu_of, places
-from sentinel.core.observation import (
-    Call,
-    ChildExit,
-    ChildFacts,
-    ProbeFacts,
-)
+from sentinel.core.observation import Call, ChildExit, ChildFacts, ProbeFacts
 from sentinel.errors import WireError
 from sentinel.gpu import probe as probe_process
 from sentinel.messages import (

@@ -1,4 +1,4 @@
-"""Find out which GPUs there are and which are meant, and refuse a host that is no place for us."""
+"""Find out which GPUs there are and which are meant; refuse a torch or binding of no use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from typing import TypeVar
 from sentinel import simulation
 from sentinel.children import ProbeProcess
 from sentinel.config import Config, Override, resolve
-from sentinel.core.observation import (
-    ProbeFacts,
-)
+from sentinel.core.observation import ProbeFacts
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,

@@ -14,14 +14,8 @@ from typing import Protocol
 from sentinel.config import Config
 from sentinel.core.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
 from sentinel.core.decide import Decision, decide, hopeless, unkillable, watch
-from sentinel.core.model import (
-    State,
-)
-from sentinel.core.observation import (
-    ChildFacts,
-    Observation,
-    ProbeFacts,
-)
+from sentinel.core.model import State
+from sentinel.core.observation import ChildFacts, Observation, ProbeFacts
 from sentinel.errors import ExitCode
 from sentinel.messages import Gpu, Reading, Watch
 

@@ -15,12 +15,8 @@ from sentinel import __version__
 from sentinel.children import Stressors
 from sentinel.core import decide, limits, policy
 from sentinel.core.actions import Event
-from sentinel.core.model import (
-    ProbeUp,
-)
-from sentinel.core.observation import (
-    Observation,
-)
+from sentinel.core.model import ProbeUp
+from sentinel.core.observation import Observation
 from sentinel.core.sparing import let_be, not_yet
 from sentinel.discovery import Found, Options, check_torch, find_gpus, hear_probe
 from sentinel.errors import ExitCode
@@ -147,8 +143,8 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         here: the interpreter's own exit would wait for it.
 
     Raises:
-        SentinelError: Nothing was started: no driver, no visible GPU, one is held by another
-            sentinel, or this is no place for it.
+        SentinelError: Nothing was started: no driver or one that is misread, no visible GPU, one
+            is held by another sentinel, or torch cannot use any.
     """
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     with Signals() as signals, find_gpus(options, signals) as found:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from sentinel.config import Config
-from sentinel.core.model import (
-    Slot,
-)
+from sentinel.core.model import Slot
 from sentinel.messages import Reading
 
 __all__ = ["SLACK", "idle_memory", "nobodys_memory"]
@@ -17,7 +15,8 @@ SLACK = 2**20
 
 #: Memory that no process accounts for and that is nobody's, unless ``idle.memory`` says otherwise,
 #: in bytes: where every process is listed, and where some may not be. Any CUDA context takes more
-#: than the latter, 520 MiB on an H200, and an idle H200 shows none at all.
+#: than the latter, 527 MiB on an H200 (an empty one's total less what a newcomer finds free there,
+#: benchmarks/measured), and nvidia-smi shows 0 MiB on an idle H200.
 UNNAMED = 2**30
 HIDDEN = 32 * 2**20
 

@@ -31,9 +31,7 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import (
-    Observation,
-)
+from sentinel.core.observation import Observation
 from sentinel.core.settling import Step
 from sentinel.messages import Gpu, Reading, Watch
 
@@ -312,6 +310,8 @@ def _clear_one(
         reading = seen.readings.get(uuid)
         due = ghosts.clearing_due(slot, reading, config)
         if reading is None or due is None or seen.now < due:
+            continue
+        if not policy.is_fresh(reading, seen.now, config):
             continue
         ghost = replace(slot.ghost, clearings=slot.ghost.clearings + 1)
         begun = lifecycle.start(replace(slot, ghost=ghost), reading, seen.now, clearing=True)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from sentinel.core.actions import Event
-from sentinel.core.model import (
-    Busy,
-    Slot,
-)
+from sentinel.core.model import Busy, Slot
 
 __all__ = ["slot_event", "who"]
 

@@ -13,13 +13,7 @@ from sentinel.config import Config
 from sentinel.core.accounting import SLACK, nobodys_memory
 from sentinel.core.actions import Event
 from sentinel.core.events import slot_event
-from sentinel.core.model import (
-    Busy,
-    Ghost,
-    Slot,
-    Stopped,
-    Stopping,
-)
+from sentinel.core.model import Busy, Ghost, Slot, Stopped, Stopping
 from sentinel.core.witness import OWN_LOAD
 from sentinel.messages import GpuProcess, Reading
 

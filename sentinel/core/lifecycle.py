@@ -22,10 +22,7 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import (
-    ChildExit,
-    ChildFacts,
-)
+from sentinel.core.observation import ChildExit, ChildFacts
 from sentinel.core.settling import SETTLE_WITHIN, Step, settle
 from sentinel.core.witness import PAIRING, expect, newcomer
 from sentinel.messages import (

@@ -6,17 +6,8 @@ from dataclasses import dataclass
 
 from sentinel.config import Config
 from sentinel.core import policy
-from sentinel.core.model import (
-    Idle,
-    Running,
-    Slot,
-    Starting,
-    State,
-    Stopping,
-)
-from sentinel.core.observation import (
-    Observation,
-)
+from sentinel.core.model import Idle, Running, Slot, Starting, State, Stopping
+from sentinel.core.observation import Observation
 from sentinel.core.policy import Verdict
 
 __all__ = ["Release", "deadlines", "quiet", "releases", "verdicts"]

@@ -8,16 +8,7 @@ from typing import Self
 from sentinel.config import Config
 from sentinel.core.accounting import SLACK, idle_memory, nobodys_memory
 from sentinel.core.identity import OwnChild
-from sentinel.core.model import (
-    Busy,
-    Idle,
-    Occupancy,
-    Slot,
-    Starting,
-    Stopped,
-    Stopping,
-    Unknown,
-)
+from sentinel.core.model import Busy, Idle, Occupancy, Slot, Starting, Stopped, Stopping, Unknown
 from sentinel.core.sparing import foreign_processes
 from sentinel.core.witness import OWN_LOAD
 from sentinel.messages import Reading
@@ -25,6 +16,7 @@ from sentinel.messages import Reading
 __all__ = [
     "Verdict",
     "idle_enough",
+    "is_fresh",
     "may_start",
     "occupancy",
 ]
@@ -138,8 +130,8 @@ def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config)
         case Idle(since=since):
             if reading is None or reading.at <= since:
                 return Verdict.no("confirm", "idle, seen once")
-            age = now - min(reading.at, reading.processes_at)
-            if age > FRESH * config.poll:
+            if not is_fresh(reading, now, config):
+                age = now - min(reading.at, reading.processes_at)
                 return Verdict.no("confirm", f"idle when it was last read, {age:.1f} s ago")
             if now < since + slot.rearm:
                 left = since + slot.rearm - now
@@ -151,6 +143,11 @@ def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config)
                 left = since + config.idle_wait - now
                 return Verdict.no("idle.wait", f"idle, for {left:.0f} s more to be (idle.wait)")
     return None
+
+
+def is_fresh(reading: Reading, now: float, config: Config) -> bool:
+    """Return whether a reading is young enough to start something on."""
+    return now - min(reading.at, reading.processes_at) <= FRESH * config.poll
 
 
 def may_start(slot: Slot, reading: Reading | None, now: float, config: Config) -> Verdict:

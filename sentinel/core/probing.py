@@ -7,19 +7,8 @@ from dataclasses import dataclass, replace
 
 from sentinel.config import Config
 from sentinel.core.actions import Action, Event, KillProbe, StartProbe
-from sentinel.core.model import (
-    ProbeDown,
-    ProbeUp,
-    Slot,
-    State,
-    Stopping,
-    Suspect,
-)
-from sentinel.core.observation import (
-    Call,
-    Observation,
-    ProbeFacts,
-)
+from sentinel.core.model import ProbeDown, ProbeUp, Slot, State, Stopping, Suspect
+from sentinel.core.observation import Call, Observation, ProbeFacts
 from sentinel.messages import Reading
 
 __all__ = ["ProbeStep", "deadline", "readable", "step", "suspected"]

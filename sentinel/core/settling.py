@@ -23,9 +23,7 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import (
-    ChildExit,
-)
+from sentinel.core.observation import ChildExit
 from sentinel.core.sparing import foreign_processes
 from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
 

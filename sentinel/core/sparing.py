@@ -6,12 +6,7 @@ from collections.abc import Mapping
 
 from sentinel.config import Config
 from sentinel.core.identity import OwnChild, Resident, is_ours
-from sentinel.core.model import (
-    Running,
-    Slot,
-    Starting,
-    Stopping,
-)
+from sentinel.core.model import Running, Slot, Starting, Stopping
 from sentinel.messages import GpuProcess, ProcessKind, Reading
 
 __all__ = ["foreign_processes", "let_be", "not_yet", "residents"]

@@ -8,14 +8,8 @@ from sentinel.config import Config
 from sentinel.core import limits
 from sentinel.core.actions import Event
 from sentinel.core.events import slot_event, who
-from sentinel.core.model import (
-    Running,
-    Slot,
-    State,
-)
-from sentinel.core.observation import (
-    Observation,
-)
+from sentinel.core.model import Running, Slot, State
+from sentinel.core.observation import Observation
 from sentinel.core.policy import Verdict
 from sentinel.messages import Reading
 

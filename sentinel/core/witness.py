@@ -7,15 +7,7 @@ from dataclasses import replace
 from sentinel.config import Config
 from sentinel.core.accounting import SLACK, idle_memory
 from sentinel.core.identity import is_ours
-from sentinel.core.model import (
-    Busy,
-    Idle,
-    Running,
-    Sign,
-    SignKind,
-    Slot,
-    Starting,
-)
+from sentinel.core.model import Busy, Idle, Running, Sign, SignKind, Slot, Starting
 from sentinel.core.sparing import let_be
 from sentinel.messages import Reading
 

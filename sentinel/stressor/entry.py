@@ -146,8 +146,9 @@ def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
 
 def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed | Crowded:
     """Return what to tell the supervisor of ``error``."""
-    if _is_crowded(error):
-        return Crowded(grown=vars(error)["grown"])
+    crowded = _crowded(error)
+    if crowded is not None:
+        return crowded
     if isinstance(error, SentinelError):
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
         return Failed(kind=FailureKind.UNUSABLE, reason=" ".join(reason.split())[:_LONGEST])
@@ -166,13 +167,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return is_out_of_memory(error)
 
 
-def _is_crowded(error: BaseException) -> bool:
-    """Return whether somebody else came meanwhile; nobody looked out before torch was there."""
+def _crowded(error: BaseException) -> Crowded | None:
+    """Return that somebody else came meanwhile, if so; nobody looked out before torch was there."""
     if "torch" not in sys.modules:
-        return False
+        return None
     from sentinel.stressor.lookout import CrowdedError
 
-    return isinstance(error, CrowdedError)
+    return Crowded(grown=error.grown) if isinstance(error, CrowdedError) else None
 
 
 def _be_first_to_go() -> None:

@@ -11,7 +11,7 @@ from sentinel.stressor.device import Device
 __all__ = ["ALLOCATION", "PREPARATION", "CrowdedError", "Lookout"]
 
 #: How many bytes more than it took may be gone while the child allocates: the driver's tables for
-#: all that memory. Any CUDA context takes more, 520 MiB on an H200.
+#: all that memory. Any CUDA context takes more, 527 MiB on an H200.
 ALLOCATION = 32 * 2**20
 
 #: The same once kernels run for the first time: libraries load theirs past torch's allocator.

@@ -18,15 +18,8 @@ from sentinel.config import Config
 from sentinel.core.actions import Event
 from sentinel.core.decide import Decision, first_state
 from sentinel.core.identity import OwnChild
-from sentinel.core.model import (
-    State,
-)
-from sentinel.core.observation import (
-    Call,
-    ChildExit,
-    ChildFacts,
-    ProbeFacts,
-)
+from sentinel.core.model import State
+from sentinel.core.observation import Call, ChildExit, ChildFacts, ProbeFacts
 from sentinel.messages import (
     ChildExitCode,
     Gpu,

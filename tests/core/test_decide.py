@@ -21,9 +21,7 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import (
-    Call,
-)
+from sentinel.core.observation import Call
 from sentinel.errors import ExitCode
 from sentinel.messages import Failed, FailureKind, GpuProcess, ProcessKind, Reading
 from sentinel.supervisor import Supervisor

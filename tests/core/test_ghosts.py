@@ -8,10 +8,7 @@ import pytest
 
 from sentinel.config import Config
 from sentinel.core.ghosts import MOST_CLEARINGS
-from sentinel.core.model import (
-    Busy,
-    Running,
-)
+from sentinel.core.model import Busy, Running
 from sentinel.hours import parse_hours
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World

@@ -6,10 +6,7 @@ import pytest
 
 from sentinel.config import Config
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
-from sentinel.core.model import (
-    Busy,
-    Running,
-)
+from sentinel.core.model import Busy, Running
 from sentinel.ignoring import parse_ignored
 from sentinel.messages import Crowded, GpuProcess
 from sentinel.supervisor import Supervisor

@@ -14,20 +14,8 @@ from sentinel.config import Config
 from sentinel.core.accounting import SLACK, nobodys_memory
 from sentinel.core.actions import Kill, Start
 from sentinel.core.decide import Decision, decide
-from sentinel.core.model import (
-    Backoff,
-    Busy,
-    Fatal,
-    Idle,
-    Running,
-    Starting,
-    Stopping,
-    Unknown,
-)
-from sentinel.core.observation import (
-    Call,
-    Observation,
-)
+from sentinel.core.model import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
+from sentinel.core.observation import Call, Observation
 from sentinel.hours import parse_hours
 from sentinel.messages import Crowded, Failed, FailureKind, Progress, Ready
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
@@ -188,6 +176,8 @@ class Histories(RuleBasedStateMachine):
         for start in starts:
             if start.clearing:
                 assert readings[start.uuid].processes == (), "somebody is there"
+                age = self.world.now - readings[start.uuid].at
+                assert age <= 1.5 * self.config.poll, "on an old reading"
                 continue
             assert isinstance(decision.state.slots[start.uuid].occupancy, Idle)
             reading = readings[start.uuid]

@@ -8,10 +8,7 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config import Config
-from sentinel.core.model import (
-    Running,
-    Stopped,
-)
+from sentinel.core.model import Running, Stopped
 from sentinel.hours import parse_hours
 from sentinel.ignoring import parse_ignored
 from sentinel.supervisor import Supervisor

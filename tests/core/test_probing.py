@@ -8,15 +8,8 @@ from test_decide import occupied, stressor, watched
 from sentinel.config import Config
 from sentinel.core.actions import Action, KillProbe
 from sentinel.core.decide import decide
-from sentinel.core.model import (
-    Running,
-)
-from sentinel.core.observation import (
-    Call,
-    ChildExit,
-    Observation,
-    ProbeFacts,
-)
+from sentinel.core.model import Running
+from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
 from sentinel.messages import Inventory
 from sentinel.testing import World
 

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sentinel.config import Config
-from sentinel.core.model import (
-    Running,
-)
+from sentinel.core.model import Running
 from sentinel.core.sparing import let_be, not_yet
 from sentinel.core.witness import PAIRING, expect, newcomer
 from sentinel.ignoring import parse_ignored
