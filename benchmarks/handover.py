@@ -20,7 +20,7 @@ from benchmarks.load import Load
 from benchmarks.races import Races
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
-from benchmarks.rig import PLACES, Rig
+from benchmarks.rig import HOST, PLACES, Rig
 
 #: Newcomers that are loaded at the same time.
 AHEAD = 4
@@ -57,6 +57,10 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
         for workload in WORKLOADS:
             race = partial(races.elsewhere, place, workload)
             yield Cell(name=f"{workload}-{place}", rounds=10, seconds=15, run=race)
+    for place, where in (("", HOST), ("-in-namespace", PLACES["in-namespace"])):
+        for workload in ("hold", "gemm"):
+            race = partial(races.while_it_starts, where, workload)
+            yield Cell(name=f"{workload}-starting{place}", rounds=10, seconds=12, run=race)
     yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
     for workload in ("gemm", "elementwise"):
         yield Cell(

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from benchmarks.host import Card, Host
 
-__all__ = ["HOST", "PLACES", "Place", "Rig", "Sentinel", "Speaker", "TooLateError"]
+__all__ = ["HOST", "PATIENCE", "PLACES", "Place", "Rig", "Sentinel", "Speaker", "TooLateError"]
 
 Line = dict[str, Any]
 
@@ -133,14 +133,27 @@ class Speaker:
         self._thread.join(within)
 
 
+#: The events that begin a new stage in the life of a stressor.
+_LIVES = {
+    "stressor.starting",
+    "stressor.ready",
+    "gpu.yielding",
+    "stressor.stopped",
+    "stressor.failed",
+}
+
+
 class Sentinel(Speaker):
     """A sentinel as its users run it, with the events that it writes."""
 
+    def last_of(self, gpu: str) -> str | None:
+        """Return its last word on the stressor of a GPU."""
+        last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in _LIVES]
+        return str(last[-1]["event"]) if last else None
+
     def holds(self, gpu: str) -> bool:
         """Return whether its last word on a GPU was that a stressor is ready there."""
-        names = {"stressor.ready", "gpu.yielding", "stressor.stopped", "stressor.failed"}
-        last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in names]
-        return bool(last) and last[-1]["event"] == "stressor.ready"
+        return self.last_of(gpu) == "stressor.ready"
 
     def wait_held(self, gpus: Sequence[str], within: float = PATIENCE) -> None:
         """Wait until it holds all of ``gpus``."""
@@ -318,6 +331,19 @@ class Rig:
                     used = self.host.used(card.uuid) >> 20
                     raise TooLateError(f"GPU {card.index} is in use: {used} MiB")
                 time.sleep(0.01)
+
+    def wait_used(self, cards: Sequence[Card], size: int) -> None:
+        """Wait until so many bytes are in use on the GPUs.
+
+        Raises:
+            TooLateError: Nobody uses one of them.
+        """
+        until = time.monotonic() + PATIENCE
+        for card in cards:
+            while self.host.used(card.uuid) < size:
+                if time.monotonic() > until:
+                    raise TooLateError(f"nobody uses GPU {card.index}")
+                time.sleep(0.002)
 
     # --- surroundings ---
 

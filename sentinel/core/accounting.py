@@ -6,7 +6,7 @@ from sentinel.config import Config
 from sentinel.core.model import Slot
 from sentinel.messages import Reading
 
-__all__ = ["SLACK", "idle_memory", "nobodys_memory"]
+__all__ = ["OVERHEAD", "SLACK", "idle_memory", "nobodys_memory"]
 
 #: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
 #: clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
@@ -19,6 +19,11 @@ SLACK = 2**20
 #: benchmarks/measured), and nvidia-smi shows 0 MiB on an idle H200.
 UNNAMED = 2**30
 HIDDEN = 32 * 2**20
+
+#: How much memory the driver itself takes once a GPU is in use, and names nobody for, in bytes. On
+#: an H200 it is 8.8 MiB, whatever a stressor takes besides; a newcomer's context is 25 MiB more
+#: before it is listed, and that some 120 ms before its first allocation.
+OVERHEAD = 16 * 2**20
 
 
 def nobodys_memory(reading: Reading) -> int:

@@ -12,8 +12,6 @@ from sentinel.messages import GpuProcess, Reading
 
 __all__ = ["learn"]
 
-_LEARNED = {IdentityMode.DIRECT, IdentityMode.MAPPED}
-
 
 def learn(slot: Slot, reading: Reading | None, now: float) -> tuple[Slot, list[Event]]:
     """Return the slot with what a reading tells of how our living child is listed.
@@ -23,7 +21,7 @@ def learn(slot: Slot, reading: Reading | None, now: float) -> tuple[Slot, list[E
     after that only if it holds as much as our child does. Two that appear are somebody else.
     """
     live = slot.stressor
-    if not isinstance(live, Starting | Running) or live.child is None or _is_learned(slot):
+    if not isinstance(live, Starting | Running) or live.child is None or slot.child_is_listed:
         return slot, []
     if reading is None or reading.processes is None:
         return slot, []
@@ -39,11 +37,6 @@ def learn(slot: Slot, reading: Reading | None, now: float) -> tuple[Slot, list[E
             return _conclude(slot, live, live.child, new, now)
         case _:
             return slot, []
-
-
-def _is_learned(slot: Slot) -> bool:
-    """Return whether our present child was found in the list."""
-    return slot.identity.generation == slot.generation and slot.identity.mode in _LEARNED
 
 
 def _conclude(

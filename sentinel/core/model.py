@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.core.identity import Identity, OwnChild, Resident
+from sentinel.core.identity import Identity, IdentityMode, OwnChild, Resident
 from sentinel.core.observation import ChildExit
 from sentinel.messages import Failed, Gpu, GpuProcess, Progress, Ready
 
@@ -248,6 +248,13 @@ class Slot:
     failures: tuple[float, ...] = ()
     streak: int = 0
     handover: Handover | None = None
+
+    @property
+    def child_is_listed(self) -> bool:
+        """Whether our present child was found in NVML's list."""
+        if self.identity.generation != self.generation:
+            return False
+        return self.identity.mode in {IdentityMode.DIRECT, IdentityMode.MAPPED}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config import Config
-from sentinel.core.accounting import SLACK, idle_memory
+from sentinel.core.accounting import OVERHEAD, SLACK, idle_memory, nobodys_memory
 from sentinel.core.identity import is_ours
 from sentinel.core.model import Busy, Idle, Running, Sign, SignKind, Slot, Starting
 from sentinel.core.sparing import let_be
@@ -27,13 +27,14 @@ def newcomer(slot: Slot, reading: Reading | None, now: float, config: Config) ->
     """Return the first evidence of somebody else on a GPU on which our child lives.
 
     Two witnesses: the process list, and memory that grew although our child is steady. Memory tells
-    from RUNNING on, and before that while the child has not begun to create its context; while it
-    takes its memory, the child itself does, where it was told to be wary. Where the list may leave
-    somebody out, there is a third: who computes.
+    from RUNNING on, and before that while the child has not begun to create its context. Where the
+    list may leave somebody out, it still tells how much is our child's, who looks out itself while
+    it takes its memory; and there is a third witness: who computes.
     """
     if reading is None or reading.fault is not None or reading.memory is None:
         return None
     grown = _grown(slot, reading, reading.memory.used, now, config)
+    grown = max(grown, _beside(slot, reading))
     busy = isinstance(slot.occupancy, Busy) and slot.occupancy.rule != "ghost"
     by = slot.occupancy.by if isinstance(slot.occupancy, Busy) else ()
     if grown > SLACK:
@@ -64,6 +65,26 @@ def _grown(slot: Slot, reading: Reading, used: int, now: float, config: Config) 
             return grown
         case _:
             return 0  # our child's own memory grows
+
+
+def _beside(slot: Slot, reading: Reading) -> int:
+    """Return how many bytes there are beside our child where NVML says how many it holds, or 0.
+
+    For lists that may leave somebody out; what is there counts and not what grew, so it tells of
+    those, too, who came while our child took its own memory.
+    """
+    live = slot.stressor
+    if not isinstance(live, Starting | Running) or slot.identity.complete:
+        return 0
+    if not slot.child_is_listed:
+        return 0  # what is taken for it may be somebody else
+    if reading.memory is None or reading.at + reading.took > reading.processes_at:
+        return 0  # our child may have grown since it was listed
+    own = [process.memory for process in reading.processes or () if is_ours(process, live.child)]
+    if not any(own):
+        return 0
+    beside = nobodys_memory(reading) - live.unnamed
+    return beside if beside > OVERHEAD else 0
 
 
 def _spared_memory(slot: Slot, reading: Reading, running: Running, config: Config) -> int:

@@ -243,6 +243,8 @@ class Reader:
             if due:
                 self._read_fully(now)
             else:
+                # The memory first, and together: what the list then leaves unexplained was there.
+                self._read_memory(self._poll_slot)
                 self._read_processes()
                 self._post()
         except GpuLostError as error:

@@ -140,6 +140,8 @@ def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
     device = open_device(spec)
     leash.arm()
     lookout = Lookout(device) if spec.wary else None
+    if lookout is not None:
+        lookout.wait_for_calm()
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, lookout)
     return WorkloadContext(device=device, filling=filling, leash=leash, lookout=lookout)
 

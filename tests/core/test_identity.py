@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sentinel.config import Config
+from sentinel.core.accounting import SLACK
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
 from sentinel.core.model import Busy, Running
+from sentinel.core.witness import newcomer
 from sentinel.ignoring import parse_ignored
 from sentinel.messages import Crowded, GpuProcess
 from sentinel.supervisor import Supervisor
@@ -285,3 +289,49 @@ def test_a_child_that_is_crowded_out_yields_and_has_not_failed(*, exits: bool) -
     assert len(world.spawner.started) == 1
     world.at(0).unlisted = 0
     world.run(supervisor, lambda: held(supervisor), within=10)
+
+
+@pytest.mark.parametrize("said", [1, 2, 3])
+def test_who_is_beside_our_child_is_seen_where_the_driver_tells_what_that_holds(said: int) -> None:
+    """Somebody who is not listed and came while it took its memory, or just before Ready."""
+    world = World(hidden=CONTAINER)
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run(supervisor, lambda: world.spawner.started)
+    child = world.at(0).child
+    assert child is not None
+    world.run(supervisor, lambda: child.said == said)
+    world.at(0).unlisted = 26 * MIB
+    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.5)
+    assert identity(supervisor).mode is IdentityMode.DIRECT
+    assert world.events("gpu.yielding")[0].fields["sign"] == "memory"
+    assert world.events("gpu.yielding")[0].fields["grown"] == 26 * MIB
+
+
+def test_what_the_driver_takes_for_itself_beside_our_child_is_nobody() -> None:
+    world = World(hidden=CONTAINER)
+    supervisor = world.supervisor(Config(rearm=1.0))
+    world.run(supervisor, lambda: world.spawner.started)
+    child = world.at(0).child
+    assert child is not None
+    world.run(supervisor, lambda: child.said == 1)
+    world.at(0).unlisted = 9 * MIB
+    world.run(supervisor, lambda: held(supervisor))
+    world.run_for(supervisor, 5)
+    assert held(supervisor)
+    assert not world.events("gpu.yielding")
+
+
+def test_who_was_listed_before_our_child_grew_tells_nothing_of_others() -> None:
+    """The list is older than the memory: what is missing in it may be our own."""
+    world = World(hidden=CONTAINER)
+    supervisor = occupied(world)
+    slot = supervisor.state.slots["GPU-0"]
+    (reading,) = world.probe.collect()[1].values()
+    assert reading.memory is not None
+    more = replace(reading.memory, used=reading.memory.used + SLACK)
+    early = replace(reading, memory=more, processes=reading.processes, took=0.001)
+    assert isinstance(slot.stressor, Running)
+    unsure = replace(slot, stressor=replace(slot.stressor, unnamed=-GIB))
+    assert newcomer(unsure, early, world.now, Config()) is None
+    paired = replace(early, processes_at=early.at + 0.001)
+    assert newcomer(unsure, paired, world.now, Config()) is not None
