@@ -22,8 +22,10 @@ from sentinel.messages import (
     Crowded,
     Failed,
     FailureKind,
+    Finding,
     Gpu,
     Inventory,
+    Known,
     Lease,
     ProbeSpec,
     Progress,
@@ -47,7 +49,14 @@ MOST_READINGS = 4096
 #: What the probe gets on top of our environment, to stay small: it formats nothing for people, so
 #: that the host's table of all locales need not be in its memory, and one pool serves its threads.
 _SMALL_PROBE = {"LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
-_STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Crowded, Ready, Progress, Failed)
+_STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (
+    Attaching,
+    Crowded,
+    Ready,
+    Progress,
+    Finding,
+    Failed,
+)
 
 
 @dataclass(kw_only=True)
@@ -113,6 +122,12 @@ class Stressors:
         stressor = self._find(uuid, generation)
         if stressor is not None and stressor.child is not None:
             stressor.child.send(Stop())
+
+    def acknowledge(self, uuid: str, generation: int, number: int) -> None:
+        """Tell the child that its finding of this number is known; it may be gone."""
+        stressor = self._find(uuid, generation)
+        if stressor is not None and stressor.child is not None:
+            stressor.child.send(Known(number=number))
 
     def renew(self) -> None:
         """Renew the lease of every child."""

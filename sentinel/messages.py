@@ -20,9 +20,12 @@ __all__ = [
     "Examined",
     "Failed",
     "FailureKind",
+    "Finding",
+    "FindingPlace",
     "Gpu",
     "GpuProcess",
     "Inventory",
+    "Known",
     "Lease",
     "Memory",
     "MemoryTarget",
@@ -97,7 +100,8 @@ class Reading:
     ``processes_at``. A reading with a ``fault`` failed three times in a row, or the GPU is lost; it
     is never grounds to start. ``utilization`` is the share of the last second or less in which a
     kernel ran, ``computing`` the PIDs, in the host's namespace, of those who used the GPU since the
-    last such reading; both where somebody asked for it and the GPU tells.
+    last such reading; both where somebody asked for it and the GPU tells. ``temperature`` is in
+    degrees Celsius, ``power`` in watts, ``sm_clock`` in MHz, each where the GPU tells.
     """
 
     uuid: str
@@ -111,6 +115,9 @@ class Reading:
     display: bool | None = None
     utilization: float | None = None
     computing: tuple[int, ...] | None = None
+    temperature: int | None = None
+    power: float | None = None
+    sm_clock: int | None = None
     fault: str | None = None
     lost: bool = False
 
@@ -222,6 +229,49 @@ class Failed:
     reason: str
 
 
+class FindingPlace(StrEnum):
+    """What was wrong."""
+
+    RESULT = "result"
+    """A result, while its inputs and its reference were right."""
+    INPUT = "input"
+    """An input, so that every result since is wrong."""
+    REFERENCE = "reference"
+    """What results are compared with."""
+    MEMORY = "memory"
+    """Memory that nobody wrote to since it was last right."""
+    GOLDEN = "golden"
+    """A result that is the same every time and not what other GPUs of its kind compute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A GPU that was wrong, with the evidence.
+
+    ``number`` counts the findings of one child from 1; the supervisor acknowledges each. ``round``
+    is how often the workload had gone round, ``seed`` that of its inputs. ``count`` elements were
+    wrong, the first of them at ``first``: row and column of a matrix, or chunk and element.
+    ``bits`` is how often each bit of an element differed, from the lowest. ``reread`` is whether
+    they were wrong again when they were read a second time: then the store was bad, else the load.
+    ``repeated`` of ``repeats`` more tries were wrong, too: a fault that is repeatable, or transient
+    with none. ``None`` stands where that could not be tried.
+    """
+
+    number: int
+    place: FindingPlace
+    workload: str
+    dtype: str | None
+    round: int
+    seed: int | None
+    count: int
+    first: tuple[int, ...]
+    bits: tuple[int, ...]
+    reread: bool | None
+    repeated: int | None
+    repeats: int | None
+    detail: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Crowded:
     """While the child filled its memory, ``grown`` bytes more than it took were gone."""
@@ -229,7 +279,7 @@ class Crowded:
     grown: int
 
 
-ChildMessage = Attaching | Crowded | Ready | Progress | Failed
+ChildMessage = Attaching | Crowded | Ready | Progress | Finding | Failed
 
 
 # --- what a child is told --------------------------------------------------------------------
@@ -243,6 +293,13 @@ class Lease:
 @dataclass(frozen=True, kw_only=True)
 class Stop:
     """End by yourself, within a quantum of work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The supervisor has the finding of this number; the child need not keep it."""
+
+    number: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,16 @@ from datetime import datetime
 from typing import Protocol
 
 from sentinel.config import Config
-from sentinel.core.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
+from sentinel.core.actions import (
+    Acknowledge,
+    Action,
+    Ask,
+    Event,
+    Kill,
+    KillProbe,
+    Start,
+    StartProbe,
+)
 from sentinel.core.decide import Decision, decide, hopeless, unkillable, watch
 from sentinel.core.model import State
 from sentinel.core.observation import ChildFacts, Observation, ProbeFacts
@@ -70,6 +79,9 @@ class Spawner(Protocol):
 
     def ask(self, uuid: str, generation: int) -> None:
         """Ask the child to end."""
+
+    def acknowledge(self, uuid: str, generation: int, number: int) -> None:
+        """Tell the child that its finding of this number is known."""
 
     def renew(self) -> None:
         """Renew the lease of every child."""
@@ -190,6 +202,8 @@ class Supervisor:
                 self._spawner.kill(uuid, generation)
             case Ask(uuid=uuid, generation=generation):
                 self._spawner.ask(uuid, generation)
+            case Acknowledge(uuid=uuid, generation=generation, number=number):
+                self._spawner.acknowledge(uuid, generation, number)
             case Start(uuid=uuid, generation=generation, clearing=clearing):
                 gpu = self.state.slots[uuid].gpu
                 self._spawner.start(gpu, generation, clearing=clearing)

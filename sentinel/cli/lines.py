@@ -29,6 +29,7 @@ _COLOURS = {
     "failed": "red",
     "fatal": "red",
     "mismatch": "red",
+    "finding": "red",
     "ghost": "red",
     "unkillable": "red",
 }
@@ -115,6 +116,19 @@ def _handed_over(f: Mapping[str, Any]) -> str:
     kill = f["kill_s"]
     how = "asked at" if kill is None else f"killed {format_duration(kill)} after"
     return f"{how} the first sign of it, gone after {format_duration(f['exit_s'])}, {memory}"
+
+
+def _finding(f: Mapping[str, Any]) -> str:
+    what = f["place"] if f["place"] != "memory" else "piece of memory"
+    bits = [number for number, times in enumerate(f["bits"]) if times]
+    flipped = f", bit {bits[0]}" if len(bits) == 1 else f", {len(bits)} different bits"
+    again = f", {f['repeated']} of {f['repeats']} tries wrong again" if f["repeats"] else ""
+    kind = f["kind"] or "once"
+    numbers = f" in {f['dtype']}" if f["dtype"] else ""
+    return (
+        f"a WRONG {what}{numbers} ({kind}): {f['count']} elements from {f['first']} on{flipped}"
+        f"{again}; this GPU cannot be trusted"
+    )
 
 
 def _identity(f: Mapping[str, Any]) -> str:
@@ -205,6 +219,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
         "mismatch",
         lambda f: f"{f['errors']} of {f['checks']} results were WRONG: this GPU cannot be trusted",
     ),
+    "stressor.finding": ("finding", _finding),
     "stressor.unkillable": (
         "unkillable",
         lambda f: f"pid {f['pid']} survives SIGKILL for {format_duration(f['since_s'])}",

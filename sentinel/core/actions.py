@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Action", "Ask", "Event", "Kill", "KillProbe", "Start", "StartProbe"]
+__all__ = ["Acknowledge", "Action", "Ask", "Event", "Kill", "KillProbe", "Start", "StartProbe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,15 @@ class Ask:
 
     uuid: str
     generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledge:
+    """Tell the child that its finding of this number is known."""
+
+    uuid: str
+    generation: int
+    number: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +56,7 @@ class StartProbe:
     generation: int
 
 
-Action = Kill | Ask | Start | KillProbe | StartProbe
+Action = Kill | Ask | Acknowledge | Start | KillProbe | StartProbe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sentinel.config import Config
-from sentinel.core import ghosts, learning, lifecycle, limits, policy, probing, sparing, status
-from sentinel.core.actions import Action, Ask, Event, Kill, KillProbe, Start, StartProbe
+from sentinel.core import (
+    findings,
+    ghosts,
+    learning,
+    lifecycle,
+    limits,
+    policy,
+    probing,
+    sparing,
+    status,
+)
+from sentinel.core.actions import (
+    Acknowledge,
+    Action,
+    Ask,
+    Event,
+    Kill,
+    KillProbe,
+    Start,
+    StartProbe,
+)
 from sentinel.core.events import slot_event, who
 from sentinel.core.identity import Identity
 from sentinel.core.model import (
@@ -174,7 +193,7 @@ def _urgency(action: Action) -> int:
             return 0
         case KillProbe():
             return 1
-        case Ask():
+        case Ask() | Acknowledge():
             return 2
         case StartProbe():
             return 3
@@ -187,7 +206,10 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     before, own = slot.occupancy, config.of(slot.gpu.uuid)
     reading = seen.readings.get(slot.gpu.uuid)
     facts = seen.children.get(slot.gpu.uuid)
-    folded = lifecycle.fold(slot, facts, seen.now) if facts else Step(slot=slot)
+    folded = found = Step(slot=slot)
+    if facts is not None:
+        found = findings.fold(slot, facts, reading, seen.now)
+        folded = lifecycle.fold(found.slot, facts, seen.now)
     slot, haunted = ghosts.watch(folded.slot, reading, seen.now)
     slot, learned = learning.learn(slot, reading, seen.now)
     residents = sparing.residents(slot, reading, own)
@@ -197,7 +219,7 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
-    slot, actions = step.slot, step.actions
+    slot, actions = step.slot, (*found.actions, *step.actions)
     came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
     haunts = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
     if came and not haunts and not isinstance(before, Busy):
@@ -207,7 +229,7 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
-    events = (*folded.events, *haunted, *learned, *judged, *step.events)
+    events = (*found.events, *folded.events, *haunted, *learned, *judged, *step.events)
     return Step(slot=slot, actions=actions, events=events)
 
 

@@ -11,12 +11,13 @@ from enum import StrEnum
 
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, Resident
 from sentinel.core.observation import ChildExit
-from sentinel.messages import Failed, Gpu, GpuProcess, Progress, Ready
+from sentinel.messages import Failed, Finding, Gpu, GpuProcess, Progress, Ready
 
 __all__ = [
     "Backoff",
     "Busy",
     "Fatal",
+    "Findings",
     "Ghost",
     "Handover",
     "Idle",
@@ -224,6 +225,20 @@ class Ghost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What stressors found wrong with a GPU: how often, and the last of it.
+
+    ``number`` is that of the last finding of the child of ``generation``.
+    """
+
+    total: int = 0
+    generation: int = 0
+    number: int = 0
+    last: Finding | None = None
+    last_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """Everything known of one GPU: separate facts, never one big state.
 
@@ -240,6 +255,7 @@ class Slot:
     identity: Identity = field(default_factory=Identity)
     residents: Mapping[int, Resident] = field(default_factory=dict)
     ghost: Ghost = field(default_factory=Ghost)
+    findings: Findings = field(default_factory=Findings)
     generation: int = 0
     rearm: float = 0.0
     started: float = 0.0

@@ -60,6 +60,7 @@ def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float
         "identity": slot.identity.mode.value,
         "identity_reason": _why_identity(slot),
         "memory_used": reading.memory.used if reading and reading.memory else None,
+        "findings": slot.findings.total,
     }
     if isinstance(slot.stressor, Running):
         fields["rule"] = fields["reason"] = "running"

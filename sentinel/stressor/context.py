@@ -15,12 +15,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sentinel.messages import Progress, Ready
+from sentinel.messages import Finding, Progress, Ready
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.lookout import PREPARATION, Lookout
@@ -80,6 +80,7 @@ class WorkloadContext:
         self._done = _Tally()
         self._told_at = 0.0
         self._iterations = 0
+        self._findings = 0
 
     @property
     def ready(self) -> bool:
@@ -155,6 +156,17 @@ class WorkloadContext:
                 raise ValueError(message)
         self._queued.add(tally)
         self._iterations += tally.iterations
+
+    def find(self, finding: Finding) -> None:
+        """Report evidence of a fault of the GPU; returns once the supervisor has it.
+
+        Besides, the error is to be counted by ``report(errors=...)``.
+
+        Args:
+            finding: Its ``number`` is put in here.
+        """
+        self._findings += 1
+        self._leash.report(replace(finding, number=self._findings))
 
     def measure(self, work: Callable[[], object]) -> float:
         """Return how many seconds the device takes for what ``work`` queues: the best of three.

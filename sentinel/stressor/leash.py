@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from sentinel.errors import WireError
-from sentinel.messages import ChildExitCode, ChildMessage, Lease, Progress, Stop
+from sentinel.messages import ChildExitCode, ChildMessage, Finding, Known, Lease, Progress, Stop
 from sentinel.procfs import own_stat, read_stat
 from sentinel.wire import MAX_DATAGRAM, decode, encode
 
@@ -31,6 +31,9 @@ _TIMER_GRACE = 0.25
 _PATIENCE = 1.0
 _RETRY = 0.01
 
+#: How often a finding is sent that nobody acknowledges.
+_REPORTS = 5
+
 
 class Leash:
     """Keep this process alive while the supervisor renews its lease, and note its orders.
@@ -42,6 +45,8 @@ class Leash:
 
     def __init__(self, channel: socket.socket, lease: float) -> None:
         self.stopped = threading.Event()
+        self._known = threading.Condition()
+        self._known_to = 0
         self._channel = channel
         self._lease = lease
         self._armed = False
@@ -82,6 +87,19 @@ class Leash:
             else:
                 return True
 
+    def report(self, finding: Finding) -> bool:
+        """Send ``finding`` until the supervisor says that it has it; return whether it does.
+
+        One that never does so within some seconds is given up: it may be stopped, and then the
+        lease runs out anyway.
+        """
+        for _ in range(_REPORTS):
+            self.say(finding)
+            with self._known:
+                if self._known.wait_for(lambda: self._known_to >= finding.number, _PATIENCE):
+                    return True
+        return False
+
     def _set_timer(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, self._lease + _TIMER_GRACE)
 
@@ -117,11 +135,15 @@ class Leash:
                 _end(ChildExitCode.ORPHANED)
             # What is no message of ours renews nothing, and then the deadline judges it.
             with contextlib.suppress(WireError):
-                match decode(data, (Lease, Stop)):
+                match decode(data, (Lease, Stop, Known)):
                     case Lease():
                         renewed = True
                     case Stop():
                         self._stop()
+                    case Known(number=number):
+                        with self._known:
+                            self._known_to = max(self._known_to, number)
+                            self._known.notify_all()
 
     def _stop(self) -> None:
         """Ask the workload to end; before there is a context, there is nothing to ask."""

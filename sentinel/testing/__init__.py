@@ -283,6 +283,7 @@ class FakeSpawner:
         self.started: list[tuple[str, float]] = []
         self.killed: list[tuple[str, float]] = []
         self.asked: list[tuple[str, float]] = []
+        self.acknowledged: list[tuple[str, int, int]] = []
         self.cleared: list[tuple[str, float]] = []
         self._new: dict[str, ChildFacts] = {}
 
@@ -310,6 +311,10 @@ class FakeSpawner:
             child.dies_at, child.code = self._world.now + TEARDOWN_TIME, -SIGKILL
         before = self._new.get(uuid, ChildFacts(generation=generation))
         self._new[uuid] = replace(before, killed_at=self._world.now)
+
+    def acknowledge(self, uuid: str, generation: int, number: int) -> None:
+        """Note what was acknowledged, which may be the last words of one that is gone."""
+        self.acknowledged.append((uuid, generation, number))
 
     def ask(self, uuid: str, generation: int) -> None:
         """Let the child end by itself, unless it is mute."""

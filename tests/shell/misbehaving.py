@@ -26,6 +26,7 @@ __all__ = [
     "eats_host_memory",
     "exits",
     "faulty",
+    "finds_and_dies",
     "floods",
     "forks",
     "freezes",
@@ -54,6 +55,29 @@ def well_behaved(ctx: WorkloadContext, *, rest: float = 0.02) -> None:
     """Do nothing wrong."""
     while ctx.pace(rest):
         ctx.report()
+
+
+def finds_and_dies(ctx: WorkloadContext) -> None:
+    """Report evidence of a fault, and be gone in the next moment."""
+    from sentinel.messages import Finding, FindingPlace
+
+    become_ready(ctx)
+    finding = Finding(
+        number=0,
+        place=FindingPlace.RESULT,
+        workload="misbehaving",
+        dtype="bf16",
+        round=ctx.iterations,
+        seed=1,
+        count=1,
+        first=(5, 9),
+        bits=(0, 1, *[0] * 14),
+        reread=True,
+        repeated=0,
+        repeats=3,
+    )
+    ctx.find(finding)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def become_ready(ctx: WorkloadContext) -> None:

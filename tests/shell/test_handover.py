@@ -174,6 +174,13 @@ def test_a_wrong_result_is_said(ground: Ground) -> None:
         assert one.wait_for("stressor.mismatch")["errors"] == 1
 
 
+def test_a_finding_is_not_lost_when_its_stressor_dies_right_after(ground: Ground) -> None:
+    flags = ("--poll", "200ms", "--workload", "misbehaving:finds_and_dies")
+    with ground.sentry(1, *flags) as one:
+        assert one.wait_for("stressor.finding")["first"] == [5, 9]
+        assert "signal 9" in one.wait_for("stressor.failed")["reason"]
+
+
 def test_standard_output_that_nobody_reads_never_holds_up_a_hand_over(ground: Ground) -> None:
     flags = (*QUICK, "--status-every", "1s", "--workload", "hold")
 

@@ -1,0 +1,120 @@
+"""What a stressor finds wrong is said once, with its evidence, and always acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel import wire
+from sentinel.cli.lines import describe
+from sentinel.config import Config
+from sentinel.core.findings import kind_of
+from sentinel.core.model import Running
+from sentinel.messages import Finding, FindingPlace
+from sentinel.supervisor import Supervisor
+from sentinel.testing import World
+
+FLIP = Finding(
+    number=1,
+    place=FindingPlace.RESULT,
+    workload="gemm",
+    dtype="bf16",
+    round=7,
+    seed=3,
+    count=1,
+    first=(5, 9),
+    bits=(0, 1, *[0] * 14),
+    reread=True,
+    repeated=0,
+    repeats=3,
+)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def supervisor(world: World) -> Supervisor:
+    supervisor = world.supervisor(Config(rearm=1.0, status_every=1.0))
+    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Running))
+    return supervisor
+
+
+def says(world: World, *findings: Finding) -> None:
+    child = world.at(0).child
+    assert child is not None
+    child.waiting += findings
+
+
+def test_a_finding_survives_the_wire() -> None:
+    assert wire.decode(wire.encode(FLIP), (Finding,)) == FLIP
+
+
+def test_it_is_said_with_all_of_its_evidence_and_acknowledged(
+    world: World, supervisor: Supervisor
+) -> None:
+    says(world, FLIP)
+    world.run(supervisor, lambda: world.events("stressor.finding"), within=1)
+    (event,) = world.events("stressor.finding")
+    assert event.fields["place"] == "result"
+    assert event.fields["kind"] == "transient"
+    assert event.fields["first"] == [5, 9]
+    assert {"temperature_c", "power_w", "sm_clock_mhz"} <= event.fields.keys()
+    assert world.spawner.acknowledged == [("GPU-0", 1, 1)]
+    assert not world.spawner.killed, "it goes on, so that more can be learnt"
+
+
+def test_one_that_is_sent_again_is_said_once_and_acknowledged_twice(
+    world: World, supervisor: Supervisor
+) -> None:
+    says(world, FLIP)
+    world.run_for(supervisor, 1)
+    says(world, FLIP, replace(FLIP, number=2))
+    world.run_for(supervisor, 1)
+    assert len(world.events("stressor.finding")) == 2
+    assert [number for _, _, number in world.spawner.acknowledged] == [1, 1, 2]
+    assert world.events("gpu.status")[-1].fields["findings"] == 2
+
+
+def test_the_last_words_of_a_child_that_dies_are_not_lost(
+    world: World, supervisor: Supervisor
+) -> None:
+    child = world.at(0).child
+    assert child is not None
+    says(world, FLIP)
+    child.dies_at, child.code = world.now, -11
+    world.run(supervisor, lambda: world.events("stressor.failed"), within=3)
+    assert len(world.events("stressor.finding")) == 1
+    assert supervisor.state.slots["GPU-0"].findings.last == FLIP
+
+
+def test_the_next_child_counts_from_one_again(world: World, supervisor: Supervisor) -> None:
+    says(world, FLIP)
+    world.run_for(supervisor, 1)
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=3)
+    world.at(0).foreign.remove(newcomer)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    says(world, FLIP)
+    world.run_for(supervisor, 1)
+    assert supervisor.state.slots["GPU-0"].findings.total == 2
+
+
+@pytest.mark.parametrize(
+    ("repeated", "kind"), [(None, None), (0, "transient"), (1, "repeatable"), (3, "repeatable")]
+)
+def test_what_comes_back_is_repeatable(repeated: int | None, kind: str | None) -> None:
+    assert kind_of(replace(FLIP, repeated=repeated)) == kind
+
+
+def test_a_person_reads_what_was_wrong(world: World, supervisor: Supervisor) -> None:
+    says(world, FLIP)
+    world.run(supervisor, lambda: world.events("stressor.finding"), within=1)
+    (event,) = world.events("stressor.finding")
+    word, text = describe(event.name, event.fields)
+    assert word == "finding"
+    assert "WRONG result in bf16 (transient)" in text
+    assert "bit 1" in text
