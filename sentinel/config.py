@@ -49,6 +49,7 @@ class Config:
     chunk: int = 512 * 2**20
     reserve: int = 0
     workload: str = "elementwise"
+    goldens: str | None = None
     poll: float = 1.0
     watch_interval: float = 0.025
     rearm: float = 5.0

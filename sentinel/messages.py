@@ -356,7 +356,7 @@ class StressorSpec:
 
     ``reserve`` bytes of what is free are left, whatever the target. ``wary``: others may come and
     not be listed, so the child looks out for them while it takes its memory. ``clearing``: it only
-    opens a context, and ends.
+    opens a context, and ends. ``goldens`` is the file of the golden checksums, if they are kept.
     """
 
     gpu: Gpu
@@ -368,4 +368,5 @@ class StressorSpec:
     reserve: int = 0
     wary: bool = False
     clearing: bool = False
+    goldens: str | None = None
     simulation: str | None = None

@@ -15,6 +15,7 @@ from sentinel.units import (
     one_of,
     parse_count,
     parse_duration,
+    parse_file,
     parse_memory,
     parse_names,
     parse_rate,
@@ -109,6 +110,14 @@ SETTINGS: tuple[Setting, ...] = (
         parse=str,
         default="elementwise",
         per_gpu=True,
+    ),
+    Setting(
+        key="goldens",
+        field="goldens",
+        flag="--goldens",
+        metavar="PATH|off",
+        help="Keep the golden checksums in this file; without it, in the state folder.",
+        parse=parse_file,
     ),
     Setting(
         key="rearm",

@@ -13,6 +13,7 @@ __all__ = [
     "one_of",
     "parse_count",
     "parse_duration",
+    "parse_file",
     "parse_memory",
     "parse_names",
     "parse_rate",
@@ -95,6 +96,19 @@ def parse_duration(text: str) -> float:
         message = f"{text!r} is not a duration; write one such as 25ms, 10s, 5m or 1h30m"
         raise ValueError(message)
     return seconds
+
+
+def parse_file(text: str) -> str:
+    """Return the path in ``text``, or the word ``off``.
+
+    Raises:
+        ValueError: There is nothing in it, or a NUL.
+    """
+    path = text.strip()
+    if not path or "\0" in path:
+        message = f"{text!r} is not a path; write one, or off"
+        raise ValueError(message)
+    return path
 
 
 def parse_names(text: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.sparing import let_be, not_yet
 from sentinel.discovery import Found, Options, check_torch, find_gpus, hear_probe
 from sentinel.errors import ExitCode
+from sentinel.goldens import locate
 from sentinel.hours import first_after
 from sentinel.journal import Journal, Sink
 from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
@@ -217,6 +218,7 @@ def _unused(found: Found, now: float) -> list[Event]:
 
 def _spec_for(found: Found) -> Callable[[Gpu], StressorSpec]:
     """Return what tells a child on a GPU its task."""
+    goldens = locate(found.config.goldens, os.environ, found.folder)
 
     def spec(gpu: Gpu) -> StressorSpec:
         config = found.config.of(gpu.uuid)
@@ -230,6 +232,7 @@ def _spec_for(found: Found) -> Callable[[Gpu], StressorSpec]:
             options=options,
             lease=LEASE,
             wary=found.hidden is not None,
+            goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,
         )
 

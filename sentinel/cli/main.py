@@ -19,6 +19,7 @@ __all__ = ["run_command_line"]
 COMMANDS = {
     "run": ("sentinel.cli.run", "Keep idle GPUs busy in the foreground (the default)."),
     "config": ("sentinel.cli.config", "Show what is set and by whom, or check a file."),
+    "goldens": ("sentinel.cli.goldens", "List the golden checksums, or carry them over."),
     "doctor": ("sentinel.cli.doctor", "Say whether this host is safe for sentinel."),
     "simulate-job": ("sentinel.cli.simulate_job", "Be a foreign job on a simulated GPU."),
     "demo": ("sentinel.cli.demo", "Watch a hand-over on two simulated GPUs, half a minute."),
@@ -61,10 +62,10 @@ class _Commands(click.Group):
     cls=_Commands,
     name="sentinel",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 doctor found warnings, 2 it found problems, or wrong usage, "
-    "4 no such GPU or not allowed, 5 no driver, 7 something could not be killed, 75 another "
-    "sentinel holds the GPU, 130 and 143 ended by a signal before it was ready or by a second "
-    "Ctrl+C.",
+    epilog="Exit codes: 0 done, 1 doctor found warnings or goldens a conflict, 2 doctor found "
+    "problems, or wrong usage, 4 no such GPU or not allowed, 5 no driver, 7 something could not be "
+    "killed, 75 another sentinel holds the GPU, 130 and 143 ended by a signal before it was ready "
+    "or by a second Ctrl+C.",
 )
 @click.version_option(__version__, prog_name="sentinel")
 def _sentinel() -> None:

@@ -1,0 +1,175 @@
+"""``sentinel goldens``: what was recorded as right, and how it is carried from host to host."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.options import checked
+from sentinel.errors import ConfigError, ExitCode
+from sentinel.goldens import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.sources import find_file, gather
+
+__all__ = ["command"]
+
+
+@click.group("goldens")
+def command() -> None:
+    """List the golden checksums of this host, or carry them over from another."""
+
+
+def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--goldens``, ``--config`` and ``--json``, and ``ours``: the file meant."""
+
+    @functools.wraps(function)
+    def located(*, goldens: str | None, config: str | None, **values: Any) -> Any:
+        home = Path(os.environ.get("HOME") or "/")
+        flags = {"goldens": goldens} if goldens is not None else {}
+        sources = gather(flags, os.environ, find_file(config, os.environ, home))
+        path = locate(checked(sources).goldens, os.environ)
+        if path is None:
+            source = sources.given["goldens"].source
+            raise ConfigError(f"{source}: golden checksums are off", "Name a file: --goldens PATH")
+        return function(ours=path, **values)
+
+    command = click.option("--json", "as_json", is_flag=True, help="One JSON object.")(located)
+    command = click.option("--config", metavar="FILE", help="Read settings from this TOML file.")(
+        command
+    )
+    return click.option(
+        "--goldens", metavar="PATH", help="This file instead of the one in the state folder."
+    )(command)
+
+
+@command.command("list")
+@_ours
+def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """List what was recorded; exit code 1 where two records of one key differ."""
+    goldens = _open(ours)
+    if as_json:
+        return _print_json(goldens, {"file": str(ours), "goldens": _rows(goldens.records())})
+    for golden in goldens.records():
+        click.echo(_line(golden))
+    count = len(goldens.records())
+    click.echo(f"{ours}: {count} golden checksum{'' if count == 1 else 's'}")
+    return _print_rest(goldens)
+
+
+@command.command("merge")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@_ours
+def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Add to ours what each FILE has and ours has not.
+
+    A record that differs from ours is not taken but listed, and the exit code is 1.
+    """
+    goldens = _open(ours, files)
+    try:
+        added = goldens.add({golden.key: golden.checksum for golden in goldens.records()})
+    except OSError as error:
+        raise ConfigError(f"{ours}: cannot be written: {error.strerror}") from error
+    if as_json:
+        return _print_json(goldens, {"file": str(ours), "added": added})
+    click.echo(f"{ours}: {added} added")
+    return _print_rest(goldens)
+
+
+@command.command("check")
+@click.argument("file", metavar="FILE")
+@_ours
+def check(file: str, ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Compare FILE with ours and change nothing; exit code 1 where two records differ."""
+    goldens = _open(ours, (file,))
+    own = {golden.key for golden in _open(ours).records()}
+    theirs = _open(Path(file)).records()
+    new = sum(golden.key not in own for golden in theirs)
+    if as_json:
+        return _print_json(
+            goldens, {"file": file, "ours": str(ours), "records": len(theirs), "new": new}
+        )
+    click.echo(f"{file}: {len(theirs)} golden checksums, {new} of them not in {ours}")
+    return _print_rest(goldens)
+
+
+def _open(ours: Path, files: Iterable[str] = ()) -> Goldens:
+    """Return the records of our file and of others, which must be there.
+
+    Raises:
+        ConfigError: One of them is missing, or cannot be read.
+    """
+    others = tuple(Path(file) for file in files)
+    for other in others:
+        if not other.exists():
+            raise ConfigError(f"{other}: there is no such file")
+    goldens = Goldens(ours, others, warn=lambda _: None)  # all of it is printed in the end
+    try:
+        goldens.ensure_readable()
+    except OSError as error:
+        raise ConfigError(f"{error.filename or ours}: cannot be read: {error.strerror}") from error
+    return goldens
+
+
+def _print_rest(goldens: Goldens) -> int:
+    """Print what is wrong, to standard error, and return the exit code that it means."""
+    for skipped in goldens.skipped():
+        click.echo(f"{skipped.file}:{skipped.line}: passed over: {skipped.why}", err=True)
+    for conflict in goldens.conflicts():
+        first, later = conflict.first, conflict.later
+        click.echo(
+            f"CONFLICT: {_line(later)} at {later.file}:{later.line}, "
+            f"but {first.checksum:#x} at {first.file}:{first.line}",
+            err=True,
+        )
+    return _code(goldens)
+
+
+def _print_json(goldens: Goldens, fields: Mapping[str, object]) -> int:
+    """Print one JSON object and return the exit code."""
+    body = {
+        "schema_version": 1,
+        **fields,
+        "conflicts": [_conflict(conflict) for conflict in goldens.conflicts()],
+        "skipped": [_skipped(line) for line in goldens.skipped()],
+    }
+    click.echo(json.dumps(body))
+    return _code(goldens)
+
+
+def _code(goldens: Goldens) -> int:
+    return int(ExitCode.FAIL if goldens.conflicts() else ExitCode.OK)
+
+
+def _line(golden: Golden) -> str:
+    key = golden.key
+    return (
+        f"{key.gpu}, {key.sms} SMs, torch {key.torch}, BLAS {key.blas}, "
+        f"{key.dtype} {key.shape}, seed {key.seed}: {golden.checksum:#x}"
+    )
+
+
+def _rows(goldens: Iterable[Golden]) -> list[dict[str, object]]:
+    return [_row(golden) for golden in goldens]
+
+
+def _row(golden: Golden) -> dict[str, object]:
+    return {**vars(golden.key), "checksum": f"{golden.checksum:#x}"}
+
+
+def _conflict(conflict: Conflict) -> dict[str, object]:
+    first, later = conflict.first, conflict.later
+    return {
+        **_row(later),
+        "at": f"{later.file}:{later.line}",
+        "holds": f"{first.checksum:#x}",
+        "holds_at": f"{first.file}:{first.line}",
+    }
+
+
+def _skipped(line: Skipped) -> dict[str, object]:
+    return {"at": f"{line.file}:{line.line}", "why": line.why}

@@ -1,0 +1,369 @@
+"""Golden checksums: what good GPUs of one kind compute, kept in a file that many processes share.
+
+One line of JSON for each record, written once and never changed; the first record of a key holds.
+A GPU that is wrong in the same way every time agrees with itself, and with no record of another.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+__all__ = ["Conflict", "Golden", "GoldenKey", "Goldens", "Skipped", "default_path", "locate"]
+
+#: The version of a line. One of another version is passed over.
+SCHEMA = 1
+
+#: What the file is called in a state folder.
+NAME = "goldens.jsonl"
+
+#: How long somebody else may keep the file, and how often that is looked at, in seconds. A process
+#: that was stopped while it wrote must not hold up a stressor.
+_PATIENCE = 1.0
+_RETRY = 0.01
+
+#: What can go wrong with a line that somebody else wrote.
+_NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenKey:
+    """What a result follows from: two good GPUs with the same key compute the same bits.
+
+    ``sms`` is the number of multiprocessors, ``torch`` and ``blas`` are versions, ``shape`` says
+    how large the operands are, ``seed`` is theirs.
+    """
+
+    gpu: str
+    sms: int
+    torch: str
+    blas: str
+    dtype: str
+    shape: str
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    """One record: a key, its checksum, and the file and line where it stands."""
+
+    key: GoldenKey
+    checksum: int
+    file: Path
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """Two records of one key with different checksums; the first is the one that holds."""
+
+    first: Golden
+    later: Golden
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A line that is no record, and why."""
+
+    file: Path
+    line: int
+    why: str
+
+
+# --- where -----------------------------------------------------------------------------------
+
+
+def default_path(environment: Mapping[str, str], uid: int, home: Path) -> Path:
+    """Return where the records are kept when nobody says where.
+
+    That is the state folder: systemd's for a service (``$STATE_DIRECTORY``, the first of several),
+    ``/var/lib/sentinel`` for root, else ``$XDG_STATE_HOME/sentinel``, where ``~/.local/state`` is
+    the default.
+    """
+    service, _, _ = environment.get("STATE_DIRECTORY", "").partition(":")
+    if service:
+        return Path(service) / NAME
+    if uid == 0:
+        return Path("/var/lib/sentinel") / NAME
+    user = environment.get("XDG_STATE_HOME", "")
+    base = Path(user) if user.startswith("/") else home / ".local/state"
+    return base / "sentinel" / NAME
+
+
+def locate(
+    setting: str | None, environment: Mapping[str, str], simulation: Path | None = None
+) -> Path | None:
+    """Return the file that ``setting`` means, absolute; ``None`` where that is ``off``.
+
+    Args:
+        setting: A path, which may begin with ``~/``, or ``off``; ``None`` is nothing said.
+        environment: All variables.
+        simulation: The folder of the simulated GPUs, which keep their records to themselves.
+    """
+    home = Path(environment.get("HOME") or "/")
+    if setting == "off":
+        return None
+    if setting is None:
+        path = simulation / NAME if simulation else default_path(environment, os.getuid(), home)
+    elif setting.startswith("~/"):
+        path = home / setting.removeprefix("~/")
+    else:
+        path = Path(setting)
+    return path.absolute()
+
+
+# --- one file --------------------------------------------------------------------------------
+
+
+class _File:
+    """The records of one file, read as far as it was written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[Golden] = []
+        self.skipped: list[Skipped] = []
+        self.first: dict[GoldenKey, Golden] = {}
+        self._offset = 0
+        self._line = 0
+
+    def refresh(self) -> None:
+        """Read what was added since; a last line without an end is left for later.
+
+        Raises:
+            OSError: The file is there and cannot be read.
+        """
+        try:
+            descriptor = _open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < self._offset:  # somebody put another file in its place
+                self._offset = self._line = 0
+            data = _read(descriptor, self._offset, size)
+        finally:
+            os.close(descriptor)
+        whole, end, _ = data.rpartition(b"\n")
+        self._offset += len(whole) + len(end)
+        for line in whole.split(b"\n") if end else ():
+            self._line += 1
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            key, checksum = _parse(line)
+        except _NOT_OURS as error:
+            self.skipped.append(Skipped(file=self.path, line=self._line, why=_reason(error)))
+            return
+        golden = Golden(key=key, checksum=checksum, file=self.path, line=self._line)
+        self.records.append(golden)
+        self.first.setdefault(key, golden)
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a plain file; anything else is refused, since it may block or give without end."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no plain file", str(path))
+    return descriptor
+
+
+def _read(descriptor: int, start: int, end: int) -> bytes:
+    data = b""
+    while start + len(data) < end:
+        piece = os.pread(descriptor, end - start - len(data), start + len(data))
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+def _parse(line: bytes) -> tuple[GoldenKey, int]:
+    """Return what a line records; raises one of ``_NOT_OURS`` where it is no record."""
+    body = json.loads(line)
+    if body["schema_version"] != SCHEMA:
+        raise ValueError(f"its schema_version is {body['schema_version']!r}, not {SCHEMA}")
+    values = {field.name: body[field.name] for field in fields(GoldenKey)}
+    for name, value in values.items():
+        kind = int if name in {"sms", "seed"} else str
+        if type(value) is not kind:
+            raise TypeError(f"its {name} is {value!r}")
+    return GoldenKey(**values), int(body["checksum"], 16)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a line is no record, in words."""
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]}"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "it is no JSON, or only a part of a line"
+    return str(error)
+
+
+def _format(key: GoldenKey, checksum: int) -> bytes:
+    """Return a record as a line. The checksum is text: many readers of JSON round large numbers."""
+    body = {"schema_version": SCHEMA, **vars(key), "checksum": f"{checksum:#x}"}
+    return json.dumps(body).encode() + b"\n"
+
+
+# --- all of them -----------------------------------------------------------------------------
+
+
+def _to_stderr(text: str) -> None:
+    """Say something to people; standard output belongs to the events."""
+    print(f"sentinel: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+class Goldens:
+    """The golden checksums of one file, and of others that are only read.
+
+    Several processes may use one file at once. What cannot be read or written is said once and
+    stops nobody.
+
+    Args:
+        path: The file that records are added to. It and its folder are made with the first.
+        others: Files that are read besides; ``path`` goes before them, and they keep their order.
+        warn: What says that something is wrong with a file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        others: Sequence[Path] = (),
+        warn: Callable[[str], None] = _to_stderr,
+    ) -> None:
+        self.path = path
+        self._own = _File(path)
+        self._files = (self._own, *(_File(other) for other in others))
+        self._warn = warn
+        self._said: set[tuple[Path, str]] = set()
+
+    def known(self, key: GoldenKey) -> int | None:
+        """Return the first checksum that was recorded for ``key``, by anybody and until now."""
+        for file in self._refreshed():
+            if key in file.first:
+                return file.first[key].checksum
+        return None
+
+    def record(self, key: GoldenKey, checksum: int) -> None:
+        """Record the checksum of ``key``, unless there is one already, and return once it is kept.
+
+        Who comes second writes nothing, so :meth:`known` is to be asked afterwards as well.
+        """
+        if self.known(key) is not None:
+            return
+        try:
+            self.add({key: checksum})
+        except OSError as error:
+            self._say_once(self.path, "write", f"no checksum can be recorded: {_why(error)}")
+
+    def add(self, records: Mapping[GoldenKey, int]) -> int:
+        """Add those records to ``path`` whose keys it does not have; return how many these were.
+
+        Raises:
+            OSError: It cannot be written, or somebody else keeps it locked.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(_open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)) as descriptor:
+            self._own.refresh()
+            new = {key: value for key, value in records.items() if key not in self._own.first}
+            if not new:
+                return 0
+            data = b"".join(_format(key, checksum) for key, checksum in new.items())
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                data = b"\n" + data  # somebody died in the middle of a line; it stays one
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            os.fsync(descriptor)
+        self._own.refresh()
+        return len(new)
+
+    def records(self) -> tuple[Golden, ...]:
+        """Return the record that holds of each key, file by file."""
+        found: dict[GoldenKey, Golden] = {}
+        for golden in self._all():
+            found.setdefault(golden.key, golden)
+        return tuple(found.values())
+
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Return every record that differs from the one that holds of its key."""
+        holds = {golden.key: golden for golden in self.records()}
+        return tuple(
+            Conflict(first=holds[golden.key], later=golden)
+            for golden in self._all()
+            if golden.checksum != holds[golden.key].checksum
+        )
+
+    def ensure_readable(self) -> None:
+        """Read all of the files.
+
+        Raises:
+            OSError: One of them is there and cannot be read.
+        """
+        for file in self._files:
+            file.refresh()
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return the lines that are no records."""
+        return tuple(line for file in self._refreshed() for line in file.skipped)
+
+    def _all(self) -> Iterator[Golden]:
+        for file in self._refreshed():
+            yield from file.records
+
+    def _refreshed(self) -> Iterable[_File]:
+        """Return the files, each read as far as it was written and can be read."""
+        for file in self._files:
+            try:
+                file.refresh()
+            except OSError as error:
+                self._say_once(file.path, "read", f"cannot be read: {_why(error)}")
+            if file.skipped:
+                first = file.skipped[0]
+                text = f"line {first.line} is passed over, since {first.why}; others may be, too"
+                self._say_once(file.path, "line", text)
+        return self._files
+
+    def _say_once(self, path: Path, about: str, text: str) -> None:
+        if (path, about) not in self._said:
+            self._said.add((path, about))
+            self._warn(f"{path}: {text}")
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[int]:
+    """Keep others from writing to an open file, and close it in the end.
+
+    Raises:
+        OSError: It cannot be locked, or somebody keeps it for longer than anybody writes.
+    """
+    try:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise OSError(errno.EAGAIN, "another process keeps it locked") from None
+                time.sleep(_RETRY)
+        yield descriptor
+    finally:
+        os.close(descriptor)

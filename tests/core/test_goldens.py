@@ -1,0 +1,311 @@
+"""The file of golden checksums: the first record holds, and no line or process can break it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.cli.main import run_command_line
+from sentinel.goldens import GoldenKey, Goldens, _format, _parse, default_path, locate
+
+KEY = GoldenKey(
+    gpu="NVIDIA H200", sms=132, torch="2.11.0", blas="13.1", dtype="bf16", shape="16384", seed=1
+)
+OTHER = replace(KEY, seed=2)
+HOME = Path("/home/ann")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "goldens.jsonl"
+
+
+def recorded(path: Path, *records: tuple[GoldenKey, int]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        for key, checksum in records:
+            file.write(_format(key, checksum))
+    return path
+
+
+def test_nothing_is_known_of_a_file_that_is_not_there(path: Path) -> None:
+    assert Goldens(path).known(KEY) is None
+    assert not path.parent.exists(), "looking makes nothing"
+
+
+@given(
+    st.builds(GoldenKey, sms=st.integers(), seed=st.integers()),
+    st.integers(min_value=-(2**63), max_value=2**64 - 1),
+)
+def test_a_line_says_what_was_recorded(key: GoldenKey, checksum: int) -> None:
+    line = _format(key, checksum)
+    assert line.count(b"\n") == 1
+    assert _parse(line) == (key, checksum)
+
+
+def test_what_one_process_records_another_knows_at_once_and_later(path: Path) -> None:
+    one, two = Goldens(path), Goldens(path)
+    one.record(KEY, -5)
+    assert two.known(KEY) == -5
+    two.record(OTHER, 2**64 - 1)
+    assert (one.known(OTHER), one.known(KEY)) == (2**64 - 1, -5)
+    assert Goldens(path).known(OTHER) == 2**64 - 1
+
+
+def test_the_first_record_holds_and_nothing_is_ever_changed(path: Path) -> None:
+    recorded(path, (KEY, 1))
+    before = path.read_bytes()
+    goldens = Goldens(path)
+    goldens.record(KEY, 2)
+    goldens.record(KEY, 1)
+    assert path.read_bytes() == before
+    goldens.record(OTHER, 3)
+    assert path.read_bytes().startswith(before)
+    assert goldens.known(KEY) == 1
+
+
+def test_a_torn_last_line_is_passed_over_and_said_and_spoils_no_record(path: Path) -> None:
+    recorded(path, (KEY, 1))
+    with path.open("ab") as file:
+        file.write(_format(OTHER, 2)[:-20])
+    said: list[str] = []
+    goldens = Goldens(path, warn=said.append)
+    assert goldens.known(OTHER) is None
+    goldens.record(OTHER, 3)
+    for reader in (goldens, Goldens(path)):
+        assert (reader.known(KEY), reader.known(OTHER)) == (1, 3)
+    assert [line.line for line in goldens.skipped()] == [2]
+    assert len(said) == 1
+    assert "line 2 is passed over" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"not json", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[1]", ""),
+        (b"7", ""),
+        (b'{"schema_version": 2}', "schema_version is 2"),
+        (b'{"schema_version": 1, "gpu": "x"}', "it has no sms"),
+        (_format(KEY, 1).replace(b"132", b'"132"'), "its sms is '132'"),
+        (_format(KEY, 1).replace(b"132", b"true"), "its sms is True"),
+        (_format(KEY, 1).replace(b'"0x1"', b"1"), ""),
+        (_format(KEY, 1).replace(b"0x1", b"one"), "one"),
+    ],
+)
+def test_a_foreign_line_is_passed_over_with_the_reason(path: Path, line: bytes, why: str) -> None:
+    recorded(path)
+    path.write_bytes(line + b"\n" + _format(OTHER, 4))
+    said: list[str] = []
+    goldens = Goldens(path, warn=said.append)
+    assert goldens.known(KEY) is None
+    assert goldens.known(OTHER) == 4
+    (skipped,) = goldens.skipped()
+    assert (skipped.line, why in skipped.why) == (1, True)
+    assert len(said) == 1
+
+
+def test_a_file_that_cannot_be_written_stops_nobody_and_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said: list[str] = []
+    goldens = Goldens(tmp_path / "file" / "goldens.jsonl", warn=said.append)
+    for key in (KEY, OTHER):
+        goldens.record(key, 1)
+        assert goldens.known(key) is None
+    assert len([text for text in said if "no checksum can be recorded" in text]) == 1
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from sentinel.goldens import GoldenKey, Goldens
+path = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, resource.RLIM_INFINITY))
+key = GoldenKey(gpu="x", sms=1, torch="t", blas="b", dtype="d", shape="s", seed=1)
+Goldens(path).record(key, 1)
+"""
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_line_stops_nobody(path: Path) -> None:
+    recorded(path, (KEY, 1))
+    command = [sys.executable, "-c", FULL, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "no checksum can be recorded: No space left on device" in done.stderr
+    assert not path.read_bytes().endswith(b"\n"), "nothing was torn"
+    goldens = Goldens(path, warn=lambda _: None)
+    goldens.record(OTHER, 2)
+    assert (goldens.known(KEY), goldens.known(OTHER)) == (1, 2)
+
+
+def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "goldens.jsonl")
+    said: list[str] = []
+    goldens = Goldens(tmp_path / "goldens.jsonl", warn=said.append)
+    goldens.record(KEY, 1)
+    assert goldens.known(KEY) is None
+    assert any("is no plain file" in text for text in said)
+
+
+def test_who_keeps_the_file_locked_for_ever_stops_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.goldens._PATIENCE", 0.05)
+    recorded(path, (KEY, 1))
+    said: list[str] = []
+    with path.open("ab") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        goldens = Goldens(path, warn=said.append)
+        assert goldens.known(KEY) == 1
+        goldens.record(OTHER, 2)
+    assert said == [f"{path}: no checksum can be recorded: another process keeps it locked"]
+    goldens.record(OTHER, 2)
+    assert goldens.known(OTHER) == 2
+
+
+def test_another_file_in_its_place_is_read_from_its_beginning(path: Path) -> None:
+    recorded(path, (KEY, 1), (OTHER, 2))
+    goldens = Goldens(path)
+    assert goldens.known(KEY) == 1
+    path.write_bytes(_format(replace(KEY, seed=3), 3))
+    assert goldens.known(replace(KEY, seed=3)) == 3
+
+
+def test_a_different_record_in_another_file_is_a_conflict_and_does_not_hold(
+    path: Path, tmp_path: Path
+) -> None:
+    recorded(path, (KEY, 1))
+    other = recorded(tmp_path / "theirs", (KEY, 9), (OTHER, 2))
+    goldens = Goldens(path, [other])
+    assert (goldens.known(KEY), goldens.known(OTHER)) == (1, 2)
+    (conflict,) = goldens.conflicts()
+    assert (conflict.first.checksum, conflict.later.checksum) == (1, 9)
+    assert (conflict.later.file, conflict.later.line) == (other, 1)
+    assert Goldens(path, [recorded(tmp_path / "same", (KEY, 1))]).conflicts() == ()
+
+
+MANY = """
+import sys
+from pathlib import Path
+from sentinel.goldens import GoldenKey, Goldens
+goldens = Goldens(Path(sys.argv[1]))
+sys.stdin.readline()
+for seed in range(25):
+    key = GoldenKey(gpu="x" * 300, sms=1, torch="t", blas="b", dtype="d", shape="s", seed=seed)
+    goldens.record(key, int(sys.argv[2]))
+"""
+
+
+def test_eight_processes_at_once_record_each_key_once(path: Path) -> None:
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", MANY, str(path), str(number)], stdin=subprocess.PIPE
+        )
+        for number in range(8)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write(b"\n")
+        child.stdin.close()
+    assert [child.wait(60) for child in children] == [0] * 8
+    lines = path.read_bytes().splitlines()
+    assert sorted(_parse(line)[0].seed for line in lines) == list(range(25))
+    assert Goldens(path).skipped() == ()
+
+
+# --- where it is -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "uid", "expected"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/s:/x"}, 1000, "/var/lib/s/goldens.jsonl"),
+        ({"STATE_DIRECTORY": "/var/lib/s"}, 0, "/var/lib/s/goldens.jsonl"),
+        ({}, 0, "/var/lib/sentinel/goldens.jsonl"),
+        ({"XDG_STATE_HOME": "/state"}, 1000, "/state/sentinel/goldens.jsonl"),
+        (
+            {"XDG_STATE_HOME": "relative"},
+            1000,
+            "/home/ann/.local/state/sentinel/goldens.jsonl",
+        ),
+        ({}, 1000, "/home/ann/.local/state/sentinel/goldens.jsonl"),
+    ],
+)
+def test_it_is_in_the_state_folder(environment: dict[str, str], uid: int, expected: str) -> None:
+    assert default_path(environment, uid, HOME) == Path(expected)
+
+
+def test_it_is_where_somebody_says_or_with_the_simulated_gpus_or_nowhere(tmp_path: Path) -> None:
+    environment = {"HOME": str(HOME)}
+    assert locate("off", environment, tmp_path) is None
+    assert locate(None, environment, tmp_path) == tmp_path / "goldens.jsonl"
+    assert locate("/a/b", environment, tmp_path) == Path("/a/b")
+    assert locate("~/b", environment) == HOME / "b"
+    assert locate("b", environment) == Path.cwd() / "b"
+
+
+# --- the commands ----------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SENTINEL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SENTINEL_CONFIG", os.devnull)
+
+
+def test_the_records_are_carried_from_one_host_to_another(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = recorded(tmp_path / "theirs", (KEY, 1), (OTHER, 2))
+    recorded(path, (KEY, 1))
+    ours = ["--goldens", str(path)]
+    assert run_command_line(["goldens", "check", str(theirs), *ours]) == 0
+    assert "2 golden checksums, 1 of them not in" in capsys.readouterr().out
+    assert run_command_line(["goldens", "merge", str(theirs), *ours]) == 0
+    assert capsys.readouterr().out == f"{path}: 1 added\n"
+    assert run_command_line(["goldens", "list", "--json", *ours]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["goldens"] == [
+        asdict(KEY) | {"checksum": "0x1"},
+        asdict(OTHER) | {"checksum": "0x2"},
+    ]
+    assert (said["conflicts"], said["skipped"]) == ([], [])
+
+
+@pytest.mark.parametrize("command", ["check", "merge"])
+def test_a_conflict_is_listed_and_not_taken_over(
+    command: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = recorded(tmp_path / "theirs", (KEY, 9))
+    recorded(path, (KEY, 1))
+    before = path.read_bytes()
+    arguments = ["goldens", command, str(theirs), "--goldens", str(path)]
+    assert run_command_line(arguments) == 1
+    assert "NVIDIA H200" in capsys.readouterr().err
+    assert run_command_line([*arguments, "--json"]) == 1
+    (conflict,) = json.loads(capsys.readouterr().out)["conflicts"]
+    assert (conflict["checksum"], conflict["holds"]) == ("0x9", "0x1")
+    assert path.read_bytes() == before
+
+
+def test_the_commands_say_what_is_wrong_with_a_file(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = str(tmp_path / "missing")
+    assert run_command_line(["goldens", "merge", missing, "--goldens", str(path)]) == 2
+    assert f"{missing}: there is no such file" in capsys.readouterr().err
+    assert run_command_line(["goldens", "list", "--goldens", str(tmp_path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    monkeypatch.setenv("SENTINEL_GOLDENS", "off")
+    assert run_command_line(["goldens", "list"]) == 2
+    assert "SENTINEL_GOLDENS: golden checksums are off" in capsys.readouterr().err
