@@ -27,6 +27,7 @@ from sentinel.messages import (
     Inventory,
     Known,
     Lease,
+    Note,
     ProbeSpec,
     Progress,
     Reading,
@@ -54,6 +55,7 @@ _STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (
     Crowded,
     Ready,
     Progress,
+    Note,
     Finding,
     Failed,
 )

@@ -29,6 +29,7 @@ __all__ = [
     "Lease",
     "Memory",
     "MemoryTarget",
+    "Note",
     "ProbeMessage",
     "ProbeSpec",
     "ProcessKind",
@@ -212,6 +213,13 @@ class Progress:
     errors: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What the workload is at, for people; it holds until the next one."""
+
+    text: str
+
+
 class FailureKind(StrEnum):
     """Why a child gave up."""
 
@@ -279,7 +287,7 @@ class Crowded:
     grown: int
 
 
-ChildMessage = Attaching | Crowded | Ready | Progress | Finding | Failed
+ChildMessage = Attaching | Crowded | Ready | Progress | Note | Finding | Failed
 
 
 # --- what a child is told --------------------------------------------------------------------

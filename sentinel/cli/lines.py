@@ -161,7 +161,8 @@ def _status(f: Mapping[str, Any]) -> str:
     if checks:
         rates.append(f"{checks} results checked, {f['errors']} wrong")
     work = ", ".join(rates) or "holds its memory"
-    return f"{work}, for {format_duration(f['running_s'])}"
+    note = f"; {f['note']}" if f["note"] else ""
+    return f"{work}, for {format_duration(f['running_s'])}{note}"
 
 
 def _failed(f: Mapping[str, Any]) -> str:

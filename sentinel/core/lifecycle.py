@@ -31,6 +31,7 @@ from sentinel.messages import (
     Crowded,
     Failed,
     FailureKind,
+    Note,
     Progress,
     Reading,
     Ready,
@@ -42,6 +43,9 @@ __all__ = ["child_of", "deadline", "fold", "hurry", "start", "step", "stop"]
 FORGIVEN_AFTER = 60.0
 #: A child that lives this long after SIGKILL is reported: teardown took at most 0.3 s on an H200.
 UNKILLABLE_AFTER = 10.0
+
+#: How many characters of what a workload says that it is at are kept; a plugin may have written it.
+LONGEST_NOTE = 200
 
 
 def child_of(slot: Slot) -> OwnChild | None:
@@ -121,11 +125,12 @@ def _hear(slot: Slot, message: ChildMessage, now: float) -> tuple[Slot, Event | 
             slot = replace(slot, stressor=running)
             fields = {**vars(message), "start_s": now - starting.since}
             return slot, slot_event("stressor.ready", slot, now, **fields)
-        case Progress(), Running() as running:
-            slot = replace(slot, stressor=replace(running, progress=message, last_progress=now))
-            return slot, _mismatch(slot, message, now)
-        case Progress(), Stopping():
-            return slot, _mismatch(slot, message, now)
+        case Note(text=text), Running() as running:
+            return replace(slot, stressor=replace(running, note=text[:LONGEST_NOTE])), None
+        case Progress(), Running() | Stopping() as stressor:
+            if isinstance(stressor, Running):
+                stressor = replace(stressor, progress=message, last_progress=now)
+            return replace(slot, stressor=stressor), _mismatch(slot, message, now)
         case Failed(), Starting() | Running():
             return _leave(slot, StopCause.EXITED, now, kill_at=now + 1.0, failed=message), None
         case Failed(), Stopping() as stopping:

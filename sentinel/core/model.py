@@ -132,6 +132,7 @@ class Running:
     ``expected`` is the used memory of the GPU with our child on it: the first reading after
     Ready, and lower when somebody else frees some. ``None`` until that reading. ``spared`` is what
     of it those held who are let be, ``grown_at`` since when there is more than explained.
+    ``note`` is what the workload says that it is at.
     """
 
     generation: int
@@ -146,6 +147,7 @@ class Running:
     spared: int = 0
     grown_at: float | None = None
     progress: Progress | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,7 @@ def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float
     if isinstance(slot.stressor, Running):
         fields["rule"] = fields["reason"] = "running"
         fields["running_s"] = now - slot.stressor.since
+        fields["note"] = slot.stressor.note
         progress = slot.stressor.progress
         if progress is not None and progress.seconds > 0:
             fields["iterations_per_s"] = progress.iterations / progress.seconds

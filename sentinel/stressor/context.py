@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sentinel.messages import Finding, Progress, Ready
+from sentinel.messages import Finding, Note, Progress, Ready
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.lookout import PREPARATION, Lookout
@@ -30,6 +30,9 @@ __all__ = ["WorkloadContext"]
 
 #: Progress is told this often, in seconds.
 _PROGRESS_INTERVAL = 1.0
+
+#: How many characters of a note are passed on.
+_LONGEST_NOTE = 200
 
 
 @dataclass
@@ -81,6 +84,7 @@ class WorkloadContext:
         self._told_at = 0.0
         self._iterations = 0
         self._findings = 0
+        self._note: str | None = None
 
     @property
     def ready(self) -> bool:
@@ -168,6 +172,14 @@ class WorkloadContext:
         self._findings += 1
         self._leash.report(replace(finding, number=self._findings))
 
+    def note(self, text: str) -> None:
+        """Say in a few words what the workload is at; told with the next progress.
+
+        Args:
+            text: One line for people, of which 200 characters are kept; it replaces the last.
+        """
+        self._note = " ".join(text.split())[:_LONGEST_NOTE]
+
     def measure(self, work: Callable[[], object]) -> float:
         """Return how many seconds the device takes for what ``work`` queues: the best of three.
 
@@ -219,7 +231,9 @@ class WorkloadContext:
                 return
 
     def _tell(self, now: float) -> None:
-        """Send a Progress; what a full channel drops is told with the next one."""
+        """Send a Progress, and a new note; what a full channel drops is told with the next one."""
+        if self._note is not None and self._leash.say(Note(text=self._note)):
+            self._note = None
         message = Progress(seconds=now - self._told_at, **vars(self._done))
         if self._leash.say(message):
             self._told_at = now

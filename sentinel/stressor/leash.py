@@ -17,7 +17,16 @@ import time
 from pathlib import Path
 
 from sentinel.errors import WireError
-from sentinel.messages import ChildExitCode, ChildMessage, Finding, Known, Lease, Progress, Stop
+from sentinel.messages import (
+    ChildExitCode,
+    ChildMessage,
+    Finding,
+    Known,
+    Lease,
+    Note,
+    Progress,
+    Stop,
+)
 from sentinel.procfs import own_stat, read_stat
 from sentinel.wire import MAX_DATAGRAM, decode, encode
 
@@ -70,11 +79,11 @@ class Leash:
     def say(self, message: ChildMessage) -> bool:
         """Send ``message`` and return whether the channel took it.
 
-        A full channel drops a Progress at once, since another one follows; any other message is
-        tried for a second.
+        A full channel drops a Progress or a Note at once, since another one follows; any other
+        message is tried for a second.
         """
         data = encode(message)
-        deadline = time.monotonic() + (0.0 if isinstance(message, Progress) else _PATIENCE)
+        deadline = time.monotonic() + (0.0 if isinstance(message, Note | Progress) else _PATIENCE)
         while True:
             try:
                 self._channel.send(data, socket.MSG_DONTWAIT)

@@ -17,8 +17,10 @@ from sentinel.messages import (
     Attaching,
     ChildMessage,
     Failed,
+    Finding,
     Lease,
     MemoryTarget,
+    Note,
     Progress,
     Ready,
     Stop,
@@ -28,9 +30,9 @@ from sentinel.simulation import Registry
 from sentinel.stressor import entry
 from sentinel.stressor.loading import parse_workload
 
-M = TypeVar("M", Attaching, Failed, Progress, Ready)
+M = TypeVar("M", Attaching, Failed, Finding, Note, Progress, Ready)
 
-_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Failed)
+_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Note, Finding, Failed)
 _RENEWAL = 0.2
 DEFAULT = MemoryTarget(share=0.88)
 #: How long a child may take for anything, on a host that is busy with other tests.

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sentinel import wire
-from sentinel.messages import ChildMessage, MemoryTarget, Progress, Ready
+from sentinel.messages import ChildMessage, MemoryTarget, Note, Progress, Ready
 from sentinel.simulation import Registry
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import SimulatedDevice, is_out_of_memory
@@ -45,7 +45,7 @@ class Bench:
                 data = self.channel.recv(wire.MAX_DATAGRAM, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return found
-            said: tuple[type[ChildMessage], ...] = (Ready, Progress)
+            said: tuple[type[ChildMessage], ...] = (Ready, Progress, Note)
             found.append(wire.decode(data, said))
 
     def become_ready(self) -> None:
@@ -73,6 +73,19 @@ def test_ready_is_said_on_the_second_pace_and_no_memory_is_given_after_it(bench:
     assert bench.ctx.ready
     assert bench.device.new_chunk(CHUNK) is None
     assert bench.registry.memory(bench.uuid).used == before
+
+
+def test_the_last_note_is_told_once_with_the_next_progress(bench: Bench) -> None:
+    bench.become_ready()
+    bench.ctx.note("pass 1")
+    bench.ctx.note("pass\n2 " + 300 * "x")
+    heard: list[ChildMessage] = []
+    while sum(isinstance(message, Progress) for message in heard) < 2:
+        assert bench.ctx.pace(rest=0.5)
+        heard += bench.heard()
+    (note,) = (message for message in heard if isinstance(message, Note))
+    assert note.text.startswith("pass 2 xxx")
+    assert len(note.text) == 200
 
 
 def test_work_is_counted_when_it_is_done_and_told_once_a_second(bench: Bench) -> None:

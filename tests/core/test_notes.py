@@ -1,0 +1,30 @@
+"""What a workload says that it is at stands in the status, until it says something else."""
+
+from __future__ import annotations
+
+from sentinel import wire
+from sentinel.cli.lines import describe
+from sentinel.config import Config
+from sentinel.core.model import Running
+from sentinel.messages import Note
+from sentinel.testing import World
+
+
+def test_a_note_holds_until_the_next_and_is_bounded() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(rearm=1.0, status_every=1.0))
+    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Running))
+    child = world.at(0).child
+    assert child is not None
+    for said, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
+        child.waiting += (wire.decode(wire.encode(Note(text=said)), (Note,)),)
+        world.run(
+            supervisor,
+            lambda shown=shown: world.events("gpu.status")[-1].fields.get("note") == shown,
+            within=3,
+        )
+    before = len(world.events("gpu.status"))
+    world.run(supervisor, lambda: len(world.events("gpu.status")) > before + 2, within=9)
+    status = world.events("gpu.status")[-1]
+    assert status.fields["note"] == "x" * 200
+    assert describe(status.name, status.fields)[1].endswith("; " + "x" * 200)
