@@ -14,6 +14,7 @@ __all__ = [
     "NoSuchGpuError",
     "SentinelError",
     "WireError",
+    "WorkloadError",
 ]
 
 
@@ -53,6 +54,10 @@ class SentinelError(Exception):
 
 class ConfigError(SentinelError):
     """A value that is not allowed, named with its key, its source and what is allowed."""
+
+
+class WorkloadError(ConfigError):
+    """What is named as a workload is none: it cannot be imported, or not be called as one."""
 
 
 class NoSuchGpuError(SentinelError):

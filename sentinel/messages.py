@@ -17,6 +17,7 @@ __all__ = [
     "ChildExitCode",
     "ChildMessage",
     "Crowded",
+    "Described",
     "Examined",
     "Failed",
     "FailureKind",
@@ -24,6 +25,7 @@ __all__ = [
     "FindingPlace",
     "Gpu",
     "GpuProcess",
+    "Importing",
     "Inventory",
     "Known",
     "Lease",
@@ -40,6 +42,7 @@ __all__ = [
     "StressorSpec",
     "Unavailable",
     "Watch",
+    "WorkloadOption",
 ]
 
 
@@ -178,6 +181,36 @@ class Examined:
     """All has been asked; the examiner ends after this message."""
 
 
+# --- messages of a lister --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importing:
+    """The next thing the lister does is to import the workload of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOption:
+    """One option of a workload, for people; without a ``default`` it must be given."""
+
+    name: str
+    kind: str
+    default: str | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What the workload of this number says of itself, or the ``error`` that keeps it from that."""
+
+    number: int
+    summary: str = ""
+    options: tuple[WorkloadOption, ...] = ()
+    error: str | None = None
+
+
 # --- messages of a stressor ------------------------------------------------------------------
 
 
@@ -227,11 +260,16 @@ class FailureKind(StrEnum):
     SPAWN = "spawn"
     WORKLOAD = "workload"
     UNUSABLE = "unusable"
+    MALFORMED = "malformed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The child's last words. ``UNUSABLE`` is for what no retry can mend."""
+    """The child's last words.
+
+    No retry can mend what is ``UNUSABLE``, such as a wrong option, or ``MALFORMED``: what is named
+    as a workload is none.
+    """
 
     kind: FailureKind
     reason: str

@@ -37,6 +37,8 @@ LONGEST_PAUSE = 300.0
 #: How long after an exit the memory may take to be seen back before nobody waits for it any more.
 SETTLE_WITHIN = 5.0
 SIGALRM = 14
+#: What no retry can mend.
+HOPELESS = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +218,7 @@ def _failure(slot: Slot, stopping: Stopping, reason: str, now: float) -> Step:
     failures = (*(at for at in slot.failures if now - at < HOUR), now)
     streak = 1 if stopping.ran else slot.streak + 1
     slot = replace(slot, failures=failures, streak=streak)
-    hopeless = stopping.failed is not None and stopping.failed.kind is FailureKind.UNUSABLE
+    hopeless = stopping.failed is not None and stopping.failed.kind in HOPELESS
     if hopeless or len(failures) >= FAILURES_PER_HOUR:
         if not hopeless:
             reason = f"{len(failures)} failures within an hour, the last: {reason}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from sentinel.birth import be_born
-from sentinel.errors import ConfigError, SentinelError
+from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.messages import (
     Attaching,
     ChildExitCode,
@@ -24,7 +24,8 @@ from sentinel.messages import (
     StressorSpec,
 )
 from sentinel.stressor.leash import Leash
-from sentinel.stressor.loading import bind_options, describe, load_workload
+from sentinel.stressor.loading import describe, load_workload
+from sentinel.stressor.options import bind_options, start
 
 if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
@@ -93,7 +94,7 @@ def _live(
             return None
         ctx = _attach(spec, leash)
         stage = f"workload {spec.workload}"
-        workload(ctx, **options)
+        start(workload, ctx, options)
         ctx.finish()
     except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit
         return _last_words(error, stage, ready=ctx is not None and ctx.ready)
@@ -153,7 +154,9 @@ def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed | Cr
         return crowded
     if isinstance(error, SentinelError):
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
-        return Failed(kind=FailureKind.UNUSABLE, reason=" ".join(reason.split())[:_LONGEST])
+        malformed = isinstance(error, WorkloadError)
+        kind = FailureKind.MALFORMED if malformed else FailureKind.UNUSABLE
+        return Failed(kind=kind, reason=" ".join(reason.split())[:_LONGEST])
     reason = f"{stage} raised {describe(error)}"
     if _is_out_of_memory(error):
         return Failed(kind=FailureKind.OUT_OF_MEMORY, reason=reason + (_LATE if ready else ""))

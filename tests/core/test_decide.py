@@ -302,9 +302,9 @@ def test_what_no_retry_can_mend_is_fatal_at_once_and_on_all_gpus_it_is_the_end()
     assert stressor(supervisor) == Fatal(reason="torch without CUDA", unusable=True)
     world.run_for(supervisor, 60)
     assert supervisor.state.shutdown is None, "the other GPU may still do"
-    fail(world, gpu=1, kind=FailureKind.UNUSABLE, reason="torch without CUDA")
+    fail(world, gpu=1, kind=FailureKind.MALFORMED, reason="no workload")
     world.run(supervisor, lambda: supervisor.state.finished)
-    assert "torch without CUDA" in str(world.events("sentinel.stopping")[0].fields["reason"])
+    assert "no workload" in str(world.events("sentinel.stopping")[0].fields["reason"])
     assert supervisor.run() is ExitCode.USAGE
 
 

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, WorkloadError
+from sentinel.messages import WorkloadOption
 from sentinel.stressor.loading import (
-    bind_options,
     check_workload,
     describe,
     known_workloads,
     load_workload,
     parse_workload,
 )
+from sentinel.stressor.options import bind_options, list_options, start, summary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from sentinel.stressor.context import WorkloadContext
 
 
@@ -43,6 +46,69 @@ def strange(ctx: object, *, when: list[int] | None = None) -> None:
 
 def lonely() -> None:
     """Take no context."""
+
+
+def placed(ctx: object, size: int, /) -> None:
+    """Want an option by its place."""
+
+
+def keyed(*, ctx: object) -> None:
+    """Want the context by its name."""
+
+
+def yields(ctx: object) -> Iterator[None]:
+    """Be a generator."""
+    yield
+
+
+async def waits(ctx: object) -> None:
+    """Be a coroutine."""
+
+
+class Warmth:
+    """Be a workload that is a class.
+
+    More of it.
+
+    Args:
+        size: Rows of the matrix,
+            a multiple of 64.
+        fast: Whether to hurry.
+    """
+
+    def __init__(self, *, size: int = 64, fast: bool = False) -> None:
+        self.given = (size, fast)
+        self.ran: list[object] = []
+
+    def run(self, ctx: list[object]) -> None:
+        """Leave a trace."""
+        ctx.append(self.given)
+
+
+class Plain:
+    """Have no options."""
+
+    def run(self, ctx: list[object]) -> None:
+        """Leave a trace."""
+        ctx.append("plain")
+
+
+class Still:
+    """Have no run."""
+
+
+class Greedy:
+    """Have a run that wants more."""
+
+    def run(self, ctx: object, more: object) -> None:
+        """Do nothing."""
+
+
+class Callee:
+    """Be called, as an instance is that a module made."""
+
+    def __call__(self, ctx: WorkloadContext, *, rate: float = 0.5) -> None:
+        """Do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -152,6 +218,56 @@ def test_an_unknown_option_is_named_with_those_that_are_known() -> None:
         bind_options(strange, {"when": "1"})
     with pytest.raises(ConfigError, match="does not take a context"):
         bind_options(lonely, {})
+
+
+@pytest.mark.parametrize(
+    ("workload", "complaint", "remedy"),
+    [
+        (lonely, "workload lonely does not take a context as its argument", "(ctx, *, option"),
+        (keyed, "does not take a context as its first argument", "(ctx, *, option"),
+        (placed, "workload placed wants 'size' by its place", "def placed(ctx, *"),
+        (yields, "workload yields is a generator: it has a `yield`", "(ctx, *"),
+        (waits, "workload waits is a coroutine: it is an `async def`", "(ctx, *"),
+        (Still, "workload Still is a class without a method `run`", "`run(self, ctx)`"),
+        (Greedy, "its `run` wants 'more' besides the context", "`run(self, ctx)`"),
+    ],
+)
+def test_a_wrong_signature_is_named_with_what_to_write(
+    workload: Callable[..., object], complaint: str, remedy: str
+) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        bind_options(workload, {})
+    assert complaint in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+def test_a_class_is_made_with_its_options_and_then_run() -> None:
+    trace: list[object] = []
+    start(Warmth, trace, bind_options(Warmth, {"size": "128", "fast": "yes"}))
+    start(Plain, trace, bind_options(Plain, {}))
+    start(Warmth, trace, {})
+    assert trace == [(128, True), "plain", (64, False)]
+
+
+def test_the_annotations_of_an_instance_that_is_called_are_read() -> None:
+    assert bind_options(Callee(), {"rate": "2"}) == {"rate": 2.0}
+
+
+def test_options_are_described_by_the_docstring() -> None:
+    assert summary(Warmth) == "Be a workload that is a class."
+    assert list_options(Warmth) == (
+        WorkloadOption(
+            name="size",
+            kind="a whole number",
+            default="64",
+            text="Rows of the matrix, a multiple of 64.",
+        ),
+        WorkloadOption(
+            name="fast", kind="true or false", default="false", text="Whether to hurry."
+        ),
+    )
+    (needed,) = list_options(needy)
+    assert (needed.default, needed.text) == (None, "")
 
 
 @pytest.mark.parametrize(

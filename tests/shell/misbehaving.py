@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
 
 __all__ = [
+    "Unruly",
+    "Warm",
     "babbles",
     "busy",
     "chatters",
@@ -55,6 +57,25 @@ def well_behaved(ctx: WorkloadContext, *, rest: float = 0.02) -> None:
     """Do nothing wrong."""
     while ctx.pace(rest):
         ctx.report()
+
+
+class Warm:
+    """Do nothing wrong, as a class.
+
+    Args:
+        rest: Seconds between two rounds.
+    """
+
+    def __init__(self, *, rest: float = 0.02) -> None:
+        self._rest = rest
+
+    def run(self, ctx: WorkloadContext) -> None:
+        """Go round until told to stop."""
+        well_behaved(ctx, rest=self._rest)
+
+
+class Unruly:
+    """Be a class that cannot be run."""
 
 
 def finds_and_dies(ctx: WorkloadContext) -> None:

@@ -56,8 +56,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
         ),
         (
             "misbehaving_import:anything",
-            FailureKind.UNUSABLE,
+            FailureKind.MALFORMED,
             ["RuntimeError: this module never worked (misbehaving_import.py:3 in <module>)"],
+        ),
+        (
+            "misbehaving:Unruly",
+            FailureKind.MALFORMED,
+            ["workload Unruly is a class without a method `run`", "`run(self, ctx)`"],
+        ),
+        (
+            "misbehaving:Warm:rest=warm",
+            FailureKind.UNUSABLE,
+            ["workload Warm: option rest='warm' is not a number", "default 0.02"],
         ),
         (
             "gemm:size=big",
