@@ -21,6 +21,7 @@ __all__ = [
     "known_workloads",
     "load_workload",
     "parse_workload",
+    "registered",
 ]
 
 #: The entry-point group in which a package registers its workloads.
@@ -64,10 +65,15 @@ def parse_workload(text: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
+def registered() -> tuple[EntryPoint, ...]:
+    """Return the entry points of all workloads, by name, importing none."""
+    return tuple(sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)))
+
+
 def known_workloads() -> dict[str, str]:
     """Return the name of each registered workload and where it comes from, importing none."""
     found: dict[str, list[str]] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in registered():
         found.setdefault(entry.name, []).append(_origin(entry))
     return {name: " and ".join(origins) for name, origins in sorted(found.items())}
 

@@ -1,0 +1,79 @@
+"""``sentinel workloads``: which workloads there are and what they take, and a trial of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from sentinel.catalogue import Listed, list_workloads
+from sentinel.errors import ExitCode
+from sentinel.messages import WorkloadOption
+
+__all__ = ["command"]
+
+#: The widest that a page is made, in columns, and what stands before each line below a name.
+_WIDTH = 100
+_INDENT = " " * 4
+
+
+@click.group("workloads", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """List the installed workloads with their options, or try one."""
+    if ctx.invoked_subcommand is not None:
+        return int(ExitCode.OK)
+    listed, stuck = list_workloads()
+    if as_json:
+        rows = [asdict(one) for one in listed]
+        click.echo(json.dumps({"schema_version": 1, "workloads": rows}))
+    else:
+        width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+        click.echo("\n".join(_page(listed, width)))
+    code = int(ExitCode.FAIL if any(one.error for one in listed) else ExitCode.OK)
+    if stuck:  # the interpreter's own exit would wait for it, maybe for ever
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+# --- the list --------------------------------------------------------------------------------
+
+
+def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:
+    """Yield the lines about all workloads; those of one follow its name."""
+    for one in listed:
+        source = " ".join(filter(None, [one.package, one.version])) or "no package"
+        yield f"{one.name}  ({source}, {one.place})"
+        if one.error is not None:
+            yield from _wrapped(f"CANNOT BE USED: {one.error}", width)
+            continue
+        if one.summary:
+            yield from _wrapped(one.summary, width)
+        for option in one.options:
+            yield from _wrapped(_option(option), width, hanging=_INDENT)
+    if not listed:
+        yield "No workload is registered; is the package installed with pip?"
+
+
+def _option(option: WorkloadOption) -> str:
+    default = "must be given" if option.default is None else f"default {option.default or 'empty'}"
+    text = f": {option.text}" if option.text else ""
+    return f"{option.name} ({option.kind}, {default}){text}"
+
+
+def _wrapped(text: str, width: int, hanging: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(40, width),
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT + hanging,
+        break_on_hyphens=False,
+    )

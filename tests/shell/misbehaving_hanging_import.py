@@ -1,0 +1,7 @@
+"""A module whose import never returns."""
+
+import time
+
+from misbehaving import FOREVER
+
+time.sleep(FOREVER)

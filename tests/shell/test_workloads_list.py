@@ -1,0 +1,82 @@
+"""``sentinel workloads``: what is registered is listed, whatever the import of one of them does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ground import SimulatedGround
+from sentry import PATIENCE
+
+from sentinel.catalogue import Patience, describe_places
+
+
+def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_others() -> None:
+    places = [
+        "misbehaving:Warm",
+        "misbehaving_import:work",
+        "misbehaving_hanging_import:work",
+        "misbehaving_crashing_import:work",
+        "misbehaving_exiting_import:work",
+        "misbehaving:Unruly",
+        "misbehaving:well_behaved",
+    ]
+    began = time.monotonic()
+    said, stuck = describe_places(places, Patience(opening=PATIENCE, each=1.0))
+    assert not stuck
+    assert time.monotonic() - began < 4 * PATIENCE
+    assert [one.number for one in said] == list(range(len(places)))
+    warm, broken, hanging, crashing, missing, unruly, good = said
+    assert warm.error is None
+    assert warm.summary == "Do nothing wrong, as a class."
+    (rest,) = warm.options
+    assert (rest.name, rest.kind, rest.default) == ("rest", "a number", "0.02")
+    assert rest.text == "Seconds between two rounds."
+    assert "RuntimeError: this module never worked" in str(broken.error)
+    assert hanging.error == "its import did not return within 1 s"
+    assert crashing.error == "its import crashed the process (SIGKILL)"
+    assert "ModuleNotFoundError" in str(missing.error)
+    assert "is a class without a method `run`" in str(unruly.error)
+    assert good.error is None
+
+
+def install(folder: Path, name: str, workloads: dict[str, str]) -> None:
+    """Make the metadata of an installed package that registers these workloads."""
+    info = folder / f"{name}-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+    lines = [f"{key} = {place}" for key, place in workloads.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[sentinel.workloads]", *lines, ""]))
+
+
+def test_what_is_registered_is_listed_with_where_it_comes_from(
+    simulated: SimulatedGround, tmp_path: Path
+) -> None:
+    places = {"warm": "misbehaving:Warm", "broken": "misbehaving_import:work"}
+    install(tmp_path, "one", {**places, "twice": "misbehaving:well_behaved"})
+    install(tmp_path, "other", {"twice": "misbehaving:hogs"})
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", "workloads", "--json"],
+        env=simulated.surroundings(PYTHONPATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    rows = json.loads(done.stdout)["workloads"]
+    names = [row["name"] for row in rows]
+    assert names == sorted(names)
+    assert {"elementwise", "gemm", "hold", "warm", "broken"} <= set(names)
+    assert names.count("twice") == 2
+    found = {row["name"]: row for row in rows}
+    assert found["gemm"]["package"] == "gpu-sentry"
+    assert "size" in [option["name"] for option in found["gemm"]["options"]]
+    warm = found["warm"]
+    assert (warm["package"], warm["version"], warm["place"]) == ("one", "1.2", "misbehaving:Warm")
+    assert warm["error"] is None
+    assert "this module never worked" in found["broken"]["error"]
+    assert "registered twice" in found["twice"]["error"]
