@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 __all__ = [
+    "LONGEST_QUANTUM",
     "Answer",
     "Asking",
     "Attaching",
@@ -234,9 +235,17 @@ class Ready:
     refused: bool
 
 
+#: How many seconds of work there may be between two calls of ``pace``: a stop waits for it.
+LONGEST_QUANTUM = 0.05
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Work completed since the last such message, which was ``seconds`` ago."""
+    """Work completed since the last such message, which was ``seconds`` ago.
+
+    ``longest_quantum`` is how many seconds the longest time between two calls of ``pace`` took, the
+    host's or the device's, whichever is longer, and without what ``pace`` itself waited.
+    """
 
     seconds: float
     iterations: int
@@ -244,6 +253,7 @@ class Progress:
     bytes: float
     checks: int
     errors: int
+    longest_quantum: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from sentinel.core.actions import Event
 from sentinel.journal import Sink
-from sentinel.messages import Gpu
+from sentinel.messages import LONGEST_QUANTUM, Gpu
 from sentinel.units import format_duration, format_size
 from sentinel.wiring import Survey
 
@@ -160,6 +160,8 @@ def _status(f: Mapping[str, Any]) -> str:
     checks = f.get("checks")
     if checks:
         rates.append(f"{checks} results checked, {f['errors']} wrong")
+    if f.get("longest_quantum_s", 0.0) > LONGEST_QUANTUM:
+        rates.append(f"a quantum of {format_duration(f['longest_quantum_s'])}, which is too long")
     work = ", ".join(rates) or "holds its memory"
     note = f"; {f['note']}" if f["note"] else ""
     return f"{work}, for {format_duration(f['running_s'])}{note}"
@@ -167,6 +169,11 @@ def _status(f: Mapping[str, Any]) -> str:
 
 def _failed(f: Mapping[str, Any]) -> str:
     return f"{f['reason']}; again in {format_duration(f['pause_s'])}"
+
+
+def _stopped(f: Mapping[str, Any]) -> str:
+    killed = f", killed after {format_duration(f['stop_s'])}" if f["killed"] else ""
+    return f"{f['cause']}{killed}"
 
 
 def _unavailable(f: Mapping[str, Any]) -> str:
@@ -211,7 +218,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpu.status": ("status", _status),
     "stressor.starting": ("starting", lambda f: str(f["workload"])),
     "stressor.ready": ("occupied", _ready),
-    "stressor.stopped": ("stopped", lambda f: str(f["cause"])),
+    "stressor.stopped": ("stopped", _stopped),
     "stressor.failed": ("failed", _failed),
     "stressor.fatal": ("fatal", lambda f: f"{f['reason']}; not tried again until restarted"),
     "gpu.verdict": ("verdict", _verdict),

@@ -43,6 +43,8 @@ __all__ = ["child_of", "deadline", "fold", "hurry", "start", "step", "stop"]
 FORGIVEN_AFTER = 60.0
 #: A child that lives this long after SIGKILL is reported: teardown took at most 0.3 s on an H200.
 UNKILLABLE_AFTER = 10.0
+#: What a stressor does of which nothing is heard any more.
+_NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
 #: How many characters of what a workload says that it is at are kept; a plugin may have written it.
 LONGEST_NOTE = 200
@@ -201,7 +203,8 @@ def _live(slot: Slot, reading: Reading | None, now: float, config: Config) -> St
             reason = f"not ready within {config.start_timeout:g} s"
             return _kill(slot, StopCause.START_TIMEOUT, now, reason)
         case Running(last_progress=last) if now - last >= config.hang_after:
-            return _kill(slot, StopCause.HANG, now, f"no progress for {config.hang_after:g} s")
+            reason = f"no progress for {config.hang_after:g} s: {_NO_PACE}"
+            return _kill(slot, StopCause.HANG, now, reason)
         case _:
             return Step(slot=slot)
 

@@ -96,7 +96,12 @@ def _ended(
     reason = _why_failed(slot, stopping, exit_, reading, stalled=stalled)
     if reason is not None:
         return _failure(slot, stopping, reason, now)
-    fields = {"cause": _soft_cause(stopping), "exit_code": exit_.code}
+    fields = {
+        "cause": _soft_cause(stopping),
+        "exit_code": exit_.code,
+        "killed": stopping.kill_sent,
+        "stop_s": max(0.0, exit_.at - stopping.since),
+    }
     event = slot_event("stressor.stopped", slot, now, **fields)
     return Step(slot=replace(slot, stressor=Stopped()), events=(event,))
 

@@ -73,4 +73,5 @@ def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float
             fields["bytes_per_s"] = progress.bytes / progress.seconds
             fields["checks"] = progress.checks
             fields["errors"] = progress.errors
+            fields["longest_quantum_s"] = progress.longest_quantum
     return slot_event("gpu.status", slot, now, **fields)

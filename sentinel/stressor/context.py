@@ -78,7 +78,9 @@ class WorkloadContext:
         self._lookout = lookout
         self._entered = False
         self._ready = False
-        self._in_flight: deque[tuple[Fence, _Tally]] = deque()
+        self._in_flight: deque[tuple[Fence, float, _Tally]] = deque()
+        self._began = 0.0
+        self._longest = 0.0
         self._queued = _Tally()
         self._done = _Tally()
         self._told_at = 0.0
@@ -114,7 +116,8 @@ class WorkloadContext:
             raise ValueError(message)
         if self._leash.stopped.is_set():
             return False
-        self._in_flight.append((self._device.fence(), self._queued))
+        took = time.monotonic() - self._began if self._ready else 0.0
+        self._in_flight.append((self._device.fence(), took, self._queued))
         self._queued = _Tally()
         if self._ready:
             self._settle(1)
@@ -124,6 +127,8 @@ class WorkloadContext:
                 self._become_ready()
             self._entered = True
         self._rest(rest)
+        self._device.begin()
+        self._began = time.monotonic()
         return not self._leash.stopped.is_set()
 
     def report(
@@ -191,7 +196,7 @@ class WorkloadContext:
 
     def finish(self) -> None:
         """Wait for the work in flight and tell the supervisor the rest; after a workload ended."""
-        self._in_flight.append((self._device.fence(), self._queued))
+        self._in_flight.append((self._device.fence(), 0.0, self._queued))
         self._queued = _Tally()
         self._settle(0)
         if self._ready:
@@ -200,8 +205,10 @@ class WorkloadContext:
     def _settle(self, remaining: int) -> None:
         """Wait until at most ``remaining`` quanta are in flight, and count the others as done."""
         while len(self._in_flight) > remaining:
-            fence, tally = self._in_flight.popleft()
-            self._device.wait(fence)
+            fence, took, tally = self._in_flight.popleft()
+            seconds = self._device.wait(fence)
+            if self._ready:  # what was prepared before that may take as long as it likes
+                self._longest = max(self._longest, seconds, took)
             self._done.add(tally)
 
     def _become_ready(self) -> None:
@@ -234,7 +241,10 @@ class WorkloadContext:
         """Send a Progress, and a new note; what a full channel drops is told with the next one."""
         if self._note is not None and self._leash.say(Note(text=self._note)):
             self._note = None
-        message = Progress(seconds=now - self._told_at, **vars(self._done))
+        message = Progress(
+            seconds=now - self._told_at, longest_quantum=self._longest, **vars(self._done)
+        )
         if self._leash.say(message):
             self._told_at = now
             self._done = _Tally()
+            self._longest = 0.0

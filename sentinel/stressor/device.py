@@ -31,8 +31,9 @@ _SIMULATED_QUANTUM = 0.0001
 #: How many times larger a pretended chunk is than the CPU tensor that stands for it.
 SCALE = 4096
 
-#: How many fences exist at a time: those of two quanta in flight and one to spare.
-_FENCES = 3
+#: How many events exist at a time: the first and the last of each of two quanta in flight, those of
+#: the quantum that is being queued, and one to spare.
+_EVENTS = 7
 
 #: What the context of a pretended GPU takes, about as much as a real one.
 _SIMULATED_CONTEXT = 300 * 2**20
@@ -67,12 +68,21 @@ class Device(Protocol):
         """Return ``size`` bytes of memory with whatever is in them, or None where refused."""
         ...
 
+    def begin(self) -> None:
+        """Note that what is queued from now on is another quantum."""
+        ...
+
     def fence(self) -> Fence:
         """Return the end of the work queued so far."""
         ...
 
-    def wait(self, fence: Fence) -> None:
-        """Block, without spinning, until the work before ``fence`` is done."""
+    def wait(self, fence: Fence) -> float:
+        """Block, without spinning, until the work before ``fence`` is done.
+
+        Returns:
+            How many seconds the device took for it, from its ``begin`` on; 0.0 where only the host
+            can say.
+        """
         ...
 
     def seconds(self, work: Callable[[], object]) -> float:
@@ -120,7 +130,8 @@ class CudaDevice:
         self.quantum = _QUANTUM
         torch.cuda.set_device(self.torch_device)
         torch.cuda.mem_get_info(self.torch_device)  # the first call that needs a context
-        self._spare: list[Fence] = [_Event(blocking=True) for _ in range(_FENCES)]
+        self._begun: Any = None
+        self._spare: list[Any] = [_new_event() for _ in range(_EVENTS)]
         for event in self._spare:
             event.record()  # only this creates it
 
@@ -139,20 +150,36 @@ class CudaDevice:
         except torch.cuda.OutOfMemoryError:
             return None
 
-    def fence(self) -> Fence:
-        """Record an event behind the work queued so far.
+    def begin(self) -> None:
+        """Record an event before the work that is queued from now on."""
+        if self._begun is not None:
+            self._spare.append(self._begun)
+        self._begun = self._record()
 
-        Events are used again, so that none is created while a workload runs. A blocking one puts
-        its waiter to sleep: spinning takes a whole core, this takes 2 to 3 % of one.
+    def fence(self) -> Fence:
+        """Record an event behind the work queued so far; return it with the one before that."""
+        begun, self._begun = self._begun, None
+        return begun, self._record()
+
+    def wait(self, fence: Fence) -> float:
+        """Sleep until the last event happened; return how long after the first that was."""
+        begun, ended = fence
+        ended.synchronize()
+        self._spare.append(ended)
+        if begun is None:
+            return 0.0
+        self._spare.append(begun)
+        milliseconds: float = begun.elapsed_time(ended)
+        return milliseconds / 1000
+
+    def _record(self) -> Any:
+        """Record an event here in the queue.
+
+        Events are used again, so that none is created while a workload runs.
         """
-        event = self._spare.pop() if self._spare else _Event(blocking=True)
+        event = self._spare.pop() if self._spare else _new_event()
         event.record()
         return event
-
-    def wait(self, fence: Fence) -> None:
-        """Sleep until the event happened."""
-        fence.synchronize()
-        self._spare.append(fence)
 
     def seconds(self, work: Callable[[], object]) -> float:
         """Return how long ``work`` took on the GPU, between two of its own time stamps."""
@@ -174,6 +201,11 @@ class CudaDevice:
         total = torch.cuda.get_device_properties(self.torch_device).total_memory
         reserved = torch.cuda.memory_reserved(self.torch_device)
         torch.cuda.set_per_process_memory_fraction(min(1.0, reserved / total), self.torch_device)
+
+
+def _new_event() -> Any:
+    """Return an event whose waiter sleeps: spinning takes a whole core, this 2 to 3 % of one."""
+    return _Event(blocking=True, enable_timing=True)
 
 
 def _check_cuda(gpu: Gpu) -> None:
@@ -236,14 +268,18 @@ class SimulatedDevice:
             return None
         return torch.empty(size // SCALE, dtype=torch.uint8)
 
+    def begin(self) -> None:
+        """Do nothing: the host does the work while it queues it."""
+
     def fence(self) -> Fence:
         """Return when the pretended work would be done: a quantum after what was queued before."""
         self._busy_until = max(self._busy_until, time.monotonic()) + _QUANTUM
         return self._busy_until
 
-    def wait(self, fence: Fence) -> None:
+    def wait(self, fence: Fence) -> float:
         """Sleep until then, which is what leaves the CPU to others."""
         time.sleep(max(0.0, fence - time.monotonic()))
+        return 0.0
 
     def seconds(self, work: Callable[[], object]) -> float:
         """Return the time of the CPU that ``work`` took, whatever else the host was doing."""

@@ -109,6 +109,21 @@ def test_work_is_counted_when_it_is_done_and_told_once_a_second(bench: Bench) ->
         assert getattr(told[0], name) + getattr(last, name) == each * rounds
 
 
+def test_the_longest_quantum_is_told_and_a_rest_is_none(bench: Bench) -> None:
+    bench.become_ready()
+
+    def longest(work: float, rest: float) -> float:
+        time.sleep(work)
+        for _ in range(2):  # the second waits for the first, and so counts it
+            bench.ctx.report()
+            assert bench.ctx.pace(rest)
+        bench.ctx.finish()
+        return max(said.longest_quantum for said in bench.heard() if isinstance(said, Progress))
+
+    assert longest(work=0.12, rest=0.0) >= 0.12
+    assert longest(work=0.0, rest=0.8) < 0.8
+
+
 def test_at_most_two_quanta_are_in_flight(bench: Bench) -> None:
     bench.become_ready()
     began = time.monotonic()
