@@ -264,22 +264,27 @@ class Note:
 
 
 class FailureKind(StrEnum):
-    """Why a child gave up."""
+    """Why a child gave up, or was given up."""
 
     OUT_OF_MEMORY = "out_of_memory"
     SPAWN = "spawn"
     WORKLOAD = "workload"
+    """The workload raised an error, or something of ours did."""
+    RETURNED = "returned"
     UNUSABLE = "unusable"
+    """No retry can mend it: a wrong option, a torch that cannot use the GPU."""
     MALFORMED = "malformed"
+    """No retry can mend it: what is named as a workload is none."""
+    NOT_READY = "not_ready"
+    HANG = "hang"
+    STUCK = "stuck"
+    GARBAGE = "garbage"
+    CRASH = "crash"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The child's last words.
-
-    No retry can mend what is ``UNUSABLE``, such as a wrong option, or ``MALFORMED``: what is named
-    as a workload is none.
-    """
+    """The child's last words, or what is said of one that had none."""
 
     kind: FailureKind
     reason: str

@@ -27,9 +27,9 @@ from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
 from sentinel.signals import Signals
 from sentinel.stressor.loading import parse_workload
-from sentinel.supervisor import Supervisor
+from sentinel.supervisor import Interrupts, Probe, Spawner, Supervisor
 
-__all__ = ["Options", "Survey", "inventory", "supervise", "survey"]
+__all__ = ["Options", "Parts", "Survey", "inventory", "run_parts", "supervise", "survey"]
 
 #: A child without a new lease for so long ends itself, in seconds.
 LEASE = 3.0
@@ -51,6 +51,15 @@ class Survey:
     verdict: policy.Verdict
     let_be: Mapping[int, str]
     not_yet: Mapping[int, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The real parts around a supervisor's loop."""
+
+    probe: Probe
+    spawner: Spawner
+    interrupts: Interrupts
 
 
 class HostClock:
@@ -147,6 +156,26 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         SentinelError: Nothing was started: no driver or one that is misread, no visible GPU, one
             is held by another sentinel, or torch cannot use any.
     """
+    code, clean = run_parts(options, sink_for)
+    if not clean:
+        os._exit(code)
+    return code
+
+
+def run_parts(
+    options: Options,
+    sink_for: Callable[[Mapping[str, Gpu]], Sink],
+    around: Callable[[Parts], Parts] = lambda parts: parts,
+) -> tuple[ExitCode, bool]:
+    """Do what :func:`supervise` does, with parts that somebody may have put others ``around``.
+
+    Returns:
+        The exit code, and whether nothing of ours is stuck. If something is, the interpreter's own
+        exit would wait for it, maybe for ever.
+
+    Raises:
+        SentinelError: As for :func:`supervise`.
+    """
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     with Signals() as signals, find_gpus(options, signals) as found:
         if options.simulate is None and not options.config.dry_run:
@@ -155,15 +184,17 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         # Who starts nothing holds nothing, and keeps nobody from it.
         locks = GpuLocks(() if found.config.dry_run else found.gpus, folders)
         journal = Journal([sink_for({gpu.uuid: gpu for gpu in found.gpus})])
-        code, clean = _run(signals, found, locks, journal)
+        code, clean = _run(signals, found, locks, journal, around)
         locks.release()
-    if not clean:
-        os._exit(code)
-    return code
+    return code, clean
 
 
 def _run(
-    signals: Signals, found: Found, locks: GpuLocks, journal: Journal
+    signals: Signals,
+    found: Found,
+    locks: GpuLocks,
+    journal: Journal,
+    around: Callable[[Parts], Parts],
 ) -> tuple[ExitCode, bool]:
     """Run the loop; return its exit code, and whether nothing of ours is stuck."""
     clock = HostClock()
@@ -171,13 +202,14 @@ def _run(
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
     stressors = Stressors(_spec_for(found), locks.files)
+    parts = around(Parts(probe=found.probe, spawner=stressors, interrupts=signals))
     up = ProbeUp(generation=1, since=now, heard=True)
     supervisor = Supervisor(
         state=decide.first_state(found.gpus, now, config, up, found.hidden),
         config=config,
-        probe=found.probe,
-        spawner=stressors,
-        interrupts=signals,
+        probe=parts.probe,
+        spawner=parts.spawner,
+        interrupts=parts.interrupts,
         clock=clock,
         publish=lambda _, events: journal.publish(events),
     )

@@ -1,4 +1,4 @@
-"""``sentinel workloads``: which workloads there are and what they take, and a trial of one."""
+"""``sentinel workloads``: which workloads there are, where they come from and what they take."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import asdict
 import click
 
 from sentinel.catalogue import Listed, list_workloads
+from sentinel.cli import trial
 from sentinel.errors import ExitCode
 from sentinel.messages import WorkloadOption
 
@@ -44,7 +45,7 @@ def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
     return code
 
 
-# --- the list --------------------------------------------------------------------------------
+command.add_command(trial.command)
 
 
 def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:

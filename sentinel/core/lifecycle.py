@@ -90,7 +90,7 @@ def fold(slot: Slot, facts: ChildFacts, now: float) -> Step:
         slot, event = _hear(slot, message, now)
         events += [event] if event else []
     if facts.garbage is not None and isinstance(slot.stressor, Starting | Running):
-        failed = Failed(kind=FailureKind.WORKLOAD, reason=facts.garbage)
+        failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
         slot = _leave(slot, StopCause.GARBAGE, now, kill_at=now, failed=failed)
     if facts.killed_at is not None and isinstance(slot.stressor, Stopping):
         slot = replace(slot, stressor=replace(slot.stressor, killed_at=facts.killed_at))
@@ -201,10 +201,12 @@ def _live(slot: Slot, reading: Reading | None, now: float, config: Config) -> St
     match slot.stressor:
         case Starting(since=since) if now - since >= config.start_timeout:
             reason = f"not ready within {config.start_timeout:g} s"
-            return _kill(slot, StopCause.START_TIMEOUT, now, reason)
+            failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
+            return _kill(slot, StopCause.START_TIMEOUT, now, failed)
         case Running(last_progress=last) if now - last >= config.hang_after:
             reason = f"no progress for {config.hang_after:g} s: {_NO_PACE}"
-            return _kill(slot, StopCause.HANG, now, reason)
+            failed = Failed(kind=FailureKind.HANG, reason=reason)
+            return _kill(slot, StopCause.HANG, now, failed)
         case _:
             return Step(slot=slot)
 
@@ -236,10 +238,13 @@ def _yielding(slot: Slot, sign: Sign, now: float) -> Event:
 
 
 def _kill(
-    slot: Slot, cause: StopCause, now: float, reason: str = "", sign: Sign | None = None
+    slot: Slot,
+    cause: StopCause,
+    now: float,
+    failed: Failed | None = None,
+    sign: Sign | None = None,
 ) -> Step:
     """Have the child killed in this tick."""
-    failed = Failed(kind=FailureKind.WORKLOAD, reason=reason) if reason else None
     slot = _leave(slot, cause, now, kill_at=now, failed=failed, sign=sign, kill_sent=True)
     return Step(slot=slot, actions=(Kill(uuid=slot.gpu.uuid, generation=slot.generation),))
 

@@ -25,7 +25,7 @@ from sentinel.core.model import (
 )
 from sentinel.core.observation import ChildExit
 from sentinel.core.sparing import foreign_processes
-from sentinel.messages import ChildExitCode, FailureKind, GpuProcess, Reading
+from sentinel.messages import ChildExitCode, Failed, FailureKind, GpuProcess, Reading
 
 __all__ = ["SETTLE_WITHIN", "Step", "settle"]
 
@@ -93,9 +93,9 @@ def _ended(
     memory_back = reading.at if back and reading else None
     if stopping.cause is StopCause.YIELD and stopping.sign is not None:
         return _handed_over(slot, stopping, stopping.sign, exit_, memory_back, now)
-    reason = _why_failed(slot, stopping, exit_, reading, stalled=stalled)
-    if reason is not None:
-        return _failure(slot, stopping, reason, now)
+    failed = _why_failed(slot, stopping, exit_, reading, stalled=stalled)
+    if failed is not None:
+        return _failure(slot, stopping, failed, now)
     fields = {
         "cause": _soft_cause(stopping),
         "exit_code": exit_.code,
@@ -176,13 +176,14 @@ def _handed_over(
 
 def _why_failed(
     slot: Slot, stopping: Stopping, exit_: ChildExit, reading: Reading | None, *, stalled: bool
-) -> str | None:
+) -> Failed | None:
     """Return why this exit is a failure, or ``None``: we caused it, or others did."""
     match stopping.cause:
         case StopCause.YIELD | StopCause.UNKNOWN | StopCause.SHUTDOWN | StopCause.POLICY:
             return None
         case StopCause.START_TIMEOUT | StopCause.HANG | StopCause.GARBAGE:
-            return stopping.failed.reason if stopping.failed else stopping.cause.value
+            cause = Failed(kind=FailureKind.WORKLOAD, reason=stopping.cause.value)
+            return stopping.failed or cause
     lease_ran_out = exit_.code == ChildExitCode.LEASE_RAN_OUT or (
         exit_.code == -SIGALRM and stalled
     )
@@ -192,12 +193,15 @@ def _why_failed(
         beside = isinstance(slot.occupancy, Busy) or _others_hold(stopping, reading)
         if stopping.failed.kind is FailureKind.OUT_OF_MEMORY and beside:
             return None
-        return stopping.failed.reason
+        return stopping.failed
     if exit_.code == -SIGALRM:
-        return "its interpreter was stuck in native code for longer than a lease"
+        reason = "its interpreter was stuck in native code for longer than a lease"
+        return Failed(kind=FailureKind.STUCK, reason=reason)
     if exit_.code < 0:
-        return f"ended by signal {-exit_.code}, which was not ours"
-    return f"exited with code {exit_.code} and said nothing"
+        reason = f"ended by signal {-exit_.code}, which was not ours"
+    else:
+        reason = f"exited with code {exit_.code} and said nothing"
+    return Failed(kind=FailureKind.CRASH, reason=reason)
 
 
 def _soft_cause(stopping: Stopping) -> str:
@@ -218,21 +222,22 @@ def _others_hold(stopping: Stopping, reading: Reading | None) -> bool:
     return reading.memory.used > stopping.baseline + SLACK
 
 
-def _failure(slot: Slot, stopping: Stopping, reason: str, now: float) -> Step:
+def _failure(slot: Slot, stopping: Stopping, failed: Failed, now: float) -> Step:
     """Count a failure and pause, or give up."""
+    reason, kind = failed.reason, failed.kind.value
     failures = (*(at for at in slot.failures if now - at < HOUR), now)
     streak = 1 if stopping.ran else slot.streak + 1
     slot = replace(slot, failures=failures, streak=streak)
-    hopeless = stopping.failed is not None and stopping.failed.kind in HOPELESS
+    hopeless = failed.kind in HOPELESS
     if hopeless or len(failures) >= FAILURES_PER_HOUR:
         if not hopeless:
             reason = f"{len(failures)} failures within an hour, the last: {reason}"
-        event = slot_event("stressor.fatal", slot, now, reason=reason)
+        event = slot_event("stressor.fatal", slot, now, reason=reason, kind=kind)
         return Step(
             slot=replace(slot, stressor=Fatal(reason=reason, unusable=hopeless)), events=(event,)
         )
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (streak - 1))
-    fields = {"reason": reason, "pause_s": pause, "failures": len(failures)}
+    fields = {"reason": reason, "kind": kind, "pause_s": pause, "failures": len(failures)}
     event = slot_event("stressor.failed", slot, now, **fields)
     return Step(
         slot=replace(slot, stressor=Backoff(until=now + pause, reason=reason)), events=(event,)

@@ -101,7 +101,7 @@ def _live(
     if leash.stopped.is_set():
         return None
     reason = f"{stage} returned after {ctx.iterations} iterations; {_GO_ON}"
-    return Failed(kind=FailureKind.WORKLOAD, reason=reason)
+    return Failed(kind=FailureKind.RETURNED, reason=reason)
 
 
 def _import_torch() -> str:

@@ -42,6 +42,7 @@ __all__ = [
     "returns",
     "segfaults",
     "sleeps",
+    "stalls",
     "starts_processes",
     "stubborn",
     "takes_memory_late",
@@ -220,9 +221,11 @@ def starts_processes(ctx: WorkloadContext) -> None:
         well_behaved(ctx)
 
 
-def grows(ctx: WorkloadContext, *, mebibytes: int = 64) -> None:
+def grows(ctx: WorkloadContext, *, mebibytes: int = 64, after: int = 0) -> None:
     """Take GPU memory past torch after Ready, as a library with its own allocator would."""
     become_ready(ctx)
+    while ctx.iterations < after and ctx.pace():
+        ctx.report()
     device: Any = ctx._device
     device.membership.allocate(mebibytes * 2**20)
     well_behaved(ctx)
@@ -253,6 +256,14 @@ def chatters(ctx: WorkloadContext) -> None:
         print("chatter " * 1000)  # noqa: T201 - its very point
         print("chatter " * 1000, file=sys.stderr, flush=True)  # noqa: T201
         ctx.report()
+
+
+def stalls(ctx: WorkloadContext, *, seconds: float = 0.2) -> None:
+    """Queue quanta that are too long, and go on when it is told to stop."""
+    while True:
+        ctx.pace()
+        time.sleep(seconds)
+        ctx.report(checks=1)
 
 
 def hogs(ctx: WorkloadContext, *, seconds: float = 2.0) -> None:

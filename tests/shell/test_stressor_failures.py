@@ -35,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         ),
         (
             "misbehaving:returns",
-            FailureKind.WORKLOAD,
+            FailureKind.RETURNED,
             ["misbehaving:returns returned after 42 iterations", "until ctx.pace() says False"],
         ),
         ("misbehaving:exits", FailureKind.WORKLOAD, ["misbehaving:exits raised SystemExit"]),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import SimulatedDevice, is_out_of_memory
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.memory import fill
+from sentinel.stressor.options import start
 from sentinel.stressor.workloads.elementwise import elementwise
 
 GIB = 2**30
@@ -227,3 +230,19 @@ def test_a_reserve_is_left_whatever_was_asked_for(bench: Bench, target: MemoryTa
     assert 2 * GIB < bench.device.free_memory() < 3 * GIB
     ample = fill(bench.device, MemoryTarget(size=CHUNK), CHUNK, reserve=GIB)
     assert ample.held == CHUNK, "a reserve that is left anyway takes nothing away"
+
+
+@pytest.mark.parametrize("name", ["retention", "Traffic"])
+def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()
+    examples: dict[str, Any] = {"__name__": "example"}
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        exec(compile(code, "workloads.md", "exec"), examples)  # noqa: S102 - our own documents
+    timer = threading.Timer(0.3, bench.leash.stopped.set)
+    timer.start()
+    start(examples[name], bench.ctx, {})
+    timer.join()
+    bench.ctx.finish()
+    told = [said for said in bench.heard() if isinstance(said, Progress)]
+    assert sum(said.bytes for said in told) > 0
+    assert sum(said.errors for said in told) == 0

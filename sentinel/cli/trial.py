@@ -1,0 +1,232 @@
+"""``sentinel workloads try``: runs a workload on one GPU, and says what it did and how well."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from statistics import fmean, median
+from typing import Any
+
+import click
+
+from sentinel.cli import lines
+from sentinel.config import Config, Given, build_config, parse_given
+from sentinel.core.actions import Event
+from sentinel.discovery import Options
+from sentinel.errors import ConfigError, ExitCode
+from sentinel.journal import Sink
+from sentinel.messages import LONGEST_QUANTUM, Gpu
+from sentinel.stressor.loading import check_workload
+from sentinel.trial.facts import Trial
+from sentinel.trial.judging import Judgement, Verdict, grown, judge
+from sentinel.trial.running import try_workload
+from sentinel.units import format_duration, format_size, parse_duration
+
+__all__ = ["command"]
+
+#: How long a trial may be asked to run, in seconds.
+SHORTEST = 1.0
+LONGEST = 86400.0
+
+#: The seconds that a trial waits for this and that: sooner than a sentinel that runs for months, as
+#: a person looks on, and as what is late is what is looked for.
+PATIENCE: Mapping[str, Any] = {"poll": 0.2, "rearm": 0.1, "hang_after": 5.0, "grace": 2.0}
+
+_EXIT_CODES = {
+    Verdict.WELL: ExitCode.OK,
+    Verdict.MISBEHAVED: ExitCode.FAIL,
+    Verdict.UNUSABLE: ExitCode.USAGE,
+    Verdict.INCOMPLETE: ExitCode.NOT_RUNNING,
+}
+
+
+@click.command("try")
+@click.argument("workload", metavar="NAME[:key=value,...]")
+@click.option("--for", "seconds", default="20s", show_default=True, help="How long it is to run.")
+@click.option("--gpu", help="Which: index, UUID or PCI id.  [default: one that is idle]")
+@click.option("--simulate", metavar="N", type=int, help="Pretend N GPUs, and try it on one.")
+@click.option("--memory", default="88%", show_default=True, help="Share of free memory, or a size.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def command(
+    workload: str,
+    seconds: str,
+    gpu: str | None,
+    simulate: int | None,
+    memory: str,
+    as_json: bool,  # noqa: FBT001 - click's
+) -> int:
+    """Run a workload on one GPU, and say what it did and whether it behaved.
+
+    Exit code 1 if it did not, 2 if it refused its options, 3 if the GPU was needed by others.
+    """
+    try:
+        check_workload(workload)
+    except ConfigError as error:
+        raise ConfigError(error.what, error.remedy or "See `sentinel workloads`.") from error
+    runs = parse_given(parse_duration, Given(text=seconds, source="--for"))
+    if not SHORTEST <= runs <= LONGEST:
+        raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1d")
+    if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
+        raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
+    options = Options(config=_config(workload, memory, gpu), simulate=simulate)
+    trial, ended, clean = try_workload(options, runs, _show)
+    judgement = judge(trial)
+    figures = _figures(trial, judgement, simulated=simulate is not None)
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        click.echo("\n".join(_report(trial, judgement, figures)))
+    code = ended if ended is ExitCode.UNKILLABLE else _EXIT_CODES[judgement.verdict]
+    if not clean:  # the interpreter's own exit would wait for what is stuck, maybe for ever
+        sys.stdout.flush()
+        os._exit(code)
+    return int(code)
+
+
+def _config(workload: str, memory: str, gpu: str | None) -> Config:
+    """Return the defaults, but for what a trial on one GPU needs.
+
+    What a host's operator set does not hold: it says when idle GPUs are occupied, and here somebody
+    asks for it.
+    """
+    given = {
+        "workload": Given(text=workload, source="NAME"),
+        "memory.target": Given(text=memory, source="--memory"),
+    }
+    if gpu is not None:
+        given["gpus"] = Given(text=gpu, source="--gpu")
+    return replace(build_config(given), max_gpus=1, **PATIENCE)
+
+
+def _show(gpus: Mapping[str, Gpu]) -> Sink:
+    """Return a sink that keeps a person informed, where one looks on."""
+    if sys.stderr.isatty():
+        return lines.text_lines(sys.stderr, gpus, colour="NO_COLOR" not in os.environ)
+
+    def hide(_: Event) -> None:
+        """Say nothing: what comes of it all is in the report."""
+
+    return hide
+
+
+def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str, Any]:
+    """Return everything for programs; ``None`` is what was not seen."""
+    seconds = sum(said.seconds for said in trial.progress)
+    heat = [seen.temperature for seen in trial.readings if seen.temperature is not None]
+    power = [seen.power for seen in trial.readings if seen.power is not None]
+    clocks = [seen.sm_clock for seen in trial.readings if seen.sm_clock is not None]
+
+    def total(name: str) -> float:
+        amounts: list[float] = [getattr(said, name) for said in trial.progress]
+        return sum(amounts)
+
+    def rate(name: str) -> float | None:
+        return total(name) / seconds if seconds else None
+
+    return {
+        "schema_version": 1,
+        "workload": trial.workload,
+        "gpu": trial.gpu.uuid if trial.gpu else None,
+        "index": trial.gpu.index if trial.gpu else None,
+        "simulated": simulated,
+        "verdict": judgement.verdict.value,
+        "problems": [asdict(problem) for problem in judgement.problems],
+        "incomplete": judgement.incomplete,
+        "start_s": trial.start,
+        "held": trial.ready.held if trial.ready else None,
+        "chunks": trial.ready.chunks if trial.ready else None,
+        "ran_s": trial.ran,
+        "iterations_per_s": rate("iterations"),
+        "flops_per_s": rate("flops"),
+        "bytes_per_s": rate("bytes"),
+        "checks": total("checks"),
+        "errors": total("errors"),
+        "findings": trial.findings,
+        "temperature_c": max(heat, default=None),
+        "power_w": fmean(power) if power else None,
+        "power_most_w": max(power, default=None),
+        "sm_clock_mhz": median(clocks) if clocks else None,
+        "grown": grown(trial) if trial.readings or trial.newcomer is not None else None,
+        "longest_quantum_s": max((said.longest_quantum for said in trial.progress), default=None),
+        "stop_s": trial.stop.after if trial.stop else None,
+        "killed": trial.stop.killed if trial.stop else None,
+    }
+
+
+def _report(trial: Trial, judgement: Judgement, f: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines for people: the figures, then all that is wrong."""
+    place = f"GPU {trial.gpu.index} ({trial.gpu.name})" if trial.gpu else "no GPU"
+    yield f"{trial.workload} on {place}: {judgement.verdict.value}"
+    rows = {
+        "ready": _ready(trial),
+        "work": _work(f),
+        "checks": f"{f['checks']} results, {f['errors']} wrong" if f["checks"] else None,
+        "heat": _heat(f),
+        "memory": _memory(f),
+        "quantum": _quantum(f),
+        "stop": _stop(trial),
+    }
+    for name, text in rows.items():
+        if text is not None:
+            yield f"    {name:<10}{text}"
+    for problem in judgement.problems:
+        yield f"PROBLEM {problem.kind}: {problem.what}"
+        if problem.do:
+            yield from textwrap.wrap(
+                f"do: {problem.do}", 96, initial_indent="    ", subsequent_indent="        "
+            )
+    if judgement.incomplete is not None:
+        yield f"INCOMPLETE: {judgement.incomplete}"
+
+
+def _ready(trial: Trial) -> str:
+    if trial.ready is None or trial.start is None:
+        return "never"
+    held = f"{format_size(trial.ready.held)} in {trial.ready.chunks} chunks"
+    return f"after {format_duration(trial.start)}, with {held}"
+
+
+def _work(f: Mapping[str, Any]) -> str | None:
+    if not f["iterations_per_s"]:
+        return None
+    rates = [f"{f['flops_per_s'] / 1e12:.3g} TFLOP/s"] if f["flops_per_s"] else []
+    rates += [f"{f['bytes_per_s'] / 1e12:.3g} TB/s"] if f["bytes_per_s"] else []
+    rates += [f"{f['iterations_per_s']:.3g} iterations/s for {format_duration(f['ran_s'])}"]
+    nothing = "; on a simulated GPU rates mean nothing" if f["simulated"] else ""
+    return ", ".join(rates) + nothing
+
+
+def _heat(f: Mapping[str, Any]) -> str | None:
+    known = []
+    if f["temperature_c"] is not None:
+        known.append(f"at most {f['temperature_c']} °C")
+    if f["power_w"] is not None:
+        known.append(f"{f['power_w']:.0f} W on average, at most {f['power_most_w']:.0f} W")
+    if f["sm_clock_mhz"] is not None:
+        known.append(f"{f['sm_clock_mhz']:.0f} MHz")
+    return ", ".join(known) or None
+
+
+def _memory(f: Mapping[str, Any]) -> str | None:
+    if f["grown"] is None:
+        return None
+    grew = f"grew by {format_size(f['grown'])}" if f["grown"] else "stood still to the byte"
+    return f"{grew} after it was ready"
+
+
+def _quantum(f: Mapping[str, Any]) -> str | None:
+    if f["longest_quantum_s"] is None:
+        return None
+    most = format_duration(LONGEST_QUANTUM)
+    return f"at most {format_duration(f['longest_quantum_s'])} at a time; {most} are allowed"
+
+
+def _stop(trial: Trial) -> str | None:
+    if trial.stop is None:
+        return None
+    how = "killed" if trial.stop.killed else "ended by itself"
+    return f"{how} {format_duration(trial.stop.after)} after it was asked to"

@@ -1,0 +1,1 @@
+"""What does one workload do on one GPU, and does it keep to what a workload must."""

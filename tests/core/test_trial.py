@@ -1,0 +1,159 @@
+"""What a trial of a workload comes to, by what was seen of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.messages import FailureKind, Gpu, Memory, Progress, Reading, Ready
+from sentinel.trial.facts import Failure, Stop, Trial
+from sentinel.trial.judging import Verdict, judge
+
+GIB = 2**30
+GPU = Gpu(uuid="GPU-1", index=0, name="GPU", pci_bus_id="0", memory_total=16 * GIB)
+
+
+def said(longest: float = 0.02, errors: int = 0) -> Progress:
+    return Progress(
+        seconds=1.0,
+        iterations=50,
+        flops=1e12,
+        bytes=0.0,
+        checks=50,
+        errors=errors,
+        longest_quantum=longest,
+    )
+
+
+def read(used: int, at: float = 1.0) -> Reading:
+    return Reading(uuid=GPU.uuid, at=at, memory=Memory(total=16 * GIB, used=used, free=0))
+
+
+WELL = Trial(
+    workload="work",
+    gpu=GPU,
+    start=1.0,
+    ready=Ready(held=14 * GIB, asked=14 * GIB, chunks=28, refused=False),
+    ran=5.0,
+    progress=tuple(said() for _ in range(5)),
+    readings=(read(14 * GIB), read(14 * GIB)),
+    stop=Stop(after=0.03, killed=False),
+)
+
+
+def failed(kind: FailureKind) -> Trial:
+    return replace(WELL, stop=None, failure=Failure(kind=kind.value, reason="it was so"))
+
+
+def test_a_workload_with_nothing_wrong_is_well() -> None:
+    judgement = judge(WELL)
+    assert judgement.verdict is Verdict.WELL
+    assert (judgement.problems, judgement.incomplete) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("trial", "kind", "what", "do"),
+    [
+        (failed(FailureKind.WORKLOAD), "workload", "it was so", "Mend the error"),
+        (failed(FailureKind.RETURNED), "returned", "it was so", "until ctx.pace() says False"),
+        (failed(FailureKind.MALFORMED), "malformed", "it was so", ""),
+        (failed(FailureKind.OUT_OF_MEMORY), "out_of_memory", "it was so", "second call"),
+        (failed(FailureKind.NOT_READY), "not_ready", "it was so", "ctx.pace() twice"),
+        (failed(FailureKind.HANG), "hang", "it was so", "ctx.quantum"),
+        (failed(FailureKind.STUCK), "stuck", "it was so", "lock"),
+        (failed(FailureKind.CRASH), "crash", "it was so", "standard error"),
+        (failed(FailureKind.GARBAGE), "garbage", "it was so", "socket"),
+        (
+            replace(WELL, newcomer=64 * 2**20, stop=None),
+            "memory_growth",
+            "grew by 64 MiB after it was ready, and nobody else is listed on the GPU: sentinel",
+            "before the second call",
+        ),
+        (
+            replace(WELL, newcomer=64 * 2**20, stop=None, all_listed=False),
+            "memory_growth",
+            "(here somebody may be there and not be listed)",
+            "before the second call",
+        ),
+        (
+            replace(WELL, readings=(read(14 * GIB), read(14 * GIB + 2**24), read(14 * GIB))),
+            "memory_growth",
+            "grew by 16 MiB after it was ready",
+            "before the second call",
+        ),
+        (
+            replace(WELL, progress=(said(), said(0.12), said(), said(0.2), said())),
+            "long_quantum",
+            "up to 200 ms between two calls of ctx.pace(), where 50 ms is the most",
+            "Queue less",
+        ),
+        (
+            replace(WELL, progress=(said(2.0),)),
+            "long_quantum",
+            "up to 2 s between",
+            "Queue less",
+        ),
+        (
+            replace(WELL, stop=Stop(after=2.0, killed=True)),
+            "slow_stop",
+            "did not end by itself within 2 s when it was asked to, and was killed",
+            "as soon as ctx.pace() says False",
+        ),
+        (
+            replace(WELL, progress=(said(), said(errors=2))),
+            "wrong_results",
+            "2 results were reported as wrong",
+            "another GPU",
+        ),
+        (replace(WELL, findings=1), "wrong_results", "evidence of 1 faults", "another GPU"),
+    ],
+)
+def test_each_misbehaviour_is_named_with_what_to_do(
+    trial: Trial, kind: str, what: str, do: str
+) -> None:
+    judgement = judge(trial)
+    assert judgement.verdict is Verdict.MISBEHAVED
+    (problem,) = judgement.problems
+    assert problem.kind == kind
+    assert what in problem.what
+    assert do in problem.do
+
+
+def test_one_long_quantum_among_many_is_the_host_being_busy() -> None:
+    assert judge(replace(WELL, progress=(*WELL.progress, said(0.2)))).problems == ()
+
+
+def test_memory_that_moves_by_a_little_is_not_the_workload() -> None:
+    assert judge(replace(WELL, readings=(read(14 * GIB), read(14 * GIB + 2**16)))).problems == ()
+
+
+@pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.SPAWN])
+def test_what_is_not_the_workloads_fault_is_unusable(kind: FailureKind) -> None:
+    assert judge(failed(kind)).verdict is Verdict.UNUSABLE
+
+
+@pytest.mark.parametrize(
+    ("trial", "why"),
+    [
+        (replace(WELL, newcomer=GIB, people=("job (pid 7)",), stop=None), "job (pid 7)"),
+        (replace(WELL, interrupted="SIGINT"), "ended by SIGINT"),
+        (Trial(workload="work", waiting="MIG is on"), "no GPU was idle: MIG is on"),
+        (Trial(workload="work"), "none was read in time"),
+        (replace(WELL, stop=None, waiting="the GPU is lost"), "let go of: the GPU is lost"),
+    ],
+)
+def test_what_others_ended_is_incomplete(trial: Trial, why: str) -> None:
+    judgement = judge(trial)
+    assert judgement.verdict is Verdict.INCOMPLETE
+    assert why in str(judgement.incomplete)
+
+
+def test_a_problem_that_was_seen_before_others_came_is_still_told() -> None:
+    trial = replace(WELL, interrupted="SIGINT", progress=(said(0.3), said(0.3)))
+    assert judge(trial).verdict is Verdict.MISBEHAVED
+
+
+def test_there_is_advice_on_every_kind_of_failure() -> None:
+    for kind in FailureKind:
+        assert judge(failed(kind)).problems[0].kind == kind

@@ -1,0 +1,76 @@
+"""``sentinel workloads try``: a real trial says what a workload did, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from ground import Ground, SimulatedGround
+from sentry import PATIENCE
+
+
+def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the figures of a trial on the first GPU."""
+    simulated = isinstance(ground, SimulatedGround)
+    where = ("--simulate", "1") if simulated else ("--gpu", str(ground.index(0)))
+    command = [sys.executable, "-m", "sentinel", "workloads", "try", *where, "--json", *arguments]
+    done = subprocess.run(
+        command,
+        env=ground.surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, figures
+
+
+def test_a_workload_that_behaves_is_said_to_and_what_it_did(ground: Ground) -> None:
+    code, figures = try_on(ground, "misbehaving:Warm:rest=0.01", "--for", "2s")
+    assert (code, figures["verdict"], figures["problems"]) == (0, "well", []), figures
+    assert figures["incomplete"] is None
+    assert figures["index"] == ground.index(0)
+    assert figures["held"] > ground.total() // 2
+    assert figures["start_s"] > 0
+    assert figures["ran_s"] >= 2
+    assert figures["iterations_per_s"] > 0
+    assert figures["grown"] == 0
+    assert figures["longest_quantum_s"] is not None
+    assert figures["killed"] is False
+    assert ground.empty()
+
+
+def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(ground: Ground) -> None:
+    code, figures = try_on(ground, "misbehaving:stalls", "--for", "2.5s")
+    assert code == 1
+    assert figures["verdict"] == "misbehaved"
+    kinds = [problem["kind"] for problem in figures["problems"]]
+    assert kinds == ["long_quantum", "slow_stop"]
+    assert all(problem["do"] for problem in figures["problems"])
+    assert figures["longest_quantum_s"] >= 0.2
+    assert figures["killed"] is True
+    assert figures["checks"] > 0
+
+
+def test_memory_that_grows_after_ready_is_named(simulated: SimulatedGround) -> None:
+    code, figures = try_on(simulated, "misbehaving:grows:after=40", "--for", "30s")
+    assert code == 1
+    (problem,) = figures["problems"]
+    assert problem["kind"] == "memory_growth"
+    assert "grew by 64 MiB after it was ready" in problem["what"]
+    assert "before the second call of ctx.pace()" in problem["do"]
+    assert figures["grown"] == 64 * 2**20
+
+
+def test_a_gpu_that_others_use_makes_no_verdict(simulated: SimulatedGround) -> None:
+    with simulated.job(share=0.5, stay=60.0) as job:
+        assert job.got()
+        code, figures = try_on(simulated, "hold", "--for", "2s")
+    assert code == 3
+    assert figures["verdict"] == "incomplete"
+    assert f"(pid {job.pid})" in figures["incomplete"]
+    assert figures["gpu"] is None
