@@ -16,7 +16,6 @@ from pathlib import Path
 
 from benchmarks.costs import Costs
 from benchmarks.host import Host, RealHost, SimulatedHost
-from benchmarks.load import Load
 from benchmarks.races import Races
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
@@ -48,7 +47,6 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
     races = Races(rig, {})
     stretch = 20.0 if quick else 60.0
     costs = Costs(rig, stretch)
-    load = Load(rig, 6.0 if quick else 15.0)
     yield Cell(name="alone-bare", rounds=10, seconds=3, run=partial(races.alone, "bare"))
     yield Cell(name="alone-torch", rounds=5, seconds=6, run=partial(races.alone, "torch"))
     for workload in WORKLOADS:
@@ -62,13 +60,6 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
             race = partial(races.while_it_starts, where, workload)
             yield Cell(name=f"{workload}-starting{place}", rounds=10, seconds=12, run=race)
     yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
-    for workload in ("gemm", "elementwise"):
-        yield Cell(
-            name=f"load-{workload}",
-            rounds=1,
-            seconds=100,
-            run=measured(rig, partial(load.compare, workload)),
-        )
     if len(rig.host.cards) > 1:
         yield Cell(
             name="every-gpu-at-once",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sentinel import __version__
 from sentinel.simulation import Registry
 
-__all__ = ["Card", "Host", "RealHost", "SimulatedHost"]
+__all__ = ["Card", "Host", "RealHost", "SimulatedHost", "Telemetry"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,20 @@ class Card:
     index: int
     name: str
     total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry:
+    """How a GPU is: joules since its driver was loaded, watts, watts, MHz and degrees Celsius.
+
+    ``None`` stands where the GPU does not tell.
+    """
+
+    energy: float | None = None
+    power: float | None = None
+    limit: float | None = None
+    sm_clock: int | None = None
+    temperature: int | None = None
 
 
 class Host(Protocol):
@@ -38,6 +52,10 @@ class Host(Protocol):
 
     def power(self, uuid: str) -> tuple[float, float] | None:
         """Return the power draw and the enforced limit in watts, where there is such a thing."""
+        ...
+
+    def telemetry(self, uuid: str) -> Telemetry:
+        """Return how a GPU is."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -97,6 +115,27 @@ class RealHost:
         limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
         return draw / 1000, limit / 1000
 
+    def telemetry(self, uuid: str) -> Telemetry:
+        """Return how a GPU is."""
+        nvml, handle = self._nvml, self._handles[uuid]
+
+        def asked(function: str, *more: int) -> Any:
+            try:
+                return getattr(nvml, function)(handle, *more)
+            except nvml.NVMLError:  # this card does not tell
+                return None
+
+        energy = asked("nvmlDeviceGetTotalEnergyConsumption")
+        power = asked("nvmlDeviceGetPowerUsage")
+        limit = asked("nvmlDeviceGetEnforcedPowerLimit")
+        return Telemetry(
+            energy=None if energy is None else energy / 1000,
+            power=None if power is None else power / 1000,
+            limit=None if limit is None else limit / 1000,
+            sm_clock=asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            temperature=asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        )
+
     def describe(self) -> dict[str, object]:
         """Return the machine in a few values."""
         driver = self._nvml.nvmlSystemGetDriverVersion()
@@ -126,6 +165,10 @@ class SimulatedHost:
     def power(self, uuid: str) -> tuple[float, float] | None:  # noqa: ARG002 - the Protocol's
         """Return nothing: a pretended GPU draws no power."""
         return None
+
+    def telemetry(self, uuid: str) -> Telemetry:  # noqa: ARG002 - the Protocol's
+        """Return nothing: a pretended GPU measures nothing."""
+        return Telemetry()
 
     def describe(self) -> dict[str, object]:
         """Return the machine in a few values."""

@@ -1,19 +1,73 @@
-"""How well sentinel loads a GPU, against a bare torch loop of the same shape in the same run."""
+"""How hard sentinel loads a GPU, by workload: ``python -m benchmarks.load``; see README.md.
+
+Each is compared with a bare torch loop of the same shape, before it and after it: the card warms up
+meanwhile.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
+import sys
 import time
-from statistics import fmean
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
 
 from benchmarks.costs import census, spent
-from benchmarks.results import Record
-from benchmarks.rig import Rig, Speaker, TooLateError
+from benchmarks.handover import host_of
+from benchmarks.host import Telemetry
+from benchmarks.load_table import LoadTable
+from benchmarks.results import Record, Results
+from benchmarks.rig import Rig, Sentinel, Speaker, TooLateError
+from sentinel.stressor.loading import known_workloads
 
-__all__ = ["Load"]
+__all__ = ["CELLS", "Cell", "Load", "NotHereError"]
 
 #: Until clocks and power have settled, in seconds.
 _WARM_UP = 4.0
-_SAMPLE_EVERY = 0.2
+#: How often the GPU is asked how it is, in seconds.
+_EVERY = 0.2
+#: How long to measure sentinel in each cell; each bare loop has half of it.
+SECONDS, QUICK_SECONDS = 12.0, 6.0
+#: How long starts and ends take besides, with and without a bare loop, in seconds.
+_AROUND, _AROUND_BARE = 25.0, 35.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One row: a workload with its options, what its rate is, and the bare loop to compare with."""
+
+    name: str
+    workload: str
+    rate: str = "flops_per_s"
+    bare: str | None = None
+
+    def seconds(self, stretch: float) -> float:
+        """Return about how long it takes."""
+        both = 2 * _WARM_UP + stretch + _AROUND_BARE if self.bare else 0.0
+        return _WARM_UP + stretch + _AROUND + both
+
+
+#: The rows of the table. A workload or an option that is not here is passed over, with a word.
+CELLS = (
+    *(
+        Cell(name=f"gemm {dtype}", workload=f"gemm:dtype={dtype}", bare=dtype)
+        for dtype in ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
+    ),
+    Cell(name="elementwise", workload="elementwise", rate="bytes_per_s", bare="copy"),
+    Cell(name="mixed", workload="mixed:seconds=1"),  # so that all of its phases have their turn
+    Cell(name="pulse", workload="pulse"),
+    Cell(name="memtest", workload="memtest", rate="bytes_per_s"),
+    Cell(name="hold", workload="hold"),
+)
+
+
+class NotHereError(Exception):
+    """A workload or an option does not exist here, or this card lacks what it needs."""
 
 
 class Load:
@@ -21,7 +75,7 @@ class Load:
 
     Args:
         rig: The processes.
-        seconds: How long each stretch is.
+        seconds: How long sentinel is measured; each bare loop for half as long.
     """
 
     def __init__(self, rig: Rig, seconds: float) -> None:
@@ -29,55 +83,186 @@ class Load:
         self._card = rig.host.cards[0]
         self._seconds = seconds
 
-    def compare(self, workload: str) -> list[Record]:
-        """Measure the bare loop, sentinel, and the bare loop again: the card warms up meanwhile."""
-        rate = "flops_per_s" if workload == "gemm" else "bytes_per_s"
-        bare = [self._bare(workload, rate)]
-        with_sentinel = self._with_sentinel(workload, rate)
-        bare.append(self._bare(workload, rate))
-        return [{"workload": workload, "rate": rate, "bare": bare, **with_sentinel}]
+    def measure(self, cell: Cell) -> Record:
+        """Measure the bare loop, sentinel, and the bare loop again.
 
-    def _bare(self, workload: str, rate: str) -> Record:
+        Raises:
+            NotHereError: There is nothing to measure.
+            TooLateError: Something did not happen in time.
+        """
+        if cell.workload.partition(":")[0] not in known_workloads():
+            raise NotHereError("there is no such workload")
+        bare = [self._bare(cell)] if cell.bare else []
+        ours = self._with_sentinel(cell)
+        self._rig.no_sentinel()
+        bare += [self._bare(cell)] if cell.bare else []
+        return {"workload": cell.workload, "rate": cell.rate, "bare": bare, **ours}
+
+    def _bare(self, cell: Cell) -> Record:
         self._rig.no_sentinel()
         self._rig.wait_empty([self._card])
-        holder = self._rig.holder(self._card, "floor", "--workload", workload)
-        holder.ready()
-        rates, watts = self._sample(holder, rate)
-        self._rig.end(holder)
-        return {"rate": rates, "watts": watts}
+        arguments = [str(cell.bare), "--gpu", self._card.uuid, *self._rig.pretend()]
+        loop = self._rig.start("benchmarks.bare", *arguments, card=self._card)
+        try:
+            loop.ready()
+            return self._sample(loop, cell.rate, self._seconds / 2)
+        finally:
+            self._rig.end(loop)
 
-    def _with_sentinel(self, workload: str, rate: str) -> Record:
-        sentinel = self._rig.sentinel(workload, [self._card])
-        sentinel.wait_held([self._card.uuid])
+    def _with_sentinel(self, cell: Cell) -> Record:
+        sentinel = self._rig.sentinel(cell.workload, [self._card])
+        try:
+            sentinel.wait_held([self._card.uuid])
+        except TooLateError as error:
+            refusals = [e["reason"] for e in sentinel.lines if e["event"] == "stressor.fatal"]
+            if not refusals:
+                raise
+            raise NotHereError(refusals[0]) from error
         stressors = [process for kind, process in census(sentinel).values() if kind == "stressor"]
         before, began = sum(map(spent, stressors)), time.monotonic()
-        rates, watts = self._sample(sentinel, rate)
+        found = self._sample(sentinel, cell.rate, self._seconds)
         cpu = (sum(map(spent, stressors)) - before) / (time.monotonic() - began)
         resident = max(process.memory_info().rss for process in stressors)
-        power = self._rig.host.power(self._card.uuid)
+        wrong = _of(sentinel, "stressor.mismatch") + _of(sentinel, "stressor.finding")
+        lost = _of(sentinel, "gpu.yielding") + _of(sentinel, "stressor.failed")
+        if lost:
+            raise TooLateError(f"the stressor did not stay: {lost[0]}")
         return {
-            "sentinel": {"rate": rates, "watts": watts},
-            "limit": power[1] if power else None,
+            "sentinel": found,
+            "wrong": len(wrong),
             "stressor_cpu": cpu,
             "stressor_rss": resident,
         }
 
-    def _sample(self, speaker: Speaker, rate: str) -> tuple[float, float | None]:
-        """Return the mean rate and power of a stretch, after a warm-up."""
+    def _sample(self, speaker: Speaker, rate: str, seconds: float) -> Record:
+        """Return the means of a stretch, after a warm-up."""
         time.sleep(_WARM_UP)
         first = len(speaker.lines)
-        until = time.monotonic() + self._seconds
-        watts = []
-        while time.monotonic() < until:
-            power = self._rig.host.power(self._card.uuid)
-            watts += [power[0]] if power else []
-            time.sleep(_SAMPLE_EVERY)
-        uuid = self._card.uuid
-        rates = [
-            line[rate]
+        began, samples = time.monotonic(), [self._read()]
+        while time.monotonic() - began < seconds:
+            time.sleep(_EVERY)
+            samples.append(self._read())
+        took = time.monotonic() - began
+        mine = [
+            line
             for line in speaker.lines[first:]
-            if rate in line and line.get("gpu", uuid) == uuid
+            if rate in line and line.get("gpu", self._card.uuid) == self._card.uuid
         ]
-        if not rates:
+        if not mine:
             raise TooLateError(f"{' '.join(speaker.command())} said no {rate}")
-        return fmean(rates), fmean(watts) if watts else None
+        return {
+            "rate": fmean(line[rate] for line in mine),
+            "checks": sum(line.get("checks", 0) for line in mine),
+            "watts": _watts(samples, took),
+            "limit": samples[-1].limit,
+            "sm_clock": _median([sample.sm_clock for sample in samples]),
+            "temperature": max((s.temperature or 0 for s in samples), default=0) or None,
+        }
+
+    def _read(self) -> Telemetry:
+        return self._rig.host.telemetry(self._card.uuid)
+
+
+def _of(sentinel: Sentinel, name: str) -> list[Record]:
+    return [line for line in sentinel.lines if line["event"] == name]
+
+
+def _watts(samples: Sequence[Telemetry], seconds: float) -> float | None:
+    """Return the energy over time, or the mean power where the card counts no energy."""
+    first, last = samples[0].energy, samples[-1].energy
+    if first is not None and last is not None and last > first:
+        return (last - first) / seconds
+    power = [sample.power for sample in samples if sample.power is not None]
+    return fmean(power) if power else None
+
+
+def _median(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+# --- the command line ------------------------------------------------------------------------
+
+
+def parse() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("load.jsonl"), metavar="FILE")
+    parser.add_argument("--table", action="store_true", help="only render the results as a table")
+    parser.add_argument(
+        "--seconds", type=float, default=None, help=f"for each row [default: {SECONDS:g}]"
+    )
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SECONDS:g} s for each row")
+    parser.add_argument("--only", default="", metavar="ROW,...", help="only these rows")
+    parser.add_argument("--list", action="store_true", help="list the rows and end")
+    parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")
+    parser.add_argument(
+        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only this real GPU"
+    )
+    parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
+    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="pretend N GPUs")
+    return parser.parse_args()
+
+
+def chosen(only: str) -> list[Cell]:
+    """Return the rows that were asked for by name, or all."""
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    unknown = set(names) - {cell.name for cell in CELLS}
+    if unknown:
+        sys.exit(f"no such row: {', '.join(sorted(unknown))}; see --list")
+    return [cell for cell in CELLS if not names or cell.name in names]
+
+
+def run(given: argparse.Namespace, results: Results, plan: Sequence[Cell]) -> None:
+    """Measure the rows that are missing, as long as there is time."""
+    seconds = given.seconds or (QUICK_SECONDS if given.quick else SECONDS)
+    deadline = time.monotonic() + given.budget
+    with ExitStack() as stack:
+        host = stack.enter_context(host_of(given.simulate, given.gpus))
+        rig = Rig(host, given.results.with_suffix(".log"), given.rearm)
+        stack.callback(rig.reset)
+        load = Load(rig, seconds)
+        machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
+        results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
+        for cell in plan:
+            if results.rounds(cell.name):
+                continue
+            if time.monotonic() + cell.seconds(seconds) > deadline:
+                print(f"{cell.name}: no time left", flush=True)
+                continue
+            try:
+                record = load.measure(cell)
+            except NotHereError as error:
+                print(f"{cell.name}: passed over: {error}", flush=True)
+            except Exception as error:  # noqa: BLE001 - the other rows must not be lost with it
+                print(f"{cell.name}: {type(error).__name__}: {error}", flush=True)
+                results.add({"cell": f"{cell.name}: failed", "round": 0, "error": repr(error)})
+                rig.reset()
+            else:
+                results.add({"cell": cell.name, "round": 0, "seconds": seconds, **record})
+                print(f"{cell.name}: {record['sentinel']}", flush=True)
+
+
+def main() -> int:
+    """Measure, then say how it went: 1 if a bar was missed."""
+    given = parse()
+    if given.list:
+        print("\n".join(f"{cell.name}: {cell.workload}" for cell in CELLS))
+        return 0
+    plan = chosen(given.only)
+    results = Results(given.results)
+    if not given.table:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # So that every way out goes through the clean-up.
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+        run(given, results, plan)
+    table = LoadTable(results, [cell.name for cell in CELLS])
+    print(table.render())
+    for bar in table.failed:
+        print(f"missed: {bar}")
+    return int(bool(table.failed))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from functools import partial
+from statistics import median
 
 from benchmarks.results import Record, Results
 
-__all__ = ["Report"]
+__all__ = ["Report", "machine_line", "markdown"]
 
 WORKLOADS = ("hold", "gemm", "elementwise")
 
@@ -18,9 +19,6 @@ FREE_SLACK = 16 * 2**20
 GROWTH_SLACK = 2 * 2**20
 RSS = {"supervisor": 45 * 10**6, "probe": 40 * 10**6, "stressor": 900 * 10**6}
 OWN_CPU = {"cost-idle": 0.005, "cost-held": 0.05, "cost-held-nvidia-smi": 0.10}
-STRESSOR_CPU = {"gemm": 0.05, "elementwise": 0.15}
-RATE = {"gemm": 0.97, "elementwise": 0.95}
-POWER = 0.95
 
 
 class Report:
@@ -37,12 +35,11 @@ class Report:
     def render(self) -> str:
         """Return all tables for which there are results, as Markdown."""
         sections = (
-            ("Machine", self._machine),
+            ("Machine", partial(machine_line, self._results)),
             ("Who got the memory", self._handovers),
             ("From the first growth of memory to the kill", self._margins),
             ("What it costs the newcomer", self._newcomer_cost),
             ("What sentinel costs", self._own_cost),
-            ("Load", self._load),
         )
         rendered = [(title, section()) for title, section in sections]
         return "\n".join(f"## {title}\n\n{text}\n" for title, text in rendered if text)
@@ -51,18 +48,6 @@ class Report:
         if not good:
             self.failed.append(what)
         return "pass" if good else "**FAIL**"
-
-    # --- the machine -------------------------------------------------------------------------
-
-    def _machine(self) -> str:
-        records = self._results.of("machine")
-        if not records:
-            return ""
-        shown = [{k: v for k, v in r.items() if k not in {"cell", "round"}} for r in records]
-        latest = shown[-1]
-        text = ", ".join(f"{key} {value}" for key, value in latest.items() if key != "date")
-        dates = sorted({str(record["date"]) for record in shown})
-        return f"{text}; {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "")
 
     # --- races -------------------------------------------------------------------------------
 
@@ -98,7 +83,7 @@ class Report:
             *("who holds the GPU", "newcomer", "got 97 %", "all free at first look"),
             *("grew afterwards, worst", "time to memory, median / worst", "bar: all, at once"),
         ]
-        return _table(head, rows)
+        return markdown(head, rows)
 
     def _margins(self) -> str:
         rows = []
@@ -115,7 +100,7 @@ class Report:
             *("at most, worst", "first sign: memory / PID", "own sign to kill, median / worst"),
             *("to exit, median", "memory back, median", f"bar: {WORST_MARGIN * 1e3:.0f} ms"),
         ]
-        return _table(head, rows)
+        return markdown(head, rows)
 
     def _margin_row(self, name: str, every: Sequence[Record]) -> list[str]:
         # Where the witness saw no growth or sentinel told of no hand-over, something is wrong.
@@ -167,12 +152,12 @@ class Report:
             *("workload", "empty GPU", "floor", "sentinel", "floor's extra", "sentinel's extra"),
             *("ratio", f"bar: {EXTRA_OVER_FLOOR}"),
         ]
-        return _table(head, rows)
+        return markdown(head, rows)
 
     def _times(self, cell: str) -> list[float]:
         return [record["memory_s"] for record in self._results.of(cell) if record.get("got")]
 
-    # --- costs and load ----------------------------------------------------------------------
+    # --- costs ---------------------------------------------------------------------------
 
     def _own_cost(self) -> str:
         rows = []
@@ -182,7 +167,7 @@ class Report:
             *("state", "GPUs", "seconds", "CPU of a core: supervisor", "probe", "both"),
             *("stressor, each", "resident: supervisor", "probe", "stressor", "yields", "bars"),
         ]
-        return _table(head, rows)
+        return markdown(head, rows)
 
     def _cost_row(self, name: str, record: Record) -> list[str]:
         cpu, resident = record["cpu"], record["rss"]
@@ -209,38 +194,17 @@ class Report:
             self._verdict(missed_what, good=not missed),
         ]
 
-    def _load(self) -> str:
-        rows = []
-        for workload in ("gemm", "elementwise"):
-            rows += [self._load_row(r) for r in self._results.of(f"load-{workload}")]
-        head = [
-            *("workload", "bare loop, before and after", "sentinel", "ratio", "power, of limit"),
-            *("stressor's CPU", "resident", "bars"),
-        ]
-        return _table(head, rows)
 
-    def _load_row(self, record: Record) -> list[str]:
-        workload = record["workload"]
-        bare = [stretch["rate"] for stretch in record["bare"]]
-        ours = record["sentinel"]["rate"]
-        watts, limit = record["sentinel"]["watts"], record["limit"]
-        ratio = ours / fmean(bare)
-        power = watts / limit if limit else None
-        good = ratio >= RATE[workload] and record["stressor_cpu"] <= STRESSOR_CPU[workload]
-        if workload == "gemm" and power is not None:
-            good = good and power >= POWER
-        simulated = self._results.of("machine")[-1]["simulated"]
-        unit = "TFLOP/s" if workload == "gemm" else "TB/s"
-        return [
-            workload,
-            f"{', '.join(f'{rate / 1e12:.4g}' for rate in bare)} {unit}",
-            f"{ours / 1e12:.4g} {unit}",
-            f"{ratio:.1%}",
-            f"{watts:.0f} W, {power:.1%}" if power is not None else "-",
-            f"{record['stressor_cpu']:.1%}",
-            _megabytes(record["stressor_rss"]),
-            "simulated" if simulated else self._verdict(f"{workload}: load", good=good),
-        ]
+def machine_line(results: Results) -> str:
+    """Return the machine and the days of a results file, or nothing where none is in it."""
+    records = results.of("machine")
+    if not records:
+        return ""
+    shown = [{k: v for k, v in r.items() if k not in {"cell", "round"}} for r in records]
+    latest = shown[-1]
+    text = ", ".join(f"{key} {value}" for key, value in latest.items() if key != "date")
+    dates = sorted({str(record["date"]) for record in shown})
+    return f"{text}; {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "")
 
 
 def _promised(cell: str) -> bool:
@@ -248,7 +212,7 @@ def _promised(cell: str) -> bool:
     return not cell.startswith(("alone", "floor", "polling"))
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table, or nothing without rows."""
     if not rows:
         return ""
