@@ -34,11 +34,11 @@ class Trial:
 
     ``gpu`` is where the stressor was started, ``None`` where none was; ``waiting`` is what was last
     said of a GPU that was not idle. ``start`` is how long it took from the spawn to ``ready``,
-    ``ran`` from there to its stop or end. ``readings`` are those of its GPU while it ran, from the
-    first after Ready on. ``newcomer`` is how many bytes there were more than explained, or zero
-    for another sign, when it had to yield, ``people`` are those who had come then, as far as the
-    driver lists them, and ``all_listed`` is whether it lists everybody here. ``interrupted`` is the
-    signal that ended the trial early.
+    ``ran`` from there to its stop or end; ``note`` is what the workload said last of what it is at.
+    ``readings`` are those of its GPU while it ran, from the first after Ready on. ``newcomer`` is
+    how many bytes there were more than explained, or zero for another sign, when it had to yield,
+    ``people`` are those who had come then, as far as the driver lists them, and ``all_listed`` is
+    whether it lists everybody here. ``interrupted`` is the signal that ended the trial early.
     """
 
     workload: str
@@ -50,6 +50,7 @@ class Trial:
     progress: tuple[Progress, ...] = ()
     readings: tuple[Reading, ...] = ()
     findings: int = 0
+    note: str | None = None
     failure: Failure | None = None
     newcomer: int | None = None
     people: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ def _problems(trial: Trial) -> Iterator[Problem]:
     """Yield everything that is wrong with the workload."""
     if trial.failure is not None:
         yield _failed(trial.failure)
-    if trial.newcomer is not None and not trial.people:
+    if trial.newcomer is not None and not trial.people and trial.ready is not None:
         yield Problem(
             kind="memory_growth",
             what=f"the used memory grew by {format_size(grown(trial))} after it was ready, and "
@@ -148,6 +148,8 @@ def _why_incomplete(trial: Trial) -> str | None:
         return f"it was ended by {trial.interrupted}"
     if trial.gpu is None:
         return f"no GPU was idle: {trial.waiting or 'none was read in time'}"
+    if trial.newcomer is not None and not trial.people and trial.ready is None:
+        return "somebody took memory of the GPU while the workload started"
     if trial.people:
         return f"the GPU was needed by {', '.join(trial.people)}"
     if trial.failure is None and trial.newcomer is None and trial.stop is None:

@@ -11,7 +11,7 @@ from sentinel.core.actions import Event
 from sentinel.core.observation import ChildFacts, ProbeFacts
 from sentinel.errors import ExitCode
 from sentinel.journal import Sink
-from sentinel.messages import Failed, Gpu, Progress, Reading, Ready
+from sentinel.messages import Failed, Gpu, Note, Progress, Reading, Ready
 from sentinel.supervisor import Interrupts, Probe, Spawner
 from sentinel.trial.facts import Failure, Stop, Trial
 from sentinel.wiring import Options, Parts, run_parts
@@ -84,6 +84,7 @@ class _Listener:
         self._ended_at: float | None = None
         self._last_words: Failed | None = None
         self._progress: list[Progress] = []
+        self._note: str | None = None
         self._readings: list[Reading] = []
         self._interrupted: str | None = None
         self._over_at: float | None = None
@@ -104,6 +105,7 @@ class _Listener:
             ready=self._ready,
             ran=max(0.0, min(ended, self._over_at or ended) - ready) if ready is not None else 0.0,
             progress=tuple(self._progress),
+            note=self._note,
             readings=tuple(self._readings),
             failure=failure,
             interrupted=self._interrupted,
@@ -140,6 +142,8 @@ class _Listener:
                     self._ready, self._ready_at = message, time.monotonic()
                 case Progress():
                     self._progress.append(message)
+                case Note(text=text):
+                    self._note = text
                 case Failed():
                     self._last_words = message
                 case _:

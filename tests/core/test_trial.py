@@ -137,6 +137,7 @@ def test_what_is_not_the_workloads_fault_is_unusable(kind: FailureKind) -> None:
     ("trial", "why"),
     [
         (replace(WELL, newcomer=GIB, people=("job (pid 7)",), stop=None), "job (pid 7)"),
+        (replace(WELL, ready=None, newcomer=GIB, stop=None), "while the workload started"),
         (replace(WELL, interrupted="SIGINT"), "ended by SIGINT"),
         (Trial(workload="work", waiting="MIG is on"), "no GPU was idle: MIG is on"),
         (Trial(workload="work"), "none was read in time"),

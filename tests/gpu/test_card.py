@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 from ground import ROOT, RealGround
@@ -148,6 +149,41 @@ def test_the_example_works_on_a_card(real: RealGround) -> None:
     with occupied(real, *workload, environment={"PYTHONPATH": str(FFT)}) as one:
         eventually(lambda: rated(one, "checks", 2))
         assert not any(event.get("errors") for event in one.events)
+
+
+def trial(real: RealGround, workload: str, seconds: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the figures of a trial."""
+    arguments = ("workloads", "try", workload, "--for", seconds, "--gpu", str(real.index(0)))
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", *arguments, "--json"],
+        env=real.surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("workload", ["gemm", "elementwise"])
+def test_a_trial_of_a_built_in_workload_finds_nothing_wrong(
+    real: RealGround, workload: str
+) -> None:
+    code, figures = trial(real, workload, "5s")
+    assert (code, figures["problems"]) == (0, []), figures
+    assert 0 < figures["longest_quantum_s"] < 0.05
+    assert figures["grown"] <= real.noise
+    assert figures["flops_per_s" if workload == "gemm" else "bytes_per_s"] > 1e11
+
+
+def test_a_kernel_that_runs_for_too_long_is_seen_though_the_host_does_not_wait(
+    real: RealGround,
+) -> None:
+    code, figures = trial(real, "misbehaving:dawdles", "5s")
+    assert code == 1
+    assert [problem["kind"] for problem in figures["problems"]] == ["long_quantum"]
+    assert 0.1 < figures["longest_quantum_s"] < 1.0
 
 
 def test_the_looks_tell_what_is_on_the_card(real: RealGround) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "babbles",
     "busy",
     "chatters",
+    "dawdles",
     "eats_host_memory",
     "exits",
     "faulty",
@@ -72,6 +73,7 @@ class Warm:
 
     def run(self, ctx: WorkloadContext) -> None:
         """Go round until told to stop."""
+        ctx.note(f"resting {self._rest} s at a time")
         well_behaved(ctx, rest=self._rest)
 
 
@@ -264,6 +266,16 @@ def stalls(ctx: WorkloadContext, *, seconds: float = 0.2) -> None:
         ctx.pace()
         time.sleep(seconds)
         ctx.report(checks=1)
+
+
+def dawdles(ctx: WorkloadContext, *, cycles: int = 300_000_000) -> None:
+    """Queue a kernel that a card is busy with for too long, and nothing that the host waits for."""
+    import torch
+
+    cuda: Any = torch.cuda
+    while ctx.pace():
+        cuda._sleep(cycles)
+        ctx.report()
 
 
 def hogs(ctx: WorkloadContext, *, seconds: float = 2.0) -> None:

@@ -39,6 +39,7 @@ def test_a_workload_that_behaves_is_said_to_and_what_it_did(ground: Ground) -> N
     assert figures["ran_s"] >= 2
     assert figures["iterations_per_s"] > 0
     assert figures["grown"] == 0
+    assert figures["note"] == "resting 0.01 s at a time"
     assert figures["longest_quantum_s"] is not None
     assert figures["killed"] is False
     assert ground.empty()
