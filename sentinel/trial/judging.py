@@ -120,7 +120,7 @@ def _problems(trial: Trial) -> Iterator[Problem]:
             do="Queue less: ctx.measure(work) says how long something takes, ctx.quantum how much "
             "there should be. Wait for nothing in the loop.",
         )
-    if trial.unkillable or (trial.stop is not None and trial.stop.killed):
+    if _ignored_the_stop(trial):
         after = f" within {format_duration(trial.stop.after)}" if trial.stop else ""
         yield Problem(
             kind="slow_stop",
@@ -135,6 +135,14 @@ def _problems(trial: Trial) -> Iterator[Problem]:
             f"{trial.findings} faults: this GPU, or the workload's check, cannot be trusted",
             do="Try a built-in workload such as gemm on this GPU, and this one on another GPU.",
         )
+
+
+def _ignored_the_stop(trial: Trial) -> bool:
+    """Return whether it was asked, in time and while it went round, and did not end by itself."""
+    if trial.unkillable:
+        return True
+    asked = trial.ready is not None and trial.interrupted is None
+    return asked and trial.stop is not None and trial.stop.killed
 
 
 def _failed(failure: Failure) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -153,6 +154,12 @@ def test_what_others_ended_is_incomplete(trial: Trial, why: str) -> None:
 def test_a_problem_that_was_seen_before_others_came_is_still_told() -> None:
     trial = replace(WELL, interrupted="SIGINT", progress=(said(0.3), said(0.3)))
     assert judge(trial).verdict is Verdict.MISBEHAVED
+
+
+@pytest.mark.parametrize("changes", [{"ready": None}, {"interrupted": "SIGINT"}])
+def test_who_was_not_asked_in_time_did_not_ignore_a_stop(changes: dict[str, Any]) -> None:
+    trial = replace(WELL, stop=Stop(after=2.0, killed=True), **changes)
+    assert judge(trial).problems == ()
 
 
 def test_there_is_advice_on_every_kind_of_failure() -> None:
