@@ -115,18 +115,6 @@ def _show(gpus: Mapping[str, Gpu]) -> Sink:
 
 def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str, Any]:
     """Return everything for programs; ``None`` is what was not seen."""
-    seconds = sum(said.seconds for said in trial.progress)
-    heat = [seen.temperature for seen in trial.readings if seen.temperature is not None]
-    power = [seen.power for seen in trial.readings if seen.power is not None]
-    clocks = [seen.sm_clock for seen in trial.readings if seen.sm_clock is not None]
-
-    def total(name: str) -> float:
-        amounts: list[float] = [getattr(said, name) for said in trial.progress]
-        return sum(amounts)
-
-    def rate(name: str) -> float | None:
-        return total(name) / seconds if seconds else None
-
     return {
         "schema_version": 1,
         "workload": trial.workload,
@@ -140,21 +128,43 @@ def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str
         "held": trial.ready.held if trial.ready else None,
         "chunks": trial.ready.chunks if trial.ready else None,
         "ran_s": trial.ran,
-        "iterations_per_s": rate("iterations"),
-        "flops_per_s": rate("flops"),
-        "bytes_per_s": rate("bytes"),
-        "checks": total("checks"),
-        "errors": total("errors"),
+        **_progress(trial),
         "findings": trial.findings,
         "note": trial.note,
+        **_readings(trial),
+        "grown": grown(trial) if trial.readings or trial.newcomer is not None else None,
+        "stop_s": trial.stop.after if trial.stop else None,
+        "killed": trial.stop.killed if trial.stop else None,
+    }
+
+
+def _progress(trial: Trial) -> dict[str, Any]:
+    """Return what the workload told of its work."""
+    seconds = sum(said.seconds for said in trial.progress)
+
+    def total(name: str) -> float:
+        amounts: list[float] = [getattr(said, name) for said in trial.progress]
+        return sum(amounts)
+
+    rates = {
+        f"{name}_per_s": total(name) / seconds if seconds else None
+        for name in ("iterations", "flops", "bytes")
+    }
+    longest = max((said.longest_quantum for said in trial.progress), default=None)
+    counts = {name: total(name) for name in ("checks", "errors")}
+    return {**rates, **counts, "longest_quantum_s": longest}
+
+
+def _readings(trial: Trial) -> dict[str, Any]:
+    """Return how hot the GPU got, what it drew and at which clock."""
+    heat = [seen.temperature for seen in trial.readings if seen.temperature is not None]
+    power = [seen.power for seen in trial.readings if seen.power is not None]
+    clocks = [seen.sm_clock for seen in trial.readings if seen.sm_clock is not None]
+    return {
         "temperature_c": max(heat, default=None),
         "power_w": fmean(power) if power else None,
         "power_most_w": max(power, default=None),
         "sm_clock_mhz": median(clocks) if clocks else None,
-        "grown": grown(trial) if trial.readings or trial.newcomer is not None else None,
-        "longest_quantum_s": max((said.longest_quantum for said in trial.progress), default=None),
-        "stop_s": trial.stop.after if trial.stop else None,
-        "killed": trial.stop.killed if trial.stop else None,
     }
 
 

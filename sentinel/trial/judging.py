@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sentinel.messages import LONGEST_QUANTUM, FailureKind, Progress
-from sentinel.trial.facts import Failure, Trial
+from sentinel.trial.facts import Trial
 from sentinel.units import format_duration, format_size
 
 __all__ = ["Judgement", "Problem", "Verdict", "grown", "judge"]
@@ -96,21 +96,9 @@ def grown(trial: Trial) -> int:
 def _problems(trial: Trial) -> Iterator[Problem]:
     """Yield everything that is wrong with the workload."""
     if trial.failure is not None:
-        yield _failed(trial.failure)
-    if trial.newcomer is not None and not trial.people and trial.ready is not None:
-        yield Problem(
-            kind="memory_growth",
-            what=f"the used memory grew by {format_size(grown(trial))} after it was ready, and "
-            f"nobody else is listed on the GPU{_UNLISTED[trial.all_listed]}: sentinel yielded",
-            do="Take all memory, and do each kind of work once, before the second call of "
-            "ctx.pace(); libraries load kernels and take workspace when they are first used.",
-        )
-    elif trial.newcomer is None and grown(trial) > _NOISE:
-        yield Problem(
-            kind="memory_growth",
-            what=f"the used memory grew by {format_size(grown(trial))} after it was ready",
-            do="Take all memory before the second call of ctx.pace().",
-        )
+        kind = FailureKind(trial.failure.kind)
+        yield Problem(kind=kind.value, what=trial.failure.reason, do=_REMEDIES[kind])
+    yield from _growth(trial)
     if _too_long(trial.progress):
         longest = max(said.longest_quantum for said in trial.progress)
         yield Problem(
@@ -137,17 +125,26 @@ def _problems(trial: Trial) -> Iterator[Problem]:
         )
 
 
+def _growth(trial: Trial) -> Iterator[Problem]:
+    """Yield that the memory grew after Ready, if it did and nobody is known to have taken it."""
+    do = (
+        "Take all memory, and do each kind of work once, before the second call of ctx.pace(); "
+        "libraries load kernels and take workspace when they are first used."
+    )
+    what = f"the used memory grew by {format_size(grown(trial))} after it was ready"
+    if trial.newcomer is not None and not trial.people and trial.ready is not None:
+        what += f", and nobody else is listed on the GPU{_UNLISTED[trial.all_listed]}: "
+        yield Problem(kind="memory_growth", what=what + "sentinel yielded", do=do)
+    elif trial.newcomer is None and grown(trial) > _NOISE:
+        yield Problem(kind="memory_growth", what=what, do=do)
+
+
 def _ignored_the_stop(trial: Trial) -> bool:
     """Return whether it was asked, in time and while it went round, and did not end by itself."""
     if trial.unkillable:
         return True
     asked = trial.ready is not None and trial.interrupted is None
     return asked and trial.stop is not None and trial.stop.killed
-
-
-def _failed(failure: Failure) -> Problem:
-    kind = FailureKind(failure.kind)
-    return Problem(kind=failure.kind, what=failure.reason, do=_REMEDIES[kind])
 
 
 def _why_incomplete(trial: Trial) -> str | None:
