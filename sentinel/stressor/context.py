@@ -64,6 +64,7 @@ class WorkloadContext:
         device: Where the chunks live: ``cuda:0``, or ``cpu`` where the GPU is pretended.
         chunks: The memory to work on, tensors of bytes, all of one size, with anything in them.
         quantum: How many seconds of work to queue between two calls of :meth:`pace`.
+        share: How much of the device's memory the chunks are, from 0 to 1.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class WorkloadContext:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
+        self.share: float = filling.held / device.total_memory()
         self._device = device
         self._filling = filling
         self._leash = leash

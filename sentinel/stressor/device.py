@@ -60,6 +60,10 @@ class Device(Protocol):
         """Return how many bytes nobody holds."""
         ...
 
+    def total_memory(self) -> int:
+        """Return how many bytes there are, whoever holds them."""
+        ...
+
     def taken_memory(self) -> int:
         """Return how many bytes this process holds, its context and the libraries left out."""
         ...
@@ -138,6 +142,10 @@ class CudaDevice:
     def free_memory(self) -> int:
         """Return how many bytes the driver would still give to anybody."""
         return torch.cuda.mem_get_info(self.torch_device)[0]
+
+    def total_memory(self) -> int:
+        """Return how many bytes the driver gives out in all."""
+        return torch.cuda.mem_get_info(self.torch_device)[1]
 
     def taken_memory(self) -> int:
         """Return how many bytes torch's allocator has of the driver."""
@@ -257,6 +265,10 @@ class SimulatedDevice:
     def free_memory(self) -> int:
         """Return the pretended bytes that nobody holds."""
         return self._registry.memory(self._uuid).free
+
+    def total_memory(self) -> int:
+        """Return the pretended bytes that there are."""
+        return self._registry.memory(self._uuid).total
 
     def taken_memory(self) -> int:
         """Return the pretended bytes that this process holds."""

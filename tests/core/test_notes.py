@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from sentinel import wire
 from sentinel.cli.lines import describe
 from sentinel.config import Config
 from sentinel.core.model import Running
 from sentinel.messages import Note
 from sentinel.testing import World
+
+
+def _status_says(world: World, note: str) -> bool:
+    return any(event.fields.get("note") == note for event in world.events("gpu.status"))
 
 
 def test_a_note_holds_until_the_next_and_is_bounded() -> None:
@@ -18,11 +24,7 @@ def test_a_note_holds_until_the_next_and_is_bounded() -> None:
     assert child is not None
     for said, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
         child.waiting += (wire.decode(wire.encode(Note(text=said)), (Note,)),)
-        world.run(
-            supervisor,
-            lambda shown=shown: world.events("gpu.status")[-1].fields.get("note") == shown,
-            within=3,
-        )
+        world.run(supervisor, partial(_status_says, world, shown), within=3)
     before = len(world.events("gpu.status"))
     world.run(supervisor, lambda: len(world.events("gpu.status")) > before + 2, within=9)
     status = world.events("gpu.status")[-1]

@@ -49,7 +49,7 @@ def rated(one: Sentry, rate: str, count: int) -> bool:
     return len([event for event in one.events if event.get(rate, 0) > 0]) >= count
 
 
-@pytest.mark.parametrize("workload", ["hold", "gemm", "elementwise"])
+@pytest.mark.parametrize("workload", ["hold", "gemm", "elementwise", "memtest", "pulse:hz=4"])
 def test_from_ready_on_memory_does_not_move_by_a_byte(real: RealGround, workload: str) -> None:
     with occupied(real, "--workload", workload) as one:
         held = real.held()
@@ -59,10 +59,20 @@ def test_from_ready_on_memory_does_not_move_by_a_byte(real: RealGround, workload
         while time.monotonic() < until:
             seen.add(real.held())
         assert max(seen) - min(seen) <= real.noise
-        rate = {"hold": "running_s", "gemm": "flops_per_s", "elementwise": "bytes_per_s"}
-        eventually(lambda: rated(one, rate[workload], 2))
+        rates = {"hold": "running_s", "elementwise": "bytes_per_s", "memtest": "bytes_per_s"}
+        eventually(lambda: rated(one, rates.get(workload, "flops_per_s"), 2))
         assert "gpu.yielding" not in one.names()
         assert not any(event.get("errors") for event in one.events)
+        assert "stressor.finding" not in one.names()
+
+
+def test_a_memory_that_is_too_small_for_the_cache_is_tested_past_it(real: RealGround) -> None:
+    small = ("--memory", "64MiB", "--chunk", "16MiB", "--workload", "memtest")
+    with occupied(real, *small) as one:
+        held = real.held()
+        eventually(lambda: rated(one, "bytes_per_s", 3))
+        assert abs(real.held() - held) <= real.noise
+        assert "stressor.finding" not in one.names()
 
 
 def test_a_size_is_held_as_it_was_asked_for(real: RealGround) -> None:

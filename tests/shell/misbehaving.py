@@ -31,6 +31,7 @@ __all__ = [
     "faulty",
     "finds_and_dies",
     "floods",
+    "forgets",
     "forks",
     "freezes",
     "grows",
@@ -314,6 +315,24 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
         if rounds == 2:
             ring.places[-1].view(torch.int16)[3, 4].bitwise_xor_(1 << 9)
         ctx.report(iterations=len(ring.places), checks=checks, errors=ring.comparison.errors.news())
+
+
+def forgets(ctx: WorkloadContext) -> None:
+    """Test a memory that loses one bit, once, some time after Ready."""
+    from sentinel.stressor.cells import Cells
+    from sentinel.stressor.workloads import memtest
+
+    class Forgetful(Cells):
+        lost = False
+
+        def check(self, task: Any, piece: Any, read: int) -> None:
+            if ctx.ready and not self.lost and (piece.block, piece.index) == (1, 0):
+                self.lost = True
+                self.flip(piece, 0, 17)
+            super().check(task, piece, read)
+
+    vars(memtest)["Cells"] = Forgetful
+    memtest.memtest(ctx, patterns="ones+random")
 
 
 def _channel() -> socket.socket:

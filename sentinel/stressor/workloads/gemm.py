@@ -16,7 +16,7 @@ from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verify import BitComparison
 
-__all__ = ["Ring", "cut", "gemm"]
+__all__ = ["Ring", "cut", "gemm", "ring_for"]
 
 #: The sizes to choose from, largest first. A 16384 x 16384 matrix of bf16 is one chunk of 512 MiB.
 _SIZES = tuple(2**power for power in range(14, 5, -1))
@@ -40,7 +40,7 @@ def gemm(ctx: WorkloadContext, size: int = 0) -> None:
         size: Rows of the square matrices, a multiple of 64; 0 takes the largest power of two up to
             16384 that fits six times into the memory and is multiplied within a quantum.
     """
-    ring = _ring_of(ctx, size) if size else _choose(ctx)
+    ring = ring_for(ctx, size)
     ring.prepare()
     repeats = max(1, round(ctx.quantum / max(ctx.measure(ring.multiply), 1e-6)))
     while ctx.pace():
@@ -52,6 +52,15 @@ def gemm(ctx: WorkloadContext, size: int = 0) -> None:
             errors=ring.comparison.errors.news(),
         )
     ctx.report(iterations=0, errors=ring.comparison.errors.last_news())
+
+
+def ring_for(ctx: WorkloadContext, size: int) -> Ring:
+    """Return a ring of matrices of ``size`` rows, or for 0 of the largest that fit and are fast.
+
+    Raises:
+        ConfigError: They do not fit, or the size is no multiple of 64.
+    """
+    return _ring_of(ctx, size) if size else _choose(ctx)
 
 
 class Ring:

@@ -1,0 +1,357 @@
+"""The memory test, on small memories in this process, and once as a whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from ground import Ground
+from hypothesis import given
+from hypothesis import strategies as st
+from sentry import eventually
+from torch import Tensor
+from workbench import Workbench, workbench
+
+from sentinel.errors import ConfigError
+from sentinel.messages import FindingPlace
+from sentinel.stressor.cells import READS, Cells, Piece, Task
+from sentinel.stressor.patterns import PATTERNS, choose
+from sentinel.stressor.workloads.memtest import MemoryTest, memtest
+
+WORD = 2**64
+CHUNKS = 4
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    with workbench(tmp_path, chunks=CHUNKS) as bench:
+        yield bench
+
+
+def memory_test(bench: Workbench, patterns: str = "all", cells: Cells | None = None) -> MemoryTest:
+    return MemoryTest(bench.ctx, cells or Cells(bench.ctx.chunks, 0), choose(patterns), seed=1)
+
+
+def flip(tensor: Tensor, word: int, bit: int) -> None:
+    tensor[word].bitwise_xor_(1 << bit if bit < 63 else -(2**63))
+
+
+class Faulty(Cells):
+    """Memory that flips bits before they are read, or has one that is stuck; keeps a record."""
+
+    def __init__(self, chunks: list[Tensor]) -> None:
+        super().__init__(chunks, 0)
+        self.faults: list[tuple[int, int, int, int]] = []  # read, block, word, bit
+        self.stuck: tuple[int, int] | None = None  # block, word
+        self.written: list[tuple[str, int, int]] = []
+        self.checked: list[tuple[str, int, int, int]] = []
+
+    def write(self, task: Task, piece: Piece) -> None:
+        super().write(task, piece)
+        self.written.append((task.pattern.name, piece.block, piece.index))
+        if self.stuck is not None and self.stuck[0] == piece.block:
+            self.blocks[piece.block][self.stuck[1]] |= 1 << 9
+
+    def check(self, task: Task, piece: Piece, read: int) -> None:
+        self.checked.append((task.pattern.name, piece.block, piece.index, read))
+        for fault in list(self.faults):
+            at, block, word, bit = fault
+            if (at, block) == (read, piece.block) and piece.start <= word < piece.stop:
+                self.faults.remove(fault)
+                flip(self.blocks[block], word, bit)
+        super().check(task, piece, read)
+
+
+# --- the patterns ----------------------------------------------------------------------------
+
+
+def mix(word: int) -> int:
+    """Return SplitMix64's mixture of a word, written down once more in Python."""
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % WORD
+    return word ^ (word >> 31)
+
+
+def expected(name: str, address: int, seed: int) -> int:
+    golden = 0x9E3779B97F4A7C15
+    mixed = mix((seed + 1) * golden % WORD)
+    word = {
+        "zeros": 0,
+        "ones": WORD - 1,
+        "aa": 0xAAAAAAAAAAAAAAAA,
+        "55": 0x5555555555555555,
+        "walking-one": 1 << (address + seed) % 64,
+        "address": address ^ mixed,
+    }.get(name)
+    if word is not None:
+        return word
+    word = mix((address * golden + mixed) % WORD)
+    return word if name == "random" else WORD - 1 - word
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@given(first=st.integers(0, 2**40), seed=st.integers(0, 2**70))
+def test_each_pattern_is_the_one_that_it_says(name: str, first: int, seed: int) -> None:
+    words, spare = torch.empty(2, 67, dtype=torch.int64)
+    PATTERNS[name].compute(words, spare, first, seed)
+    assert [word % WORD for word in words.tolist()] == [
+        expected(name, first + index, seed) for index in range(67)
+    ]
+
+
+def test_all_patterns_set_and_clear_every_bit() -> None:
+    words, spare = torch.empty(2, 256, dtype=torch.int64)
+    for name in ("walking-one", "random", "random-complement"):
+        PATTERNS[name].compute(words, spare, 10**6, 3)
+        held = [word % WORD for word in words.tolist()]
+        for bit in range(64):
+            assert {word >> bit & 1 for word in held} == {0, 1}, name
+
+
+@pytest.mark.parametrize("text", ["all", "zeros", "random+address"])
+def test_patterns_are_chosen_by_name(text: str) -> None:
+    assert [p.name for p in choose(text)] == (list(PATTERNS) if text == "all" else text.split("+"))
+
+
+@pytest.mark.parametrize("text", ["", "zeroes", "zeros+", "all+zeros", "zeros,ones"])
+def test_a_name_that_is_none_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ConfigError, match="allowed are all, or some of zeros"):
+        choose(text)
+
+
+# --- passes ----------------------------------------------------------------------------------
+
+
+def test_clean_passes_find_nothing_and_check_every_piece_in_both_directions(
+    bench: Workbench,
+) -> None:
+    cells = Faulty(bench.ctx.chunks)
+    test = memory_test(bench, cells=cells)
+    test.prove()
+    cells.written, cells.checked = [], []
+    for number in range(1, CHUNKS + 1):
+        test.go_through(number)
+    assert bench.findings() == []
+    done = bench.done()
+    each = 2 * READS * len(PATTERNS) * (CHUNKS - 1) * cells.pieces
+    assert (done.checks, done.errors) == (CHUNKS * each, 0)
+    for name in PATTERNS:
+        order = [(block, index) for pattern, block, index in cells.written if pattern == name]
+        half = (CHUNKS - 1) * cells.pieces
+        sweeps = [order[at : at + half] for at in range(0, len(order), half)]
+        assert len(sweeps) == 2 * CHUNKS
+        for number, (up, down) in enumerate(zip(sweeps[::2], sweeps[1::2], strict=True)):
+            assert up == sorted(up)
+            assert down == up[::-1]
+            assert {block for block, _ in up} == set(range(CHUNKS)) - {number}
+        read = [(block, index) for pattern, block, index, _ in cells.checked if pattern == name]
+        assert read == [place for sweep in sweeps for place in sweep * READS]
+
+
+def test_it_says_what_it_covers(bench: Workbench) -> None:
+    test = memory_test(bench, "zeros")
+    for number in (1, 2, 3):
+        test.go_through(number)
+        if number == 1:
+            assert bench.ctx._note == (
+                "pass 1, pattern zeros, descending, covered 0.3 % of the device's memory"
+            )
+    # four chunks of 16 MiB on 16 GiB, 0.39 %, three quarters of which the first pass covers
+    assert bench.ctx._note is not None
+    assert bench.ctx._note.startswith("pass 3, pattern zeros, descending, covered 0.4 %")
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 5])
+def test_all_of_the_memory_is_tested_in_turn_however_few_chunks_there_are(
+    tmp_path: Path, chunks: int
+) -> None:
+    with workbench(tmp_path, chunks=chunks) as bench:
+        test = memory_test(bench, "random")
+        blocks = len(test.cells.blocks)
+        assert blocks >= 4
+        assert sum(block.nbytes for block in test.cells.blocks) == sum(
+            chunk.nbytes for chunk in bench.ctx.chunks
+        )
+        for number in range(1, blocks + 1):
+            test.go_through(number)
+        assert test._covered == set(range(blocks))
+        assert bench.findings() == []
+
+
+def test_a_memory_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too little"):
+        Cells([torch.empty(1024, dtype=torch.uint8)], 0)
+
+
+def test_where_the_chunks_do_not_get_past_the_cache_other_memory_does(bench: Workbench) -> None:
+    enough = (CHUNKS - 2) * bench.ctx.chunks[0].nbytes // 4
+    assert Cells(bench.ctx.chunks, enough).flusher is None
+    cells = Cells(bench.ctx.chunks, enough + 8)
+    assert cells.flusher is not None
+    assert cells.flusher.nbytes >= 4 * (enough + 8)
+    cells.flusher.fill_(7)
+    test = memory_test(bench, "aa", cells)
+    test.go_through(1)
+    assert not cells.flusher.any(), "it was gone over"
+    assert bench.findings() == []
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
+    """100 of 100 random places and bits, in all of the patterns and both directions."""
+    draw = random.Random(4)
+    cells = Faulty(bench.ctx.chunks)
+    test = memory_test(bench, cells=cells)
+    test.prove()
+    planted = []
+    for number in range(1, 8):
+        tested = [block for block in range(CHUNKS) if block != (number - 1) % CHUNKS]
+        for _ in range(15):
+            fault = (
+                draw.randrange(READS),
+                draw.choice(tested),
+                draw.randrange(cells.size),
+                draw.randrange(64),
+            )
+            cells.faults = [fault]
+            planted.append(fault)
+            # One sweep of a pattern of which it is the turn, as a pass makes them.
+            pattern = draw.choice(list(PATTERNS.values()))
+            cells.use_tools_in((number - 1) % CHUNKS)
+            test._sweep = test._sweep_of(number, pattern, descending=draw.random() < 0.5)
+            order = test.order()
+            test.write(order)
+            for read in range(READS):
+                test.read(order, read)
+            test.look()
+    found = bench.findings()
+    assert len(found) == len(planted) >= 100
+    for (read, block, word, bit), finding in zip(planted, found, strict=True):
+        assert finding.place is FindingPlace.MEMORY
+        assert (finding.count, finding.first) == (1, (block, word))
+        assert [number for number, times in enumerate(finding.bits) if times] == [bit]
+        assert (finding.reread, finding.repeated, finding.repeats) == (True, 0, 3)
+        assert f"read {read + 1} of {READS}" in finding.detail
+    assert bench.done().errors == len(planted)
+
+
+def test_a_bit_of_a_part_of_a_chunk_is_found_at_its_place_in_the_chunk(tmp_path: Path) -> None:
+    with workbench(tmp_path, chunks=1) as bench:
+        cells = Faulty(bench.ctx.chunks)
+        cells.faults = [(0, 2, 5, 40)]
+        memory_test(bench, "ones", cells).go_through(1)
+        (finding,) = bench.findings()
+        assert finding.first == (0, 2 * cells.size + 5)
+
+
+def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
+    cells = Faulty(bench.ctx.chunks)
+    cells.stuck = (2, 77)
+    memory_test(bench, "zeros", cells).go_through(1)
+    up, down = bench.findings()
+    for finding in (up, down):
+        assert (finding.reread, finding.repeated, finding.first) == (True, 3, (2, 77))
+        assert finding.bits[9] == 1
+
+
+def test_what_is_right_when_read_again_was_a_bad_load(bench: Workbench) -> None:
+    cells = Faulty(bench.ctx.chunks)
+    # The second read flips it back, so that the third one, of the examination, is right.
+    cells.faults = [(0, 3, 9, 1), (1, 3, 9, 1)]
+    memory_test(bench, "random", cells).go_through(1)
+    (finding,) = bench.findings()
+    assert (finding.reread, finding.count, sum(finding.bits)) == (False, 1, 0)
+    assert finding.first[0] == 3
+    assert "right when read again" in finding.detail
+
+
+def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench) -> None:
+    cells = Faulty(bench.ctx.chunks)
+    test = memory_test(bench, "address", cells)
+    cells.faults = [(0, 1, word, bit) for word, bit in ((3, 5), (4, 5), (4, 63), (99, 0))]
+    test.go_through(1)
+    (finding,) = bench.findings()
+    assert (finding.count, finding.first) == (3, (1, 3))
+    assert {bit: times for bit, times in enumerate(finding.bits) if times} == {0: 1, 5: 2, 63: 1}
+
+
+def test_a_memory_that_is_wrong_everywhere_is_counted_and_a_few_pieces_are_examined(
+    tmp_path: Path,
+) -> None:
+    with workbench(tmp_path, chunks=8) as bench:
+        cells = Faulty(bench.ctx.chunks)
+        test = memory_test(bench, "55", cells)
+        cells.faults = [
+            (0, block, word, 3) for block in range(1, 8) for word in (0, cells.size - 1)
+        ]
+        test.go_through(1)
+        found = bench.findings()
+        assert len(found) == 8
+        assert all("14 pieces were wrong at once" in finding.detail for finding in found)
+        assert bench.done().errors == 14
+
+
+def test_a_fault_is_told_even_if_the_stop_comes_before_it_is_known(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Faulty):
+        def check(self, task: Task, piece: Piece, read: int) -> None:
+            if bench.ctx.ready and (piece.block, piece.index) == (3, 0):
+                self.flip(piece, 11, 50)
+                bench.stop()
+            super().check(task, piece, read)
+
+    cells = Interrupted(bench.ctx.chunks)
+    monkeypatch.setattr("sentinel.stressor.workloads.memtest._cells_for", lambda _: cells)
+    memtest(bench.ctx, patterns="aa")
+    (finding,) = bench.findings()
+    assert (finding.first, finding.bits[50]) == ((3, 11), 1)
+    assert bench.done().errors == 1
+
+
+# --- proof -----------------------------------------------------------------------------------
+
+
+def test_a_blind_comparison_is_found_out(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(words: Tensor, other: object, *, out: Tensor) -> Tensor:
+        return out.fill_(False)
+
+    test = memory_test(bench)
+    monkeypatch.setattr(torch, "ne", blind)
+    with pytest.raises(RuntimeError, match="a flipped bit was not found"):
+        test.prove()
+
+
+def test_memory_that_forgets_at_once_is_refused(bench: Workbench) -> None:
+    cells = Faulty(bench.ctx.chunks)
+    cells.stuck = (1, 0)
+    with pytest.raises(RuntimeError, match="just written is wrong"):
+        memory_test(bench, "zeros", cells).prove()
+
+
+# --- the whole -------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_loses_a_bit_is_known_for_it_and_its_memory_stands_still(
+    ground: Ground,
+) -> None:
+    flags = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
+    workload = ("--memory", "2GiB", "--workload", "misbehaving:forgets")
+    with ground.sentry(1, *flags, *workload) as one:
+        one.wait_for("stressor.ready")
+        held = ground.held()
+        finding = one.wait_for("stressor.finding")
+        assert (finding["place"], finding["kind"]) == ("memory", "transient")
+        assert (finding["count"], finding["bits"][17], finding["reread"]) == (1, 1, True)
+        assert finding["first"] == [1, 0]
+        assert one.wait_for("stressor.mismatch")["errors"] == 1
+        eventually(lambda: [e for e in one.events if "covered" in (e.get("note") or "")])
+        assert abs(ground.held() - held) <= ground.noise
+        assert "gpu.yielding" not in one.names()
+        assert one.stop() == 0
+    assert one.names().count("stressor.finding") == 1

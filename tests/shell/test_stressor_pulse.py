@@ -1,0 +1,173 @@
+"""Load and rest in turn: on a device whose time the test makes pass, and once as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from nursery import nursery
+from workbench import Instant, Workbench, workbench
+
+from sentinel.errors import ConfigError
+from sentinel.messages import MemoryTarget, Progress, Ready
+from sentinel.stressor.device import Fence
+from sentinel.stressor.workloads import pulse as module
+from sentinel.stressor.workloads.gemm import Ring, ring_for
+from sentinel.stressor.workloads.pulse import pulse
+
+#: What one product takes on the pretended device, in seconds: as on an H200 with 16384 rows.
+PRODUCT = 0.013
+BEGIN = 1000.0
+PERIODS = 6
+
+#: Products before the first period, until Ready.
+BEFORE = 2
+
+
+class Clock:
+    """A clock that goes on only when somebody waits; also the event that stops the workload."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN
+        self.end = BEGIN + 1e9
+
+    def is_set(self) -> bool:
+        return self.now >= self.end
+
+    def wait(self, timeout: float) -> bool:
+        self.now = min(self.now + timeout, max(self.now, self.end))
+        return self.is_set()
+
+
+class Queue:
+    """A device that does one product after the other; ``busy`` is when it worked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until = 0.0
+        self.busy: list[tuple[float, float]] = []
+
+    def work(self) -> None:
+        begin = max(self._clock.now, self._until)
+        self._until = begin + PRODUCT
+        if self.busy and self.busy[-1][1] == begin:
+            begin = self.busy.pop()[0]
+        self.busy.append((begin, self._until))
+
+    def fence(self) -> Fence:
+        return self._until
+
+    def wait(self, fence: Fence) -> None:
+        self._clock.now = max(self._clock.now, fence)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    with workbench(tmp_path, chunks=8, chunk=2**25, quantum=0.02) as bench:
+        yield bench
+
+
+@pytest.fixture
+def clock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    time = SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr(module, "time", time)
+    monkeypatch.setattr("sentinel.stressor.context.time", time)
+    monkeypatch.setattr(bench.leash, "stopped", clock)
+    return clock
+
+
+@pytest.fixture
+def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """Return the device's queue, which the real products of small matrices go through."""
+    queue = Queue(clock)
+    step = Ring.step
+
+    def queued(ring: Ring) -> int:
+        queue.work()
+        return step(ring)
+
+    monkeypatch.setattr(Ring, "step", queued)
+    monkeypatch.setattr(Instant, "fence", lambda _: queue.fence())
+    monkeypatch.setattr(Instant, "wait", lambda _, fence: queue.wait(fence))
+    monkeypatch.setattr(Instant, "seconds", lambda _, __: PRODUCT)
+    return queue
+
+
+@pytest.mark.parametrize("duty", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("hz", [0.5, 1.0, 3.0, 10.0])
+def test_each_period_has_one_phase_of_load_and_one_of_rest(
+    bench: Workbench, clock: Clock, queue: Queue, hz: float, duty: float
+) -> None:
+    began = BEGIN + BEFORE * PRODUCT
+    clock.end = began + PERIODS / hz - 1e-6
+    pulse(bench.ctx, hz=hz, duty=duty, size=64)
+    assert queue.busy[0][0] == BEGIN
+    phases = [(began, queue.busy[0][1]), *queue.busy[1:]]
+    assert len(phases) == PERIODS, "the device rested within a phase, or never"
+    for number, (begin, end) in enumerate(phases):
+        assert begin == pytest.approx(began + number / hz)
+        long = max(duty / hz, PRODUCT)
+        assert end - begin == pytest.approx(long, abs=PRODUCT / 2 + 1e-6)
+
+
+def test_every_product_is_checked_once_the_ring_is_full(
+    bench: Workbench, clock: Clock, queue: Queue
+) -> None:
+    clock.end = BEGIN + 3.0
+    pulse(bench.ctx, hz=2.0, size=64)
+    places = len(ring_for(bench.ctx, 64).places)
+    done = bench.done()
+    assert done.iterations > places
+    assert (done.checks, done.errors) == (done.iterations - places, 0)
+    assert done.flops == done.iterations * 2.0 * 64**3
+
+
+def test_a_wrong_product_is_counted(
+    bench: Workbench, clock: Clock, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.end = BEGIN + 3.0
+    rings: list[Ring] = []
+    step = Ring.step
+
+    def spoiling(ring: Ring) -> int:
+        checked = step(ring)
+        if checked and not rings:
+            rings.append(ring)
+            ring.places[-1][3, 4] += 1
+        return checked
+
+    monkeypatch.setattr(Ring, "step", spoiling)
+    pulse(bench.ctx, hz=2.0, size=64)
+    assert bench.done().errors == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hz": 0.4}, "hz=0.4 is out of range; allowed is from 0.5 to 10"),
+        ({"hz": 11.0}, "hz=11 is out of range"),
+        ({"duty": 0.0}, "duty=0 is out of range; allowed is from 0.1 to 0.9"),
+        ({"duty": 1.0}, "duty=1 is out of range"),
+        ({"size": 65}, "size=65 is not a positive multiple"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(
+    bench: Workbench, options: dict[str, float], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        pulse(bench.ctx, **options)  # type: ignore[arg-type]
+
+
+def test_it_pulses_as_a_stressor_and_ends_when_asked(tmp_path: Path) -> None:
+    with nursery(tmp_path) as start:
+        child = start("pulse:hz=10", memory=MemoryTarget(share=0.2))
+        child.wait_for(Ready)
+        used = child.used()
+        progress = [child.wait_for(Progress) for _ in range(2)][-1]
+        assert progress.iterations > 0
+        assert progress.errors == 0
+        assert child.used() == used
+        assert child.stop() == 0

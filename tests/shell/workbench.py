@@ -1,0 +1,94 @@
+"""A workload's context in the test's own process, on a simulated GPU on which no time passes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sentinel.messages import ChildMessage, Finding, MemoryTarget, Note, Progress
+from sentinel.simulation import Registry
+from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.device import Fence, SimulatedDevice
+from sentinel.stressor.leash import Leash
+from sentinel.stressor.memory import fill
+
+GIB = 2**30
+
+
+class Instant(SimulatedDevice):
+    """A simulated GPU of which the work is done when it was queued; ``each`` is called then."""
+
+    def __init__(self, registry: Registry, uuid: str, quantum: float) -> None:
+        super().__init__(registry, uuid)
+        self.quantum = quantum
+        self.waits = 0
+        self.each: Callable[[], None] = lambda: None
+
+    def wait(self, fence: Fence) -> None:
+        self.waits += 1
+        self.each()
+
+
+class Listener(Leash):
+    """A leash whose other end is the test."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        super().__init__(channel, 3.0)
+        self.heard: list[ChildMessage] = []
+
+    def say(self, message: ChildMessage) -> bool:
+        self.heard.append(message)
+        return True
+
+    def report(self, finding: Finding) -> bool:
+        return self.say(finding)
+
+
+class Workbench:
+    """A context and all that its workload said."""
+
+    def __init__(self, folder: Path, *, chunks: int, chunk: int, quantum: float) -> None:
+        registry = Registry.create(folder, 1)
+        self.channel, self._other = socket.socketpair()
+        self.device = Instant(registry, registry.gpus()[0].uuid, quantum)
+        self.leash = Listener(self.channel)
+        filling = fill(self.device, MemoryTarget(size=chunks * chunk), chunk)
+        self.ctx = WorkloadContext(device=self.device, filling=filling, leash=self.leash)
+
+    def findings(self) -> list[Finding]:
+        return [message for message in self.leash.heard if isinstance(message, Finding)]
+
+    def notes(self) -> list[str]:
+        return [message.text for message in self.leash.heard if isinstance(message, Note)]
+
+    def done(self) -> Progress:
+        """Return the sum of all progress, what is still to be told included."""
+        self.ctx.finish()
+        told = [message for message in self.leash.heard if isinstance(message, Progress)]
+        return Progress(
+            seconds=sum(one.seconds for one in told),
+            iterations=sum(one.iterations for one in told),
+            flops=sum(one.flops for one in told),
+            bytes=sum(one.bytes for one in told),
+            checks=sum(one.checks for one in told),
+            errors=sum(one.errors for one in told),
+        )
+
+    def stop(self) -> None:
+        self.leash.stopped.set()
+
+
+@contextmanager
+def workbench(
+    folder: Path, *, chunks: int = 4, chunk: int = GIB // 64, quantum: float = 1e-4
+) -> Iterator[Workbench]:
+    """Give a context with some chunks; sizes are pretended ones, 4096 times what they are."""
+    bench = Workbench(folder, chunks=chunks, chunk=chunk, quantum=quantum)
+    try:
+        yield bench
+    finally:
+        bench.device.membership.close()
+        bench.channel.close()
+        bench._other.close()
