@@ -9,13 +9,19 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.children import ProbeProcess
 from sentinel.cli.main import run_command_line
+from sentinel.config import Config
+from sentinel.discovery import Found
 from sentinel.goldens import GoldenKey, Goldens, _format, _parse, default_path, locate
+from sentinel.messages import Gpu
+from sentinel.wiring import _spec_for
 
 KEY = GoldenKey(
     gpu="NVIDIA H200", sms=132, torch="2.11.0", blas="13.1", dtype="bf16", shape="16384", seed=1
@@ -251,6 +257,24 @@ def test_it_is_where_somebody_says_or_with_the_simulated_gpus_or_nowhere(tmp_pat
     assert locate("/a/b", environment, tmp_path) == Path("/a/b")
     assert locate("~/b", environment) == HOME / "b"
     assert locate("b", environment) == Path.cwd() / "b"
+
+
+@pytest.mark.parametrize(("setting", "name"), [(None, "goldens.jsonl"), ("off", None)])
+def test_a_stressor_is_told_where_it_is(
+    setting: str | None, name: str | None, tmp_path: Path
+) -> None:
+    found = Found(
+        probe=cast("ProbeProcess", None),
+        gpus=(),
+        config=Config(goldens=setting),
+        unused=(),
+        driver="",
+        folder=tmp_path,
+        hidden=None,
+    )
+    gpu = Gpu(uuid="GPU-0", index=0, name="x", pci_bus_id="0", memory_total=1)
+    expected = str(tmp_path / name) if name else None
+    assert _spec_for(found)(gpu).goldens == expected
 
 
 # --- the commands ----------------------------------------------------------------------------
