@@ -19,7 +19,7 @@ from sentinel.errors import ConfigError
 from sentinel.messages import FindingPlace
 from sentinel.stressor.cells import READS, Cells, Piece, Task
 from sentinel.stressor.patterns import PATTERNS, choose
-from sentinel.stressor.workloads.memtest import MemoryTest, memtest
+from sentinel.stressor.workloads.memtest import MemoryTest, _Cost, memtest
 
 WORD = 2**64
 CHUNKS = 4
@@ -197,6 +197,27 @@ def test_where_the_chunks_do_not_get_past_the_cache_other_memory_does(bench: Wor
     test.go_through(1)
     assert not cells.flusher.any(), "it was gone over"
     assert bench.findings() == []
+
+
+def test_no_more_than_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) -> None:
+    with workbench(tmp_path, chunks=CHUNKS, quantum=1.0) as bench:
+        test = memory_test(bench, "zeros+random")
+        slow = _Cost(write_seconds=0.3, check_seconds=0.4, write_bytes=1.0, check_bytes=1.0)
+        test._costs = dict.fromkeys(test._costs, slow)
+        queued: list[float] = []
+        most = []
+
+        def waited() -> None:
+            most.append(sum(queued))
+            queued.clear()
+
+        bench.device.each = waited
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(test.cells, "write", lambda *_: queued.append(slow.write_seconds))
+            patch.setattr(test.cells, "check", lambda *_: queued.append(slow.check_seconds))
+            test.go_through(1)
+        # 1.0 s is a quantum, and up to two of them are in flight between two waits.
+        assert 0.9 < max(most) <= 2 * (1.0 + 0.4)
 
 
 # --- faults ----------------------------------------------------------------------------------
