@@ -28,6 +28,7 @@ from sentinel.messages import (
     Known,
     Lease,
     Note,
+    Pace,
     ProbeSpec,
     Progress,
     Reading,
@@ -130,6 +131,12 @@ class Stressors:
         stressor = self._find(uuid, generation)
         if stressor is not None and stressor.child is not None:
             stressor.child.send(Known(number=number))
+
+    def pace(self, uuid: str, generation: int, share: float) -> None:
+        """Tell the child to keep its GPU busy for this share of the time."""
+        stressor = self._find(uuid, generation)
+        if stressor is not None and stressor.child is not None:
+            stressor.child.send(Pace(share=share))
 
     def renew(self) -> None:
         """Renew the lease of every child."""

@@ -8,7 +8,7 @@ from datetime import datetime, time
 from typing import Any, Self, TypeVar
 
 from sentinel.errors import ConfigError
-from sentinel.hours import Hours
+from sentinel.hours import Duty, Hours
 from sentinel.ignoring import Ignored
 from sentinel.messages import Gpu, MemoryTarget
 from sentinel.settings import SETTINGS, Setting
@@ -38,7 +38,7 @@ class Override:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that can be set. Seconds and bytes throughout.
+    """Everything that can be set. Seconds, bytes and watts throughout.
 
     ``dry_run`` is to decide and never start, ``explain`` to say whenever another rule decides.
     ``each`` has what holds for single GPUs, by UUID; :meth:`of` is the way to it.
@@ -50,6 +50,12 @@ class Config:
     reserve: int = 0
     workload: str = "elementwise"
     goldens: str | None = None
+    util: float | None = None
+    util_tolerance: float = 0.01
+    util_every: float = 1.0
+    util_samples: int = 5
+    power: float | None = None
+    duty: Duty | None = None
     poll: float = 1.0
     watch_interval: float = 0.025
     rearm: float = 5.0

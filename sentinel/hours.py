@@ -1,4 +1,4 @@
-"""Hours of the week and moments to end at, as people write them, in local time. Pure."""
+"""Hours of the week, moments to end at and cycles, as people write them, in local time. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
-__all__ = ["Hours", "first_after", "parse_hours", "parse_until"]
+from sentinel.units import parse_duration
+
+__all__ = ["Duty", "Hours", "first_after", "parse_duty", "parse_hours", "parse_until"]
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _TIME = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])", re.ASCII)
@@ -38,6 +40,47 @@ class Hours:
         return (day in self.days and minute >= self.start) or (
             yesterday in self.days and minute < self.end
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duty:
+    """A cycle that goes on for ever: ``on`` seconds of work, then ``off`` seconds of rest."""
+
+    on: float
+    off: float
+
+    def rests(self, elapsed: float) -> bool:
+        """Return whether it is time to rest, so many seconds after the first cycle began."""
+        return elapsed % (self.on + self.off) >= self.on
+
+    def next_turn(self, elapsed: float) -> float:
+        """Return how many seconds after the first cycle began the next turn is, work or rest."""
+        cycle = self.on + self.off
+        begun = elapsed - elapsed % cycle
+        return begun + (cycle if self.rests(elapsed) else self.on)
+
+
+#: The shortest turn of a cycle, in seconds: what is shorter is a pace, not a rest.
+_SHORTEST_TURN = 1.0
+
+
+def parse_duty(text: str) -> Duty:
+    """Return the cycle that ``text`` names, such as ``30m/5m``: work, then rest.
+
+    Raises:
+        ValueError: It is not two durations of a second or more with a slash between them.
+    """
+    on, _, off = text.partition("/")
+    try:
+        duty = Duty(on=parse_duration(on), off=parse_duration(off))
+    except ValueError:
+        duty = Duty(on=0.0, off=0.0)
+    if min(duty.on, duty.off) < _SHORTEST_TURN:
+        message = (
+            f"{text!r} is no cycle of work and rest; write two times of 1s or more, such as 30m/5m"
+        )
+        raise ValueError(message)
+    return duty
 
 
 def parse_hours(text: str) -> tuple[Hours, ...]:

@@ -33,6 +33,7 @@ __all__ = [
     "Memory",
     "MemoryTarget",
     "Note",
+    "Pace",
     "ProbeMessage",
     "ProbeSpec",
     "ProcessKind",
@@ -106,7 +107,8 @@ class Reading:
     is never grounds to start. ``utilization`` is the share of the last second or less in which a
     kernel ran, ``computing`` the PIDs, in the host's namespace, of those who used the GPU since the
     last such reading; both where somebody asked for it and the GPU tells. ``temperature`` is in
-    degrees Celsius, ``power`` in watts, ``sm_clock`` in MHz, each where the GPU tells.
+    degrees Celsius, ``power`` in watts, ``sm_clock`` in MHz, each where the GPU tells. These and
+    the utilisation were read at ``load_at``, and may be older than the rest.
     """
 
     uuid: str
@@ -123,6 +125,7 @@ class Reading:
     temperature: int | None = None
     power: float | None = None
     sm_clock: int | None = None
+    load_at: float = 0.0
     fault: str | None = None
     lost: bool = False
 
@@ -354,6 +357,13 @@ class Lease:
 @dataclass(frozen=True, kw_only=True)
 class Stop:
     """End by yourself, within a quantum of work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Keep the device busy for this ``share`` of the time from now on, from 0 to 1."""
+
+    share: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,9 @@
 Each GPU is a folder; each process on it owns one file there that says how much it holds, and keeps
 a lock beside it. The kernel drops the lock when the process dies, so a dead process holds nothing,
 as on a real card, and nobody has to clean up after a SIGKILL. The kernel also says who keeps it, in
-the PIDs of whoever asks, and to another PID namespace not at all: as a real driver does. Only the
-device is pretended: whoever joins is a real process and gets real signals.
+the PIDs of whoever asks, and to another PID namespace not at all: as a real driver does. Whoever
+counts its work shares a few bytes of memory for that. Only the device is pretended: whoever joins
+is a real process and gets real signals.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import mmap
 import os
 import struct
 import tempfile
@@ -35,6 +37,9 @@ LISTING_DELAY = 0.04
 #: struct flock: type, whence, start, length and, for whoever asks, the PID of who keeps the lock.
 _FLOCK = struct.Struct("hhqqi4x")
 
+#: The work of one process: how many seconds of it there were so far, and until when they last.
+_WORK = struct.Struct("dd")
+
 #: The locks that this process keeps, by file: its PID and the descriptor. They last as long as it
 #: does, and the kernel does not report them to the process itself.
 _ours: dict[str, tuple[int, int]] = {}
@@ -56,6 +61,7 @@ class _Share:
     pid: int
     memory: int
     listed_at: float
+    path: str
 
 
 class Registry:
@@ -124,6 +130,13 @@ class Registry:
             if share.listed_at <= now and share.pid
         )
 
+    def work(self, gpu: str) -> dict[str, float | None]:
+        """Return how many seconds each living process has worked by now, by the name of its file.
+
+        ``None`` stands for one that does not count its work.
+        """
+        return {share.path: _worked(share.path) for share in self._shares(gpu)}
+
     def hidden(self, gpu: str) -> int:
         """Return how many processes on ``gpu`` live in PID namespaces that are not seen here."""
         return sum(not share.pid for share in self._shares(gpu))
@@ -173,8 +186,10 @@ class Registry:
             if pid is None:
                 Path(path).unlink(missing_ok=True)
                 Path(lock).unlink(missing_ok=True)
+                _work_of(path).unlink(missing_ok=True)
                 continue
-            shares.append(_Share(pid=pid, memory=body["memory"], listed_at=body["listed_at"]))
+            memory, listed_at = body["memory"], body["listed_at"]
+            shares.append(_Share(pid=pid, memory=memory, listed_at=listed_at, path=path))
         return shares
 
 
@@ -191,6 +206,7 @@ class Membership:
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
         _ours[str(self._lock)] = os.getpid(), descriptor
         self._listed_at = time.monotonic() + LISTING_DELAY
+        self._work: mmap.mmap | None = None
         self.held = 0
 
     def allocate(self, size: int) -> bool:
@@ -207,8 +223,23 @@ class Membership:
         self.held -= size
         self._save()
 
+    def count_work(self, seconds: float, until: float) -> None:
+        """Say how many seconds of work there were so far, the last of which ends ``until`` then.
+
+        Who never says so is taken to work all the time.
+        """
+        if self._work is None:
+            place = _work_of(str(self._path))
+            place.write_bytes(bytes(_WORK.size))
+            with place.open("r+b") as file:
+                self._work = mmap.mmap(file.fileno(), _WORK.size)
+        _WORK.pack_into(self._work, 0, seconds, until)
+
     def close(self) -> None:
         """Leave the GPU."""
+        if self._work is not None:
+            self._work.close()
+        _work_of(str(self._path)).unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._lock.unlink(missing_ok=True)
         mine = _ours.pop(str(self._lock), None)
@@ -233,6 +264,20 @@ def _keeper(lock: str) -> int | None:
         asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else pid
+
+
+def _work_of(share: str) -> Path:
+    """Return the file that counts the work of whoever has this share."""
+    return Path(share.removesuffix(".share") + ".work")
+
+
+def _worked(share: str) -> float | None:
+    """Return the seconds of work that are done by now; ``None`` where they are not counted."""
+    try:
+        seconds, until = map(float, _WORK.unpack(_work_of(share).read_bytes()))
+    except (FileNotFoundError, struct.error):
+        return None
+    return seconds - max(0.0, until - time.monotonic())
 
 
 def _write(path: Path, body: object) -> None:

@@ -19,6 +19,7 @@ from sentinel.core.actions import (
     Event,
     Kill,
     KillProbe,
+    SetPace,
     Start,
     StartProbe,
 )
@@ -82,6 +83,9 @@ class Spawner(Protocol):
 
     def acknowledge(self, uuid: str, generation: int, number: int) -> None:
         """Tell the child that its finding of this number is known."""
+
+    def pace(self, uuid: str, generation: int, share: float) -> None:
+        """Tell the child to keep its GPU busy for this share of the time."""
 
     def renew(self) -> None:
         """Renew the lease of every child."""
@@ -204,6 +208,8 @@ class Supervisor:
                 self._spawner.ask(uuid, generation)
             case Acknowledge(uuid=uuid, generation=generation, number=number):
                 self._spawner.acknowledge(uuid, generation, number)
+            case SetPace(uuid=uuid, generation=generation, share=share):
+                self._spawner.pace(uuid, generation, share)
             case Start(uuid=uuid, generation=generation, clearing=clearing):
                 gpu = self.state.slots[uuid].gpu
                 self._spawner.start(gpu, generation, clearing=clearing)

@@ -1,4 +1,4 @@
-"""Read and write sizes, shares, durations and rates as people do: 20GiB, 88%, 2h, 674 TFLOP/s."""
+"""Read and write sizes, shares, durations, rates and watts as people do: 20GiB, 88%, 2h, 400W."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = [
     "parse_file",
     "parse_memory",
     "parse_names",
+    "parse_power",
     "parse_rate",
     "parse_share",
     "parse_size",
@@ -32,6 +33,7 @@ _SIZES = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+_WATTS = {"W": 1.0, "KW": 1000.0}
 _DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z%]*)\s*")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -109,6 +111,21 @@ def parse_file(text: str) -> str:
         message = f"{text!r} is not a path; write one, or off"
         raise ValueError(message)
     return path
+
+
+def parse_power(text: str) -> float:
+    """Return the watts that ``text`` names, such as ``400W`` or ``0.4kW``.
+
+    Raises:
+        ValueError: It is no positive number with one of the units W and kW.
+    """
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    factor = _WATTS.get(match[2].upper(), 0.0) if match else 0.0
+    watts = float(match[1]) * factor if match else 0.0
+    if watts <= 0:
+        message = f"{text!r} is not a power; write a number and a unit, such as 400W or 0.4kW"
+        raise ValueError(message)
+    return watts
 
 
 def parse_names(text: str) -> tuple[str, ...]:

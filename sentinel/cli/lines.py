@@ -162,9 +162,36 @@ def _status(f: Mapping[str, Any]) -> str:
         rates.append(f"{checks} results checked, {f['errors']} wrong")
     if f.get("longest_quantum_s", 0.0) > LONGEST_QUANTUM:
         rates.append(f"a quantum of {format_duration(f['longest_quantum_s'])}, which is too long")
-    work = ", ".join(rates) or "holds its memory"
+    work = ", ".join([*rates, *_measured(f)]) or "holds its memory"
     note = f"; {f['note']}" if f["note"] else ""
     return f"{work}, for {format_duration(f['running_s'])}{note}"
+
+
+def _pace(f: Mapping[str, Any]) -> str:
+    if f["rests"]:
+        return "rests now, and keeps its memory"
+    if f["health"] == 0.0:
+        return "rests for the sake of the GPU's health"
+    wanted = []
+    if f["util_target"] is not None:
+        wanted.append(f"busy for {f['util_target']:.0%} of the time")
+    if f["power_target_w"] is not None:
+        wanted.append(f"at {f['power_target_w']:.0f} W")
+    if f["health"] < 1.0:
+        wanted.append(f"for {f['health']:.0%} of the time at most, for the sake of its health")
+    return ", ".join(wanted) or "as hard as it can"
+
+
+def _measured(f: Mapping[str, Any]) -> list[str]:
+    """Return how a GPU does whose stressor has a pace, as far as it tells."""
+    if f["share"] == 1.0 and f["util_target"] is None and f["power_target_w"] is None:
+        return []
+    said = [f"works {f['share']:.0%} of the time"]
+    if f["utilization"] is not None:
+        said.append(f"used {f['utilization']:.0%}")
+    if f["power_w"] is not None:
+        said.append(f"{f['power_w']:.0f} W")
+    return said
 
 
 def _failed(f: Mapping[str, Any]) -> str:
@@ -218,6 +245,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpu.status": ("status", _status),
     "stressor.starting": ("starting", lambda f: str(f["workload"])),
     "stressor.ready": ("occupied", _ready),
+    "stressor.pace": ("pace", _pace),
     "stressor.stopped": ("stopped", _stopped),
     "stressor.failed": ("failed", _failed),
     "stressor.fatal": ("fatal", lambda f: f"{f['reason']}; not tried again until restarted"),

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Acknowledge", "Action", "Ask", "Event", "Kill", "KillProbe", "Start", "StartProbe"]
+__all__ = [
+    "Acknowledge",
+    "Action",
+    "Ask",
+    "Event",
+    "Kill",
+    "KillProbe",
+    "SetPace",
+    "Start",
+    "StartProbe",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +44,15 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetPace:
+    """Have the child keep its GPU busy for this share of the time, from 0 to 1."""
+
+    uuid: str
+    generation: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Start:
     """Spawn a child on this GPU; one for ``clearing`` only opens and closes a context."""
 
@@ -56,7 +75,7 @@ class StartProbe:
     generation: int
 
 
-Action = Kill | Ask | Acknowledge | Start | KillProbe | StartProbe
+Action = Kill | Ask | Acknowledge | SetPace | Start | KillProbe | StartProbe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from sentinel.core import (
     learning,
     lifecycle,
     limits,
+    pacing,
     policy,
     probing,
     sparing,
@@ -28,6 +29,7 @@ from sentinel.core.actions import (
     Event,
     Kill,
     KillProbe,
+    SetPace,
     Start,
     StartProbe,
 )
@@ -120,7 +122,7 @@ def watch(state: State, now: float) -> Watch:
         match slot.stressor:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
-        if ghosts.may_have_load(slot, now):
+        if ghosts.may_have_load(slot, now) or pacing.wants_load(slot):
             load.append(uuid)
         read.append(uuid)
     return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load))
@@ -193,7 +195,7 @@ def _urgency(action: Action) -> int:
             return 0
         case KillProbe():
             return 1
-        case Ask() | Acknowledge():
+        case Ask() | Acknowledge() | SetPace():
             return 2
         case StartProbe():
             return 3
@@ -219,7 +221,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
-    slot, actions = step.slot, (*found.actions, *step.actions)
+    paced = pacing.step(step.slot, reading, seen.now, own)
+    slot, actions = paced.slot, (*found.actions, *step.actions, *paced.actions)
     came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
     haunts = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
     if came and not haunts and not isinstance(before, Busy):
@@ -230,7 +233,7 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
     events = (*found.events, *folded.events, *haunted, *learned, *judged, *step.events)
-    return Step(slot=slot, actions=actions, events=events)
+    return Step(slot=slot, actions=actions, events=(*events, *paced.events))
 
 
 def _judge(
@@ -409,7 +412,11 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
     for uuid, slot in state.slots.items():
         reading = seen.readings.get(uuid)
         own = config.of(uuid)
-        dues = (lifecycle.deadline(slot, own), ghosts.clearing_due(slot, reading, own))
+        dues = (
+            lifecycle.deadline(slot, own),
+            pacing.deadline(slot, seen.now, own),
+            ghosts.clearing_due(slot, reading, own),
+        )
         times += [due for due in dues if due is not None]
         if reading is not None and not isinstance(slot.occupancy, Unknown):
             times.append(min(reading.at, reading.processes_at) + config.stale_after)

@@ -22,6 +22,7 @@ __all__ = [
     "Handover",
     "Idle",
     "Occupancy",
+    "Pacing",
     "ProbeDown",
     "ProbeState",
     "ProbeUp",
@@ -37,6 +38,7 @@ __all__ = [
     "Stopping",
     "Stressor",
     "Suspect",
+    "Targets",
     "Unknown",
 ]
 
@@ -126,6 +128,38 @@ class Starting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Targets:
+    """How hard a stressor is to work; by default as hard as it can.
+
+    ``util`` is a share of busy time, ``power`` is in watts. ``rests``: a cycle of work and rest is
+    at its rest. ``health`` is the share that the GPU's health leaves.
+    """
+
+    util: float | None = None
+    power: float | None = None
+    rests: bool = False
+    health: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pacing:
+    """How hard a stressor works.
+
+    ``util`` and ``power`` are the shares of busy time that the loops on these two ask for, ``sent``
+    is what the child was told last, at ``sent_at``. ``samples`` are utilisation and power as read
+    since then or since the last correction, the last of them at ``sampled_at``.
+    """
+
+    targets: Targets = field(default_factory=Targets)
+    util: float = 1.0
+    power: float = 1.0
+    sent: float = 1.0
+    sent_at: float = 0.0
+    sampled_at: float = 0.0
+    samples: tuple[tuple[float | None, float | None], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Running:
     """A child holds its memory and works.
 
@@ -148,6 +182,7 @@ class Running:
     grown_at: float | None = None
     progress: Progress | None = None
     note: str | None = None
+    pacing: Pacing = field(default_factory=Pacing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +284,7 @@ class Slot:
     stay idle before the next start. ``started`` and ``ended`` are when its last stressor was
     started and was gone. ``claims`` are the times of the last hour at which somebody came,
     ``failures`` those at which a stressor failed, ``streak`` how many since it last ran well.
+    ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor.
     """
 
     gpu: Gpu
@@ -266,6 +302,7 @@ class Slot:
     failures: tuple[float, ...] = ()
     streak: int = 0
     handover: Handover | None = None
+    health_pace: float = 1.0
 
     @property
     def child_is_listed(self) -> bool:

@@ -50,6 +50,18 @@ def _why_identity(slot: Slot) -> str:
     return f"{known.reason}; other people's processes may not be listed: {known.hidden}"
 
 
+def _pace_of(running: Running) -> dict[str, object]:
+    """Return how hard the stressor is to work, and does."""
+    pacing = running.pacing
+    return {
+        "share": pacing.sent,
+        "util_target": pacing.targets.util,
+        "power_target_w": pacing.targets.power,
+        "rests": pacing.targets.rests,
+        "health": pacing.targets.health,
+    }
+
+
 def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float) -> Event:
     fields: dict[str, object] = {
         "occupancy": type(slot.occupancy).__name__.upper(),
@@ -60,12 +72,17 @@ def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float
         "identity": slot.identity.mode.value,
         "identity_reason": _why_identity(slot),
         "memory_used": reading.memory.used if reading and reading.memory else None,
+        "utilization": reading.utilization if reading else None,
+        "power_w": reading.power if reading else None,
+        "temperature_c": reading.temperature if reading else None,
+        "sm_clock_mhz": reading.sm_clock if reading else None,
         "findings": slot.findings.total,
     }
     if isinstance(slot.stressor, Running):
         fields["rule"] = fields["reason"] = "running"
         fields["running_s"] = now - slot.stressor.since
         fields["note"] = slot.stressor.note
+        fields |= _pace_of(slot.stressor)
         progress = slot.stressor.progress
         if progress is not None and progress.seconds > 0:
             fields["iterations_per_s"] = progress.iterations / progress.seconds

@@ -85,6 +85,15 @@ class Driver(Protocol):
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the time, of late, in which a kernel ran; ``None`` if never told."""
 
+    def temperature(self, uuid: str) -> int | None:
+        """Return the temperature of one GPU in degrees Celsius; ``None`` if never told."""
+
+    def power(self, uuid: str) -> float | None:
+        """Return what one GPU draws, of late, in watts; ``None`` if never told."""
+
+    def sm_clock(self, uuid: str) -> int | None:
+        """Return the clock of one GPU's multiprocessors in MHz; ``None`` if never told."""
+
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return the host's PIDs of those who used one GPU since the last call.
 

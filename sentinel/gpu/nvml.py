@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -55,6 +56,10 @@ _NO_SUCH_GPU = frozenset({6, 28})
 #: How long a GPU may take to say who it is where another call hung, in seconds; as for all calls.
 _PATIENCE = 3.0
 
+#: The shortest time over which power is told from the energy, and the longest, in seconds. The
+#: counter moves in steps of up to some 100 ms.
+_ENERGY_OVER = (0.5, 10.0)
+
 _NEW_MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
 #: The functions behind each list, the one for the newest drivers first. pynvml itself only tries
@@ -87,6 +92,8 @@ class NvmlDriver:
         self._memory_version: int | None = None
         #: When the newest sample was taken that :meth:`computing` has seen, by UUID.
         self._sampled: dict[str, int] = {}
+        #: When the energy of a GPU was read last, in seconds, and what it was, in millijoules.
+        self._energy: dict[str, tuple[float, int]] = {}
 
     def open(self) -> None:
         """Load libnvidia-ml and initialise it; a driver without persistence takes seconds.
@@ -177,6 +184,40 @@ class NvmlDriver:
         with self._translated(uuid):
             rates = self._supported("nvmlDeviceGetUtilizationRates", uuid)
             return None if rates is None else rates.gpu / 100
+
+    def temperature(self, uuid: str) -> int | None:
+        """Return the temperature of the chip in degrees Celsius."""
+        with self._translated(uuid):
+            where = self._nvml.NVML_TEMPERATURE_GPU
+            degrees: int | None = self._supported("nvmlDeviceGetTemperature", uuid, where)
+            return degrees
+
+    def power(self, uuid: str) -> float | None:
+        """Return the mean power in watts since the last call, told from the energy.
+
+        Where there is no such counter, at the first call and after a long pause, it is what NVML
+        says of the power, which on some cards is of a moment and on others a mean over a second.
+        """
+        with self._translated(uuid):
+            now = time.monotonic()
+            energy: int | None = self._supported("nvmlDeviceGetTotalEnergyConsumption", uuid)
+            if energy is not None:
+                before, had = self._energy.get(uuid, (0.0, 0))
+                least, most = _ENERGY_OVER
+                if now - before >= least:
+                    self._energy[uuid] = now, energy
+                    # The counter begins anew when the driver is loaded anew.
+                    if now - before <= most and energy >= had:
+                        return (energy - had) / 1000 / (now - before)
+            milliwatts: int | None = self._supported("nvmlDeviceGetPowerUsage", uuid)
+            return None if milliwatts is None else milliwatts / 1000
+
+    def sm_clock(self, uuid: str) -> int | None:
+        """Return the clock of the multiprocessors in MHz, as it is now."""
+        with self._translated(uuid):
+            which = self._nvml.NVML_CLOCK_SM
+            megahertz: int | None = self._supported("nvmlDeviceGetClockInfo", uuid, which)
+            return megahertz
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return the host's PIDs of those who used the GPU since the last call.
@@ -325,14 +366,14 @@ class NvmlDriver:
             raise first or self._nvml.NVMLError(min(ABSENT))
         return []
 
-    def _supported(self, name: str, uuid: str) -> Any:
+    def _supported(self, name: str, uuid: str, *arguments: int) -> Any:
         """Return what a function says of this GPU, or ``None`` where there is no such thing."""
         handle = self._handle(uuid)
         absent = self._absent.setdefault(uuid, set())
         if name in absent:
             return None
         try:
-            return getattr(self._nvml, name)(handle)
+            return getattr(self._nvml, name)(handle, *arguments)
         except self._nvml.NVMLError as error:
             if error.value not in ABSENT:
                 raise

@@ -103,6 +103,17 @@ class _Modes:
     display: bool | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Load:
+    """How the GPU does; ``None`` where it does not tell, or nobody asked."""
+
+    at: float = 0.0
+    utilization: float | None = None
+    temperature: int | None = None
+    power: float | None = None
+    sm_clock: int | None = None
+
+
 class ReaderTurn:
     """One thing to do again and again: ``read`` takes the time and returns when to come again."""
 
@@ -153,7 +164,7 @@ class Reader:
         self._memory: tuple[float, float, Memory] | None = None
         self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
         self._modes = _Modes()
-        self._utilization: float | None = None
+        self._load = _Load()
         self._computing: tuple[int, ...] | None = None
         self._faulty = False
         # The glance's own, and the poll's own.
@@ -270,10 +281,7 @@ class Reader:
         if now >= self._modes_until:
             self._modes = self._read_modes()
             self._modes_until = now + MODES_HOLD
-        self._utilization = None
-        if not self._orders.held and (self._spec.utilization or self._load_wanted):
-            ask = self._tools.driver.utilization
-            self._utilization = self._ask(self._poll_slot, "utilization", ask)
+        self._load = self._read_load()
         self._computing = None
         if self._spec.computing:
             ask_who = self._tools.driver.computing
@@ -288,6 +296,31 @@ class Reader:
             mig=self._ask(slot, "mig", driver.mig),
             display=self._ask(slot, "display", driver.display),
         )
+
+    def _read_load(self) -> _Load:
+        """Return how the GPU does.
+
+        What nobody decides about a newcomer by is no reason for a fault: where it cannot be read,
+        it is not known.
+        """
+        driver, slot, now = self._tools.driver, self._poll_slot, time.monotonic()
+        utilization = None
+        if self._load_wanted or (self._spec.utilization and not self._orders.held):
+            utilization = self._ask(slot, "utilization", driver.utilization)
+        return _Load(
+            at=now,
+            utilization=utilization,
+            temperature=self._ask_politely("temperature", driver.temperature),
+            power=self._ask_politely("power", driver.power),
+            sm_clock=self._ask_politely("sm_clock", driver.sm_clock),
+        )
+
+    def _ask_politely(self, call: str, ask: Callable[[str], T | None]) -> T | None:
+        """Make a call whose failure is just not to know."""
+        try:
+            return self._ask(self._poll_slot, call, ask)
+        except ReadError:
+            return None
 
     def _recover(self, *, full: bool) -> None:
         """Let the glances go on after a full reading without a fault."""
@@ -339,8 +372,12 @@ class Reader:
                 exclusive=self._modes.exclusive,
                 mig=self._modes.mig,
                 display=self._modes.display,
-                utilization=self._utilization,
+                utilization=self._load.utilization,
                 computing=self._computing,
+                temperature=self._load.temperature,
+                power=self._load.power,
+                sm_clock=self._load.sm_clock,
+                load_at=self._load.at,
             )
             try:
                 sent = self._tools.outbox.send(reading)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -20,6 +21,15 @@ _NOBODY = 2**22
 #: How much memory a ghost holds.
 _GHOST = 2**28
 
+#: A utilisation is told of this time at least, in seconds; asked sooner, it is the last one.
+_SAMPLING = 0.05
+
+#: What a pretended GPU draws in watts and how warm it is in degrees: idle, and more at work.
+_IDLE_POWER, _WORK_POWER = 80.0, 540.0
+_IDLE_HEAT, _WORK_HEAT = 32, 30
+#: Its clock at rest and at work, in MHz.
+_SLOW, _FAST = 345, 1980
+
 
 class SimulatedDriver:
     """What a driver would say of the GPUs of one registry.
@@ -30,10 +40,16 @@ class SimulatedDriver:
             ``crash`` (that reading aborts the process), ``leaks`` (PIDs are those of another
             namespace, as drivers before 535.113 show them in a container) or ``blind`` (no process
             is listed, as under WSL) or ``haunted`` (some memory is in use by no process).
+
+    How much a GPU is used follows from the work that stressors count; anybody else is taken to use
+    it all the time. Power, temperature and clock are made of that by a rule of three, without any
+    inertia: they are plausible and mean nothing.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        #: When the utilisation of each GPU was told last, the work by then, and what was told.
+        self._told: dict[str, tuple[float, dict[str, float | None], float]] = {}
 
     def open(self) -> None:
         """Look whether the registry is there."""
@@ -87,9 +103,31 @@ class SimulatedDriver:
         return False
 
     def utilization(self, uuid: str) -> float | None:
-        """Return that whoever holds memory on a pretended GPU uses it all the time."""
+        """Return the share of the time since the last call in which somebody worked.
+
+        At the first call nothing is known yet of who counts, and that is as good as nothing.
+        """
         with _translated():
-            return 1.0 if self._registry.memory(uuid).used else 0.0
+            now, work = time.monotonic(), self._registry.work(uuid)
+            before, had, share = self._told.get(uuid, (0.0, {}, 0.0))
+            if now - before < _SAMPLING:
+                return share
+            shares = [_share(had.get(one), worked, now - before) for one, worked in work.items()]
+            share = min(1.0, sum(shares))
+            self._told[uuid] = now, work, share
+            return share
+
+    def temperature(self, uuid: str) -> int | None:
+        """Return a pretended temperature in degrees Celsius."""
+        return _IDLE_HEAT + round(_WORK_HEAT * (self.utilization(uuid) or 0.0))
+
+    def power(self, uuid: str) -> float | None:
+        """Return a pretended power in watts."""
+        return _IDLE_POWER + _WORK_POWER * (self.utilization(uuid) or 0.0)
+
+    def sm_clock(self, uuid: str) -> int | None:
+        """Return a pretended clock in MHz."""
+        return _FAST if self.utilization(uuid) else _SLOW
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return that everyone does who is on it; who is hidden has a PID that nobody has here."""
@@ -113,6 +151,13 @@ class SimulatedDriver:
                 threading.Event().wait()
             case "crash":
                 os.abort()
+
+
+def _share(before: float | None, worked: float | None, seconds: float) -> float:
+    """Return for which share of the time one process worked."""
+    if worked is None:
+        return 1.0
+    return min(1.0, max(0.0, (worked - (before or 0.0)) / seconds))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.lookout import PREPARATION, Lookout
 from sentinel.stressor.memory import Filling
+from sentinel.stressor.pacing import Windows
 
 __all__ = ["WorkloadContext"]
 
@@ -83,6 +84,7 @@ class WorkloadContext:
         self._in_flight: deque[tuple[Fence, float, _Tally]] = deque()
         self._began = 0.0
         self._longest = 0.0
+        self._windows = Windows(device.quantum)
         self._queued = _Tally()
         self._done = _Tally()
         self._told_at = 0.0
@@ -105,7 +107,8 @@ class WorkloadContext:
 
         The work queued since the last call, on torch's current stream, is counted as the next
         quantum, and the one before it is waited for, asleep: the device is never idle and never
-        far behind.
+        far behind. Where the supervisor wants the device to be busy for a share of the time only,
+        this is where it rests: until it may work again, for ever where that share is 0.
 
         Args:
             rest: Seconds to pause besides; a stop ends the pause.
@@ -123,12 +126,14 @@ class WorkloadContext:
         self._queued = _Tally()
         if self._ready:
             self._settle(1)
+            self._keep_pace(rest)
         else:
             self._settle(0)
             if self._entered:
                 self._become_ready()
             self._entered = True
         self._rest(rest)
+        self._wait_for_turn()
         self._device.begin()
         self._began = time.monotonic()
         return not self._leash.stopped.is_set()
@@ -228,6 +233,29 @@ class WorkloadContext:
         )
         self._told_at = time.monotonic()
         self._ready = True
+
+    def _keep_pace(self, rest: float) -> None:
+        """Let the device fall idle where it is to rest now, and count how long it was busy."""
+        self._windows.follow(self._leash.share, time.monotonic())
+        if self._windows.is_spent(time.monotonic()) or (rest and self._windows.share < 1.0):
+            self._settle(0)
+            self._windows.pause(time.monotonic())
+
+    def _wait_for_turn(self) -> None:
+        """Sleep until the device may be busy again; another pace or a stop is noticed at once."""
+        if not self._ready:
+            return
+        while True:
+            self._leash.repaced.clear()
+            now = time.monotonic()
+            self._windows.follow(self._leash.share, now)
+            if now - self._told_at >= _PROGRESS_INTERVAL:
+                self._tell(now)  # silence would pass for a hang
+            wait = self._windows.wait(now)
+            if wait <= 0.0 or self._leash.stopped.is_set():
+                self._windows.resume(now)
+                return
+            self._leash.repaced.wait(min(wait, _PROGRESS_INTERVAL))
 
     def _rest(self, rest: float) -> None:
         """Pause, but tell of progress meanwhile: silence would pass for a hang."""

@@ -256,7 +256,7 @@ class SimulatedDevice:
         self._registry = registry
         self._uuid = uuid
         self._capped = False
-        self._busy_until = 0.0
+        self._busy_until = self._busy = 0.0
         if not self.membership.allocate(_SIMULATED_CONTEXT):
             free = format_size(self.free_memory())
             message = f"a context takes {format_size(_SIMULATED_CONTEXT)}, {free} are free"
@@ -286,6 +286,8 @@ class SimulatedDevice:
     def fence(self) -> Fence:
         """Return when the pretended work would be done: a quantum after what was queued before."""
         self._busy_until = max(self._busy_until, time.monotonic()) + _QUANTUM
+        self._busy += _QUANTUM
+        self.membership.count_work(self._busy, self._busy_until)
         return self._busy_until
 
     def wait(self, fence: Fence) -> float:

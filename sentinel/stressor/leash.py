@@ -24,6 +24,7 @@ from sentinel.messages import (
     Known,
     Lease,
     Note,
+    Pace,
     Progress,
     Stop,
 )
@@ -50,10 +51,17 @@ class Leash:
     Args:
         channel: The SOCK_SEQPACKET socket to the supervisor.
         lease: How long the child may live without hearing from the supervisor, in seconds.
+
+    Attributes:
+        stopped: Set once the workload is to end.
+        share: The share of the time for which the device is to be busy, from 0 to 1.
+        repaced: Set whenever there is another share, or a stop; whoever looks clears it first.
     """
 
     def __init__(self, channel: socket.socket, lease: float) -> None:
         self.stopped = threading.Event()
+        self.share = 1.0
+        self.repaced = threading.Event()
         self._known = threading.Condition()
         self._known_to = 0
         self._channel = channel
@@ -144,11 +152,14 @@ class Leash:
                 _end(ChildExitCode.ORPHANED)
             # What is no message of ours renews nothing, and then the deadline judges it.
             with contextlib.suppress(WireError):
-                match decode(data, (Lease, Stop, Known)):
+                match decode(data, (Lease, Stop, Known, Pace)):
                     case Lease():
                         renewed = True
                     case Stop():
                         self._stop()
+                    case Pace(share=share):
+                        self.share = min(1.0, max(0.0, share))
+                        self.repaced.set()
                     case Known(number=number):
                         with self._known:
                             self._known_to = max(self._known_to, number)
@@ -159,6 +170,7 @@ class Leash:
         if not self._armed:
             os._exit(ChildExitCode.DONE)
         self.stopped.set()
+        self.repaced.set()
 
 
 def _end(code: ChildExitCode) -> None:

@@ -267,6 +267,8 @@ class FakeProbe:
             display=place.display,
             utilization=place.utilization if self._load_wanted(place) else None,
             computing=place.computing,
+            power=place.power,
+            load_at=at,
         )
 
     def _load_wanted(self, place: FakeGpu) -> bool:
@@ -284,6 +286,7 @@ class FakeSpawner:
         self.killed: list[tuple[str, float]] = []
         self.asked: list[tuple[str, float]] = []
         self.acknowledged: list[tuple[str, int, int]] = []
+        self.paced: list[tuple[str, int, float]] = []
         self.cleared: list[tuple[str, float]] = []
         self._new: dict[str, ChildFacts] = {}
 
@@ -315,6 +318,11 @@ class FakeSpawner:
     def acknowledge(self, uuid: str, generation: int, number: int) -> None:
         """Note what was acknowledged, which may be the last words of one that is gone."""
         self.acknowledged.append((uuid, generation, number))
+
+    def pace(self, uuid: str, generation: int, share: float) -> None:
+        """Note the share of busy time that a living child was told."""
+        self._own(uuid, generation).share = share
+        self.paced.append((uuid, generation, share))
 
     def ask(self, uuid: str, generation: int) -> None:
         """Let the child end by itself, unless it is mute."""

@@ -26,7 +26,7 @@ TEARDOWN_TIME = 0.2
 
 @dataclass(kw_only=True)
 class FakeChild:
-    """A stressor that exists only in the world."""
+    """A stressor that exists only in the world; ``share`` is the pace that it was told."""
 
     generation: int
     pid: int
@@ -37,6 +37,7 @@ class FakeChild:
     said: int = 0
     spoke_at: float = 0.0
     mute: bool = False
+    share: float = 1.0
     waiting: list[ChildMessage] = field(default_factory=list)
 
 
@@ -57,6 +58,7 @@ class FakeGpu:
     can_be_cleared: bool = False
     computing: tuple[int, ...] | None = None
     utilization: float | None = 0.0
+    power: float | None = None
     display: bool = False
     fault: str | None = None
     silent: bool = False

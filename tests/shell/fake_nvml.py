@@ -293,6 +293,18 @@ int nvmlDeviceGetProcessUtilization(void *device, sample *out, unsigned *count, 
         ++*count;
     }
     return !*count ? 6 : room < *count ? 7 : 0; }
+int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *degrees) {
+    USE("temperature"); if (sensor) return 2; *degrees = 41; return 0; }
+int nvmlDeviceGetClockInfo(void *device, unsigned which, unsigned *megahertz) {
+    USE("clock"); if (which != 1) return 2; *megahertz = 1980; return 0; }
+int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
+    USE("power"); *milliwatts = 91500; return 0; }
+int nvmlDeviceGetTotalEnergyConsumption(void *device, u64 *millijoules) {
+    /* A counter that grows by 600 W. */
+    struct timespec now;
+    USE("energy");
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *millijoules = (now.tv_sec + now.tv_nsec / 1e9) * 600000; return 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
     USE("minor"); *minor = 7 - at(device); return 0; }
 """

@@ -169,6 +169,13 @@ def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path:
         ("display", SECOND, "display 3", False),
         ("utilization", FIRST, "", 0.43),
         ("utilization", FIRST, "utilization 3", None),
+        ("temperature", FIRST, "", 41),
+        ("temperature", FIRST, "temperature 3", None),
+        ("sm_clock", FIRST, "", 1980),
+        ("sm_clock", FIRST, "clock 3", None),
+        ("power", FIRST, "", 91.5),
+        ("power", FIRST, "energy 3", 91.5),
+        ("power", FIRST, "energy 3\npower 3", None),
         ("node", FIRST, "", "/dev/nvidia7"),
         ("node", SECOND, "", "/dev/nvidia6"),
         ("node", FIRST, "minor 3", None),
@@ -268,6 +275,8 @@ def test_lists_that_a_gpu_does_not_have_are_empty(
         ("mig", "mig", False),
         ("display", "display", False),
         ("utilization", "utilization", None),
+        ("temperature", "temperature", None),
+        ("sm_clock", "clock", None),
         ("node", "minor", None),
     ],
 )
@@ -290,7 +299,8 @@ def test_what_a_gpu_does_not_have_is_asked_for_once(
     assert anew == {"display": True, "mig": True, "exclusive": True}.get(call, anew)
     assert anew != without
     assert again == (anew if call == "node" else without), "a node is asked for once anyway"
-    assert other == {"utilization": 0.43, "node": "/dev/nvidia7"}.get(call, False)
+    told = {"utilization": 0.43, "temperature": 41, "sm_clock": 1980, "node": "/dev/nvidia7"}
+    assert other == told.get(call, False)
 
 
 @pytest.mark.parametrize("code", ABSENT)

@@ -82,6 +82,21 @@ class Scripted:
         self.asked_for_load += 1
         return None
 
+    def temperature(self, uuid: str) -> int | None:
+        """Return a temperature."""
+        del uuid
+        return 40
+
+    def power(self, uuid: str) -> float | None:
+        """Fail: what nobody decides by may."""
+        del uuid
+        raise ReadError("unknown", "no power")
+
+    def sm_clock(self, uuid: str) -> int | None:
+        """Return nothing."""
+        del uuid
+        return None
+
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return nothing; only who wants to know may ask."""
         raise AssertionError(uuid)
