@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.hours import first_after, parse_hours, parse_until
+from sentinel.hours import Duty, first_after, parse_duty, parse_hours, parse_until
 
 #: A Monday.
 MONDAY = datetime(2026, 3, 23)  # noqa: DTZ001 - local time is what this is about
@@ -99,3 +99,22 @@ def test_a_moment_is_the_next_of_its_kind_or_the_one_on_that_day() -> None:
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no moment"):
         parse_until(text)
+
+
+def test_a_cycle_is_work_and_then_rest() -> None:
+    assert parse_duty("30m/5m") == parse_duty(" 1800 / 300s ") == Duty(on=1800.0, off=300.0)
+
+
+@pytest.mark.parametrize("text", ["", "30m", "30m/", "/5m", "30m/0s", "30m/5m/5m", "0.5s/5s", "on"])
+def test_what_is_no_cycle_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no cycle of work and rest"):
+        parse_duty(text)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10_000), st.floats(0, 1e6))
+def test_a_cycle_turns_where_it_says(on: int, off: int, elapsed: float) -> None:
+    duty = Duty(on=float(on), off=float(off))
+    turn = duty.next_turn(elapsed)
+    assert elapsed < turn <= elapsed + max(on, off) + 1e-6
+    assert duty.rests((elapsed + turn) / 2) == duty.rests(elapsed)
+    assert duty.rests(turn + 1e-3) != duty.rests(elapsed)

@@ -48,6 +48,9 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> N
 def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) -> None:
     examples = {
         "reserve": "2GiB",
+        "util": "50%",
+        "power": "400W",
+        "duty": "30m/5m",
         "idle_memory": "100MiB",
         "idle_utilization": "5%",
         "max_gpus": "2",
@@ -87,6 +90,13 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ("gpu = 3", ["gpu is no table", "[gpu.0]"]),
         ("[gpu]\n0 = 3", ["gpu.0 is no table"]),
         ('[gpu.0]\npoll = "1s"', ["gpu.0.poll: cannot be set for a single GPU"]),
+        ("[util]\ntarget = 0.04", ["util.target: '0.04' is out of range", "from 5% to 100%"]),
+        ('[util]\nevery = "1ms"', ["util.every: '1ms' is out of range", "from 100ms to 1m"]),
+        ("[util]\nsamples = 0", ["util.samples: '0' is out of range", "from 1 to 60"]),
+        ('[util]\ntolerance = "50%"', ["util.tolerance: '50%' is out of range"]),
+        ("power = 400", ["power: '400' is not a power", "such as 400W"]),
+        ('[gpu.0]\npower = "5W"', ["gpu.0.power: '5W' is out of range", "from 10W to 10kW"]),
+        ('duty = "30m"', ["duty: '30m' is no cycle of work and rest", "such as 30m/5m"]),
         ('[gpu.0]\nrearm = "x"', ["gpu.0.rearm: 'x' is not a duration"]),
     ],
 )

@@ -15,6 +15,7 @@ from sentinel.units import (
     parse_duration,
     parse_memory,
     parse_names,
+    parse_power,
     parse_rate,
     parse_size,
 )
@@ -205,6 +206,17 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
     assert [parse_rate("2"), parse_rate("0.25")] == [2.0, 0.25]
     with pytest.raises(ValueError, match="is not a number"):
         parse_rate(text)
+
+
+def test_a_power_is_a_number_with_a_unit() -> None:
+    powers = ["400W", "0.4kW", " 400 w", "1.5KW"]
+    assert list(map(parse_power, powers)) == [400.0, 400.0, 400.0, 1500.0]
+
+
+@pytest.mark.parametrize("text", ["", "400", "W", "0W", "-1W", "400 MW", "50%", "1e2W"])
+def test_what_is_no_power_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a power"):
+        parse_power(text)
 
 
 def test_one_of_some_words_is_one_of_them() -> None:

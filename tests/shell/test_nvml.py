@@ -68,10 +68,10 @@ def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("old"), "-DOLD")
 
 
-def answers(library: Path, faults: Path, *steps: Step) -> list[Any]:
+def answers(library: Path, faults: Path, *steps: Step, script: str = SCRIPT) -> list[Any]:
     """Return what the driver answers to each ``(call, argument, faults planted before it)``."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(faults), json.dumps(steps)],
+        [sys.executable, "-c", script, str(faults), json.dumps(steps)],
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(library),
@@ -187,6 +187,19 @@ def test_modes_load_and_nodes(
     """What a GPU does not support is off; the node goes by minor number and not by index."""
     *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, uuid, fault))
     assert answer == expected
+
+
+def test_power_is_told_from_the_energy_as_soon_as_there_is_a_difference(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """The driver's counter grows by 600 W while it says 91.5 W of the moment."""
+    repeated = SCRIPT.replace(
+        "    said.append(answer)",
+        "    while answer == 91.5: answer = driver.power(argument)\n    said.append(answer)",
+    )
+    steps: tuple[Step, ...] = (("open", None, ""), ("power", FIRST, ""))
+    *_, power = answers(nvml_library, tmp_path / "faults", *steps, script=repeated)
+    assert power == pytest.approx(600, rel=0.05)
 
 
 @pytest.mark.parametrize(

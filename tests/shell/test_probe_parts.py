@@ -194,18 +194,28 @@ def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same(
         assert not heard(posts), "the same order again is no change"
 
 
-def test_the_load_is_read_where_somebody_wants_to_know_and_nothing_of_ours_lives() -> None:
+@pytest.mark.parametrize("held", [False, True])
+def test_the_utilisation_is_read_where_somebody_wants_to_know(*, held: bool) -> None:
     driver = Scripted()
     with reader_over(driver, poll=1e-6) as (reader, _):
-        reader.poll.take()
-        reader.order(wanted=True, held=True, load=True)
-        reader.poll.take()
-        reader.order(wanted=True, held=False)
+        reader.order(wanted=True, held=held)
         reader.poll.take()
         assert driver.asked_for_load == 0
-        reader.order(wanted=True, held=False, load=True)
+        reader.order(wanted=True, held=held, load=True)
         reader.poll.take()
         assert driver.asked_for_load == 1
+        reader.order(wanted=True, held=held)
+        reader.poll.take()
+        assert driver.asked_for_load == 1
+
+
+def test_a_temperature_or_power_that_cannot_be_read_is_not_known_and_no_fault() -> None:
+    driver = Scripted()
+    reading = first_reading(driver)
+    assert reading.fault is None
+    assert (reading.temperature, reading.power, reading.sm_clock) == (40, None, None)
+    assert reading.load_at >= reading.at
+    assert len(driver.times) == 1, "it is not tried again"
 
 
 def test_every_gpu_has_two_slots_of_its_own() -> None:

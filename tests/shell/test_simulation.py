@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from namespaces import OWN_NAMESPACE, needs_namespaces
 
+from sentinel.gpu.simulated import SimulatedDriver
 from sentinel.messages import Gpu, Memory
 from sentinel.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
 
@@ -347,3 +349,43 @@ def test_every_gpu_has_a_node_that_can_be_watched_and_opened(registry: Registry)
     assert len(nodes) == 2
     for node in nodes:
         assert node.read_bytes() == b""
+
+
+def test_a_gpu_is_used_as_much_as_its_stressors_count_and_all_the_time_by_anybody_else(
+    registry: Registry, gpu: Gpu
+) -> None:
+    driver = SimulatedDriver(registry)
+    member = registry.attach(gpu.uuid)
+    assert member.allocate(GIB)
+    member.count_work(0.0, 0.0)
+    driver.utilization(gpu.uuid)
+    began = time.monotonic()
+    # Of an hour of work that has just begun, only what lies behind counts.
+    member.count_work(3600.0, began + 3600.0)
+    time.sleep(0.1)
+    assert driver.utilization(gpu.uuid) == pytest.approx(1.0, abs=0.1)
+    assert driver.sm_clock(gpu.uuid) == 1980
+    member.count_work(0.0, 0.0)
+    time.sleep(0.06)
+    assert driver.utilization(gpu.uuid) == 0.0
+    assert (driver.power(gpu.uuid), driver.temperature(gpu.uuid)) == (80.0, 32)
+    with contextlib.closing(registry.attach(gpu.uuid)) as other:
+        assert other.allocate(GIB)
+        time.sleep(0.06)
+        assert driver.utilization(gpu.uuid) == 1.0
+    member.close()
+    assert not list((registry.folder / gpu.uuid).glob("*.work"))
+
+
+def test_a_dead_process_leaves_no_count_behind(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    member = join()
+    assert member.take(10)
+    (share,) = (registry.folder / gpu.uuid).glob("*.share")
+    work = share.with_suffix(".work")
+    work.write_bytes(bytes(16))
+    assert list(registry.work(gpu.uuid).values()) == [0.0]
+    member.close()
+    assert eventually(lambda: registry.work(gpu.uuid) == {})
+    assert not work.exists()

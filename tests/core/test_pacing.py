@@ -1,0 +1,315 @@
+"""The pace: targets, readings and the clock become a share of busy time, and the lowest wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sentinel.config import Config
+from sentinel.core import pacing
+from sentinel.core.actions import SetPace
+from sentinel.core.model import Running, Slot
+from sentinel.hours import Duty, parse_duty
+from sentinel.messages import Gpu, Reading, Ready
+from sentinel.supervisor import Supervisor
+from sentinel.testing import World
+
+BEGIN = 1000.0
+GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=1)
+READY = Ready(held=1, asked=1, chunks=1, refused=False)
+RUNNING = Running(
+    generation=1,
+    since=BEGIN,
+    baseline=0,
+    unnamed=0,
+    before=(),
+    child=None,
+    ready=READY,
+    last_progress=BEGIN,
+)
+SLOT = Slot(gpu=GPU, stressor=RUNNING, generation=1)
+
+
+class Plant:
+    """A GPU that answers a share of busy time, and sentinel's core that steers it.
+
+    Args:
+        config: With the targets.
+        utilization: What is reported where the share of busy time is so and so.
+        power: The watts of that.
+        lag: The time constant with which both follow, in seconds.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        utilization: Callable[[float], float] = lambda share: share,
+        power: Callable[[float], float] = lambda share: 100 + 600 * share,
+        lag: float = 0.0,
+    ) -> None:
+        self.config, self.slot = config, SLOT
+        self.utilization, self.power, self.lag = utilization, power, lag
+        self.now = BEGIN
+        self.share = self.felt = 1.0
+        self.sent: list[float] = []
+        self.history: list[float] = []
+        self.deaf: Callable[[int], bool] = lambda _: False
+
+    def reading(self, number: int) -> Reading:
+        deaf = self.deaf(number)
+        return Reading(
+            uuid="GPU-0",
+            at=self.now,
+            load_at=self.now,
+            # NVML reports whole percents
+            utilization=None if deaf else round(100 * self.utilization(self.felt)) / 100,
+            power=None if deaf else self.power(self.felt),
+        )
+
+    def run(self, seconds: int) -> None:
+        """Let a reading come each second, twice, as a glance repeats what the poll has read."""
+        for number in range(seconds):
+            self.now += 1.0
+            follow = 1.0 if not self.lag else 1 - math.exp(-1.0 / self.lag)
+            self.felt += (self.share - self.felt) * follow
+            self.history.append(self.felt)
+            reading = self.reading(number)
+            for _ in range(2):
+                self.tick(reading)
+
+    def tick(self, reading: Reading | None = None) -> None:
+        done = pacing.step(self.slot, reading, self.now, self.config)
+        self.slot = done.slot
+        for action in done.actions:
+            assert isinstance(action, SetPace)
+            assert 0.0 <= action.share <= 1.0
+            self.share = action.share
+            self.sent.append(action.share)
+
+    def mean(self, seen: Callable[[float], float], seconds: int) -> float:
+        return sum(map(seen, self.history[-seconds:])) / seconds
+
+
+# --- the loops -------------------------------------------------------------------------------
+
+
+@given(
+    target=st.floats(0.05, 0.95),
+    gain=st.floats(0.6, 1.6),
+    offset=st.floats(-0.03, 0.1),
+    lag=st.floats(0.0, 2.0),
+    deaf=st.sets(st.integers(0, 119), max_size=40),
+)
+@example(target=0.2, gain=1.0, offset=0.1, lag=1.0, deaf=set())
+def test_a_utilisation_is_reached_whatever_it_answers_to_a_share(
+    target: float, gain: float, offset: float, lag: float, deaf: set[int]
+) -> None:
+    """Within 3 points of what can be reached at all, after a minute for finding it."""
+
+    def answer(share: float) -> float:
+        return min(1.0, max(0.0, gain * share + offset)) if share else 0.0
+
+    plant = Plant(Config(util=target), utilization=answer, lag=lag)
+    plant.deaf = deaf.__contains__
+    plant.run(120)
+    reachable = max(answer(pacing.LEAST), min(answer(1.0), target))
+    assert plant.mean(answer, 30) == pytest.approx(reachable, abs=0.03)
+
+
+@given(
+    target=st.floats(200, 900),
+    idle=st.floats(50, 150),
+    full=st.floats(400, 800),
+    lag=st.floats(0.0, 2.0),
+)
+def test_a_power_is_reached_as_far_as_the_workload_can(
+    target: float, idle: float, full: float, lag: float
+) -> None:
+    def answer(share: float) -> float:
+        return idle + (full - idle) * share
+
+    plant = Plant(Config(power=target), power=answer, lag=lag)
+    plant.run(60)
+    assert plant.mean(answer, 20) == pytest.approx(min(target, full), rel=0.02)
+
+
+def test_a_target_that_is_reached_is_left_alone() -> None:
+    plant = Plant(Config(util=0.5))
+    plant.run(100)
+    assert plant.sent == [0.5]
+
+
+def test_without_a_target_nothing_is_ever_sent() -> None:
+    plant = Plant(Config())
+    plant.run(30)
+    assert plant.sent == []
+    assert plant.slot is SLOT
+
+
+def test_a_gpu_that_does_not_tell_is_paced_by_the_clock_alone() -> None:
+    for config, share in ((Config(util=0.3), 0.3), (Config(power=400.0), 0.5)):
+        plant = Plant(config)
+        plant.deaf = lambda _: True
+        plant.run(30)
+        assert plant.sent == [share]
+
+
+def test_readings_that_may_tell_of_the_pace_before_do_not_count() -> None:
+    plant = Plant(Config(util=0.5, util_samples=1), utilization=lambda _: 1.0)
+    plant.tick()
+    plant.now += 0.9
+    plant.tick(plant.reading(0))
+    assert plant.sent == [0.5]
+    plant.now += 0.2
+    plant.tick(plant.reading(0))
+    assert plant.sent == [0.5, 0.25]
+
+
+def test_it_takes_as_many_looks_as_were_asked_for_and_as_often() -> None:
+    for every, samples, expected in ((1.0, 5, 6), (1.0, 2, 3), (3.0, 2, 5)):
+        config = Config(util=0.5, util_every=every, util_samples=samples)
+        plant = Plant(config, utilization=lambda _: 1.0)
+        plant.tick()
+        seconds = 0
+        while len(plant.sent) < 2:
+            plant.run(1)
+            seconds += 1
+        assert seconds == pytest.approx(expected, abs=1)
+
+
+def test_a_loop_that_another_one_held_back_has_nothing_to_unlearn() -> None:
+    """While power allows a little only, the utilisation's loop must not wind up."""
+    plant = Plant(Config(util=0.5, power=160.0))
+    plant.run(60)
+    assert plant.share == pytest.approx(0.1, abs=0.01)
+    plant.config = Config(util=0.5, power=600.0)
+    plant.run(1)
+    assert plant.share <= 0.52
+    plant.run(30)
+    assert plant.share == pytest.approx(0.5, abs=0.02)
+
+
+# --- what wins -------------------------------------------------------------------------------
+
+
+@given(
+    health=st.sampled_from([1.0, 0.8, 0.5, 0.0]),
+    util=st.none() | st.floats(0.05, 1.0),
+    power=st.none() | st.floats(10, 1000),
+    elapsed=st.floats(0, 1e5),
+    duty=st.none() | st.just(parse_duty("30m/5m")),
+)
+def test_the_lowest_wins(
+    health: float, util: float | None, power: float | None, elapsed: float, duty: Duty | None
+) -> None:
+    config = Config(util=util, power=power, duty=duty)
+    plant = Plant(config)
+    plant.slot = replace(SLOT, health_pace=health)
+    plant.now = BEGIN + elapsed
+    plant.tick()
+    rests = duty is not None and elapsed % 2100 >= 1800
+    others = [] if util is None else [util]
+    others += [] if power is None else [pacing.FIRST_FOR_POWER]
+    assert plant.share == pytest.approx(0.0 if rests else min([health, *others]), abs=pacing.HAIR)
+
+
+def test_health_comes_and_goes_without_a_change_of_the_target() -> None:
+    plant = Plant(Config(util=0.7))
+    for health, share in ((1.0, 0.7), (0.5, 0.5), (0.0, 0.0), (0.8, 0.7)):
+        plant.slot = replace(plant.slot, health_pace=health)
+        plant.run(20)
+        assert plant.share == pytest.approx(share, abs=0.01)
+
+
+def test_a_cycle_turns_when_its_time_has_come_and_says_so_ahead() -> None:
+    plant = Plant(Config(duty=parse_duty("10s/3s")))
+    turns: list[tuple[float, float]] = []
+    while len(turns) < 5:
+        due = pacing.deadline(plant.slot, plant.now, plant.config)
+        assert due is not None
+        assert due > plant.now
+        plant.now = due
+        plant.tick()
+        turns.append((plant.now - BEGIN, plant.share))
+    assert turns == [(10, 0.0), (13, 1.0), (23, 0.0), (26, 1.0), (36, 0.0)]
+
+
+def test_nothing_is_learned_while_it_rests() -> None:
+    plant = Plant(Config(util=0.5, duty=parse_duty("20s/20s")))
+    plant.run(75)
+    assert plant.sent == [0.5, 0.0, 0.5, 0.0]
+
+
+# --- the way through the supervisor ----------------------------------------------------------
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def holding(world: World, config: Config) -> Supervisor:
+    supervisor = world.supervisor(config)
+    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Running))
+    return supervisor
+
+
+def test_a_child_hears_of_its_pace_in_the_tick_in_which_it_is_ready(world: World) -> None:
+    holding(world, Config(util=0.4, rearm=1.0))
+    assert world.spawner.paced == [("GPU-0", 1, 0.4)]
+    (event,) = world.events("stressor.pace")
+    assert event.fields == {
+        "util_target": 0.4,
+        "power_target_w": None,
+        "rests": False,
+        "health": 1.0,
+        "share": 0.4,
+    }
+
+
+def test_the_utilisation_of_a_held_gpu_is_read_where_it_has_a_target(world: World) -> None:
+    supervisor = holding(world, Config(util=0.4, rearm=1.0, status_every=1.0))
+    world.at(0).utilization = 0.8
+    world.run(supervisor, lambda: len(world.spawner.paced) > 1, within=10)
+    assert world.spawner.paced[-1][2] == pytest.approx(0.2)
+    world.run_for(supervisor, 1.5)
+    said = world.events("gpu.status")[-1].fields
+    assert (said["utilization"], said["util_target"]) == (0.8, 0.4)
+    assert said["share"] == world.spawner.paced[-1][2]
+    assert len(world.events("stressor.pace")) == 1, "a correction is no new target"
+    assert world.probe.watched is not None
+    assert world.probe.watched.load == ("GPU-0",)
+
+
+def test_nobody_reads_it_without_one(world: World) -> None:
+    supervisor = holding(world, Config(power=400.0, rearm=1.0))
+    world.run_for(supervisor, 3)
+    assert world.probe.watched is not None
+    assert world.probe.watched.load == ()
+
+
+def test_a_stressor_that_yields_is_told_nothing_more_and_the_next_one_begins_anew(
+    world: World,
+) -> None:
+    supervisor = holding(world, Config(util=0.4, rearm=1.0))
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=3)
+    world.at(0).foreign.remove(newcomer)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    assert world.spawner.paced == [("GPU-0", 1, 0.4), ("GPU-0", 2, 0.4)]
+
+
+def test_the_supervisor_wakes_for_the_turn_of_a_cycle(world: World) -> None:
+    world.tick = 100.0  # it waits as long as it wants to
+    duty = parse_duty("7s/2s")
+    supervisor = holding(world, Config(duty=duty, rearm=1.0, hang_after=3600.0, stale_after=1e6))
+    since = supervisor.state.slots["GPU-0"].stressor
+    assert isinstance(since, Running)
+    world.run(supervisor, lambda: len(world.events("stressor.pace")) >= 2, within=30)
+    assert [event.fields["rests"] for event in world.events("stressor.pace")] == [True, False]
+    assert [round(e.at - since.since, 3) for e in world.events("stressor.pace")] == [7, 9]

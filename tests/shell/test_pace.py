@@ -1,0 +1,228 @@
+"""A pace on its whole way: from the channel to the device, and from the flag to the driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from ground import Ground, SimulatedGround
+from nursery import Child, nursery
+from sentry import PATIENCE, Sentry, eventually
+from test_stressor_pacing import Bench
+
+from sentinel import wire
+from sentinel.gpu.simulated import SimulatedDriver
+from sentinel.messages import Pace, Progress, Ready, Stop
+
+Start = Callable[..., Child]
+
+
+# --- the context, in this process ------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.device.membership.close()
+    bench.channel.close()
+    bench.theirs.close()
+
+
+def order(bench: Bench, message: object) -> None:
+    """Have the leash take in an order, as its thread would."""
+    bench.channel.send(wire.encode(message))
+    bench.leash._drain()
+
+
+def later(bench: Bench, message: object) -> threading.Timer:
+    timer = threading.Timer(0.15, order, (bench, message))
+    timer.start()
+    return timer
+
+
+def worked(bench: Bench) -> float:
+    """Return for how many seconds the device was busy so far."""
+    (seconds,) = bench.registry.work(bench.uuid).values()
+    assert seconds is not None
+    return seconds
+
+
+def test_the_device_is_busy_for_the_share_that_was_ordered(bench: Bench) -> None:
+    bench.become_ready()
+    order(bench, Pace(share=0.3))
+    assert bench.ctx.pace()
+    began, before = time.monotonic(), worked(bench)
+    while time.monotonic() < began + 1.5:
+        bench.ctx.report()
+        assert bench.ctx.pace()
+    share = (worked(bench) - before) / (time.monotonic() - began)
+    assert share == pytest.approx(0.3, abs=0.05)
+
+
+def test_a_rest_for_ever_ends_with_the_next_pace_and_tells_of_itself_meanwhile(
+    bench: Bench,
+) -> None:
+    bench.become_ready()
+    order(bench, Pace(share=0.0))
+    timer = threading.Timer(1.2, order, (bench, Pace(share=1.0)))
+    timer.start()
+    bench.ctx.report()
+    assert bench.ctx.pace()
+    timer.join()
+    said = bench.heard()
+    assert said
+    assert all(isinstance(message, Progress) for message in said)
+    at = worked(bench)
+    assert bench.ctx.pace()
+    assert bench.ctx.pace()
+    assert worked(bench) > at
+
+
+def test_a_stop_ends_a_rest(bench: Bench) -> None:
+    bench.leash._armed = True  # there is a context
+    bench.become_ready()
+    order(bench, Pace(share=0.0))
+    timer = later(bench, Stop())
+    assert not bench.ctx.pace()
+    timer.join()
+
+
+def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:
+    bench.leash._armed = True
+    bench.become_ready()
+    order(bench, Pace(share=0.01))
+    timer = later(bench, Stop())
+    while bench.ctx.pace():
+        pass
+    timer.join()
+    assert bench.leash.stopped.is_set()
+
+
+def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
+    order(bench, Pace(share=0.0))
+    assert bench.ctx.pace()
+    assert not bench.ctx.ready
+    later(bench, Pace(share=1.0)).join()
+    assert bench.ctx.pace()
+    assert bench.heard() == [Ready(held=2 * 2**30, asked=2 * 2**30, chunks=4, refused=False)]
+
+
+def test_a_share_that_is_none_is_taken_for_the_nearest(bench: Bench) -> None:
+    for said, kept in ((7.0, 1.0), (-1.0, 0.0)):
+        order(bench, Pace(share=said))
+        assert bench.leash.share == kept
+
+
+# --- a real child ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with nursery(tmp_path) as start:
+        yield start
+
+
+def work_of(child: Child) -> float:
+    (seconds,) = child.registry.work(child.uuid).values()
+    assert seconds is not None
+    return seconds
+
+
+def stops_after(child: Child) -> float:
+    """Order it to rest; return after how many seconds the device stood still."""
+    ordered = moved = time.monotonic()
+    child.tell(Pace(share=0.0))
+    last = work_of(child)
+    while (now := time.monotonic()) < moved + 0.06:
+        assert now < ordered + PATIENCE, "it works on"
+        if (done := work_of(child)) != last:
+            last, moved = done, now
+        time.sleep(0.002)
+    return moved - ordered
+
+
+def begins_after(child: Child) -> float:
+    """Order it to work; return after how many seconds the device did."""
+    before, ordered = work_of(child), time.monotonic()
+    child.tell(Pace(share=1.0))
+    eventually(lambda: work_of(child) > before)
+    return time.monotonic() - ordered
+
+
+def test_a_child_stops_and_goes_on_at_a_word(start: Start) -> None:
+    """Within 100 ms on a host that lets it: the best of five tries counts."""
+    child = start("elementwise")
+    child.wait_for(Ready)
+    child.wait_for(Progress)
+    stopped, begun = zip(
+        *((stops_after(child), begins_after(child)) for _ in range(5)), strict=True
+    )
+    assert min(stopped) < 0.1
+    assert min(begun) < 0.1
+    assert child.stop() == 0
+
+
+def test_a_child_that_rests_for_ever_is_heard_of_and_stops_when_asked(start: Start) -> None:
+    child = start("elementwise")
+    child.wait_for(Ready)
+    child.tell(Pace(share=0.0))
+    while child.wait_for(Progress).iterations:
+        pass
+    assert child.stop() == 0
+
+
+# --- the whole way ---------------------------------------------------------------------------
+
+
+def test_a_target_utilisation_is_kept_on_every_gpu(ground: Ground) -> None:
+    flags = ["--poll", "500ms", "--util-every", "500ms", "--util-samples", "3"]
+    flags += ["--status-every", "1s", "--workload", "elementwise", "--util", "30%"]
+    with ground.sentry(1, *flags) as running:
+        assert running.wait_for("stressor.pace", gpu=0)["share"] == 0.3
+        eventually(lambda: abs(mean_of_last(running, "utilization", 4) - 0.3) < 0.06)
+        (said,) = [e for e in running.events if e["event"] == "stressor.pace"]
+        assert said["util_target"] == 0.3
+        assert running.stop() == 0
+
+
+def mean_of_last(running: Sentry, field: str, count: int) -> float:
+    """Return the mean of the last figures in the status of the one GPU, or one that is far off."""
+    said = [e[field] for e in running.events if e["event"] == "gpu.status" and e.get("share")]
+    known = [value for value in said[1:] if value is not None]
+    return fmean(known[-count:]) if len(known) >= count else -1.0
+
+
+def test_a_target_power_is_seen_by_somebody_else_who_reads(simulated: SimulatedGround) -> None:
+    """On a pretended GPU 242 W are 30 % of the time, which nobody told sentinel."""
+    flags = ["--poll", "200ms", "--util-every", "200ms", "--util-samples", "2"]
+    flags += ["--workload", "elementwise", "--power", "242W"]
+    with simulated.sentry(1, *flags) as running:
+        running.wait_for("stressor.ready")
+        driver = SimulatedDriver(simulated.registry)
+
+        def mean_power() -> float:
+            driver.power(simulated.uuid())
+            time.sleep(1.0)
+            return driver.power(simulated.uuid()) or 0.0
+
+        eventually(lambda: abs(mean_power() - 242) < 30)
+        assert running.stop() == 0
+
+
+def test_by_turns_it_rests_with_its_memory_held_and_is_no_hang(
+    simulated: SimulatedGround,
+) -> None:
+    flags = ("--duty", "1s/4s", "--hang-after", "3s", "--workload", "elementwise")
+    with simulated.sentry(1, *flags) as running:
+        running.wait_for("stressor.ready")
+        assert running.wait_for("stressor.pace", count=1)["rests"] is True
+        held = simulated.held()
+        assert running.wait_for("stressor.pace", count=2)["rests"] is False
+        assert simulated.held() == held
+        assert "stressor.failed" not in running.names()
+        assert running.stop() == 0
