@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sentinel import __version__
+from sentinel.gpu.simulated import SimulatedDriver
 from sentinel.simulation import Registry
 
 __all__ = ["Card", "Host", "RealHost", "SimulatedHost", "Telemetry"]
@@ -56,6 +57,10 @@ class Host(Protocol):
 
     def telemetry(self, uuid: str) -> Telemetry:
         """Return how a GPU is."""
+        ...
+
+    def load(self, uuid: str) -> tuple[float | None, float | None]:
+        """Return the utilisation, a share of the time, and the power in watts, of late."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -136,6 +141,12 @@ class RealHost:
             temperature=asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         )
 
+    def load(self, uuid: str) -> tuple[float | None, float | None]:
+        """Return the utilisation of the last sampling period, and the power draw."""
+        share = self._nvml.nvmlDeviceGetUtilizationRates(self._handles[uuid]).gpu / 100
+        power = self.power(uuid)
+        return share, power[0] if power else None
+
     def describe(self) -> dict[str, object]:
         """Return the machine in a few values."""
         driver = self._nvml.nvmlSystemGetDriverVersion()
@@ -153,6 +164,7 @@ class SimulatedHost:
     def __init__(self, folder: Path, count: int) -> None:
         self.simulation: str | None = str(folder)
         self._registry = Registry.create(folder, count)
+        self._driver = SimulatedDriver(self._registry)
         self.cards = tuple(
             Card(uuid=gpu.uuid, index=gpu.index, name=gpu.name, total=gpu.memory_total)
             for gpu in self._registry.gpus()[:count]
@@ -169,6 +181,10 @@ class SimulatedHost:
     def telemetry(self, uuid: str) -> Telemetry:  # noqa: ARG002 - the Protocol's
         """Return nothing: a pretended GPU measures nothing."""
         return Telemetry()
+
+    def load(self, uuid: str) -> tuple[float | None, float | None]:
+        """Return for how much of the time there was work since the last call; the power follows."""
+        return self._driver.utilization(uuid), self._driver.power(uuid)
 
     def describe(self) -> dict[str, object]:
         """Return the machine in a few values."""

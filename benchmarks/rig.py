@@ -187,7 +187,7 @@ class Rig:
         self._started: list[Speaker] = []
         self._waiting: dict[tuple[Place, str, str, int], list[Speaker]] = {}
         self._readers: dict[str, Speaker] = {}
-        self._sentinel: tuple[tuple[Place, str, int], Sentinel] | None = None
+        self._sentinel: tuple[tuple[Place, str, int, tuple[str, ...]], Sentinel] | None = None
         self._place = HOST
 
     # --- processes ---
@@ -286,12 +286,14 @@ class Rig:
 
     # --- sentinel ---
 
-    def sentinel(self, workload: str, cards: Sequence[Card], *, empty: bool = True) -> Sentinel:
+    def sentinel(
+        self, workload: str, cards: Sequence[Card], *flags: str, empty: bool = True
+    ) -> Sentinel:
         """Return a sentinel with this workload on these GPUs; the one that runs, if it does.
 
-        A new one is started once the GPUs are ``empty``.
+        A new one is started once the GPUs are ``empty``; it gets further ``flags``.
         """
-        wanted = (self._place, workload, len(cards))
+        wanted = (self._place, workload, len(cards), flags)
         if self._sentinel is not None:
             had, running = self._sentinel
             if had == wanted and running.process.poll() is None:
@@ -303,6 +305,7 @@ class Rig:
         command += ["--workload", workload]
         # Nor longer when it yields again and again, as it does here.
         command += ["--rearm", self._rearm, "--rearm-longest", self._rearm, "--status-every", "1s"]
+        command += flags
         if self.host.simulation is not None:
             command += ["--simulate", str(len(self.host.cards))]
         started = Sentinel(command, self._environment(cards), self._errors)

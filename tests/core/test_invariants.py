@@ -16,7 +16,7 @@ from sentinel.core.actions import Kill, Start
 from sentinel.core.decide import Decision, decide
 from sentinel.core.model import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
 from sentinel.core.observation import Call, Observation
-from sentinel.hours import parse_hours
+from sentinel.hours import parse_duty, parse_hours
 from sentinel.messages import Crowded, Failed, FailureKind, Progress, Ready
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
@@ -29,6 +29,9 @@ LIMITED = replace(
     max_gpus=2,
     leave_idle=1,
     starts_per_second=0.5,
+    util=0.5,
+    power=300.0,
+    duty=parse_duty("5s/3s"),
     quiet=parse_hours("12:01-12:02, Wed 13:00-24:00"),
 )
 

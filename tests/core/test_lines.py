@@ -42,5 +42,31 @@ def test_a_ghost_is_told_as_what_it_is(fields: dict[str, object], words: str) ->
     assert words in told("gpu.ghost", **fields)
 
 
+FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1.0, "share": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "as hard as it can"),
+        ({"util_target": 0.5}, "busy for 50% of the time"),
+        ({"power_target_w": 400.0, "health": 0.8}, "at 400 W, for 80% of the time at most"),
+        ({"util_target": 0.5, "rests": True}, "rests now, and keeps its memory"),
+        ({"health": 0.0}, "rests for the sake of the GPU's health"),
+    ],
+)
+def test_a_pace_is_told_in_words(fields: dict[str, object], words: str) -> None:
+    assert words in told("stressor.pace", **(FULL | fields))
+
+
+def test_a_status_tells_how_a_paced_gpu_does() -> None:
+    status = {"stressor": "RUNNING", "running_s": 9.0, "utilization": None, "power_w": 412.4}
+    assert told("gpu.status", **FULL, **status).endswith("holds its memory, for 9 s")
+    paced = FULL | {"util_target": 0.5, "share": 0.48}
+    assert "works 48% of the time, 412 W" in told("gpu.status", **paced, **status)
+    read = status | {"utilization": 0.51}
+    assert "works 48% of the time, used 51%, 412 W" in told("gpu.status", **paced, **read)
+
+
 def test_an_event_without_words_shows_its_fields() -> None:
     assert told("gpu.strange", one=1, two="b").endswith("gpu.strange one=1 two=b")

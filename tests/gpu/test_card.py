@@ -75,6 +75,25 @@ def test_a_memory_that_is_too_small_for_the_cache_is_tested_past_it(real: RealGr
         assert "stressor.finding" not in one.names()
 
 
+@pytest.mark.parametrize("workload", ["gemm", "elementwise"])
+def test_a_pace_and_a_rest_move_no_memory(real: RealGround, workload: str) -> None:
+    """And the card does what was asked for: nothing at rest, and less than all of it at work."""
+    flags = ("--util", "30%", "--duty", "5s/4s", "--workload", workload)
+    with occupied(real, *flags) as one:
+        held = {real.held()}
+        for turn in (2, 3):
+            while one.names().count("stressor.pace") < turn:
+                held.add(real.held())
+                time.sleep(0.01)
+        assert max(held) - min(held) <= real.noise
+        assert "gpu.yielding" not in one.names()
+        paced = [e for e in one.events if e["event"] == "gpu.status" and "share" in e]
+        eventually(lambda: any(e["rests"] and e["utilization"] == 0.0 for e in paced))
+        known = [e["utilization"] for e in paced if e["utilization"] is not None]
+        assert max(known) < 0.9
+        assert all(e["temperature_c"] and e["power_w"] and e["sm_clock_mhz"] for e in paced)
+
+
 def test_a_size_is_held_as_it_was_asked_for(real: RealGround) -> None:
     with occupied(real, "--memory", "20GiB", "--workload", "hold") as one:
         ready = one.wait_for("stressor.ready")

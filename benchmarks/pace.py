@@ -1,0 +1,226 @@
+"""How well sentinel keeps a target utilisation and power: ``python -m benchmarks.pace``."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.handover import host_of
+from benchmarks.host import Card
+from benchmarks.results import Record, Results
+from benchmarks.rig import Rig, Sentinel
+
+WORKLOAD = "gemm"
+#: How long each target has, in seconds; the first third of it is for finding it.
+STRETCH, QUICK_STRETCH = 60.0, 20.0
+_SAMPLE_EVERY = 0.2
+#: How long a workload runs at full load for its power to show, in seconds, the last of it measured.
+_WARM_UP, _FULL = 4.0, 2.0
+#: The bars: points of utilisation, and a share of the power.
+_POINTS, _SHARE = 0.03, 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is asked for: ``kind`` is util or power, ``value`` a share or watts."""
+
+    kind: str
+    value: float
+
+    @property
+    def name(self) -> str:
+        """The name of its measurement."""
+        return f"pace-{self.kind}-{self.value:g}"
+
+    @property
+    def flags(self) -> tuple[str, str]:
+        """The flags that ask sentinel for it."""
+        unit = "W" if self.kind == "power" else ""
+        return f"--{self.kind}", f"{self.value:g}{unit}"
+
+
+TARGETS = (
+    *(Target(kind="util", value=share) for share in (0.2, 0.5, 0.8)),
+    *(Target(kind="power", value=watts) for watts in (400.0, 550.0)),
+)
+
+
+class Pace:
+    """Measures on the first GPU.
+
+    Args:
+        rig: The processes.
+        seconds: How long each target has.
+    """
+
+    def __init__(self, rig: Rig, seconds: float) -> None:
+        self._rig = rig
+        self._card: Card = rig.host.cards[0]
+        self._seconds = seconds
+
+    def full_load(self) -> Record:
+        """Return the power and utilisation without a target: no target can be above that."""
+        self._hold()
+        time.sleep(_WARM_UP)
+        samples = self._sample(_FULL)
+        return {"utilization": _mean(samples, "utilization"), "watts": _mean(samples, "watts")}
+
+    def reach(self, target: Target) -> Record:
+        """Return what was reached with a target, and the curve, second by second."""
+        sentinel = self._hold(*target.flags)
+        first = len(sentinel.lines)
+        samples = self._sample(self._seconds)
+        settled = [sample for sample in samples if sample["s"] >= self._seconds / 3]
+        shares = [line["share"] for line in sentinel.lines[first:] if "running_s" in line]
+        figure = "utilization" if target.kind == "util" else "watts"
+        return {
+            "kind": target.kind,
+            "target": target.value,
+            "reached": _mean(settled, figure),
+            "watts": _mean(settled, "watts"),
+            "utilization": _mean(settled, "utilization"),
+            "seconds": self._seconds,
+            "shares": [round(share, 4) for share in shares],
+            "curve": _by_second(samples),
+        }
+
+    def _hold(self, *flags: str) -> Sentinel:
+        """Return a sentinel that has just begun to hold the GPU."""
+        self._rig.no_sentinel()
+        sentinel = self._rig.sentinel(WORKLOAD, [self._card], *flags)
+        sentinel.wait_held([self._card.uuid])
+        return sentinel
+
+    def _sample(self, seconds: float) -> list[Record]:
+        """Return utilisation and power, read again and again."""
+        samples: list[Record] = []
+        self._rig.host.load(self._card.uuid)  # what was before is in it
+        time.sleep(_SAMPLE_EVERY)
+        began = time.monotonic()
+        while (now := time.monotonic() - began) < seconds:
+            share, watts = self._rig.host.load(self._card.uuid)
+            samples.append({"s": now, "utilization": share, "watts": watts})
+            time.sleep(_SAMPLE_EVERY)
+        return samples
+
+
+def _mean(samples: Sequence[Record], figure: str) -> float | None:
+    known = [sample[figure] for sample in samples if sample[figure] is not None]
+    return fmean(known) if known else None
+
+
+def _by_second(samples: Sequence[Record]) -> list[Record]:
+    """Return the means of each second."""
+    curve = []
+    for second in range(int(samples[-1]["s"]) + 1):
+        part = [sample for sample in samples if int(sample["s"]) == second]
+        means = {figure: _mean(part, figure) for figure in ("utilization", "watts")}
+        rounded = {name: None if mean is None else round(mean, 3) for name, mean in means.items()}
+        curve.append({"s": second, **rounded})
+    return curve
+
+
+class PaceTable:
+    """The results as a table for docs/benchmarks.md; ``failed`` lists the bars that were missed."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self.failed: list[str] = []
+
+    def render(self) -> str:
+        """Return the last result of each target, each beside its bar."""
+        lines = [
+            "| target | reached | deviation | bar | verdict | power | utilisation | seconds |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        full = self._results.of("pace-full")
+        most = full[-1]["watts"] if full else None
+        for target in TARGETS:
+            records = self._results.of(target.name)
+            if records:
+                lines.append(self._row(target, records[-1], most))
+        return "\n".join(lines)
+
+    def _row(self, target: Target, found: Record, most: float | None) -> str:
+        reached = found["reached"]
+        if target.kind == "util":
+            shown, bar, allowed = f"{target.value:.0%} busy", "3 points", _POINTS
+        else:
+            shown, bar, allowed = f"{target.value:.0f} W", "5 %", _SHARE * target.value
+        if reached is None:
+            cells = ["-", "-", bar, self._verdict(target, good=False)]
+        elif target.kind == "util":
+            off = reached - target.value
+            good = self._verdict(target, good=abs(off) <= allowed)
+            cells = [f"{reached:.1%}", f"{100 * off:+.1f} points", bar, good]
+        else:
+            off = reached - target.value
+            if most is not None and most < target.value:
+                good = f"draws {most:.0f} W at most"
+            else:
+                good = self._verdict(target, good=abs(off) <= allowed)
+            cells = [f"{reached:.0f} W", f"{off / target.value:+.1%}", bar, good]
+        watts, share = found["watts"], found["utilization"]
+        cells.append("-" if watts is None else f"{watts:.0f} W")
+        cells.append("-" if share is None else f"{share:.1%}")
+        return f"| {shown} | {' | '.join(cells)} | {found['seconds']:.0f} |"
+
+    def _verdict(self, target: Target, *, good: bool) -> str:
+        if not good:
+            self.failed.append(target.name)
+        return "pass" if good else "**FAIL**"
+
+
+def parse() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pace", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("pace.jsonl"), metavar="FILE")
+    parser.add_argument("--table", action="store_true", help="only render the results as a table")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STRETCH:.0f} s for each")
+    parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
+    parser.add_argument(
+        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only this real GPU"
+    )
+    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="pretend N GPUs")
+    return parser.parse_args()
+
+
+def measure(given: argparse.Namespace, results: Results) -> None:
+    """Measure every target, and add each to the results as it is done."""
+    with ExitStack() as stack:
+        host = stack.enter_context(host_of(given.simulate, given.gpus))
+        rig = Rig(host, given.results.with_suffix(".log"), given.rearm)
+        stack.callback(rig.reset)
+        pace = Pace(rig, QUICK_STRETCH if given.quick else STRETCH)
+        machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
+        results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
+        results.add({"cell": "pace-full", "round": results.rounds("pace-full"), **pace.full_load()})
+        for target in TARGETS:
+            found = pace.reach(target)
+            results.add({"cell": target.name, "round": results.rounds(target.name), **found})
+            print(f"{target.name}: {found['reached']}", flush=True)
+
+
+def main() -> int:
+    """Measure, then say how it went: 1 if a bar was missed."""
+    given = parse()
+    results = Results(given.results)
+    if not given.table:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # So that every way out goes through the clean-up.
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+        measure(given, results)
+    table = PaceTable(results)
+    print(table.render())
+    return int(bool(table.failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
