@@ -60,7 +60,8 @@ def test_a_pace_is_told_in_words(fields: dict[str, object], words: str) -> None:
 
 
 def test_a_status_tells_how_a_paced_gpu_does() -> None:
-    status = {"stressor": "RUNNING", "running_s": 9.0, "utilization": None, "power_w": 412.4}
+    status = {"stressor": "RUNNING", "running_s": 9.0, "note": None}
+    status |= {"utilization": None, "power_w": 412.4}
     assert told("gpu.status", **FULL, **status).endswith("holds its memory, for 9 s")
     paced = FULL | {"util_target": 0.5, "share": 0.48}
     assert "works 48% of the time, 412 W" in told("gpu.status", **paced, **status)

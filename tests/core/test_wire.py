@@ -19,8 +19,10 @@ from sentinel.messages import (
     Gpu,
     GpuProcess,
     Inventory,
+    Known,
     Lease,
     Memory,
+    Pace,
     ProbeMessage,
     Progress,
     Reading,
@@ -32,7 +34,7 @@ from sentinel.wire import MAX_DATAGRAM, decode, encode
 
 FROM_PROBE: tuple[type, ...] = typing.get_args(ProbeMessage)
 FROM_CHILD: tuple[type, ...] = typing.get_args(ChildMessage)
-ORDERS: tuple[type, ...] = (Lease, Stop, Watch)
+ORDERS: tuple[type, ...] = (Lease, Known, Pace, Stop, Watch)
 EVERY_KIND = (*FROM_PROBE, *FROM_CHILD, *ORDERS)
 
 # NVML's numbers are finite and its names short; whatever else they are must not matter.
