@@ -32,6 +32,9 @@ FIRST_FOR_POWER = 0.5
 SETTLING = 1.0
 #: A pace is sent when it differs from the last one by more than this.
 HAIR = 0.002
+#: A turn is due this much early, in seconds: sums of times are not exact, and a tick that came for
+#: it must not find that it is not quite there.
+EARLY = 0.001
 #: The most that one correction multiplies or divides by.
 STEEPEST = 2.0
 
@@ -69,7 +72,8 @@ def deadline(slot: Slot, now: float, config: Config) -> float | None:
     """Return when the next turn of a cycle of work and rest is due, if there is one."""
     if config.duty is None or not isinstance(slot.stressor, Running):
         return None
-    return slot.stressor.since + config.duty.next_turn(now - slot.stressor.since)
+    since = slot.stressor.since
+    return since + config.duty.next_turn(now + EARLY - since)
 
 
 def wants_load(slot: Slot) -> bool:
@@ -83,7 +87,7 @@ def _targets(slot: Slot, running: Running, now: float, config: Config) -> Target
     return Targets(
         util=config.util,
         power=config.power,
-        rests=duty is not None and duty.rests(now - running.since),
+        rests=duty is not None and duty.rests(now + EARLY - running.since),
         health=slot.health_pace,
     )
 

@@ -182,16 +182,34 @@ def test_it_takes_as_many_looks_as_were_asked_for_and_as_often() -> None:
         assert seconds == pytest.approx(expected, abs=1)
 
 
-def test_a_loop_that_another_one_held_back_has_nothing_to_unlearn() -> None:
-    """While power allows a little only, the utilisation's loop must not wind up."""
-    plant = Plant(Config(util=0.5, power=160.0))
+def test_a_reading_that_comes_again_is_no_second_sample() -> None:
+    plant = Plant(Config(util=0.5, util_every=0.1, util_samples=2), utilization=lambda _: 1.0)
+    plant.tick()
+    plant.now += 2.0
+    reading = plant.reading(0)
+    for _ in range(10):
+        plant.tick(reading)
+    assert plant.sent == [0.5]
+
+
+@pytest.mark.parametrize("config", [Config(util=0.5), Config(power=400.0)])
+def test_a_loop_that_something_else_held_back_has_nothing_to_unlearn(config: Config) -> None:
+    """It must not wind up meanwhile, and there is no surge when it is free again."""
+    plant = Plant(config)
+    plant.slot = replace(SLOT, health_pace=0.1)
     plant.run(60)
-    assert plant.share == pytest.approx(0.1, abs=0.01)
-    plant.config = Config(util=0.5, power=600.0)
-    plant.run(1)
-    assert plant.share <= 0.52
-    plant.run(30)
+    assert plant.sent == [0.1]
+    plant.slot = replace(plant.slot, health_pace=1.0)
+    plant.run(40)
+    assert max(plant.sent) <= 0.52
     assert plant.share == pytest.approx(0.5, abs=0.02)
+
+
+def test_both_targets_at_once_come_to_the_lower_one() -> None:
+    for power, share in ((160.0, 0.1), (600.0, 0.5)):
+        plant = Plant(Config(util=0.5, power=power))
+        plant.run(60)
+        assert plant.share == pytest.approx(share, abs=0.02)
 
 
 # --- what wins -------------------------------------------------------------------------------
@@ -212,7 +230,7 @@ def test_the_lowest_wins(
     plant.slot = replace(SLOT, health_pace=health)
     plant.now = BEGIN + elapsed
     plant.tick()
-    rests = duty is not None and elapsed % 2100 >= 1800
+    rests = duty is not None and (elapsed + pacing.EARLY) % 2100 >= 1800
     others = [] if util is None else [util]
     others += [] if power is None else [pacing.FIRST_FOR_POWER]
     assert plant.share == pytest.approx(0.0 if rests else min([health, *others]), abs=pacing.HAIR)
@@ -306,10 +324,10 @@ def test_a_stressor_that_yields_is_told_nothing_more_and_the_next_one_begins_ane
 
 def test_the_supervisor_wakes_for_the_turn_of_a_cycle(world: World) -> None:
     world.tick = 100.0  # it waits as long as it wants to
-    duty = parse_duty("7s/2s")
+    duty = parse_duty("7.3s/2.1s")  # not with a lease, each half second, by chance
     supervisor = holding(world, Config(duty=duty, rearm=1.0, hang_after=3600.0, stale_after=1e6))
     since = supervisor.state.slots["GPU-0"].stressor
     assert isinstance(since, Running)
     world.run(supervisor, lambda: len(world.events("stressor.pace")) >= 2, within=30)
     assert [event.fields["rests"] for event in world.events("stressor.pace")] == [True, False]
-    assert [round(e.at - since.since, 3) for e in world.events("stressor.pace")] == [7, 9]
+    assert [round(e.at - since.since, 3) for e in world.events("stressor.pace")] == [7.3, 9.4]

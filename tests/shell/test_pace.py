@@ -103,6 +103,12 @@ def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:
     assert bench.leash.stopped.is_set()
 
 
+def test_whoever_sleeps_for_its_pace_is_woken_by_a_stop(bench: Bench) -> None:
+    bench.leash._armed = True
+    order(bench, Stop())
+    assert bench.leash.repaced.is_set()
+
+
 def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
     order(bench, Pace(share=0.0))
     assert bench.ctx.pace()
