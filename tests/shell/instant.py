@@ -26,9 +26,10 @@ class Instant(SimulatedDevice):
         self.waits = 0
         self.each: Callable[[], None] = lambda: None
 
-    def wait(self, fence: Fence) -> None:
+    def wait(self, fence: Fence) -> float:
         self.waits += 1
         self.each()
+        return 0.0
 
 
 class Listener(Leash):
@@ -74,6 +75,7 @@ class Workbench:
             bytes=sum(one.bytes for one in told),
             checks=sum(one.checks for one in told),
             errors=sum(one.errors for one in told),
+            longest_quantum=max((one.longest_quantum for one in told), default=0.0),
         )
 
     def stop(self) -> None:
