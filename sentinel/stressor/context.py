@@ -183,6 +183,8 @@ class WorkloadContext:
         """
         self._findings += 1
         self._leash.report(replace(finding, number=self._findings))
+        self._device.begin()  # the supervisor took its time, and not the quantum
+        self._began = time.monotonic()
 
     def note(self, text: str) -> None:
         """Say in a few words what the workload is at; told with the next progress.

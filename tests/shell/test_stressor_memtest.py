@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from sentry import eventually
 from torch import Tensor
 
 from sentinel.errors import ConfigError
-from sentinel.messages import FindingPlace
+from sentinel.messages import Finding, FindingPlace
 from sentinel.stressor.cells import READS, Cells, Piece, Task
 from sentinel.stressor.patterns import PATTERNS, choose
 from sentinel.stressor.workloads.memtest import MemoryTest, _Cost, memtest
@@ -289,6 +290,27 @@ def test_what_is_right_when_read_again_was_a_bad_load(bench: Workbench) -> None:
     assert (finding.reread, finding.count, sum(finding.bits)) == (False, 1, 0)
     assert finding.first[0] == 3
     assert "right when read again" in finding.detail
+
+
+def test_a_supervisor_that_is_slow_to_hear_of_it_makes_no_long_quantum(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("sentinel.stressor.context.time", SimpleNamespace(monotonic=lambda: now[0]))
+    heard = bench.leash.report
+
+    def hear_late(finding: Finding) -> bool:
+        now[0] += 3.0
+        return heard(finding)
+
+    monkeypatch.setattr(bench.leash, "report", hear_late)
+    cells = Faulty(bench.ctx.chunks)
+    test = memory_test(bench, "zeros", cells)
+    test.go_through(1)
+    cells.faults = [(0, 2, 7, 7)]
+    test.go_through(2)
+    assert len(bench.findings()) == 1
+    assert bench.done().longest_quantum < 1.0
 
 
 def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench) -> None:
