@@ -31,6 +31,8 @@ class Card:
 class Telemetry:
     """How a GPU is: joules since its driver was loaded, watts, watts, MHz and degrees Celsius.
 
+    ``utilization`` is the share of the time, of late, in which a kernel ran.
+
     ``None`` stands where the GPU does not tell.
     """
 
@@ -39,6 +41,7 @@ class Telemetry:
     limit: float | None = None
     sm_clock: int | None = None
     temperature: int | None = None
+    utilization: float | None = None
 
 
 class Host(Protocol):
@@ -57,10 +60,6 @@ class Host(Protocol):
 
     def telemetry(self, uuid: str) -> Telemetry:
         """Return how a GPU is."""
-        ...
-
-    def load(self, uuid: str) -> tuple[float | None, float | None]:
-        """Return the utilisation, a share of the time, and the power in watts, of late."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -133,19 +132,15 @@ class RealHost:
         energy = asked("nvmlDeviceGetTotalEnergyConsumption")
         power = asked("nvmlDeviceGetPowerUsage")
         limit = asked("nvmlDeviceGetEnforcedPowerLimit")
+        rates = asked("nvmlDeviceGetUtilizationRates")
         return Telemetry(
             energy=None if energy is None else energy / 1000,
             power=None if power is None else power / 1000,
             limit=None if limit is None else limit / 1000,
             sm_clock=asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             temperature=asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            utilization=None if rates is None else rates.gpu / 100,
         )
-
-    def load(self, uuid: str) -> tuple[float | None, float | None]:
-        """Return the utilisation of the last sampling period, and the power draw."""
-        share = self._nvml.nvmlDeviceGetUtilizationRates(self._handles[uuid]).gpu / 100
-        power = self.power(uuid)
-        return share, power[0] if power else None
 
     def describe(self) -> dict[str, object]:
         """Return the machine in a few values."""
@@ -178,13 +173,9 @@ class SimulatedHost:
         """Return nothing: a pretended GPU draws no power."""
         return None
 
-    def telemetry(self, uuid: str) -> Telemetry:  # noqa: ARG002 - the Protocol's
-        """Return nothing: a pretended GPU measures nothing."""
-        return Telemetry()
-
-    def load(self, uuid: str) -> tuple[float | None, float | None]:
+    def telemetry(self, uuid: str) -> Telemetry:
         """Return for how much of the time there was work since the last call; the power follows."""
-        return self._driver.utilization(uuid), self._driver.power(uuid)
+        return Telemetry(utilization=self._driver.utilization(uuid), power=self._driver.power(uuid))
 
     def describe(self) -> dict[str, object]:
         """Return the machine in a few values."""

@@ -101,12 +101,12 @@ class Pace:
     def _sample(self, seconds: float) -> list[Record]:
         """Return utilisation and power, read again and again."""
         samples: list[Record] = []
-        self._rig.host.load(self._card.uuid)  # what was before is in it
+        self._rig.host.telemetry(self._card.uuid)  # what was before is in it
         time.sleep(_SAMPLE_EVERY)
         began = time.monotonic()
         while (now := time.monotonic() - began) < seconds:
-            share, watts = self._rig.host.load(self._card.uuid)
-            samples.append({"s": now, "utilization": share, "watts": watts})
+            seen = self._rig.host.telemetry(self._card.uuid)
+            samples.append({"s": now, "utilization": seen.utilization, "watts": seen.power})
             time.sleep(_SAMPLE_EVERY)
         return samples
 
