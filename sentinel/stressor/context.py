@@ -138,6 +138,19 @@ class WorkloadContext:
         self._began = time.monotonic()
         return not self._leash.stopped.is_set()
 
+    def drain(self) -> bool:
+        """Wait, asleep, until the device has done all that was queued; say whether to go on.
+
+        For what is rare and needs an answer of the device. It counts as no call of :meth:`pace`,
+        but progress is told, so that many of them in a row do not pass for a hang.
+        """
+        self._settle(0)
+        self._device.drain()
+        self._done.add(self._queued)
+        self._queued = _Tally()
+        self._rest(0.0)
+        return not self._leash.stopped.is_set()
+
     def report(
         self,
         *,

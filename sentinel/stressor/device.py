@@ -89,6 +89,10 @@ class Device(Protocol):
         """
         ...
 
+    def drain(self) -> None:
+        """Block, without spinning, until nothing is queued."""
+        ...
+
     def seconds(self, work: Callable[[], object]) -> float:
         """Return how long the device takes for what ``work`` queues."""
         ...
@@ -188,6 +192,10 @@ class CudaDevice:
         event = self._spare.pop() if self._spare else _new_event()
         event.record()
         return event
+
+    def drain(self) -> None:
+        """Sleep until an event behind everything happened."""
+        self.wait(self.fence())
 
     def seconds(self, work: Callable[[], object]) -> float:
         """Return how long ``work`` took on the GPU, between two of its own time stamps."""
@@ -294,6 +302,9 @@ class SimulatedDevice:
         """Sleep until then, which is what leaves the CPU to others."""
         time.sleep(max(0.0, fence - time.monotonic()))
         return 0.0
+
+    def drain(self) -> None:
+        """Do nothing: the CPU has done what was queued, and pretends to work in quanta only."""
 
     def seconds(self, work: Callable[[], object]) -> float:
         """Return the time of the CPU that ``work`` took, whatever else the host was doing."""

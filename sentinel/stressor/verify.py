@@ -1,4 +1,4 @@
-"""Compare results bit for bit, on the device, without ever waiting for it."""
+"""Compare results bit for bit and take checksums, on the device, without ever waiting for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["BitComparison", "ErrorCount"]
+__all__ = ["BitComparison", "Checksum", "ErrorCount", "words"]
 
 #: How often the count is fetched from the device, in seconds.
 _INTERVAL = 1.0
+
+#: What chains the pieces of a checksum: any odd number will do; this one is FNV's prime of 64 bits.
+_CHAIN = 0x100000001B3
 
 
 class ErrorCount:
@@ -74,16 +77,20 @@ class BitComparison:
 
     def __init__(self, reference: Tensor, scratch: Tensor) -> None:
         self.errors = ErrorCount(reference.device)
-        self._reference = _words(reference)
+        self._reference = words(reference)
         needed = self._reference.numel()
         self._differs = scratch.view(-1).view(torch.uint8)[:needed].view(torch.bool)
         self._any = torch.zeros((), dtype=torch.bool, device=reference.device)
 
     def check(self, result: Tensor) -> None:
-        """Queue the comparison of ``result``; takes no memory."""
-        torch.ne(_words(result), self._reference, out=self._differs)
-        torch.any(self._differs, out=self._any)
+        """Queue the comparison of ``result`` and count it if it is wrong; takes no memory."""
+        self.mark(result, self._any)
         self.errors.total.add_(self._any)
+
+    def mark(self, result: Tensor, wrong: Tensor) -> None:
+        """Queue the comparison of ``result`` into ``wrong``, a bool scalar; takes no memory."""
+        torch.ne(words(result), self._reference, out=self._differs)
+        torch.any(self._differs, out=wrong)
 
     def prove(self, spare: Tensor) -> None:
         """Show that a single wrong bit is found and that a right result is not, using ``spare``.
@@ -93,20 +100,62 @@ class BitComparison:
         Raises:
             RuntimeError: The comparison cannot be trusted.
         """
-        words = _words(spare)
-        for position in (0, words.numel() // 2, words.numel() - 1):
-            words.copy_(self._reference)
+        copy = words(spare)
+        for position in (0, copy.numel() // 2, copy.numel() - 1):
+            copy.copy_(self._reference)
             self.check(spare)
             if self.errors.last_news() != 0:
                 message = "a copy of the reference was found to differ from it"
                 raise RuntimeError(message)
-            words[position].bitwise_xor_(1)
+            copy[position].bitwise_xor_(1)
             self.check(spare)
             if self.errors.last_news() != 1:
                 message = "a flipped bit was not found; the comparison cannot be trusted"
                 raise RuntimeError(message)
 
 
-def _words(matrix: Tensor) -> Tensor:
+class Checksum:
+    """Take checksums in which the place of every bit counts.
+
+    Of each piece it is the sum of (2i + 1) times its integer i of 32 bits, modulo 2**64, and the
+    pieces are chained by a multiplication. Every factor is odd, so a change of one integer always
+    shows, and no two flipped bits of a piece make up for each other.
+
+    Args:
+        weights: Memory for the factors of one piece, a multiple of eight bytes.
+        weighted: As much for the integers of one piece times their factors.
+        longest: The most bytes that are ever summed up.
+    """
+
+    def __init__(self, weights: Tensor, weighted: Tensor, longest: int) -> None:
+        self._weights = words(weights)
+        self._weighted = words(weighted)
+        self._piece = self._weights.numel()
+        device = weights.device
+        torch.arange(1, 2 * self._piece, 2, dtype=torch.int64, device=device, out=self._weights)
+        pieces = -(-longest // (4 * self._piece))
+        self._sums = torch.zeros(pieces, dtype=torch.int64, device=device)
+        self._told = torch.zeros(pieces, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._count = 0
+
+    def queue(self, matrix: Tensor) -> None:
+        """Queue the sums of ``matrix``, contiguous and a multiple of four bytes long."""
+        pieces = torch.split(matrix.view(-1).view(torch.int32), self._piece)
+        self._count = len(pieces)
+        for number, piece in enumerate(pieces):
+            weighted = self._weighted[: piece.numel()]
+            torch.mul(piece, self._weights[: piece.numel()], out=weighted)
+            torch.sum(weighted, dim=0, out=self._sums[number])
+        self._told[: self._count].copy_(self._sums[: self._count], non_blocking=True)
+
+    def value(self) -> int:
+        """Return the checksum of what was queued last, once the device has done it."""
+        total = 0
+        for part in self._told[: self._count].tolist():
+            total = (total * _CHAIN + part) % 2**64
+        return total
+
+
+def words(matrix: Tensor) -> Tensor:
     """Return the same memory as a flat tensor of 64-bit words."""
     return matrix.view(-1).view(torch.int64)

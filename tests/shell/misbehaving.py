@@ -302,19 +302,22 @@ def faulty(ctx: WorkloadContext) -> None:
 
 def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     """Multiply matrices on a GPU whose memory loses one bit of one result, once."""
-    import torch
+    from sentinel.stressor.choosing import build
+    from sentinel.stressor.inject import flip
+    from sentinel.stressor.products import DTYPES
+    from sentinel.stressor.workloads.gemm import burn
 
-    from sentinel.stressor.workloads.gemm import Ring, cut
+    (ring,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=size)
+    ring.prepare(seed=1)
+    done: list[int] = []
 
-    ring = Ring(cut(ctx.chunks, size))
-    ring.prepare()
-    rounds = 0
-    while ctx.pace():
-        checks = sum(ring.step() for _ in ring.places)
-        rounds += 1
-        if rounds == 2:
-            ring.places[-1].view(torch.int16)[3, 4].bitwise_xor_(1 << 9)
-        ctx.report(iterations=len(ring.places), checks=checks, errors=ring.comparison.errors.news())
+    def flip_once() -> None:
+        if ring.rounds >= 2 and not done:
+            done.append(ring.rounds)
+            flip(ring.places[(ring.written - 1) % len(ring.places)], 3 * size + 4, 9)
+
+    ring.between = flip_once
+    burn(ring, seeds=1)
 
 
 def forgets(ctx: WorkloadContext) -> None:

@@ -18,6 +18,7 @@ from sentinel.messages import (
     ChildMessage,
     Failed,
     Finding,
+    Known,
     Lease,
     MemoryTarget,
     Note,
@@ -108,6 +109,8 @@ class Child:
             return None
         message = wire.decode(data, _SAYS)
         self.said.append(message)
+        if isinstance(message, Finding):
+            self.tell(Known(number=message.number))
         return message
 
 

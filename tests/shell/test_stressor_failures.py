@@ -12,6 +12,7 @@ from sentinel.messages import (
     ChildExitCode,
     Failed,
     FailureKind,
+    Finding,
     MemoryTarget,
     Progress,
 )
@@ -77,7 +78,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         (
             "gemm:size=4096",
             FailureKind.UNUSABLE,
-            ["6 matrices of size=4096 are needed, 0 fit", "larger chunks"],
+            ["no room for inputs, a reference and 3 results of size=4096", "larger chunks"],
         ),
     ],
 )
@@ -126,6 +127,8 @@ def test_a_gpu_cannot_be_used_with_a_torch_that_lacks_cuda(start: Start) -> None
 
 def test_a_bit_that_flips_in_memory_is_reported_once(start: Start) -> None:
     child = start("misbehaving:flips_a_bit")
+    finding = child.wait_for(Finding)
+    assert (finding.first, finding.count, finding.repeated) == ((3, 4), 1, 0)
     while not (progress := child.wait_for(Progress)).errors:
         assert progress.checks > 0
     assert progress.errors == 1

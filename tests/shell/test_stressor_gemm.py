@@ -1,69 +1,319 @@
-"""The gemm workload's ring and its comparison, with small matrices in this process."""
+"""The ring of products: everything that goes wrong in it is found, told apart and examined."""
 
 from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from workbench import Workbench, turn_until, workbench
 
-from sentinel.stressor.verify import BitComparison
-from sentinel.stressor.workloads.gemm import Ring, cut
+from sentinel.errors import ConfigError
+from sentinel.messages import FindingPlace
+from sentinel.stressor.choosing import build
+from sentinel.stressor.inject import flip
+from sentinel.stressor.products import DTYPES, MEMORY
+from sentinel.stressor.ring import Ring, Verify
+from sentinel.stressor.verify import BitComparison, Checksum
+from sentinel.stressor.workloads.gemm import burn, gemm
 
+ALL = [*DTYPES, "memory"]
 SIZE = 64
-PLACES = 5
 
 
 @pytest.fixture
-def ring() -> Ring:
-    ring = Ring(cut([torch.empty(2 * SIZE * SIZE * (PLACES + 4), dtype=torch.uint8)], SIZE))
-    ring.prepare()
+def ctx(tmp_path: Path) -> Iterator[Workbench]:
+    with workbench(tmp_path) as ctx:
+        yield ctx
+
+
+def ring_of(ctx: Workbench, name: str = "bf16", verify: Verify = "full") -> Ring:
+    dtype = DTYPES.get(name, MEMORY)
+    (ring,) = build(ctx, (dtype,), workload="gemm", size=SIZE, verify=verify)
+    ring.prepare(seed=1)
+    assert ctx.found == []
+    ctx.errors = ctx.checks = 0
     return ring
 
 
-def once_round(ring: Ring) -> int:
-    return sum(ring.step() for _ in ring.places)
+def newest(ring: Ring, back: int = 0) -> Tensor:
+    """Return a place whose result was not checked yet."""
+    return ring.places[(ring.written - 1 - back) % len(ring.places)]
 
 
-def test_the_first_round_fills_and_every_later_result_is_checked(ring: Ring) -> None:
-    assert [once_round(ring) for _ in range(3)] == [0, PLACES, PLACES]
-    assert ring.comparison.errors.last_news() == 0
+# --- every result, once ----------------------------------------------------------------------
 
 
-def test_the_product_is_right(ring: Ring) -> None:
-    exact = ring.left.double() @ ring.right.double()
-    # bf16 keeps 8 bits, and a sum of 64 products of normal values is about 8
-    torch.testing.assert_close(ring.reference.double(), exact, rtol=2**-8, atol=2**-5)
-    assert abs(float(ring.left.float().mean())) < 0.1
-    assert 0.9 < float(ring.left.float().std()) < 1.1
-    assert not torch.equal(ring.left, ring.right)
+@pytest.mark.parametrize("name", ALL)
+def test_every_result_is_checked_once_and_none_is_wrong(ctx: Workbench, name: str) -> None:
+    ring = ring_of(ctx, name)
+    turn_until(ring, 3)
+    assert ctx.checks > len(ring.places)
+    assert ring.close()
+    assert ctx.checks == ring.written
+    assert (ctx.errors, ctx.found) == (0, [])
 
 
-@pytest.mark.parametrize("bit", [0, 6, 15])
-@pytest.mark.parametrize("place", [0, PLACES - 1])
-def test_one_flipped_bit_is_one_error(ring: Ring, place: int, bit: int) -> None:
-    once_round(ring)
-    mask = 1 << bit if bit < 15 else -(1 << 15)
-    ring.places[place].view(torch.int16)[7, 9].bitwise_xor_(mask)
-    assert once_round(ring) == PLACES
-    assert ring.comparison.errors.last_news() == 1
-    once_round(ring)
-    assert ring.comparison.errors.last_news() == 0, "the place was overwritten with a right result"
+def test_a_sample_checks_one_in_sixteen_and_every_place_in_turn(ctx: Workbench) -> None:
+    ring = ring_of(ctx, verify="sample")
+    turn_until(ring, 3)
+    assert ring.written / 24 < ctx.checks < ring.written / 12
+    due = {n % len(ring.places) for n in range(17 * len(ring.places)) if ring._due(n)}
+    assert due == set(range(len(ring.places)))
+    newest(ring).view(torch.int16)[1, 2].bitwise_xor_(4)
+    assert ring.close()
+    assert [finding.first for finding in ctx.found] == [(1, 2)], (
+        "all of a seed is checked at its end"
+    )
 
 
-def test_every_wrong_result_counts(ring: Ring) -> None:
-    once_round(ring)
-    for place in ring.places[:3]:
-        place.fill_(float("nan"))
-    once_round(ring)
-    assert ring.comparison.errors.last_news() == 3
+def test_off_checks_nothing(ctx: Workbench) -> None:
+    ring = ring_of(ctx, verify="off")
+    turn_until(ring, 2)
+    flip(newest(ring), 0, 0)
+    turn_until(ring, 4)
+    assert ring.close()
+    assert (ctx.checks, ctx.errors) == (0, 0)
 
 
-def test_news_of_an_error_come_without_a_wait_and_only_once(ring: Ring) -> None:
-    once_round(ring)
-    ring.places[2][0, 0] += 1
-    once_round(ring)
-    news = [ring.comparison.errors.news() for _ in range(4)]
-    assert sum(news) == 1
+# --- what is found ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_flipped_bit_of_a_result_is_found_where_it_is(ctx: Workbench, name: str) -> None:
+    ring = ring_of(ctx, name)
+    draw = random.Random(name)
+    for turn in range(12):
+        turn_until(ring, ring.rounds + 1)
+        matrix = newest(ring, back=draw.randrange(len(ring.places) // 2))
+        element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
+        flip(matrix, element, bit)
+        turn_until(ring, ring.rounds + 2)
+        assert len(ctx.found) == turn + 1
+        finding = ctx.found[-1]
+        assert finding.place is FindingPlace.RESULT
+        assert (finding.count, finding.first) == (1, divmod(element, SIZE))
+        assert [n for n, times in enumerate(finding.bits) if times] == [bit]
+        assert (finding.reread, finding.repeated, finding.repeats) == (True, 0, 3)
+        assert (finding.workload, finding.dtype, finding.seed) == ("gemm", name, 1)
+    assert ctx.errors == 12
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("name", ALL)
+def test_every_flipped_bit_of_an_input_is_told_from_a_wrong_result(
+    ctx: Workbench, name: str, number: int
+) -> None:
+    ring = ring_of(ctx, name)
+    draw = random.Random(name)
+    for turn in range(6):
+        matrix = ring.product.inputs[number]
+        element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
+        flip(matrix, element, bit)
+        turn_until(ring, ring.rounds + 1)
+        assert ring.close()
+        assert len(ctx.found) == turn + 1
+        finding = ctx.found[-1]
+        assert finding.place is FindingPlace.INPUT
+        assert finding.first == ring.product.coordinates(matrix, element)
+        assert (finding.count, finding.bits[bit], finding.repeated) == (1, 1, 0)
+    turn_until(ring, ring.rounds + 2)
+    assert len(ctx.found) == 6, "the input was made anew"
+
+
+@pytest.mark.parametrize("name", ["bf16", "int8"])
+def test_a_corrupted_reference_is_told_from_wrong_results(ctx: Workbench, name: str) -> None:
+    ring = ring_of(ctx, name)
+    turn_until(ring, 2)
+    flip(ring.product.reference, 130, 5)
+    turn_until(ring, 4)
+    (finding,) = ctx.found
+    assert (finding.place, finding.count, finding.first) == (FindingPlace.REFERENCE, 1, (2, 2))
+    assert ctx.errors == 1, "the results that differed from it were right"
+
+
+def test_a_result_that_is_wrong_each_time_is_repeatable(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = ring_of(ctx)
+    turn_until(ring, 1)
+    multiply = ring.product.multiply
+
+    def wrong(out: Tensor) -> None:
+        multiply(out)
+        out[3, 4] = float("nan")
+
+    monkeypatch.setattr(ring.product, "multiply", wrong)
+    turn_until(ring, 2)
+    assert {finding.repeated for finding in ctx.found} == {3}
+    assert {(finding.count, finding.first) for finding in ctx.found} == {(1, (3, 4))}
+
+
+def test_a_bad_load_is_told_from_a_bad_store(ctx: Workbench) -> None:
+    ring = ring_of(ctx)
+    place = ring.places[0]
+    ring.product.multiply(place)
+    outcome = ring.examiner.examine([place], ring.places[1])
+    (finding,) = ctx.found
+    assert (outcome.errors, finding.reread, finding.count, finding.first) == (1, False, 0, ())
+
+
+def test_many_findings_are_counted_and_not_all_examined(ctx: Workbench) -> None:
+    ring = ring_of(ctx)
+    turn_until(ring, 1)
+    for round_ in range(2, 12):
+        for back in range(10):
+            flip(newest(ring, back), 0, 0)
+        turn_until(ring, round_)
+    assert ctx.errors > 64
+    assert len(ctx.found) == 64
+
+
+def test_a_hook_is_called_between_two_quanta(ctx: Workbench) -> None:
+    ring = ring_of(ctx)
+    called: list[int] = []
+
+    def once() -> None:
+        if not called:
+            flip(newest(ring), 9, 2)
+        called.append(ring.written)
+
+    ring.between = once
+    turn_until(ring, 2)
+    assert len(set(called)) == len(called) > 2
+    assert [finding.first for finding in ctx.found] == [(0, 9)]
+
+
+# --- seeds -----------------------------------------------------------------------------------
+
+
+def test_seeds_take_turns_and_all_of_one_is_checked_before_the_next(ctx: Workbench) -> None:
+    ring = ring_of(ctx)
+    seen: list[int] = []
+    references: dict[int, list[int]] = {}
+
+    def look() -> None:
+        if not seen or seen[-1] != ring.seed:
+            seen.append(ring.seed)
+            references.setdefault(ring.seed, []).append(ring.examiner.sums[2])
+        if len(seen) == 5:
+            ctx.leash.stopped.set()
+
+    ring.between = look
+    burn(ring, seeds=3, seconds=0.0)
+    assert seen == [1, 2, 3, 1, 2]
+    assert len({sums[0] for sums in references.values()}) == 3
+    assert references[1][0] == references[1][1]
+    assert (ctx.found, ctx.errors) == ([], 0)
+
+
+def test_what_went_wrong_in_the_last_round_of_a_seed_is_found(ctx: Workbench) -> None:
+    ring = ring_of(ctx)
+    turn_until(ring, 2)
+    flip(newest(ring), 1, 1)
+    assert ring.close()
+    ring.open(seed=2)
+    assert [(finding.first, finding.seed) for finding in ctx.found] == [((0, 1), 1)]
+
+
+# --- what cannot be trusted ------------------------------------------------------------------
+
+
+def test_a_gpu_that_computes_differently_each_time_is_refused(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mm, drift = torch.mm, iter(range(1000))
+
+    def drifting(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+        return mm(left, right, out=out).add_(next(drift))
+
+    monkeypatch.setattr(torch, "mm", drifting)
+    (ring,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE)
+    with pytest.raises(RuntimeError, match="computes wrongly"):
+        ring.prepare(seed=1)
+    assert {finding.detail for finding in ctx.found} == {"the reference, computed a second time"}
+
+
+def test_blind_checks_are_found_out(ctx: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    (ring,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE)
+    monkeypatch.setattr(ring.instruments.comparison, "mark", lambda result, wrong: None)
+    with pytest.raises(RuntimeError, match="a flipped bit was not found"):
+        ring.prepare(seed=1)
+
+
+def test_an_input_that_cannot_be_mended_ends_it(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = ring_of(ctx)
+    fill_one = ring.product.fill_one
+
+    def stuck(number: int, seed: int) -> None:
+        fill_one(number, seed)
+        flip(ring.product.left, 0, 14)
+
+    monkeypatch.setattr(ring.product, "fill_one", stuck)
+    flip(ring.product.left, 0, 14)
+    with pytest.raises(RuntimeError, match="the left input is wrong each time"):
+        ring.close()
+    assert [finding.repeated for finding in ctx.found] == [3]
+
+
+# --- the workload ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_the_workload_goes_round_until_it_is_stopped(ctx: Workbench, name: str) -> None:
+    threading.Timer(0.1, ctx.leash.stopped.set).start()
+    gemm(ctx, dtype=name)  # type: ignore[arg-type]
+    assert ctx.iterations > 0
+    assert ctx.errors == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"size": 100}, "size=100 is not a positive multiple of 64"),
+        ({"size": 4096}, "no room for inputs, a reference and 3 results of size=4096"),
+        ({"seeds": 0}, "seeds=0 is out of range"),
+    ],
+)
+def test_an_option_out_of_range_is_named(
+    ctx: Workbench, options: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        gemm(ctx, **options)  # type: ignore[arg-type]
+
+
+# --- the tools -------------------------------------------------------------------------------
+
+
+def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
+    integers = torch.arange(-500, 500, dtype=torch.int32)
+    weights, weighted = (torch.zeros(512, dtype=torch.uint8) for _ in range(2))
+    checksum = Checksum(weights, weighted, longest=4000)
+
+    def taken() -> int:
+        checksum.queue(integers)
+        return checksum.value()
+
+    total = 0
+    for start in range(0, 1000, 64):
+        part = enumerate(integers[start : start + 64].tolist())
+        total = (total * 0x100000001B3 + sum((2 * n + 1) * value for n, value in part)) % 2**64
+    assert taken() == total
+    seen = {total}
+    for element, bit in [(0, 0), (0, 31), (63, 1), (63, 31), (64, 31), (500, 20), (999, 31)]:
+        flip(integers, element, bit)
+        seen.add(taken())
+    assert len(seen) == 8
+    for left, right in [(0, 1), (3, 67), (900, 5)]:
+        integers[[left, right]] = integers[[right, left]]
+        seen.add(taken())
+    assert len(seen) == 11
 
 
 def test_a_blind_comparison_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,39 +323,7 @@ def test_a_blind_comparison_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
     def blind(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
         return out.fill_(False)
 
+    comparison.prove(torch.empty_like(reference))
     monkeypatch.setattr(torch, "ne", blind)
     with pytest.raises(RuntimeError, match="a flipped bit was not found"):
         comparison.prove(torch.empty_like(reference))
-
-
-def test_a_gpu_that_computes_differently_each_time_is_refused(
-    ring: Ring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mm = torch.mm
-    drift = iter(range(100))
-
-    def drifting(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
-        return mm(left, right, out=out).add_(next(drift))
-
-    monkeypatch.setattr(torch, "mm", drifting)
-    with pytest.raises(RuntimeError, match="computes wrongly"):
-        ring.prepare()
-
-
-def test_the_inputs_are_the_same_every_time_and_no_two_rows_are_alike() -> None:
-    size = 2048  # the random values repeat after a million, and these are four million
-    chunk = torch.empty(2 * size * size * 6, dtype=torch.uint8)
-    first = Ring(cut([chunk], size)).left.clone()
-    again = Ring(cut([chunk], size)).left
-    assert torch.equal(first, again)
-    assert len(torch.unique(first[:, :32].float(), dim=0)) == size
-
-
-def test_matrices_are_cut_from_each_chunk_for_itself() -> None:
-    chunks = [torch.zeros(5 * 2 * SIZE * SIZE // 2, dtype=torch.uint8) for _ in range(3)]
-    slots = cut(chunks, SIZE)
-    assert len(slots) == 6
-    for slot in slots:
-        slot.fill_(1)  # 0x3f80 in memory
-    assert all(int((chunk == 0x3F).sum()) == 2 * SIZE * SIZE for chunk in chunks)
-    assert cut(chunks, 8 * SIZE) == []

@@ -1,0 +1,74 @@
+"""What looks at the matrices of one product and waits, asleep, for the device's answer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.layout import Layout
+from sentinel.stressor.products import Product
+from sentinel.stressor.verify import BitComparison, Checksum
+
+__all__ = ["SLICE", "Instruments", "Windows"]
+
+#: How many bytes of a matrix are read on the host at a time.
+SLICE = 4 * 2**20
+
+
+class Windows:
+    """Host memory through which the host reads the device's, two slices of it and an answer.
+
+    Attributes:
+        slices: For what is compared, and for what it is compared with.
+        answer: A bool.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self.slices = torch.zeros((2, SLICE), dtype=torch.uint8, pin_memory=cuda)
+        self.answer = torch.zeros((), dtype=torch.bool, pin_memory=cuda)
+
+
+class Instruments:
+    """Compares, sums up and reads the matrices of one product; takes no memory once it was used.
+
+    Attributes:
+        comparison: Results with the reference, for those who do not wait for the answer.
+        stopped: Whether the workload is to end; as of the last wait.
+    """
+
+    def __init__(
+        self, ctx: WorkloadContext, product: Product, layout: Layout, windows: Windows
+    ) -> None:
+        self.comparison = BitComparison(product.reference, layout.differs)
+        self.stopped = False
+        self._ctx = ctx
+        self._windows = windows
+        longest = max(matrix.nbytes for matrix in (*product.inputs, product.reference))
+        self._checksum = Checksum(layout.weights, layout.weighted, longest)
+        self._wrong = torch.zeros((), dtype=torch.bool, device=product.reference.device)
+
+    def wait(self) -> None:
+        """Wait until the device has done all that was queued."""
+        self.stopped = not self._ctx.drain()
+
+    def differs(self, result: Tensor) -> bool:
+        """Return whether ``result`` differs from the reference in at least one bit."""
+        self.comparison.mark(result, self._wrong)
+        self._windows.answer.copy_(self._wrong, non_blocking=True)
+        self.wait()
+        return bool(self._windows.answer)
+
+    def checksum(self, matrix: Tensor) -> int:
+        """Return the checksum of ``matrix``."""
+        self._checksum.queue(matrix)
+        self.wait()
+        return self._checksum.value()
+
+    def fetch(self, matrix: Tensor, start: int, end: int, *, window: int) -> Tensor:
+        """Return bytes of ``matrix`` on the host, good until the same window is used again."""
+        slice_ = self._windows.slices[window][: end - start]
+        slice_.copy_(matrix.view(-1).view(torch.uint8)[start:end], non_blocking=True)
+        self.wait()
+        return slice_
