@@ -17,7 +17,17 @@ from torch import Tensor
 from sentinel.errors import ConfigError
 from sentinel.stressor.layout import Layout, Needs
 
-__all__ = ["DTYPES", "MEMORY", "Dtype", "Product", "Shape", "check_capability", "random_block"]
+__all__ = [
+    "DTYPES",
+    "GRAIN",
+    "MEMORY",
+    "Dtype",
+    "Product",
+    "Shape",
+    "check_capability",
+    "has_capability",
+    "random_block",
+]
 
 #: Matrices have a multiple of so many rows and columns; cuBLAS wants 16 for fp8 and 8 for int8.
 GRAIN = 64
@@ -216,18 +226,23 @@ MEMORY = Dtype(
 )
 
 
+def has_capability(dtype: Dtype, device: torch.device) -> bool:
+    """Return whether ``device`` has units for ``dtype``; a pretended GPU can do all of them."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.get_device_capability(device) >= dtype.capability
+
+
 def check_capability(dtype: Dtype, device: torch.device, workload: str) -> None:
-    """Make sure that ``device`` has units for ``dtype``; a pretended GPU can do all of them.
+    """Make sure that ``device`` has units for ``dtype``.
 
     Raises:
         ConfigError: It has not. Says what it can do.
     """
-    if device.type != "cuda":
+    if has_capability(dtype, device):
         return
     has = torch.cuda.get_device_capability(device)
-    if has >= dtype.capability:
-        return
-    able = ", ".join(name for name, other in DTYPES.items() if has >= other.capability)
+    able = ", ".join(name for name, other in DTYPES.items() if has_capability(other, device))
     card = torch.cuda.get_device_name(device)
     raise ConfigError(
         f"{workload}: {dtype.name} needs compute capability {_dotted(dtype.capability)}; "

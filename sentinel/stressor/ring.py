@@ -42,6 +42,8 @@ class Ring:
 
     Attributes:
         between: Called between two quanta, where it is set: a test flips bits there.
+        per_quantum: How many results one call of :meth:`turn` computes.
+        seconds: What one of them takes, its check with it.
 
     Args:
         ctx: The GPU.
@@ -81,7 +83,8 @@ class Ring:
         snapshots = torch.zeros((_SNAPSHOTS, count), dtype=torch.bool, pin_memory=cuda)
         self._spare = deque(snapshots.unbind(0))
         self._sent: deque[tuple[Tensor, list[int]]] = deque()
-        self._per_quantum = self._checks_per_quantum = 1
+        self.per_quantum = self._checks_per_quantum = 1
+        self.seconds = 0.0
 
     @property
     def rounds(self) -> int:
@@ -105,7 +108,7 @@ class Ring:
         self._choose_pace()
         self._prove()
         for _ in range(_LEAD):
-            self._send(self._advance())
+            self._send(self._advance(self.per_quantum))
             self.instruments.wait()
             self._judge(keep=0)
         self._restart()
@@ -120,7 +123,8 @@ class Ring:
             work += check
         quantum = self._ctx.quantum
         most = (len(self.places) - 1) // _LEAD
-        self._per_quantum = min(most, max(1, round(quantum / max(work, 1e-6))))
+        self.seconds = max(work, 1e-6)
+        self.per_quantum = min(most, max(1, round(quantum / self.seconds)))
         self._checks_per_quantum = max(1, round(quantum / max(check, 1e-6)))
 
     def _prove(self) -> None:
@@ -195,18 +199,23 @@ class Ring:
 
     # --- a quantum ---------------------------------------------------------------------------
 
-    def turn(self, rest: float = 0.0) -> bool:
+    def turn(self, rest: float = 0.0, at_most: int | None = None) -> bool:
         """Queue one quantum, wait for the one before it, and judge what that one checked.
+
+        Args:
+            rest: Seconds to rest besides.
+            at_most: So many results, where that is less than a quantum of them.
 
         Returns:
             Whether to go on.
         """
-        checked = self._advance()
+        count = self.per_quantum if at_most is None else min(self.per_quantum, max(1, at_most))
+        checked = self._advance(count)
         self._send(checked)
         self._ctx.report(
-            iterations=self._per_quantum,
-            flops=self.product.flops * self._per_quantum,
-            bytes=self.product.traffic * self._per_quantum,
+            iterations=count,
+            flops=self.product.flops * count,
+            bytes=self.product.traffic * count,
             checks=len(checked),
         )
         going = self._ctx.pace(rest)
@@ -215,11 +224,11 @@ class Ring:
             self.between()
         return going
 
-    def _advance(self) -> list[int]:
-        """Queue a quantum of results; return the places that were checked."""
-        lead = _LEAD * self._per_quantum
+    def _advance(self, count: int) -> list[int]:
+        """Queue ``count`` results; return the places that were checked."""
+        lead = _LEAD * self.per_quantum
         checked: list[int] = []
-        for _ in range(self._per_quantum):
+        for _ in range(count):
             # The result that lies in the place which is needed ``lead`` results from now.
             checked += self._check_to(self._written + lead - len(self.places) + 1)
             self.product.multiply(self.places[self._written % len(self.places)])

@@ -49,7 +49,20 @@ def rated(one: Sentry, rate: str, count: int) -> bool:
     return len([event for event in one.events if event.get(rate, 0) > 0]) >= count
 
 
-@pytest.mark.parametrize("workload", ["hold", "gemm", "elementwise", "memtest", "pulse:hz=4"])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "hold",
+        "elementwise",
+        "gemm",
+        "gemm:dtype=fp8",
+        "gemm:dtype=int8",
+        "gemm:dtype=fp64",
+        "memtest",
+        "mixed:seconds=0.5",
+        "pulse:hz=4",
+    ],
+)
 def test_from_ready_on_memory_does_not_move_by_a_byte(real: RealGround, workload: str) -> None:
     with occupied(real, "--workload", workload) as one:
         held = real.held()

@@ -1,0 +1,125 @@
+"""The mixed workload: every phase of its plan in turn, each result checked, nothing allocated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from nursery import nursery
+from workbench import Workbench, workbench
+
+from sentinel.errors import ConfigError
+from sentinel.messages import ChildExitCode, FindingPlace, Progress, Ready
+from sentinel.stressor.inject import flip
+from sentinel.stressor.ring import Ring
+from sentinel.stressor.workloads import mixed as module
+from sentinel.stressor.workloads.mixed import mixed
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Workbench]:
+    with workbench(tmp_path, chunks=12) as ctx:
+        yield ctx
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHORTEST", 0.0)
+
+
+def phases(ctx: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
+    """Note each phase that is closed, and stop after so many."""
+    seen: list[tuple[str, int]] = []
+    close = Ring.close
+
+    def noted(ring: Ring) -> bool:
+        assert ring.written > 0
+        seen.append((ring.product.dtype.name, ring.seed))
+        if len(seen) == count:
+            ctx.leash.stopped.set()
+        return close(ring)
+
+    monkeypatch.setattr(Ring, "close", noted)
+    return seen
+
+
+@pytest.mark.usefixtures("short")
+def test_all_kinds_take_turns_and_each_pass_has_another_seed(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = phases(ctx, monkeypatch, 17)
+    mixed(ctx, seconds=0.0, seeds=2)
+    kinds = ["bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", "memory"]
+    passes = [(kind, seed) for seed in (1, 2) for kind in kinds]
+    assert seen == [*passes, ("bf16", 1)]
+    assert (ctx.errors, ctx.found) == (0, [])
+    assert ctx.checks >= 16
+
+
+@pytest.mark.usefixtures("short")
+def test_a_plan_is_followed_as_it_is_written(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = phases(ctx, monkeypatch, 5)
+    mixed(ctx, plan="memory+int8+memory", seconds=0.0, seeds=1)
+    assert [name for name, _ in seen] == ["memory", "int8", "memory", "memory", "int8"]
+
+
+@pytest.mark.usefixtures("short")
+def test_a_wrong_bit_of_any_phase_is_found_before_the_next(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = phases(ctx, monkeypatch, 9)
+    turn = Ring.turn
+
+    def flipping(ring: Ring) -> bool:
+        going = turn(ring)
+        if len(seen) < 8 and not any(f.dtype == ring.product.dtype.name for f in ctx.found):
+            flip(ring.places[(ring.written - 1) % len(ring.places)], 5, 3)
+        return going
+
+    monkeypatch.setattr(Ring, "turn", flipping)
+    mixed(ctx, seconds=0.0)
+    assert [finding.dtype for finding in ctx.found] == [name for name, _ in seen[:8]]
+    assert {finding.place for finding in ctx.found} == {FindingPlace.RESULT}
+    assert {finding.workload for finding in ctx.found} == {"mixed"}
+
+
+def test_a_child_goes_through_its_phases_and_ends_when_it_is_asked(tmp_path: Path) -> None:
+    with nursery(tmp_path) as start:
+        child = start("mixed:plan=bf16+int8+memory,seconds=0.1")
+        held = child.wait_for(Ready).held
+        progress = [child.wait_for(Progress) for _ in range(2)]
+        assert all(one.checks > 0 and one.flops > 0 and one.bytes > 0 for one in progress)
+        assert sum(one.errors for one in progress) == 0
+        assert child.used() == held + 300 * 2**20
+        assert child.stop() == ChildExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"plan": "bf16+fp9"}, "no 'fp9' in plan='bf16+fp9'"),
+        ({"plan": ""}, "no '' in plan=''"),
+        ({"seconds": 0.01}, "seconds=0.01 is out of range"),
+        ({"seeds": 1001}, "seeds=1001 is out of range"),
+    ],
+)
+def test_an_option_out_of_range_is_named(
+    ctx: Workbench, options: dict[str, float], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        mixed(ctx, **options)  # type: ignore[arg-type]
+
+
+def test_a_card_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
+    card = torch.device("cuda:0")
+    assert "fp8" not in module._read("all", card)
+    assert module._read("all", card)[-1] == "memory"
+    with pytest.raises(ConfigError, match="fp8 needs compute capability"):
+        module._read("bf16+fp8", card)
