@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sentinel.goldens import Goldens
 from sentinel.messages import Finding, Note, Progress, Ready
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.leash import Leash
@@ -66,15 +67,23 @@ class WorkloadContext:
         chunks: The memory to work on, tensors of bytes, all of one size, with anything in them.
         quantum: How many seconds of work to queue between two calls of :meth:`pace`.
         share: How much of the device's memory the chunks are, from 0 to 1.
+        goldens: What good GPUs compute, where such records are kept.
     """
 
     def __init__(
-        self, *, device: Device, filling: Filling, leash: Leash, lookout: Lookout | None = None
+        self,
+        *,
+        device: Device,
+        filling: Filling,
+        leash: Leash,
+        lookout: Lookout | None = None,
+        goldens: Goldens | None = None,
     ) -> None:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
         self.share: float = filling.held / device.total_memory()
+        self.goldens = goldens
         self._device = device
         self._filling = filling
         self._leash = leash

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from sentinel.birth import be_born
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
+from sentinel.goldens import Goldens
 from sentinel.messages import (
     Attaching,
     ChildExitCode,
@@ -144,7 +145,10 @@ def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
     if lookout is not None:
         lookout.wait_for_calm()
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, lookout)
-    return WorkloadContext(device=device, filling=filling, leash=leash, lookout=lookout)
+    goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
+    return WorkloadContext(
+        device=device, filling=filling, leash=leash, lookout=lookout, goldens=goldens
+    )
 
 
 def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed | Crowded:

@@ -144,9 +144,10 @@ class Examiner:
                 self.examine_result(matrix)
         return Outcome(errors=errors, void=void, mended=mended)
 
-    def report_golden(self, found: int, known: int, key: str) -> None:
+    def report_golden(self, found: int, known: int) -> None:
         """Report a reference that is not what others of its kind compute, though it is stable."""
-        detail = f"its checksum is {found:016x}, and {known:016x} is known of {key}"
+        shape = self.product.shape
+        detail = f"the checksum of {shape} is {found:#018x}, {known:#018x} is on record"
         self._report(FindingPlace.GOLDEN, Evidence(bits=[]), (), detail, repeated=(1, 1))
 
     def examine_result(self, matrix: Tensor, detail: str = "") -> None:

@@ -14,8 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sentinel.goldens import GoldenKey, Goldens
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.examine import Examiner, Reports
+from sentinel.stressor.golden import key_of
 from sentinel.stressor.inject import flip
 from sentinel.stressor.instruments import Instruments, Windows
 from sentinel.stressor.layout import Layout
@@ -73,6 +75,7 @@ class Ring:
         self._ctx = ctx
         self._reports = reports
         self._verify = verify
+        self._strange: set[GoldenKey] = set()
         self._rounds_before = 0
         self._written = self._checked = 0
         device, cuda = product.reference.device, product.reference.is_cuda
@@ -170,6 +173,19 @@ class Ring:
             raise RuntimeError(message)
         matrices = (*self.product.inputs, self.product.reference)
         self.examiner.sums = [self.instruments.checksum(matrix) for matrix in matrices]
+        if self._ctx.goldens is not None:
+            self._compare_with(self._ctx.goldens)
+
+    def _compare_with(self, goldens: Goldens) -> None:
+        """Compare the reference with what others computed, or record it as the first."""
+        key, checksum = key_of(self.product, self.seed), self.examiner.sums[-1]
+        goldens.record(key, checksum)
+        known = goldens.known(key)
+        if known is None or known == checksum or key in self._strange:
+            return
+        self._strange.add(key)
+        self.examiner.report_golden(checksum, known)
+        self._ctx.report(iterations=0, checks=1, errors=1)
 
     def close(self) -> bool:
         """Check all that was not checked yet, and the inputs and the reference themselves.

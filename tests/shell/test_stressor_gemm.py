@@ -13,8 +13,10 @@ from torch import Tensor
 from workbench import Workbench, turn_until, workbench
 
 from sentinel.errors import ConfigError
+from sentinel.goldens import Goldens
 from sentinel.messages import FindingPlace
 from sentinel.stressor.choosing import build
+from sentinel.stressor.golden import key_of
 from sentinel.stressor.inject import flip
 from sentinel.stressor.products import DTYPES, MEMORY
 from sentinel.stressor.ring import Ring, Verify
@@ -218,6 +220,54 @@ def test_what_went_wrong_in_the_last_round_of_a_seed_is_found(ctx: Workbench) ->
     assert ring.close()
     ring.open(seed=2)
     assert [(finding.first, finding.seed) for finding in ctx.found] == [((0, 1), 1)]
+
+
+# --- what other GPUs compute -----------------------------------------------------------------
+
+
+def go_through(ctx: Workbench, ring: Ring, seeds: int, count: int) -> None:
+    """Go through so many seeds, one after another."""
+    seen: list[int] = []
+
+    def look() -> None:
+        if not seen or seen[-1] != ring.seed:
+            seen.append(ring.seed)
+        if len(seen) == count:
+            ctx.leash.stopped.set()
+
+    ring.between = look
+    burn(ring, seeds, seconds=0.0)
+    assert len(seen) == count
+    ctx.leash.stopped.clear()
+
+
+def test_the_first_records_what_it_computes_and_the_second_agrees(
+    ctx: Workbench, tmp_path: Path
+) -> None:
+    ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
+    first = ring_of(ctx)
+    go_through(ctx, first, seeds=3, count=5)
+    assert [golden.key.seed for golden in ctx.goldens.records()] == [1, 2, 3]
+    ring_of(ctx, "fp32")
+    go_through(ctx, ring_of(ctx), seeds=3, count=5)
+    assert len(ctx.goldens.records()) == 4
+    keys = {golden.key for golden in ctx.goldens.records()}
+    assert {key.dtype for key in keys} == {"bf16", "fp32"}
+    assert {key.shape for key in keys} == {"64x64x64 v1"}
+    assert (ctx.found, ctx.errors) == ([], 0)
+
+
+def test_a_gpu_that_is_always_wrong_in_the_same_way_is_told_once_for_each_seed(
+    ctx: Workbench, tmp_path: Path
+) -> None:
+    ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
+    ring = ring_of(ctx)
+    ctx.goldens.add({key_of(ring.product, 2): 0x123})
+    go_through(ctx, ring, seeds=2, count=6)
+    (finding,) = ctx.found
+    assert (finding.place, finding.seed) == (FindingPlace.GOLDEN, 2)
+    assert "0x0000000000000123 is on record" in finding.detail
+    assert (finding.repeated, ctx.errors) == (1, 1)
 
 
 # --- what cannot be trusted ------------------------------------------------------------------
