@@ -41,7 +41,7 @@ from sentinel.messages import (
 from sentinel.spawning import NOT_SPAWNED, Child, Inherited
 from sentinel.stressor import entry as stressor_process
 
-__all__ = ["ProbeProcess", "Stressors"]
+__all__ = ["ProbeProcess", "Stressors", "spawn_stressor"]
 
 #: Datagrams taken from one stressor in one tick. It has a handful to say in its life and one a
 #: second after that; more at once is a flood, and must not keep the supervisor from the others.
@@ -60,6 +60,28 @@ _STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (
     Finding,
     Failed,
 )
+
+
+def spawn_stressor(spec: StressorSpec, locks: Sequence[int]) -> Child:
+    """Spawn a stressor, which shares ``locks``; it lives for a lease from now on.
+
+    Raises:
+        OSError: The host has no process, memory or file descriptor left.
+    """
+    environment = {
+        "CUDA_VISIBLE_DEVICES": spec.gpu.uuid,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        # To kill a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end of
+        # clients). Where no daemon is at the place that is named, a program runs without MPS
+        # (nvidia-cuda-mps-control(1)).
+        "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
+    }
+    inherited = tuple(Inherited(fd) for fd in locks)
+    child = Child(stressor_process.run, spec, (inherited,), environment)
+    child.send(Lease())
+    return child
 
 
 @dataclass(kw_only=True)
@@ -89,20 +111,9 @@ class Stressors:
     def start(self, gpu: Gpu, generation: int, *, clearing: bool = False) -> None:
         """Spawn a stressor on ``gpu``; a spawn that fails is an exit that :meth:`collect` tells."""
         self._kill_leftovers()
-        environment = {
-            "CUDA_VISIBLE_DEVICES": gpu.uuid,
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            # To kill a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end
-            # of clients). Where no daemon is at the place that is named, a program runs without
-            # MPS (nvidia-cuda-mps-control(1)).
-            "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
-        }
-        locks = tuple(Inherited(fd) for fd in self._locks(gpu))
         spec = replace(self._spec(gpu), clearing=clearing)
         try:
-            child = Child(stressor_process.run, spec, (locks,), environment)
+            child = spawn_stressor(spec, self._locks(gpu))
         except OSError as error:
             failed = Failed(kind=FailureKind.SPAWN, reason=f"it could not be spawned: {error}")
             exit_ = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
@@ -111,7 +122,6 @@ class Stressors:
             return
         facts = ChildFacts(generation=generation, child=child.identity)
         self._all[gpu.uuid] = _Stressor(generation=generation, child=child, facts=facts)
-        child.send(Lease())
 
     def kill(self, uuid: str, generation: int) -> None:
         """Send SIGKILL to the child and everything in its group, and note when."""

@@ -12,6 +12,7 @@ __all__ = [
     "ExitCode",
     "GpuHeldError",
     "NoSuchGpuError",
+    "SelftestError",
     "SentinelError",
     "WireError",
     "WorkloadError",
@@ -82,6 +83,10 @@ class GpuHeldError(SentinelError):
     """Another sentinel on this host holds a GPU that was asked for."""
 
     exit_code = ExitCode.HELD
+
+
+class SelftestError(SentinelError):
+    """A selftest could not be brought to its end."""
 
 
 class WireError(SentinelError):

@@ -38,6 +38,8 @@ __all__ = [
     "ProbeSpec",
     "ProcessKind",
     "Progress",
+    "Proof",
+    "Proved",
     "Reading",
     "Ready",
     "Stop",
@@ -343,7 +345,27 @@ class Crowded:
     grown: int
 
 
-ChildMessage = Attaching | Crowded | Ready | Progress | Note | Finding | Failed
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """How one trial of a selftest went, in one kind of number.
+
+    Of ``tried`` bits that were flipped in a ``result`` that was just computed, in one that lay in
+    ``memory``, in an ``input`` or in a ``reference``, ``found`` were found. Of ``tried`` results
+    with nothing flipped, which are ``clean``, ``found`` were taken for wrong.
+    """
+
+    dtype: str
+    place: str
+    tried: int
+    found: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proved:
+    """All trials of a selftest were told."""
+
+
+ChildMessage = Attaching | Crowded | Ready | Progress | Note | Finding | Proof | Proved | Failed
 
 
 # --- what a child is told --------------------------------------------------------------------

@@ -22,6 +22,7 @@ COMMANDS = {
     "goldens": ("sentinel.cli.goldens", "List the golden checksums, or carry them over."),
     "doctor": ("sentinel.cli.doctor", "Say whether this host is safe for sentinel."),
     "workloads": ("sentinel.cli.workloads", "List the workloads and their options, or try one."),
+    "selftest": ("sentinel.cli.selftest", "Prove on one GPU that flipped bits are found."),
     "simulate-job": ("sentinel.cli.simulate_job", "Be a foreign job on a simulated GPU."),
     "demo": ("sentinel.cli.demo", "Watch a hand-over on two simulated GPUs, half a minute."),
 }

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sentinel.goldens import Goldens
-from sentinel.messages import Finding, Note, Progress, Ready
+from sentinel.messages import Finding, Note, Progress, Proof, Proved, Ready
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.lookout import PREPARATION, Lookout
@@ -207,6 +207,10 @@ class WorkloadContext:
         self._leash.report(replace(finding, number=self._findings))
         self._device.begin()  # the supervisor took its time, and not the quantum
         self._began = time.monotonic()
+
+    def tell(self, message: Proof | Proved) -> None:
+        """Say how a selftest went, to whoever started it; no supervisor understands that."""
+        self._leash.say(message)
 
     def note(self, text: str) -> None:
         """Say in a few words what the workload is at; told with the next progress.

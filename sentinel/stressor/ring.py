@@ -95,6 +95,11 @@ class Ring:
         return self._rounds_before + self._written // len(self.places)
 
     @property
+    def unchecked(self) -> int:
+        """Return how many of the results were not checked yet."""
+        return self._written - self._checked
+
+    @property
     def written(self) -> int:
         """Return how many results of the present inputs were queued; the last lies before it."""
         return self._written
@@ -239,6 +244,19 @@ class Ring:
         if self.between is not None:
             self.between()
         return going
+
+    def go_on(self, count: int) -> int:
+        """Compute at least ``count`` results outside the workload's pace; return how many.
+
+        Each quantum of them is waited for, and judged one later, as :meth:`turn` does.
+        """
+        done = 0
+        while done < count and not self.instruments.stopped:
+            self._send(self._advance(self.per_quantum))
+            done += self.per_quantum
+            self.instruments.wait()
+            self._judge(keep=1)
+        return done
 
     def _advance(self, count: int) -> list[int]:
         """Queue ``count`` results; return the places that were checked."""

@@ -153,6 +153,20 @@ def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
         assert "gpu.yielding" not in one.names()
 
 
+def test_every_flipped_bit_is_found_on_the_card_and_nothing_else(real: RealGround) -> None:
+    chosen = ("--gpu", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", "selftest", *chosen],
+        env=real.surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {trial["place"] for trial in json.loads(done.stdout)["trials"]} >= {"result", "clean"}
+
+
 def test_torch_cannot_grow_once_it_is_ready(real: RealGround) -> None:
     with occupied(real, "--memory", "4GiB", "--workload", "misbehaving:takes_memory_late") as one:
         failed = one.wait_for("stressor.failed")
