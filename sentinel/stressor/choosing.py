@@ -10,7 +10,7 @@ from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.examine import Reports
 from sentinel.stressor.instruments import Windows
 from sentinel.stressor.layout import FEWEST_PLACES, Layout, Needs, lay_out
-from sentinel.stressor.products import GRAIN, Dtype, Product, Shape
+from sentinel.stressor.products import GRAIN, Dtype, Product, Shape, forbid_shortcuts
 from sentinel.stressor.ring import Ring, Verify
 
 __all__ = ["build", "check_seeds"]
@@ -56,6 +56,7 @@ def build(
     Raises:
         ConfigError: They do not fit, or the size is not allowed.
     """
+    forbid_shortcuts()
     shapes = [_square(size, workload)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
     needs = reduce(Needs.most, map(Product.needs, dtypes, shapes))
     layout = lay_out(ctx.chunks, needs)

@@ -25,6 +25,7 @@ __all__ = [
     "Product",
     "Shape",
     "check_capability",
+    "forbid_shortcuts",
     "has_capability",
     "random_block",
 ]
@@ -132,6 +133,14 @@ def _whole(product: Product, out: Tensor) -> None:
 
 def _mixed(product: Product, out: Tensor) -> None:
     torch.lerp(product.left, product.right, _WEIGHT, out=out)
+
+
+def forbid_shortcuts() -> None:
+    """Forbid cuBLAS to sum up in less than float32 what is multiplied in bf16 or fp16."""
+    _MATMUL.allow_bf16_reduced_precision_reduction = False
+    _MATMUL.allow_fp16_reduced_precision_reduction = False
+    if hasattr(_MATMUL, "allow_fp16_accumulation"):
+        _MATMUL.allow_fp16_accumulation = False
 
 
 def _set_tf32(*, on: bool) -> None:
@@ -324,6 +333,12 @@ class Product:
         """Return, on the host, the values that one input repeats without end."""
         count = min(_PERIOD, self.inputs[number].numel())
         return random_block(self.dtype, 2 * seed + number - 1, count)
+
+    def draw_ahead(self, seeds: int) -> None:
+        """Draw the values of the first seeds, as far as they are kept: later they are at hand."""
+        for seed in range(1, min(seeds, _KEPT // len(self.inputs)) + 1):
+            for number in range(len(self.inputs)):
+                self.block(number, seed)
 
     def coordinates(self, matrix: Tensor, element: int) -> tuple[int, int]:
         """Return the row and column of an element of ``matrix``, counted as it lies in memory."""

@@ -163,7 +163,6 @@ class Ring:
             RuntimeError: No two are.
         """
         self.seed = self.examiner.seed = seed
-        self._rounds_before = self.rounds
         self._restart()
         self.product.fill(seed)
         for _ in range(_TRIES):
@@ -330,4 +329,5 @@ class Ring:
         """Count from an empty ring; nothing is on its way any more."""
         while self._sent:
             self._spare.append(self._sent.popleft()[0])
+        self._rounds_before = self.rounds
         self._written = self._checked = 0

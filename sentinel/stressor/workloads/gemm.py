@@ -39,6 +39,7 @@ def gemm(
     check_seeds(seeds, "gemm")
     check_capability(DTYPES[dtype], ctx.device, "gemm")
     (ring,) = build(ctx, (DTYPES[dtype],), workload="gemm", size=size, verify=verify)
+    ring.product.draw_ahead(seeds)
     ring.prepare(seed=1)
     burn(ring, seeds)
     ring.settle()

@@ -58,6 +58,7 @@ def mixed(
     rings = build(ctx, [_KINDS[name] for name in kinds], workload="mixed", verify=verify)
     by_name = dict(zip(kinds, rings, strict=True))
     for ring in rings:
+        ring.product.draw_ahead(seeds)
         ring.prepare(seed=1)
     for seed in cycle(range(1, seeds + 1)):
         for name in phases:
