@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from sentinel.messages import Finding, MemoryTarget
 from sentinel.simulation import Registry
 from sentinel.stressor.context import WorkloadContext
@@ -47,10 +49,13 @@ def workbench(folder: Path, chunks: int = 8) -> Iterator[Workbench]:
     """Give a context with so many chunks of 128 KiB."""
     registry = Registry.create(folder, 1)
     device = SimulatedDevice(registry, registry.gpus()[0].uuid)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a stressor does
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         yield Workbench(device, Leash(theirs, 3.0), chunks)
     finally:
+        torch.set_num_threads(threads)
         device.membership.close()
         ours.close()
         theirs.close()
