@@ -158,6 +158,8 @@ class WorkloadContext:
         self._done.add(self._queued)
         self._queued = _Tally()
         self._rest(0.0)
+        self._device.begin()
+        self._began = time.monotonic()
         return not self._leash.stopped.is_set()
 
     def report(

@@ -179,6 +179,7 @@ class Ring:
         self.examiner.sums = [self.instruments.checksum(matrix) for matrix in matrices]
         if self._ctx.goldens is not None:
             self._compare_with(self._ctx.goldens)
+        self.instruments.wait()  # a file that is slow is no quantum that is long
 
     def _compare_with(self, goldens: Goldens) -> None:
         """Compare the reference with what others computed, or record it as the first."""
@@ -310,6 +311,7 @@ class Ring:
         # wrong at the same moment.
         spare = self.places[self._written % len(self.places)]
         outcome = self.examiner.examine(wrong, spare)
+        self.instruments.wait()
         if outcome.errors:
             self._ctx.report(iterations=0, errors=outcome.errors)
         if outcome.void:
