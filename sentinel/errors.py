@@ -86,7 +86,9 @@ class GpuHeldError(SentinelError):
 
 
 class SelftestError(SentinelError):
-    """A selftest could not be brought to its end."""
+    """A selftest proved nothing: it ended early, or the GPU was wrong of its own."""
+
+    exit_code = ExitCode.FAIL
 
 
 class WireError(SentinelError):

@@ -149,6 +149,8 @@ def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
         held = real.held()
         mismatch = one.wait_for("stressor.mismatch")
         assert mismatch["errors"] == 1
+        finding = one.wait_for("stressor.finding")
+        assert (finding["first"], finding["count"], finding["kind"]) == ([3, 4], 1, "transient")
         assert abs(real.held() - held) <= real.noise
         assert "gpu.yielding" not in one.names()
 

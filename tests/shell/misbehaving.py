@@ -28,6 +28,7 @@ __all__ = [
     "chatters",
     "dawdles",
     "eats_host_memory",
+    "errs",
     "exits",
     "faulty",
     "finds_and_dies",
@@ -81,6 +82,11 @@ class Warm:
 
 class Unruly:
     """Be a class that cannot be run."""
+
+
+def errs(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
+    """Find a fault in the middle of a selftest."""
+    finds_and_dies(ctx)
 
 
 def finds_and_dies(ctx: WorkloadContext) -> None:

@@ -70,6 +70,15 @@ def test_a_gpu_that_somebody_uses_is_left_alone(
     assert "GPU 0 is not idle" in err
 
 
+def test_a_gpu_that_is_wrong_of_its_own_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selftest, "_WORKLOAD", "misbehaving:errs")
+    code, _, err = run(capsys)
+    assert code == 1
+    assert "a result of bf16 was wrong at (5, 9), and nothing had been flipped in it" in err
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
