@@ -13,8 +13,8 @@ from nursery import nursery
 from sentinel.errors import ConfigError
 from sentinel.messages import MemoryTarget, Progress, Ready
 from sentinel.stressor.device import Fence
+from sentinel.stressor.ring import Ring
 from sentinel.stressor.workloads import pulse as module
-from sentinel.stressor.workloads.gemm import Ring, ring_for
 from sentinel.stressor.workloads.pulse import pulse
 
 #: What one product takes on the pretended device, in seconds: as on an H200 with 16384 rows.
@@ -48,6 +48,7 @@ class Queue:
         self._clock = clock
         self._until = 0.0
         self.busy: list[tuple[float, float]] = []
+        self.rings: list[Ring] = []
 
     def work(self) -> None:
         begin = max(self._clock.now, self._until)
@@ -66,7 +67,7 @@ class Queue:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with workbench(tmp_path, chunks=8, chunk=2**25, quantum=0.02) as bench:
+    with workbench(tmp_path, chunks=12, chunk=2**25, quantum=0.02) as bench:
         yield bench
 
 
@@ -84,16 +85,20 @@ def clock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Queue:
     """Return the device's queue, which the real products of small matrices go through."""
     queue = Queue(clock)
-    step = Ring.step
+    turn = Ring.turn
 
-    def queued(ring: Ring) -> int:
-        queue.work()
-        return step(ring)
+    def queued(ring: Ring, *, at_most: int) -> bool:
+        queue.rings = [ring]
+        for _ in range(at_most):
+            queue.work()
+        return turn(ring, at_most=at_most)
 
-    monkeypatch.setattr(Ring, "step", queued)
+    monkeypatch.setattr(Ring, "turn", queued)
     monkeypatch.setattr(Instant, "fence", lambda _: queue.fence())
     monkeypatch.setattr(Instant, "wait", lambda _, fence: queue.wait(fence))
-    monkeypatch.setattr(Instant, "seconds", lambda _, __: PRODUCT)
+    monkeypatch.setattr(Instant, "drain", lambda _: queue.wait(queue.fence()))
+    # A product and its check, which are measured one after the other.
+    monkeypatch.setattr(Instant, "seconds", lambda _, __: PRODUCT / 2)
     return queue
 
 
@@ -119,10 +124,11 @@ def test_every_product_is_checked_once_the_ring_is_full(
 ) -> None:
     clock.end = BEGIN + 3.0
     pulse(bench.ctx, hz=2.0, size=64)
-    places = len(ring_for(bench.ctx, 64).places)
+    (ring,) = queue.rings
     done = bench.done()
-    assert done.iterations > places
-    assert (done.checks, done.errors) == (done.iterations - places, 0)
+    assert done.iterations > len(ring.places)
+    assert (done.checks, done.errors) == (done.iterations - ring.unchecked, 0)
+    assert ring.unchecked == len(ring.places) - 2 * ring.per_quantum
     assert done.flops == done.iterations * 2.0 * 64**3
 
 
@@ -130,19 +136,20 @@ def test_a_wrong_product_is_counted(
     bench: Workbench, clock: Clock, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock.end = BEGIN + 3.0
-    rings: list[Ring] = []
-    step = Ring.step
+    spoilt: list[int] = []
+    turn = Ring.turn
 
-    def spoiling(ring: Ring) -> int:
-        checked = step(ring)
-        if checked and not rings:
-            rings.append(ring)
-            ring.places[-1][3, 4] += 1
-        return checked
+    def spoiling(ring: Ring, *, at_most: int) -> bool:
+        going = turn(ring, at_most=at_most)
+        if ring.rounds and not spoilt:
+            spoilt.append(ring.written)
+            ring.places[(ring.written - 1) % len(ring.places)][3, 4] += 1
+        return going
 
-    monkeypatch.setattr(Ring, "step", spoiling)
+    monkeypatch.setattr(Ring, "turn", spoiling)
     pulse(bench.ctx, hz=2.0, size=64)
     assert bench.done().errors == 1
+    assert [finding.first for finding in bench.findings()] == [(3, 4)]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 
 from sentinel.errors import ConfigError
+from sentinel.stressor.choosing import build
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.workloads.gemm import Ring, ring_for
+from sentinel.stressor.products import DTYPES, check_capability
+from sentinel.stressor.ring import Ring
 
 __all__ = ["pulse"]
 
@@ -31,51 +33,36 @@ def pulse(ctx: WorkloadContext, *, hz: float = 1.0, duty: float = 0.5, size: int
         raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
     if not _LEAST <= duty <= _MOST:
         raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
-    ring = ring_for(ctx, size)
-    ring.prepare()
-    seconds = max(ctx.measure(ring.multiply), 1e-6)
+    check_capability(DTYPES["bf16"], ctx.device, "pulse")
+    (ring,) = build(ctx, (DTYPES["bf16"],), workload="pulse", size=size)
+    ring.prepare(seed=1)
     while not ctx.ready:  # until then pace waits for all that was queued
-        work(ctx, ring, 1)
-        if not ctx.pace():
+        if not ring.turn(at_most=1):
             return
     begin = time.monotonic()
-    while load(ctx, ring, seconds, begin + duty / hz):
+    while load(ring, begin + duty / hz):
         # Where a phase took longer than its period, whole periods are left out.
         begin += (1 + max(0, int((time.monotonic() - begin) * hz))) / hz
         if not ctx.pace(rest=max(0.0, begin - time.monotonic())):
             break
-    ctx.report(iterations=0, errors=ring.comparison.errors.last_news())
+    ring.settle()
 
 
-def load(ctx: WorkloadContext, ring: Ring, seconds: float, end: float) -> bool:
+def load(ring: Ring, end: float) -> bool:
     """Keep the device under full load until ``end``, and then wait until it is idle.
 
     Args:
-        ctx: The GPU.
         ring: Where the products go.
-        seconds: What one of them takes.
         end: A time of the monotonic clock. The last product ends within half of one of it.
 
     Returns:
         False once the workload is to return.
     """
-    most = max(1, round(ctx.quantum / seconds))
-    queued = 0.0  # what was queued last is not done yet when pace returns
-    while (left := end - time.monotonic() - queued) > seconds / 2 or not queued:
-        products = max(1, min(most, round(left / seconds)))
-        queued = products * seconds
-        work(ctx, ring, products)
-        if not ctx.pace():
+    queued = 0.0  # what was queued last is not done yet when a turn ends
+    while (left := end - time.monotonic() - queued) > ring.seconds / 2 or not queued:
+        products = max(1, min(ring.per_quantum, round(left / ring.seconds)))
+        queued = products * ring.seconds
+        if not ring.turn(at_most=products):
             return False
-    return ctx.pace()
-
-
-def work(ctx: WorkloadContext, ring: Ring, products: int) -> None:
-    """Queue some products and report them."""
-    checks = sum(ring.step() for _ in range(products))
-    ctx.report(
-        iterations=products,
-        flops=ring.flops * products,
-        checks=checks,
-        errors=ring.comparison.errors.news(),
-    )
+    ring.settle()
+    return not ring.instruments.stopped
