@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from workbench import Workbench, turn_until, workbench
 
@@ -58,6 +60,44 @@ def test_every_result_is_checked_once_and_none_is_wrong(ctx: Workbench, name: st
     assert ring.close()
     assert ctx.checks == ring.written
     assert (ctx.errors, ctx.found) == (0, [])
+
+
+@given(places=st.integers(3, 12), share=st.floats(0.0, 1.0), parts=st.lists(st.integers(1, 6)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_result_is_known_to_be_right_or_wrong_before_its_place_is_queued_again(
+    ctx: Workbench, places: int, share: float, parts: list[int]
+) -> None:
+    """Whatever the quanta are: the host knows of a check when the second turn after it begins."""
+    (ring,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE)
+    del ring.places[places:]
+    ring.per_quantum = 1 + round(share * ((places - 1) // 2 - 1))
+    number = {place.data_ptr(): index for index, place in enumerate(ring.places)}
+    turn = 0
+    holds: dict[int, int] = {}  # which result lies in a place
+    checked: dict[int, int] = {}  # in which turn a result was checked
+
+    def multiply(out: Tensor) -> None:
+        place = number[out.data_ptr()]
+        if place in holds:
+            assert checked[holds[place]] <= turn - 2, "its check is on its way"
+        holds[place] = ring.written
+
+    def mark(result: Tensor, wrong: Tensor) -> None:
+        one = holds[number[result.data_ptr()]]
+        assert one not in checked, "it was checked already"
+        checked[one] = turn
+
+    vars(ring.product)["multiply"] = multiply
+    vars(ring.instruments.comparison)["mark"] = mark
+    for at_most in [*parts, *[ring.per_quantum] * 2 * places]:
+        turn += 1
+        ring.turn(at_most=at_most)
+    assert list(checked) == list(range(len(checked)))
+    assert ring.unchecked == places - 2 * ring.per_quantum
+    vars(ring.instruments)["checksum"] = lambda _: 0
+    ring.examiner.sums = [0, 0, 0]
+    ring.close()
+    assert list(checked) == list(range(ring.written))
 
 
 def test_a_sample_checks_one_in_sixteen_and_every_place_in_turn(ctx: Workbench) -> None:
