@@ -100,7 +100,7 @@ def _find_one(
     draw: random.Random,
 ) -> bool:
     """Flip one bit and go on for a round; return whether that and nothing else was found."""
-    ring.go_on(draw.randrange(len(ring.places), 2 * len(ring.places)))
+    ring.go_on(draw.randrange(1, len(ring.places)))
     matrix = choose(draw)
     element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
     flip(matrix, element, bit)
