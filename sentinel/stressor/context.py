@@ -151,13 +151,16 @@ class WorkloadContext:
         """Wait, asleep, until the device has done all that was queued; say whether to go on.
 
         For what is rare and needs an answer of the device. It counts as no call of :meth:`pace`,
-        but progress is told, so that many of them in a row do not pass for a hang.
+        but it rests where the supervisor wants that, and tells of progress, so that many of them in
+        a row do not pass for a hang.
         """
         self._settle(0)
         self._device.drain()
         self._done.add(self._queued)
         self._queued = _Tally()
         self._rest(0.0)
+        self._windows.pause(time.monotonic())
+        self._wait_for_turn()
         self._device.begin()
         self._began = time.monotonic()
         return not self._leash.stopped.is_set()

@@ -92,6 +92,24 @@ def test_a_stop_ends_a_rest(bench: Bench) -> None:
     timer.join()
 
 
+def test_who_waits_for_the_device_rests_as_well(bench: Bench) -> None:
+    bench.leash._armed = True
+    bench.become_ready()
+    assert bench.ctx.drain()
+    order(bench, Pace(share=0.0))
+    timer = later(bench, Pace(share=0.5))
+    bench.ctx.report(checks=3)
+    assert bench.ctx.drain()
+    assert bench.leash.share == 0.5, "it did not rest"
+    timer.join()
+    order(bench, Pace(share=0.0))
+    timer = later(bench, Stop())
+    assert not bench.ctx.drain()
+    timer.join()
+    bench.ctx.finish()
+    assert sum(said.checks for said in bench.heard() if isinstance(said, Progress)) == 3
+
+
 def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:
     bench.leash._armed = True
     bench.become_ready()
