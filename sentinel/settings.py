@@ -107,8 +107,8 @@ SETTINGS: tuple[Setting, ...] = (
         field="workload",
         flag="--workload",
         metavar="NAME[:key=value,...]",
-        help="What to do with the memory: elementwise, gemm, memtest, pulse, hold, one of yours,"
-        " module:attribute.",
+        help="What to do with the memory: elementwise, gemm, mixed, memtest, pulse, hold, one of"
+        " yours, module:attribute.",
         parse=str,
         default="elementwise",
         per_gpu=True,
