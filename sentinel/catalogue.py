@@ -16,7 +16,7 @@ from multiprocessing.connection import wait as wait_for_files
 
 from sentinel import wire
 from sentinel.errors import WireError
-from sentinel.messages import Described, Importing, WorkloadOption
+from sentinel.inquiries import Described, Importing, WorkloadOption
 from sentinel.spawning import Child
 from sentinel.stressor import lister
 from sentinel.stressor.loading import registered

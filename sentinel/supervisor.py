@@ -6,7 +6,6 @@ and threads behind the Protocols below.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
@@ -23,7 +22,8 @@ from sentinel.core.actions import (
     Start,
     StartProbe,
 )
-from sentinel.core.decide import Decision, decide, hopeless, unkillable, watch
+from sentinel.core.decide import Decision, decide, watch
+from sentinel.core.ending import hopeless, unkillable
 from sentinel.core.model import State
 from sentinel.core.observation import ChildFacts, Observation, ProbeFacts
 from sentinel.errors import ExitCode
@@ -38,13 +38,16 @@ GATHER = 0.02
 
 
 class Clock(Protocol):
-    """The time, and the only place where the supervisor waits."""
+    """The time, chance, and the only place where the supervisor waits."""
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
 
     def local(self) -> datetime:
         """Return what a clock on the wall shows."""
+
+    def chance(self) -> float:
+        """Return a number from 0 to 1 that nobody can know; it spreads pauses."""
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
@@ -138,7 +141,6 @@ class Supervisor:
         self._interrupts = interrupts
         self._clock = clock
         self._publish = publish
-        self._dice = random.Random()  # noqa: S311 - spreads pauses, keeps no secret
         self._readings: dict[str, Reading] = {}
         self._watch: Watch | None = None
         self._wake_at = self._due = self._renew_at = clock.now()
@@ -190,7 +192,7 @@ class Supervisor:
         return Observation(
             now=now,
             local=self._clock.local(),
-            dice=self._dice.random(),
+            dice=self._clock.chance(),
             readings=dict(self._readings),
             children=children,
             probe=facts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,10 @@ class HostClock:
     def local(self) -> datetime:
         """Return what a clock on the wall shows here."""
         return datetime.now()  # noqa: DTZ005 - quiet hours are those of the wall
+
+    def chance(self) -> float:
+        """Return a number from 0 to 1 that nobody can know."""
+        return random.random()  # noqa: S311 - spreads pauses, keeps no secret
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Return when one of ``files`` can be read, or after ``timeout`` seconds."""

@@ -15,7 +15,7 @@ import click
 from sentinel.catalogue import Listed, list_workloads
 from sentinel.cli import trial
 from sentinel.errors import ExitCode
-from sentinel.messages import WorkloadOption
+from sentinel.inquiries import WorkloadOption
 
 __all__ = ["command"]
 

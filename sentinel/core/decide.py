@@ -7,10 +7,10 @@ test are a bug report.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from sentinel.config import Config
 from sentinel.core import (
+    ending,
     findings,
     ghosts,
     learning,
@@ -37,14 +37,12 @@ from sentinel.core.events import slot_event, who
 from sentinel.core.identity import Identity
 from sentinel.core.model import (
     Busy,
-    Fatal,
     Idle,
     Occupancy,
     ProbeDown,
     ProbeState,
     ProbeUp,
     Running,
-    Shutdown,
     Slot,
     Starting,
     State,
@@ -56,10 +54,8 @@ from sentinel.core.observation import Observation
 from sentinel.core.settling import Step
 from sentinel.messages import Gpu, Reading, Watch
 
-__all__ = ["Decision", "decide", "first_state", "hopeless", "unkillable", "watch"]
+__all__ = ["Decision", "decide", "first_state", "watch"]
 
-#: After the kill at the end of a shutdown's grace, how long exits are waited for, in seconds.
-GIVE_UP_AFTER = 10.0
 #: The supervisor did not run for so long: children's leases may have run out by our own fault.
 STALL = 1.0
 #: For how long it is remembered that somebody claimed a GPU, in seconds.
@@ -128,35 +124,13 @@ def watch(state: State, now: float) -> Watch:
     return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load))
 
 
-def hopeless(state: State) -> str | None:
-    """Return why no stressor can ever run on any GPU, or ``None`` where one may.
-
-    That is so where each was refused for how it was set up, as by a wrong option of its workload.
-    """
-    reason = None
-    for slot in state.slots.values():
-        if not (isinstance(slot.stressor, Fatal) and slot.stressor.unusable):
-            return None
-        reason = slot.stressor.reason
-    return reason
-
-
-def unkillable(state: State) -> tuple[Slot, ...]:
-    """Return the GPUs whose child was killed and did not end."""
-    return tuple(
-        slot
-        for slot in state.slots.values()
-        if isinstance(slot.stressor, Stopping) and slot.stressor.exit is None
-    )
-
-
 def decide(state: State, seen: Observation, config: Config) -> Decision:
     """Return what to do and say now, and what is known after it."""
     events: list[Event] = []
     if seen.stalled > STALL:
         state = replace(state, stalled_at=seen.now)
         events.append(Event(name="sentinel.stalled", at=seen.now, fields={"s": seen.stalled}))
-    state, asked = _shutdown(state, seen, config)
+    state, asked = ending.begin(state, seen, config)
     events += asked
     probe = probing.step(state, seen, config)
     state, actions = probe.state, list(probe.actions)
@@ -168,7 +142,7 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
         actions += step.actions
         events += step.events
     state = replace(state, slots=slots)
-    state, gave_up = _give_up(state, seen.now)
+    state, gave_up = ending.give_up(state, seen.now)
     events += gave_up
     state, asks, released = _release(state, seen, config)
     actions += asks
@@ -179,7 +153,7 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     for say in (status.explain, status.report):
         state, said = say(state, seen, config)
         events += said
-    state = replace(state, finished=_finished(state, seen.now))
+    state = replace(state, finished=ending.is_over(state, seen.now))
     return Decision(
         state=state,
         actions=tuple(sorted(actions, key=_urgency)),
@@ -349,55 +323,6 @@ def _clear_one(
 def _may_spawn(state: State) -> bool:
     """Return whether anything may be started at all: not while ending or without a probe."""
     return state.shutdown is None and isinstance(state.probe, ProbeUp) and state.probe.heard
-
-
-def _shutdown(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
-    """Begin to end, or end at once, when somebody or the clock says so."""
-    reason = seen.stop
-    if reason is None and state.shutdown is None:
-        reason = _time_is_over(state, seen, config)
-    if reason is None or (state.shutdown is not None and not seen.at_once):
-        return state, []
-    kill_at = seen.now if seen.at_once else seen.now + config.grace
-    wait = 1.0 if seen.at_once else GIVE_UP_AFTER
-    shutdown = Shutdown(reason=reason, kill_at=kill_at, give_up_at=kill_at + wait)
-    event = Event(
-        name="sentinel.stopping", at=seen.now, fields={"reason": reason, "at_once": seen.at_once}
-    )
-    return replace(state, shutdown=shutdown), [event]
-
-
-def _time_is_over(state: State, seen: Observation, config: Config) -> str | None:
-    """Return why the clock ends it, if it does."""
-    if config.run_for is not None and seen.now - state.started >= config.run_for:
-        return "its time is over"
-    until = config.until
-    if isinstance(until, datetime) and seen.local is not None and seen.local >= until:
-        return f"its end at {until:%Y-%m-%d %H:%M} has come"
-    return None
-
-
-def _give_up(state: State, now: float) -> tuple[State, list[Event]]:
-    """Begin to end when there is nothing left that could ever run."""
-    reason = hopeless(state)
-    if reason is None or state.shutdown is not None:
-        return state, []
-    shutdown = Shutdown(reason=reason, kill_at=now, give_up_at=now)
-    fields = {"reason": f"no stressor can run: {reason}", "at_once": False}
-    return replace(state, shutdown=shutdown), [
-        Event(name="sentinel.stopping", at=now, fields=fields)
-    ]
-
-
-def _finished(state: State, now: float) -> bool:
-    """Return whether a shutdown is over: every child is gone and settled, or time is up."""
-    if state.shutdown is None:
-        return False
-    stressors = [slot.stressor for slot in state.slots.values()]
-    if any(isinstance(stressor, Starting | Running) for stressor in stressors):
-        return False
-    settled = not any(isinstance(stressor, Stopping) for stressor in stressors)
-    return settled or now >= state.shutdown.give_up_at
 
 
 def _wake_at(state: State, seen: Observation, config: Config) -> float:

@@ -13,7 +13,7 @@ from sentinel import wire
 from sentinel.doctor.facts import DriverFacts, Fault, GpuFacts, Numbers, Unread
 from sentinel.errors import WireError
 from sentinel.gpu import health
-from sentinel.messages import Answer, Asking, Examined
+from sentinel.inquiries import Answer, Asking, Examined
 from sentinel.spawning import Child
 
 __all__ = ["Asked", "Patience", "ask_driver"]

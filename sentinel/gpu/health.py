@@ -14,7 +14,8 @@ from typing import Any
 from sentinel.birth import be_born
 from sentinel.gpu.driver import DriverError, ReadError
 from sentinel.gpu.nvml import ABSENT, NvmlDriver, as_text
-from sentinel.messages import Answer, Asking, Examined, ProcessKind
+from sentinel.inquiries import Answer, Asking, Examined
+from sentinel.messages import ProcessKind
 from sentinel.wire import encode
 
 __all__ = ["CALLS", "FUNCTIONS", "LISTS", "OPENING", "run"]

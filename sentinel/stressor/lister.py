@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sentinel.birth import be_born
 from sentinel.errors import SentinelError
-from sentinel.messages import Described, Importing
+from sentinel.inquiries import Described, Importing
 from sentinel.stressor.loading import describe, load_workload
 from sentinel.stressor.options import list_options, summary
 from sentinel.wire import encode

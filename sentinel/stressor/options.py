@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Mapping
 
 from sentinel.errors import ConfigError, WorkloadError
-from sentinel.messages import WorkloadOption
+from sentinel.inquiries import WorkloadOption
 
 __all__ = ["Workload", "bind_options", "list_options", "start", "summary"]
 

@@ -10,6 +10,7 @@ the world between ticks: foreign processes come and go, children fail, the drive
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -72,6 +73,8 @@ class World:
         self.tick = tick
         self.hidden = hidden
         self.utilization = False
+        # The same in every run, or what a test found could not be found again.
+        self.chance: Callable[[], float] = random.Random(1).random  # noqa: S311 - no secret
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
         self.next_pid = 100
@@ -165,6 +168,10 @@ class FakeClock:
     def local(self) -> datetime:
         """Return what the clock on the world's wall shows."""
         return self._world.wall
+
+    def chance(self) -> float:
+        """Return the next throw."""
+        return self._world.chance()
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Let time pass: no longer than one tick, so that nothing in the world is missed."""

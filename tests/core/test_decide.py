@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from random import Random
 
 import pytest
 
@@ -26,6 +25,7 @@ from sentinel.errors import ExitCode
 from sentinel.messages import Failed, FailureKind, GpuProcess, ProcessKind, Reading
 from sentinel.supervisor import Supervisor
 from sentinel.testing import GIB, World
+from sentinel.wiring import HostClock
 
 MIB = 2**20
 
@@ -186,8 +186,10 @@ def test_after_a_newcomer_that_only_memory_showed_the_gpu_is_left_alone_too() ->
 
 def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
     pauses = set()
+    clock = HostClock()
     for _ in range(5):
         world, supervisor = occupied(config=Config(rearm=10))
+        world.chance = clock.chance
         world.newcomer(0)
         world.run(supervisor, times(world, "gpu.handed_over", 1))
         pauses.add(supervisor.state.slots["GPU-0"].rearm)
@@ -545,7 +547,7 @@ def test_a_gpu_that_nobody_could_share_is_left_alone(
 
 def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> None:
     world, supervisor = occupied(config=Config(rearm=2.0, rearm_longest=20.0))
-    supervisor._dice = Fixed(0.5)
+    world.chance = lambda: 0.5
     alone: list[float] = []
     for _ in range(8):
         world.newcomer(0)
@@ -560,17 +562,6 @@ def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> Non
     world.newcomer(0)
     world.run(supervisor, times(world, "gpu.handed_over", 9))
     assert supervisor.state.slots["GPU-0"].rearm == 2, "what was an hour ago is forgotten"
-
-
-class Fixed(Random):
-    """Dice that always show the same."""
-
-    def __init__(self, shown: float) -> None:
-        super().__init__()
-        self.shown = shown
-
-    def random(self) -> float:
-        return self.shown
 
 
 ASK = Config(yield_how="ask", yield_grace=3.0)

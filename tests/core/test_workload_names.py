@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from sentinel.errors import ConfigError, WorkloadError
-from sentinel.messages import WorkloadOption
+from sentinel.inquiries import WorkloadOption
 from sentinel.stressor.loading import (
     check_workload,
     describe,
