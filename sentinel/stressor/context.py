@@ -25,7 +25,7 @@ from sentinel.messages import Finding, Note, Progress, Proof, Proved, Ready
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.lookout import PREPARATION, Lookout
-from sentinel.stressor.memory import Filling
+from sentinel.stressor.memory import Filling, give_back_to_the_host
 from sentinel.stressor.pacing import Windows
 
 __all__ = ["WorkloadContext"]
@@ -255,6 +255,7 @@ class WorkloadContext:
         if self._lookout is not None:
             self._lookout.check(PREPARATION)
         self._device.cap()
+        give_back_to_the_host()
         filling = self._filling
         self._leash.say(
             Ready(

@@ -6,6 +6,7 @@ run into the driver's 30 s limit for scrubbing, and a chunk is one GEMM result.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from sentinel.stressor.device import Device
 from sentinel.stressor.lookout import ALLOCATION, Lookout
 from sentinel.units import format_size
 
-__all__ = ["Filling", "fill"]
+__all__ = ["Filling", "fill", "give_back_to_the_host"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +74,13 @@ def fill(
         asked=asked,
         refused=len(chunks) < wanted,
     )
+
+
+def give_back_to_the_host() -> None:
+    """Return what the preparations took of the host's memory and do not need any more.
+
+    The C library keeps what is freed, tens of megabytes here, until it is told.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)

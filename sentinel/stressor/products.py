@@ -33,11 +33,11 @@ __all__ = [
 #: Matrices have a multiple of so many rows and columns; cuBLAS wants 16 for fp8 and 8 for int8.
 GRAIN = 64
 
-#: How many random values an input is made of: the largest prime below 2**18. Rows of a power of two
-#: then begin at different places in it, and no two rows are alike.
-_PERIOD = 262_139
+#: How many random values an input is made of: a prime, so that rows of a power of two begin at
+#: different places in it, and far from one, so that no row is a neighbour's by some steps aside.
+_PERIOD = 123_457
 
-#: How many blocks of values are kept, at 2 MiB each: to draw one takes a tenth of a second.
+#: How many blocks of values are kept, at 1 MiB each: to draw one takes a twentieth of a second.
 _KEPT = 16
 
 #: One standard deviation in what is narrow: int8 up to 127, fp8 up to 448.

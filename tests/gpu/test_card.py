@@ -102,8 +102,9 @@ def test_a_pace_and_a_rest_move_no_memory(real: RealGround, workload: str) -> No
         assert "gpu.yielding" not in one.names()
         paced = [e for e in one.events if e["event"] == "gpu.status" and "share" in e]
         assert any(e["rests"] and e["utilization"] == 0.0 for e in paced)
-        known = [e["utilization"] for e in paced if e["utilization"] is not None]
-        assert max(known) < 0.9
+        # The first readings tell of the time before it was Ready.
+        worked = sorted(e["utilization"] for e in paced if e["utilization"] and not e["rests"])
+        assert worked[len(worked) // 2] < 0.6
         assert all(e["temperature_c"] and e["power_w"] and e["sm_clock_mhz"] for e in paced)
 
 
