@@ -144,8 +144,9 @@ def normal(sides: tuple[int, int], dtype: str, device: str) -> Any:
 
     matrix: Any = torch.empty(sides, dtype=getattr(torch, dtype), device=device)
     spread = _SPREAD if dtype in {"int8", "float8_e4m3fn"} else 1
+    drawn = torch.float64 if dtype == "float64" else torch.float32  # zeros in the rest draw less
     for piece in matrix.split(1024):
-        values = torch.randn(piece.shape, device=device) * spread
+        values = torch.randn(piece.shape, dtype=drawn, device=device) * spread
         piece.copy_(values.round_().clamp_(-127, 127) if dtype == "int8" else values)
     return matrix
 

@@ -116,5 +116,6 @@ def test_a_cycle_turns_where_it_says(on: int, off: int, elapsed: float) -> None:
     duty = Duty(on=float(on), off=float(off))
     turn = duty.next_turn(elapsed)
     assert elapsed < turn <= elapsed + max(on, off) + 1e-6
-    assert duty.rests((elapsed + turn) / 2) == duty.rests(elapsed)
+    if turn - elapsed > 1e-6:  # there are numbers between them
+        assert duty.rests((elapsed + turn) / 2) == duty.rests(elapsed)
     assert duty.rests(turn + 1e-3) != duty.rests(elapsed)
