@@ -185,9 +185,11 @@ class NvmlDriver:
             rates = self._supported("nvmlDeviceGetUtilizationRates", uuid)
             return None if rates is None else rates.gpu / 100
 
+    # A sick sensor is no reason to look for the GPU anew, as a lost one is: that touches others.
+
     def temperature(self, uuid: str) -> int | None:
         """Return the temperature of the chip in degrees Celsius."""
-        with self._translated(uuid):
+        with self._translated():
             where = self._nvml.NVML_TEMPERATURE_GPU
             degrees: int | None = self._supported("nvmlDeviceGetTemperature", uuid, where)
             return degrees
@@ -198,7 +200,7 @@ class NvmlDriver:
         Where there is no such counter, at the first call and after a long pause, it is what NVML
         says of the power, which on some cards is of a moment and on others a mean over a second.
         """
-        with self._translated(uuid):
+        with self._translated():
             now = time.monotonic()
             energy: int | None = self._supported("nvmlDeviceGetTotalEnergyConsumption", uuid)
             if energy is not None:
@@ -214,7 +216,7 @@ class NvmlDriver:
 
     def sm_clock(self, uuid: str) -> int | None:
         """Return the clock of the multiprocessors in MHz, as it is now."""
-        with self._translated(uuid):
+        with self._translated():
             which = self._nvml.NVML_CLOCK_SM
             megahertz: int | None = self._supported("nvmlDeviceGetClockInfo", uuid, which)
             return megahertz

@@ -306,7 +306,12 @@ class Reader:
         driver, slot, now = self._tools.driver, self._poll_slot, time.monotonic()
         utilization = None
         if self._load_wanted or (self._spec.utilization and not self._orders.held):
-            utilization = self._ask(slot, "utilization", driver.utilization)
+            # Where nothing is held, somebody may be seen by it alone; to a pace it is a figure.
+            held = self._orders.held
+            if held:
+                utilization = self._ask_politely("utilization", driver.utilization)
+            else:
+                utilization = self._ask(slot, "utilization", driver.utilization)
         return _Load(
             at=now,
             utilization=utilization,

@@ -30,6 +30,9 @@ from sentinel.stressor.pacing import Windows
 
 __all__ = ["WorkloadContext"]
 
+#: How much is kept of what a finding says in words.
+_LONGEST_DETAIL = 1000
+
 #: Progress is told this often, in seconds.
 _PROGRESS_INTERVAL = 1.0
 
@@ -147,20 +150,24 @@ class WorkloadContext:
         self._began = time.monotonic()
         return not self._leash.stopped.is_set()
 
-    def drain(self) -> bool:
+    def drain(self, *, rests: bool = True) -> bool:
         """Wait, asleep, until the device has done all that was queued; say whether to go on.
 
         For what is rare and needs an answer of the device. It counts as no call of :meth:`pace`,
         but it rests where the supervisor wants that, and tells of progress, so that many of them in
         a row do not pass for a hang.
+
+        Args:
+            rests: Whether it does rest; not where something wrong is still to be told.
         """
         self._settle(0)
         self._device.drain()
         self._done.add(self._queued)
         self._queued = _Tally()
         self._rest(0.0)
-        self._windows.pause(time.monotonic())
-        self._wait_for_turn()
+        if rests:
+            self._windows.pause(time.monotonic())
+            self._wait_for_turn()
         self._device.begin()
         self._began = time.monotonic()
         return not self._leash.stopped.is_set()
@@ -206,8 +213,18 @@ class WorkloadContext:
         Besides, the error is to be counted by ``report(errors=...)``.
 
         Args:
-            finding: Its ``number`` is put in here.
+            finding: Its ``number`` is put in here. Of a long ``detail`` the beginning is kept.
+
+        Raises:
+            TypeError: A number in it is no whole one: a tensor, say.
         """
+        numbers = (finding.round, finding.count, *finding.first, *finding.bits)
+        more = (finding.seed, finding.repeated, finding.repeats)
+        for number in (*numbers, *(one for one in more if one is not None)):
+            if type(number) is not int:
+                message = f"find(): {number!r} in the finding is no whole number"
+                raise TypeError(message)
+        finding = replace(finding, detail=finding.detail[:_LONGEST_DETAIL])
         self._findings += 1
         self._leash.report(replace(finding, number=self._findings))
         self._device.begin()  # the supervisor took its time, and not the quantum

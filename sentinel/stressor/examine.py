@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,17 +18,18 @@ from sentinel.messages import Finding, FindingPlace
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.instruments import SLICE, Instruments
 from sentinel.stressor.products import Product
+from sentinel.stressor.verify import INTEGERS
 
 __all__ = ["Evidence", "Examiner", "Outcome", "Reports"]
 
 #: How often a fault is tried again.
 REPEATS = 3
 
+#: What people call the inputs.
+_SIDES = ("left input", "right input")
+
 #: How many findings of one stressor are examined and reported; of more, the number is enough.
 _MOST = 64
-
-#: Integers as wide as an element, by its bytes.
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 #: Returns the right bytes from one place to another, on the host.
 Expected = Callable[[int, int], Tensor]
@@ -144,6 +146,28 @@ class Examiner:
                 self.examine_result(matrix)
         return Outcome(errors=errors, void=void, mended=mended)
 
+    def check_inputs(self) -> int:
+        """Compare the inputs with what they were just filled with; return how many were wrong.
+
+        These are reported and made anew.
+
+        Raises:
+            RuntimeError: One cannot be made.
+        """
+        wrong = 0
+        for number, matrix in enumerate(self.product.inputs):
+            if self._is_filled(number):
+                continue
+            wrong += 1
+            self._mend(
+                FindingPlace.INPUT,
+                matrix,
+                self._collect(matrix, self._bytes_of_input(number)),
+                partial(self.product.fill_one, number, self.seed),
+                (partial(self._is_filled, number), _SIDES[number]),
+            )
+        return wrong
+
     def report_golden(self, found: int, known: int) -> None:
         """Report a reference that is not what others of its kind compute, though it is stable."""
         shape = self.product.shape
@@ -170,15 +194,25 @@ class Examiner:
         if self.instruments.checksum(matrix) == self.sums[number]:
             return False
         evidence = self._collect(matrix, self._bytes_of_input(number))
-        name = "right input" if number else "left input"
         self._mend(
             FindingPlace.INPUT,
             matrix,
             evidence,
             lambda: self.product.fill_one(number, self.seed),
-            (self.sums[number], name),
+            (lambda: self.instruments.checksum(matrix) == self.sums[number], _SIDES[number]),
         )
         return True
+
+    def _is_filled(self, number: int) -> bool:
+        """Return whether an input holds what it was filled with, from the first bit to the last."""
+        matrix, block = self.product.inputs[number], self.product.block(number, self.seed)
+        expected = block.view(torch.uint8)
+        for start in range(0, block.nbytes, SLICE):
+            end = min(start + SLICE, block.nbytes)
+            found = self.instruments.fetch(matrix, start, end, window=0)
+            if not torch.equal(found, expected[start:end]):
+                return False
+        return self.instruments.repeats_itself(matrix, block.numel())
 
     def _mend_reference(self, spare: Tensor) -> bool:
         """Report a reference of which the checksum is wrong and make it anew."""
@@ -192,7 +226,7 @@ class Examiner:
             reference,
             evidence,
             lambda: self.product.multiply(reference),
-            (self.sums[-1], "reference"),
+            (lambda: self.instruments.checksum(reference) == self.sums[-1], "reference"),
         )
         return True
 
@@ -202,15 +236,15 @@ class Examiner:
         matrix: Tensor,
         evidence: Evidence,
         make: Callable[[], object],
-        right: tuple[int, str],
+        right: tuple[Callable[[], bool], str],
     ) -> None:
         """Make ``matrix`` anew, more than once to see whether it goes wrong again, and report."""
-        checksum, name = right
+        is_right, name = right
         bad = False
         repeated = 0
         for _ in range(REPEATS):
             make()
-            bad = self.instruments.checksum(matrix) != checksum
+            bad = not is_right()
             repeated += bad
         self._report(
             place,
@@ -229,7 +263,7 @@ class Examiner:
     def _collect(self, matrix: Tensor, expected: Expected) -> Evidence:
         """Compare ``matrix`` with what it must be, on the host."""
         size = matrix.element_size()
-        integers = _INTEGERS[size]
+        integers = INTEGERS[size]
         evidence = Evidence(bits=[0] * 8 * size)
         for start in range(0, matrix.nbytes, SLICE):
             end = min(start + SLICE, matrix.nbytes)

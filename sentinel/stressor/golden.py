@@ -17,7 +17,14 @@ __all__ = ["key_of"]
 _GENERATION = 1
 
 #: Variables that make cuBLAS choose other kernels, whose results differ in the last bits.
-_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "NVIDIA_TF32_OVERRIDE")
+_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "CUBLAS_EMULATE_SINGLE_PRECISION",
+    "CUBLAS_EMULATION_STRATEGY",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+)
 
 #: What cublasGetProperty is asked for: major, minor and patch level (libraryPropertyType).
 _PROPERTIES = (0, 1, 2)
@@ -35,7 +42,7 @@ def key_of(product: Product, seed: int) -> GoldenKey:
         gpu=name,
         sms=sms,
         torch=str(torch.__version__),
-        blas=_blas(),
+        blas=_blas(device.type),
         dtype=product.dtype.name,
         shape=f"{product.shape} v{_GENERATION}",
         seed=seed,
@@ -43,9 +50,9 @@ def key_of(product: Product, seed: int) -> GoldenKey:
 
 
 @cache
-def _blas() -> str:
+def _blas(device: str) -> str:
     """Return the version of cuBLAS and what it is told; of the CPU's, what it is optimised for."""
-    if torch.version.cuda is None:
+    if device != "cuda" or torch.version.cuda is None:
         return f"cpu {torch.backends.cpu.get_cpu_capability()}"
     told = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
     return " ".join([_cublas_version(torch.version.cuda), *told])

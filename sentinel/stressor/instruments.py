@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.layout import Layout
 from sentinel.stressor.products import Product
-from sentinel.stressor.verify import BitComparison, Checksum
+from sentinel.stressor.verify import BitComparison, Checksum, integers
 
 __all__ = ["SLICE", "Instruments", "Windows"]
 
@@ -43,15 +46,27 @@ class Instruments:
     ) -> None:
         self.comparison = BitComparison(product.reference, layout.differs)
         self.stopped = False
+        self._rests = True
         self._ctx = ctx
         self._windows = windows
         longest = max(matrix.nbytes for matrix in (*product.inputs, product.reference))
         self._checksum = Checksum(layout.weights, layout.weighted, longest)
         self._wrong = torch.zeros((), dtype=torch.bool, device=product.reference.device)
+        self._any = torch.zeros_like(self._wrong)
+        self._differs = layout.differs.view(torch.bool)
 
     def wait(self) -> None:
         """Wait until the device has done all that was queued."""
-        self.stopped = not self._ctx.drain()
+        self.stopped = not self._ctx.drain(rests=self._rests)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Do not rest meanwhile, whatever the pace: evidence must be told before it is lost."""
+        self._rests = False
+        try:
+            yield
+        finally:
+            self._rests = True
 
     def differs(self, result: Tensor) -> bool:
         """Return whether ``result`` differs from the reference in at least one bit."""
@@ -59,6 +74,21 @@ class Instruments:
         self._windows.answer.copy_(self._wrong, non_blocking=True)
         self.wait()
         return bool(self._windows.answer)
+
+    def repeats_itself(self, matrix: Tensor, period: int) -> bool:
+        """Return whether each element is the same, bit for bit, as that ``period`` before it."""
+        elements = integers(matrix)
+        step = self._differs.numel()
+        self._wrong.zero_()
+        for start in range(period, elements.numel(), step):
+            end = min(start + step, elements.numel())
+            differs = self._differs[: end - start]
+            torch.ne(elements[start:end], elements[start - period : end - period], out=differs)
+            torch.any(differs, out=self._any)
+            self._wrong.logical_or_(self._any)
+        self._windows.answer.copy_(self._wrong, non_blocking=True)
+        self.wait()
+        return not bool(self._windows.answer)
 
     def checksum(self, matrix: Tensor) -> int:
         """Return the checksum of ``matrix``."""

@@ -112,9 +112,10 @@ class Ring:
         Raises:
             RuntimeError: The GPU cannot agree with itself, or a check is blind.
         """
-        self.open(seed)
+        self._begin(seed)
         self._choose_pace()
         self._prove()
+        self._compare_with_others()
         for _ in range(_LEAD):
             self._send(self._advance(self.per_quantum))
             self.instruments.wait()
@@ -160,11 +161,18 @@ class Ring:
         """Begin with the inputs of ``seed``: the reference is computed until two are alike.
 
         Raises:
-            RuntimeError: No two are.
+            RuntimeError: No two are, or an input cannot be made.
         """
+        self._begin(seed)
+        self._compare_with_others()
+
+    def _begin(self, seed: int) -> None:
         self.seed = self.examiner.seed = seed
         self._restart()
         self.product.fill(seed)
+        wrong = self.examiner.check_inputs()
+        if wrong:
+            self._ctx.report(iterations=0, checks=wrong, errors=wrong)
         for _ in range(_TRIES):
             self.product.multiply(self.product.reference)
             self.product.multiply(self.places[0])
@@ -177,6 +185,9 @@ class Ring:
             raise RuntimeError(message)
         matrices = (*self.product.inputs, self.product.reference)
         self.examiner.sums = [self.instruments.checksum(matrix) for matrix in matrices]
+
+    def _compare_with_others(self) -> None:
+        """Compare the reference with what is on record, where anything is."""
         if self._ctx.goldens is not None:
             self._compare_with(self._ctx.goldens)
         self.instruments.wait()  # a file that is slow is no quantum that is long
@@ -240,10 +251,12 @@ class Ring:
             checks=len(checked),
         )
         going = self._ctx.pace(rest)
+        if not going:
+            return False  # nobody waited for what is in flight; settle() does
         self._judge(keep=1)
         if self.between is not None:
             self.between()
-        return going
+        return True
 
     def go_on(self, count: int) -> int:
         """Compute at least ``count`` results outside the workload's pace; return how many.
@@ -310,7 +323,8 @@ class Ring:
         # The next to be overwritten. It may be wrong itself; that is lost where the reference is
         # wrong at the same moment.
         spare = self.places[self._written % len(self.places)]
-        outcome = self.examiner.examine(wrong, spare)
+        with self.instruments.at_once():
+            outcome = self.examiner.examine(wrong, spare)
         self.instruments.wait()
         if outcome.errors:
             self._ctx.report(iterations=0, errors=outcome.errors)

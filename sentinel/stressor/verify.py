@@ -8,13 +8,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["BitComparison", "Checksum", "ErrorCount", "words"]
+__all__ = ["INTEGERS", "BitComparison", "Checksum", "ErrorCount", "integers", "words"]
 
 #: How often the count is fetched from the device, in seconds.
 _INTERVAL = 1.0
 
-#: What chains the pieces of a checksum: any odd number will do; this one is FNV's prime of 64 bits.
-_CHAIN = 0x100000001B3
+#: Integers as wide as an element, by its bytes.
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ErrorCount:
@@ -117,9 +117,9 @@ class BitComparison:
 class Checksum:
     """Take checksums in which the place of every bit counts.
 
-    Of each piece it is the sum of (2i + 1) times its integer i of 32 bits, modulo 2**64, and the
-    pieces are chained by a multiplication. Every factor is odd, so a change of one integer always
-    shows, and no two flipped bits of a piece make up for each other.
+    It is the sum of (2i + 1) times the integer i of 32 bits, modulo 2**64. Every factor is odd, so
+    a change of one integer always shows, and no two flipped bits make up for each other. It is
+    taken piece by piece, and how long a piece is makes no difference.
 
     Args:
         weights: Memory for the factors of one piece, a multiple of eight bytes.
@@ -134,8 +134,11 @@ class Checksum:
         device = weights.device
         torch.arange(1, 2 * self._piece, 2, dtype=torch.int64, device=device, out=self._weights)
         pieces = -(-longest // (4 * self._piece))
-        self._sums = torch.zeros(pieces, dtype=torch.int64, device=device)
-        self._told = torch.zeros(pieces, dtype=torch.int64, pin_memory=device.type == "cuda")
+        # Of each piece the sum with the factors of the first, and the plain one: a piece that
+        # begins at integer b adds 2b times the latter.
+        self._sums = torch.zeros((pieces, 2), dtype=torch.int64, device=device)
+        cuda = device.type == "cuda"
+        self._told = torch.zeros((pieces, 2), dtype=torch.int64, pin_memory=cuda)
         self._count = 0
 
     def queue(self, matrix: Tensor) -> None:
@@ -145,17 +148,23 @@ class Checksum:
         for number, piece in enumerate(pieces):
             weighted = self._weighted[: piece.numel()]
             torch.mul(piece, self._weights[: piece.numel()], out=weighted)
-            torch.sum(weighted, dim=0, out=self._sums[number])
+            torch.sum(weighted, dim=0, out=self._sums[number, 0])
+            torch.sum(piece, dim=0, dtype=torch.int64, out=self._sums[number, 1])
         self._told[: self._count].copy_(self._sums[: self._count], non_blocking=True)
 
     def value(self) -> int:
         """Return the checksum of what was queued last, once the device has done it."""
         total = 0
-        for part in self._told[: self._count].tolist():
-            total = (total * _CHAIN + part) % 2**64
-        return total
+        for number, (first, plain) in enumerate(self._told[: self._count].tolist()):
+            total += first + 2 * number * self._piece * plain
+        return int(total % 2**64)
 
 
 def words(matrix: Tensor) -> Tensor:
     """Return the same memory as a flat tensor of 64-bit words."""
     return matrix.view(-1).view(torch.int64)
+
+
+def integers(matrix: Tensor) -> Tensor:
+    """Return the same memory as a flat tensor of integers as wide as an element."""
+    return matrix.view(-1).view(INTEGERS[matrix.element_size()])

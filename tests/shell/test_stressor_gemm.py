@@ -335,6 +335,60 @@ def test_blind_checks_are_found_out(ctx: Workbench, monkeypatch: pytest.MonkeyPa
         ring.prepare(seed=1)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("where", ["first block", "behind it"])
+def test_an_input_that_is_wrong_when_it_was_filled_is_found_and_made_anew(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch, side: int, where: str
+) -> None:
+    """Its checksum would be that of the wrong one."""
+    monkeypatch.setattr("sentinel.stressor.products._PERIOD", 61)
+    ring = ring_of(ctx)
+    fill, flipped = ring.product.fill, []
+
+    def spoil(seed: int) -> None:
+        fill(seed)
+        if not flipped:
+            flipped.append(7 if where == "first block" else 2000)
+            flip(ring.product.inputs[side], flipped[0], 3)
+
+    monkeypatch.setattr(ring.product, "fill", spoil)
+    ring.open(seed=2)
+    (finding,) = ctx.found
+    assert (finding.place, finding.seed, finding.count) == (FindingPlace.INPUT, 2, 1)
+    assert finding.repeated == 0
+    assert ctx.errors == 1
+    turn_until(ring, 2)
+    assert ring.close()
+    assert len(ctx.found) == 1
+
+
+def test_what_was_not_proved_yet_is_no_golden(
+    ctx: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
+    (ring,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE, verify="full")
+    monkeypatch.setattr("sentinel.stressor.ring.flip", lambda *_: None)
+    with pytest.raises(RuntimeError, match="was not found"):
+        ring.prepare(seed=1)
+    assert ctx.goldens.records() == ()
+
+
+def test_a_quantum_that_nobody_waited_for_is_judged_in_the_end(
+    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop comes before the call that would have waited."""
+    ring = ring_of(ctx)
+    turn_until(ring, 2)
+    judged: list[int] = []
+    judge = ring._judge
+    monkeypatch.setattr(ring, "_judge", lambda keep: (judged.append(keep), judge(keep))[1])
+    monkeypatch.setattr(ctx, "pace", lambda _: False)
+    assert not ring.turn()
+    assert judged == []
+    ring.settle()
+    assert judged == [0]
+
+
 def test_an_input_that_cannot_be_mended_ends_it(
     ctx: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,11 +444,12 @@ def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
         checksum.queue(integers)
         return checksum.value()
 
-    total = 0
-    for start in range(0, 1000, 64):
-        part = enumerate(integers[start : start + 64].tolist())
-        total = (total * 0x100000001B3 + sum((2 * n + 1) * value for n, value in part)) % 2**64
+    total = sum((2 * n + 1) * value for n, value in enumerate(integers.tolist())) % 2**64
     assert taken() == total
+    whole, scratch = (torch.zeros(8000, dtype=torch.uint8) for _ in range(2))
+    in_one_piece = Checksum(whole, scratch, longest=4000)
+    in_one_piece.queue(integers)
+    assert in_one_piece.value() == total
     seen = {total}
     for element, bit in [(0, 0), (0, 31), (63, 1), (63, 31), (64, 31), (500, 20), (999, 31)]:
         flip(integers, element, bit)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ import pytest
 import torch
 
 from sentinel import wire
-from sentinel.messages import ChildMessage, MemoryTarget, Note, Progress, Ready
+from sentinel.messages import (
+    ChildMessage,
+    Finding,
+    FindingPlace,
+    MemoryTarget,
+    Note,
+    Progress,
+    Ready,
+)
 from sentinel.simulation import Registry
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import SimulatedDevice, is_out_of_memory
@@ -25,6 +34,20 @@ from sentinel.stressor.options import start
 from sentinel.stressor.workloads.elementwise import elementwise
 
 GIB = 2**30
+FLIP = Finding(
+    number=0,
+    place=FindingPlace.RESULT,
+    workload="gemm",
+    dtype="bf16",
+    round=1,
+    seed=1,
+    count=1,
+    first=(0, 0),
+    bits=(1,),
+    reread=True,
+    repeated=0,
+    repeats=3,
+)
 CHUNK = GIB // 2
 
 
@@ -253,3 +276,20 @@ def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
     told = [said for said in bench.heard() if isinstance(said, Progress)]
     assert sum(said.bytes for said in told) > 0
     assert sum(said.errors for said in told) == 0
+
+
+@pytest.mark.parametrize("trait", [{"count": 1.0}, {"first": (torch.tensor(1), 2)}, {"seed": "1"}])
+def test_evidence_that_is_no_number_is_refused_where_it_is_given(
+    bench: Bench, trait: dict[str, Any]
+) -> None:
+    """The supervisor would take it for garbage, and the GPU would be blamed."""
+    with pytest.raises(TypeError, match="no whole number"):
+        bench.ctx.find(replace(FLIP, **trait))
+
+
+def test_of_evidence_that_is_long_the_beginning_is_told(bench: Bench) -> None:
+    told: list[Finding] = []
+    bench.leash.report = lambda finding: bool(told.append(finding))  # type: ignore[method-assign]
+    bench.ctx.find(replace(FLIP, detail="x" * 70_000))
+    assert [(finding.number, len(finding.detail)) for finding in told] == [(1, 1000)]
+    wire.encode(told[0])
