@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Most tests wait for other processes: more of them than cores keep the cores busy.
-WORKERS ?= 4
+WORKERS ?= 5
 STAMP := $(VENV)/.made-from-pyproject-and-constraints
 
 .DEFAULT_GOAL := help

@@ -21,6 +21,16 @@ from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
 from benchmarks.rig import HOST, PLACES, Rig
 
+#: The other built-in workloads, and gemm in other kinds of number, by what their cells are called.
+OTHERS = {
+    "memtest": "memtest",
+    "mixed": "mixed:seconds=1",
+    "pulse": "pulse",
+    "gemm-fp8": "gemm:dtype=fp8",
+    "gemm-int8": "gemm:dtype=int8",
+    "gemm-fp64": "gemm:dtype=fp64",
+}
+
 #: Newcomers that are loaded at the same time.
 AHEAD = 4
 QUICK = 3
@@ -51,6 +61,9 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
     yield Cell(name="alone-torch", rounds=5, seconds=6, run=partial(races.alone, "torch"))
     for workload in WORKLOADS:
         yield from race_cells(races, workload)
+    for name, workload in OTHERS.items():
+        race = partial(races.against_sentinel, "bare", workload)
+        yield Cell(name=f"{name}-bare", rounds=5, seconds=15, run=race)
     for place in PLACES:
         for workload in WORKLOADS:
             race = partial(races.elsewhere, place, workload)

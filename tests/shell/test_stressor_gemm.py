@@ -343,7 +343,8 @@ def test_an_input_that_is_wrong_when_it_was_filled_is_found_and_made_anew(
     """Its checksum would be that of the wrong one."""
     monkeypatch.setattr("sentinel.stressor.products._PERIOD", 61)
     ring = ring_of(ctx)
-    fill, flipped = ring.product.fill, []
+    fill = ring.product.fill
+    flipped: list[int] = []
 
     def spoil(seed: int) -> None:
         fill(seed)
@@ -381,7 +382,12 @@ def test_a_quantum_that_nobody_waited_for_is_judged_in_the_end(
     turn_until(ring, 2)
     judged: list[int] = []
     judge = ring._judge
-    monkeypatch.setattr(ring, "_judge", lambda keep: (judged.append(keep), judge(keep))[1])
+
+    def note(keep: int) -> None:
+        judged.append(keep)
+        judge(keep)
+
+    monkeypatch.setattr(ring, "_judge", note)
     monkeypatch.setattr(ctx, "pace", lambda _: False)
     assert not ring.turn()
     assert judged == []
