@@ -183,3 +183,5 @@ def _end(child: Child) -> None:
     wait_for_files([child.pidfd], _GRACE)
     if child.ended():
         child.reap()
+    else:
+        child.forget()

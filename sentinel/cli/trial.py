@@ -28,9 +28,9 @@ from sentinel.units import format_duration, format_size, parse_duration
 
 __all__ = ["command"]
 
-#: How long a trial may be asked to run, in seconds.
+#: How long a trial may be asked to run, in seconds: it keeps every reading until it judges.
 SHORTEST = 1.0
-LONGEST = 86400.0
+LONGEST = 3600.0
 
 #: The seconds that a trial waits for this and that: sooner than a sentinel that runs for months, as
 #: a person looks on, and as what is late is what is looked for.
@@ -69,7 +69,7 @@ def command(
         raise ConfigError(error.what, error.remedy or "See `sentinel workloads`.") from error
     runs = parse_given(parse_duration, Given(text=seconds, source="--for"))
     if not SHORTEST <= runs <= LONGEST:
-        raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1d")
+        raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1h")
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=_config(workload, memory, gpu), simulate=simulate)
