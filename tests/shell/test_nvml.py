@@ -334,6 +334,31 @@ def test_the_older_of_two_functions_is_asked_where_the_newer_is_of_no_use(
     assert [p["pid"] for p in processes] == [100, 200, 300, 400, 500]
 
 
+@pytest.mark.parametrize(
+    ("call", "planted"),
+    [
+        ("temperature", "temperature 999"),
+        ("power", "energy 999"),
+        ("sm_clock", "clock 999"),
+    ],
+)
+def test_a_sick_sensor_is_no_reason_to_look_for_its_gpu_anew(
+    nvml_library: Path, tmp_path: Path, call: str, planted: str
+) -> None:
+    """The search touches the other GPUs, one of which may hang."""
+    searched = "byuuid 999"
+    _, _, before, sick, after = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("memory", FIRST, ""),
+        (call, FIRST, f"{planted}\n{searched}"),
+        ("memory", FIRST, searched),
+    )
+    assert sick["error"] == "ReadError"
+    assert after == before
+
+
 def test_a_gpu_that_the_search_by_uuid_misses_is_found_by_asking_all(
     nvml_library: Path, tmp_path: Path
 ) -> None:

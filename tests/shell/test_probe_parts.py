@@ -16,7 +16,7 @@ from test_probe import NEVER, PATIENCE, open_nodes, until
 from sentinel.board import MAX_GPUS, Board, gpu_of, slots_of
 from sentinel.gpu.driver import DriverError, GpuLostError, ReadError
 from sentinel.gpu.processes import Identifier
-from sentinel.gpu.reader import Outbox, Reader, Tools
+from sentinel.gpu.reader import TRIES, Outbox, Reader, Tools
 from sentinel.gpu.rounds import Rounds
 from sentinel.gpu.watch import Burst, NodeWatch
 from sentinel.messages import Gpu, GpuProcess, Memory, ProbeSpec, ProcessKind, Reading
@@ -216,6 +216,24 @@ def test_a_temperature_or_power_that_cannot_be_read_is_not_known_and_no_fault() 
     assert (reading.temperature, reading.power, reading.sm_clock) == (40, None, None)
     assert reading.load_at >= reading.at
     assert len(driver.times) == 1, "it is not tried again"
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_utilisation_that_cannot_be_read_is_a_fault_only_where_others_are_told_by_it(
+    *, held: bool
+) -> None:
+    """On a GPU that we hold it is a figure for the pace, and no stressor is killed for it."""
+
+    class Sick(Scripted):
+        def utilization(self, uuid: str) -> float | None:
+            raise ReadError("unknown", f"{uuid} is sick")
+
+    with reader_over(Sick(), poll=1e-6) as (reader, channel):
+        reader.order(wanted=True, held=held, load=True)
+        for _ in range(TRIES):
+            reader.poll.take()
+        last = decode(channel.recv(MAX_DATAGRAM), (Reading,))
+    assert (last.fault is None) is held
 
 
 def test_every_gpu_has_two_slots_of_its_own() -> None:

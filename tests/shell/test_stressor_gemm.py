@@ -18,6 +18,7 @@ from sentinel.errors import ConfigError
 from sentinel.goldens import Goldens
 from sentinel.messages import FindingPlace
 from sentinel.stressor.choosing import build
+from sentinel.stressor.examine import Outcome
 from sentinel.stressor.golden import key_of
 from sentinel.stressor.inject import flip
 from sentinel.stressor.products import DTYPES, MEMORY
@@ -372,6 +373,34 @@ def test_what_was_not_proved_yet_is_no_golden(
     with pytest.raises(RuntimeError, match="was not found"):
         ring.prepare(seed=1)
     assert ctx.goldens.records() == ()
+
+
+def test_evidence_is_told_before_a_rest(ctx: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever rests for hours may be killed meanwhile."""
+    ring = ring_of(ctx)
+    ctx._ready = True  # nobody rests before
+    examine = ring.examiner.examine
+
+    def rescue() -> None:
+        ctx.leash.stopped.set()
+        ctx.leash.repaced.set()
+
+    def resting(wrong: list[Tensor], spare: Tensor) -> Outcome:
+        ctx.leash.share = 0.0
+        try:
+            return examine(wrong, spare)
+        finally:
+            ctx.leash.share = 1.0
+
+    monkeypatch.setattr(ring.examiner, "examine", resting)
+    timer = threading.Timer(20, rescue)
+    timer.start()
+    turn_until(ring, 1)
+    flip(newest(ring), 5, 1)
+    turn_until(ring, 3)
+    assert not ctx.leash.stopped.is_set()
+    timer.cancel()
+    assert [finding.place for finding in ctx.found] == [FindingPlace.RESULT]
 
 
 def test_a_quantum_that_nobody_waited_for_is_judged_in_the_end(
