@@ -54,10 +54,6 @@ class Host(Protocol):
         """Return the bytes in use on a GPU."""
         ...
 
-    def power(self, uuid: str) -> tuple[float, float] | None:
-        """Return the power draw and the enforced limit in watts, where there is such a thing."""
-        ...
-
     def telemetry(self, uuid: str) -> Telemetry:
         """Return how a GPU is."""
         ...
@@ -112,13 +108,6 @@ class RealHost:
         info = nvml.nvmlDeviceGetMemoryInfo(self._handles[uuid], version=nvml.nvmlMemory_v2)
         return int(info.used)
 
-    def power(self, uuid: str) -> tuple[float, float] | None:
-        """Return the power draw and the enforced limit in watts."""
-        handle = self._handles[uuid]
-        draw = self._nvml.nvmlDeviceGetPowerUsage(handle)
-        limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
-        return draw / 1000, limit / 1000
-
     def telemetry(self, uuid: str) -> Telemetry:
         """Return how a GPU is."""
         nvml, handle = self._nvml, self._handles[uuid]
@@ -168,10 +157,6 @@ class SimulatedHost:
     def used(self, uuid: str) -> int:
         """Return the pretended bytes in use."""
         return self._registry.memory(uuid).used
-
-    def power(self, uuid: str) -> tuple[float, float] | None:  # noqa: ARG002 - the Protocol's
-        """Return nothing: a pretended GPU draws no power."""
-        return None
 
     def telemetry(self, uuid: str) -> Telemetry:
         """Return for how much of the time there was work since the last call; the power follows."""
