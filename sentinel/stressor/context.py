@@ -114,7 +114,7 @@ class WorkloadContext:
         """How many iterations were reported, done or not."""
         return self._iterations
 
-    def pace(self, rest: float = 0.0) -> bool:
+    def pace(self, rest: float = 0.0, *, before_rest: Callable[[], object] | None = None) -> bool:
         """Wait until the device has at most one quantum left to do; say whether to go on.
 
         The work queued since the last call, on torch's current stream, is counted as the next
@@ -124,6 +124,9 @@ class WorkloadContext:
 
         Args:
             rest: Seconds to pause besides; a stop ends the pause.
+            before_rest: Called where the supervisor wants a rest, on a device that has done all
+                that was queued: whoever looks at results looks here, since a rest may be long and
+                end with the process.
 
         Returns:
             False once the workload is to return, at once and for ever.
@@ -138,7 +141,8 @@ class WorkloadContext:
         self._queued = _Tally()
         if self._ready:
             self._settle(1)
-            self._keep_pace(rest)
+            if self._falls_idle(rest) and before_rest is not None:
+                before_rest()
         else:
             self._settle(0)
             if self._entered:
@@ -285,12 +289,14 @@ class WorkloadContext:
         self._told_at = time.monotonic()
         self._ready = True
 
-    def _keep_pace(self, rest: float) -> None:
+    def _falls_idle(self, rest: float) -> bool:
         """Let the device fall idle where it is to rest now, and count how long it was busy."""
         self._windows.follow(self._leash.share, time.monotonic())
-        if self._windows.is_spent(time.monotonic()) or (rest and self._windows.share < 1.0):
+        rests = self._windows.is_spent(time.monotonic()) or (rest and self._windows.share < 1.0)
+        if rests:
             self._settle(0)
             self._windows.pause(time.monotonic())
+        return bool(rests)
 
     def _wait_for_turn(self) -> None:
         """Sleep until the device may be busy again; another pace or a stop is noticed at once."""

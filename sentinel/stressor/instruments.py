@@ -62,11 +62,11 @@ class Instruments:
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Do not rest meanwhile, whatever the pace: evidence must be told before it is lost."""
-        self._rests = False
+        rests, self._rests = self._rests, False
         try:
             yield
         finally:
-            self._rests = True
+            self._rests = rests
 
     def differs(self, result: Tensor) -> bool:
         """Return whether ``result`` differs from the reference in at least one bit."""

@@ -163,8 +163,9 @@ class Ring:
         Raises:
             RuntimeError: No two are, or an input cannot be made.
         """
-        self._begin(seed)
-        self._compare_with_others()
+        with self.instruments.at_once():
+            self._begin(seed)
+            self._compare_with_others()
 
     def _begin(self, seed: int) -> None:
         self.seed = self.examiner.seed = seed
@@ -226,16 +227,16 @@ class Ring:
 
     def settle(self) -> None:
         """Wait for everything that was queued, and judge it."""
-        self.instruments.wait()
-        self._judge(keep=0)
+        with self.instruments.at_once():
+            self.instruments.wait()
+            self._judge(keep=0)
 
     # --- a quantum ---------------------------------------------------------------------------
 
-    def turn(self, rest: float = 0.0, at_most: int | None = None) -> bool:
+    def turn(self, at_most: int | None = None) -> bool:
         """Queue one quantum, wait for the one before it, and judge what that one checked.
 
         Args:
-            rest: Seconds to rest besides.
             at_most: So many results, where that is less than a quantum of them.
 
         Returns:
@@ -250,7 +251,7 @@ class Ring:
             bytes=self.product.traffic * count,
             checks=len(checked),
         )
-        going = self._ctx.pace(rest)
+        going = self._ctx.pace(before_rest=lambda: self._judge(keep=0))
         if not going:
             return False  # nobody waited for what is in flight; settle() does
         self._judge(keep=1)
@@ -314,8 +315,9 @@ class Ring:
                 wrong += [place for place in checked if snapshot[place]]
             self._spare.append(snapshot)
         if wrong:
-            self.instruments.wait()
-            self._look_into([self.places[place] for place in wrong])
+            with self.instruments.at_once():
+                self.instruments.wait()
+                self._look_into([self.places[place] for place in wrong])
 
     def _look_into(self, wrong: Sequence[Tensor]) -> None:
         """Examine wrong results, or inputs and reference alone; begin anew where all is void."""

@@ -16,7 +16,9 @@ from test_stressor_pacing import Bench
 
 from sentinel import wire
 from sentinel.gpu.simulated import SimulatedDriver
-from sentinel.messages import Pace, Progress, Ready, Stop
+from sentinel.messages import Finding, Pace, Progress, Ready, Stop
+from sentinel.stressor.workloads.gemm import gemm
+from sentinel.stressor.workloads.memtest import memtest
 
 Start = Callable[..., Child]
 
@@ -108,6 +110,61 @@ def test_who_waits_for_the_device_rests_as_well(bench: Bench) -> None:
     timer.join()
     bench.ctx.finish()
     assert sum(said.checks for said in bench.heard() if isinstance(said, Progress)) == 3
+
+
+def test_results_are_looked_at_before_a_rest_and_only_then(bench: Bench) -> None:
+    """Whoever rests for hours may be killed meanwhile."""
+    bench.become_ready()
+    looks: list[tuple[float, int]] = []
+
+    def look() -> None:
+        looks.append((bench.leash.share, len(bench.ctx._in_flight)))
+
+    for _ in range(3):
+        assert bench.ctx.pace(before_rest=look)
+    assert bench.ctx.pace(rest=0.01, before_rest=look), "a rest of its own is the workload's affair"
+    assert looks == []
+    order(bench, Pace(share=0.0))
+    timer = later(bench, Pace(share=1.0))
+    assert bench.ctx.pace(before_rest=look)
+    timer.join()
+    assert looks == [(0.0, 0)]
+
+
+@pytest.mark.parametrize("workload", [gemm, memtest])
+def test_what_is_wrong_is_told_before_a_rest(
+    bench: Bench, workload: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each quantum is followed by a rest; the first one that sees a fault is looked at before."""
+    bench.leash._armed = True
+    bench.ctx.quantum = 1e-9  # of the least work that there is
+    told: list[str] = []
+    place = "elsewhere"
+    pace = bench.ctx.pace
+
+    def find(_: Finding) -> None:
+        told.append(place)
+        bench.leash.stopped.set()
+
+    def fault_and_rest(before_rest: Callable[[], object] = lambda: None) -> bool:
+        def look() -> None:
+            nonlocal place
+            place = "before a rest"
+            before_rest()
+            place = "elsewhere"
+            order(bench, Pace(share=1.0))
+
+        if not bench.ctx.ready:
+            return pace()
+        for chunk in bench.ctx.chunks:
+            chunk[0].bitwise_xor_(1)
+        order(bench, Pace(share=0.0))
+        return pace(before_rest=look)
+
+    monkeypatch.setattr(bench.ctx, "find", find)
+    monkeypatch.setattr(bench.ctx, "pace", fault_and_rest)
+    workload(bench.ctx)
+    assert told[0] == "before a rest"
 
 
 def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ class Workbench(WorkloadContext):
     def find(self, finding: Finding) -> None:
         self.found.append(replace(finding, number=len(self.found) + 1))
 
-    def pace(self, rest: float = 0.0) -> bool:
+    def pace(self, rest: float = 0.0, *, before_rest: Callable[[], object] | None = None) -> bool:
         return self.drain()
 
     def report(self, **counts: float) -> None:

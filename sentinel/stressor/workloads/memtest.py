@@ -149,6 +149,7 @@ class MemoryTest:
                     self.read(order, read)
                 self._covered.update(self.cells.tested())
                 self.look()
+                self._pace()
 
     def order(self) -> list[Piece]:
         """Return the pieces of this pass in their order."""
@@ -235,14 +236,16 @@ class MemoryTest:
         self.ctx.report(bytes=bytes_, checks=checks)
         self._queued += seconds
         if self._queued >= self.ctx.quantum:
-            self._queued = 0.0
-            if not self.ctx.pace():
-                raise _StoppedError
+            self._pace()
+
+    def _pace(self) -> None:
+        self._queued = 0.0
+        if not self.ctx.pace(before_rest=self.look):
+            raise _StoppedError
 
     def _wait(self) -> bool:
-        """Sleep until everything is done; the second pace waits for what the first one queued."""
-        self._queued = 0.0
-        return self.ctx.pace() and self.ctx.pace()
+        """Sleep until everything is done; what is wrong is to be told before any rest."""
+        return self.ctx.drain(rests=False)
 
     def _tell_where(self) -> None:
         blocks = len(self.cells.blocks)
