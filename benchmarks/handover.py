@@ -68,6 +68,9 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
         for workload in WORKLOADS:
             race = partial(races.elsewhere, place, workload)
             yield Cell(name=f"{workload}-{place}", rounds=10, seconds=15, run=race)
+    for name in ("memtest", "mixed"):  # they take most before they are ready, besides their chunks
+        race = partial(races.elsewhere, "in-namespace", OTHERS[name])
+        yield Cell(name=f"{name}-in-namespace", rounds=5, seconds=15, run=race)
     for place, where in (("", HOST), ("-in-namespace", PLACES["in-namespace"])):
         for workload in ("hold", "gemm"):
             race = partial(races.while_it_starts, where, workload)

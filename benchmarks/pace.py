@@ -14,6 +14,7 @@ from statistics import fmean
 
 from benchmarks.handover import host_of
 from benchmarks.host import Card
+from benchmarks.pace_plot import draw_pace
 from benchmarks.results import Record, Results
 from benchmarks.rig import Rig, Sentinel
 
@@ -183,6 +184,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pace", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("pace.jsonl"), metavar="FILE")
     parser.add_argument("--table", action="store_true", help="only render the results as a table")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the results, an .svg or .png"
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STRETCH:.0f} s for each")
     parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
     parser.add_argument(
@@ -212,6 +216,9 @@ def main() -> int:
     """Measure, then say how it went: 1 if a bar was missed."""
     given = parse()
     results = Results(given.results)
+    if given.plot:
+        draw_pace([results.of(t.name)[-1] for t in TARGETS if results.of(t.name)], given.plot)
+        return 0
     if not given.table:
         for number in (signal.SIGINT, signal.SIGTERM):
             # So that every way out goes through the clean-up.
