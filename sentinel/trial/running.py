@@ -1,27 +1,20 @@
-"""Runs one workload on one GPU with a real supervisor, and listens to all of its parts."""
+"""Runs one workload on one GPU for some seconds, and gathers what it did meanwhile."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
 
-from sentinel.core.actions import Event
-from sentinel.core.observation import ChildFacts, ProbeFacts
+from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ExitCode
 from sentinel.journal import Sink
-from sentinel.messages import Failed, Gpu, Note, Progress, Reading, Ready
-from sentinel.supervisor import Interrupts, Probe, Spawner
-from sentinel.trial.facts import Failure, Stop, Trial
-from sentinel.wiring import Options, Parts, run_parts
+from sentinel.messages import ChildMessage, Gpu, Note, Progress, Reading
+from sentinel.trial.facts import Trial
+from sentinel.trial.listening import Listener, run_heard
+from sentinel.wiring import Options
 
 __all__ = ["try_workload"]
-
-#: How long a GPU may take to be seen idle before the trial is given up, in seconds: one that was
-#: said to be in use, whose last user may just be leaving, and one of which nothing is known.
-_FREE_WITHIN = 5.0
-_READ_WITHIN = 20.0
 
 #: Whoever was seen to come is named in an event that follows, at the latest after so many seconds.
 _SETTLED_WITHIN = 10.0
@@ -45,73 +38,33 @@ def try_workload(
     Raises:
         SentinelError: As for :func:`sentinel.wiring.supervise`.
     """
-    listener = _Listener(Trial(workload=options.config.workload), seconds)
-
-    def sink(gpus: Mapping[str, Gpu]) -> Sink:
-        further = sink_for(gpus)
-        listener.gpus = gpus
-
-        def hear(event: Event) -> None:
-            listener.hear_event(event)
-            further(event)
-
-        return hear
-
-    def around(parts: Parts) -> Parts:
-        return Parts(
-            probe=cast("Probe", _Overheard(parts.probe, listener.hear_probe)),
-            spawner=cast("Spawner", _Overheard(parts.spawner, listener.hear_children)),
-            interrupts=cast("Interrupts", _Overheard(parts.interrupts, listener.hear_signals)),
-        )
-
-    code, clean = run_parts(options, sink, around)
+    listener = _Listener(options.config.workload, seconds)
+    code, clean = run_heard(options, listener, sink_for)
     return listener.trial, code, clean
 
 
-class _Listener:
-    """Takes in what becomes known, from two threads, each with fields of its own.
+class _Listener(Listener):
+    """Keeps how the workload went, too, from Ready until its time is over."""
 
-    The loop's thread brings readings and a child's messages, the journal's the events.
-    """
-
-    def __init__(self, trial: Trial, seconds: float) -> None:
-        self.gpus: Mapping[str, Gpu] = {}
-        self._events = trial
+    def __init__(self, workload: str, seconds: float) -> None:
+        super().__init__(workload)
         self._seconds = seconds
-        self._began: float | None = None
-        self._ready: Ready | None = None
-        self._ready_at: float | None = None
-        self._ended_at: float | None = None
-        self._last_words: Failed | None = None
         self._progress: list[Progress] = []
         self._note: str | None = None
         self._readings: list[Reading] = []
-        self._interrupted: str | None = None
-        self._over_at: float | None = None
-        self._settled = False
 
     @property
     def trial(self) -> Trial:
         """All that was seen so far."""
-        seen = self._events
-        failure = seen.failure
-        if failure is None and self._last_words is not None and seen.newcomer is None:
-            # It was asked to stop, and failed at that.
-            failure = Failure(kind=self._last_words.kind.value, reason=self._last_words.reason)
         ended = self._ended_at if self._ended_at is not None else time.monotonic()
         ready = self._ready_at
         return replace(
-            seen,
-            ready=self._ready,
+            super().trial,
             ran=max(0.0, min(ended, self._over_at or ended) - ready) if ready is not None else 0.0,
             progress=tuple(self._progress),
             note=self._note,
             readings=tuple(self._readings),
-            failure=failure,
-            interrupted=self._interrupted,
         )
-
-    # --- the loop's thread ---
 
     def hear_probe(
         self, heard: tuple[ProbeFacts | None, dict[str, Reading]]
@@ -124,133 +77,17 @@ class _Listener:
             self._readings.append(reading)
         return heard
 
-    def hear_children(self, heard: dict[str, ChildFacts]) -> dict[str, ChildFacts]:
-        """Keep what the stressor says, and when it ended."""
-        for facts in heard.values():
-            self._hear_child(facts)
-        return heard
+    def _hear_message(self, message: ChildMessage) -> None:
+        match message:
+            case Progress():
+                self._progress.append(message)
+            case Note(text=text):
+                self._note = text
+            case _:
+                super()._hear_message(message)
 
-    def hear_signals(self, heard: tuple[str | None, bool]) -> tuple[str | None, bool]:
-        """Return a signal that came, or else that the trial is over, if it is."""
-        signal, at_once = heard
-        return self._over(signal), at_once
-
-    def _hear_child(self, facts: ChildFacts) -> None:
-        for message in facts.messages:
-            match message:
-                case Ready():
-                    self._ready, self._ready_at = message, time.monotonic()
-                case Progress():
-                    self._progress.append(message)
-                case Note(text=text):
-                    self._note = text
-                case Failed():
-                    self._last_words = message
-                case _:
-                    pass
-        if facts.exit is not None:
-            self._ended_at = facts.exit.at
-
-    def _over(self, signal: str | None) -> str | None:
-        """Return why the trial is over, if it is now; ``signal`` is what would end it early."""
-        now = time.monotonic()
-        self._began = now if self._began is None else self._began
-        why = signal
-        if signal is not None:
-            self._interrupted = self._interrupted or signal
-        elif self._over_at is None:
-            why = self._why_over(now, now - self._began)
-        if why is not None and self._over_at is None:
-            self._over_at = now
-        return why
-
-    def _why_over(self, now: float, looked: float) -> str | None:
-        if self._settled:
-            return "the trial has come to an end"
-        if self._ready_at is not None and now - self._ready_at >= self._seconds:
-            waiting = self._ended_at is not None and now - self._ended_at < _SETTLED_WITHIN
-            return None if waiting else "the time of the trial is over"
-        patience = _READ_WITHIN if self._events.waiting is None else _FREE_WITHIN
-        if self._events.gpu is None and looked >= patience:
-            return "no GPU is idle"
-        return None
-
-    # --- the journal's thread ---
-
-    def hear_event(self, event: Event) -> None:
-        """Keep what the supervisor says of the stressor and of its GPU."""
-        seen = self._events
-        if seen.gpu is not None and event.gpu not in {None, seen.gpu.uuid}:
-            return
-        if event.name == "stressor.starting" and event.gpu is not None:
-            seen = replace(seen, gpu=seen.gpu or self.gpus[event.gpu])
-        elif event.name.startswith("gpu."):
-            seen = _of_gpu(seen, event.name, event.fields)
-        elif event.name.startswith("stressor."):
-            seen = _of_stressor(seen, event.name, event.fields)
-        self._events = seen
-        ends = {"gpu.handed_over", "stressor.failed", "stressor.fatal", "stressor.stopped"}
-        self._settled = self._settled or event.name in ends
-
-
-def _of_gpu(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
-    """Return what is known once this was said of its GPU, or of one that it waits for."""
-    people = _people(fields.get("by", ()))
-    match name:
-        case "gpu.busy" | "gpu.unknown":
-            waiting = f"{fields['reason']}{': ' if people else ''}{', '.join(people)}"
-            people = people if seen.newcomer is not None else seen.people
-            return replace(seen, waiting=waiting, people=people)
-        case "gpu.yielding":
-            if fields["sign"] == "computing":
-                people = people or ("somebody who computes and is not listed",)
-            return replace(seen, newcomer=fields["grown"], people=people)
-        case "gpu.handed_over":
-            return replace(seen, people=seen.people or people)
-        case "gpu.identity":
-            return replace(seen, all_listed=fields["complete"])
-        case _:
-            return seen
-
-
-def _of_stressor(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
-    """Return what is known once this was said of the stressor."""
-    match name:
-        case "stressor.ready":
-            return replace(seen, start=fields["start_s"])
-        case "stressor.finding":
-            return replace(seen, findings=seen.findings + 1)
-        case "stressor.failed" | "stressor.fatal":
-            failure = Failure(kind=fields["kind"], reason=fields["reason"])
-            return replace(seen, failure=failure)
-        case "stressor.stopped" if fields["cause"] == "shutdown":
-            return replace(seen, stop=Stop(after=fields["stop_s"], killed=fields["killed"]))
-        case "stressor.unkillable":
-            return replace(seen, unkillable=True)
-        case _:
-            return seen
-
-
-def _people(by: Any) -> tuple[str, ...]:
-    """Return who is meant, for people."""
-    return tuple(f"{one.get('name') or 'a process'} (pid {one['pid']})" for one in by)
-
-
-class _Overheard:
-    """A part of which what ``collect`` returns is heard, too; all else is as it is.
-
-    Args:
-        part: The real one.
-        hear: Takes what its ``collect`` returned, and returns what the supervisor gets.
-    """
-
-    def __init__(self, part: Any, hear: Callable[[Any], Any]) -> None:
-        self._part = part
-        self._hear = hear
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)
-
-    def collect(self) -> Any:
-        """Return what became known since the last call."""
-        return self._hear(self._part.collect())
+    def _why_done(self, now: float) -> str | None:
+        if self._ready_at is None or now - self._ready_at < self._seconds:
+            return None
+        waiting = self._ended_at is not None and now - self._ended_at < _SETTLED_WITHIN
+        return None if waiting else "the time of the trial is over"
