@@ -31,6 +31,8 @@ from sentinel.messages import (
     Pace,
     ProbeSpec,
     Progress,
+    Proof,
+    Proved,
     Reading,
     Ready,
     Stop,
@@ -43,9 +45,10 @@ from sentinel.stressor import entry as stressor_process
 
 __all__ = ["ProbeProcess", "Stressors", "spawn_stressor"]
 
-#: Datagrams taken from one stressor in one tick. It has a handful to say in its life and one a
-#: second after that; more at once is a flood, and must not keep the supervisor from the others.
-MOST_AT_ONCE = 32
+#: Datagrams taken from one stressor in one tick. It has a handful to say in its life, a selftest
+#: three dozen, and one a second besides; more at once is a flood, and must not keep the supervisor
+#: from the others.
+MOST_AT_ONCE = 64
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.
 MOST_READINGS = 4096
 #: What the probe gets on top of our environment, to stay small: it formats nothing for people, so
@@ -58,6 +61,8 @@ _STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (
     Progress,
     Note,
     Finding,
+    Proof,
+    Proved,
     Failed,
 )
 

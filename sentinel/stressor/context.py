@@ -235,7 +235,7 @@ class WorkloadContext:
         self._began = time.monotonic()
 
     def tell(self, message: Proof | Proved) -> None:
-        """Say how a selftest went, to whoever started it; no supervisor understands that."""
+        """Say how a selftest goes; a supervisor passes it over, who listens to it hears it."""
         self._leash.say(message)
 
     def note(self, text: str) -> None:

@@ -1,7 +1,7 @@
 """Prove on a device that its checks find every flipped bit, and nothing where nothing is wrong.
 
 A workload like any other, but for what it has to say: how each trial went. It is named by its
-place and not registered, since a supervisor would not understand it.
+place and not registered, since nobody learns of that but who listens for it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def selftest(
         if not _prove(ctx, ring, flips, rounds):
             return
     ctx.tell(Proved())
-    while ctx.pace(_REST):  # nothing may end before its last words were heard
+    while ctx.pace(_REST):  # a workload that returns has failed
         pass
 
 
