@@ -30,7 +30,7 @@ from sentinel.signals import Signals
 from sentinel.stressor.loading import parse_workload
 from sentinel.supervisor import Interrupts, Probe, Spawner, Supervisor
 
-__all__ = ["Options", "Parts", "Survey", "inventory", "run_parts", "supervise", "survey"]
+__all__ = ["Options", "Parts", "Survey", "inventory", "leave", "run_parts", "supervise", "survey"]
 
 #: A child without a new lease for so long ends itself, in seconds.
 LEASE = 3.0
@@ -162,6 +162,15 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
             is held by another sentinel, or torch cannot use any.
     """
     code, clean = run_parts(options, sink_for)
+    return leave(code, clean=clean)
+
+
+def leave(code: ExitCode, *, clean: bool) -> ExitCode:
+    """Return ``code``, or end the process with it at once where something of ours is stuck.
+
+    The interpreter's own exit would wait for that, maybe for ever. What was written and not
+    flushed is lost then.
+    """
     if not clean:
         os._exit(code)
     return code
@@ -175,8 +184,7 @@ def run_parts(
     """Do what :func:`supervise` does, with parts that somebody may have put others ``around``.
 
     Returns:
-        The exit code, and whether nothing of ours is stuck. If something is, the interpreter's own
-        exit would wait for it, maybe for ever.
+        The exit code, and whether nothing of ours is stuck, both for :func:`leave`.
 
     Raises:
         SentinelError: As for :func:`supervise`.

@@ -25,6 +25,7 @@ from sentinel.trial.facts import Trial
 from sentinel.trial.judging import Judgement, Verdict, grown, judge
 from sentinel.trial.running import try_workload
 from sentinel.units import format_duration, format_size, parse_duration
+from sentinel.wiring import leave
 
 __all__ = ["command"]
 
@@ -81,10 +82,7 @@ def command(
     else:
         click.echo("\n".join(_report(trial, judgement, figures)))
     code = ended if ended is ExitCode.UNKILLABLE else _EXIT_CODES[judgement.verdict]
-    if not clean:  # the interpreter's own exit would wait for what is stuck, maybe for ever
-        sys.stdout.flush()
-        os._exit(code)
-    return int(code)
+    return int(leave(code, clean=clean))
 
 
 def _config(workload: str, memory: str, gpu: str | None) -> Config:
