@@ -43,7 +43,7 @@ from sentinel.messages import (
 from sentinel.spawning import NOT_SPAWNED, Child, Inherited
 from sentinel.stressor import entry as stressor_process
 
-__all__ = ["ProbeProcess", "Stressors", "spawn_stressor"]
+__all__ = ["ProbeProcess", "Stressors"]
 
 #: Datagrams taken from one stressor in one tick. It has a handful to say in its life, a selftest
 #: three dozen, and one a second besides; more at once is a flood, and must not keep the supervisor
@@ -67,7 +67,7 @@ _STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (
 )
 
 
-def spawn_stressor(spec: StressorSpec, locks: Sequence[int]) -> Child:
+def _spawn_stressor(spec: StressorSpec, locks: Sequence[int]) -> Child:
     """Spawn a stressor, which shares ``locks``; it lives for a lease from now on.
 
     Raises:
@@ -118,7 +118,7 @@ class Stressors:
         self._kill_leftovers()
         spec = replace(self._spec(gpu), clearing=clearing)
         try:
-            child = spawn_stressor(spec, self._locks(gpu))
+            child = _spawn_stressor(spec, self._locks(gpu))
         except OSError as error:
             failed = Failed(kind=FailureKind.SPAWN, reason=f"it could not be spawned: {error}")
             exit_ = ChildExit(code=NOT_SPAWNED, at=time.monotonic())

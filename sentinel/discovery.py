@@ -38,11 +38,15 @@ DISCOVERY_TIMEOUT = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What was asked for: the config, other values for single GPUs, how many pretended ones."""
+    """What was asked for: the config, other values for single GPUs, how many pretended ones.
+
+    ``only_first``: of the GPUs that are meant, the others are left alone.
+    """
 
     config: Config
     overrides: tuple[Override, ...] = ()
     simulate: int | None = None
+    only_first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +128,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     try:
         found = _find(probe, signals, options)
         gpus = _choose(found, options.config.gpus)
+        gpus = gpus[:1] if options.only_first else gpus
         config, unused = resolve(options.config, options.overrides, found.gpus)
         yield Found(
             probe=probe,

@@ -11,6 +11,7 @@ __all__ = [
     "EndedEarlyError",
     "ExitCode",
     "GpuHeldError",
+    "IncompleteError",
     "NoSuchGpuError",
     "SelftestError",
     "SentinelError",
@@ -85,8 +86,14 @@ class GpuHeldError(SentinelError):
     exit_code = ExitCode.HELD
 
 
+class IncompleteError(SentinelError):
+    """Something could not be done to its end: others needed the GPU, or a signal came."""
+
+    exit_code = ExitCode.NOT_RUNNING
+
+
 class SelftestError(SentinelError):
-    """A selftest proved nothing: it ended early, or the GPU was wrong of its own."""
+    """A selftest proved nothing: its stressor failed, or the GPU was wrong of its own."""
 
     exit_code = ExitCode.FAIL
 

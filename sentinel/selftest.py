@@ -1,56 +1,41 @@
-"""Prove on one GPU that flipped bits are found: runs the trials in a stressor and hears it out."""
+"""Prove on one GPU that flipped bits are found: a stressor tries it, under a real supervisor."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait as wait_for_files
+from typing import Any
 
-from sentinel import simulation, wire
-from sentinel.children import spawn_stressor
-from sentinel.discovery import Options, check_torch
-from sentinel.errors import AccessDeniedError, ConfigError, SelftestError, WireError
-from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
+from sentinel.discovery import Options
+from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.messages import (
-    Attaching,
-    Failed,
+    ChildMessage,
     FailureKind,
     Finding,
     Gpu,
-    Lease,
     MemoryTarget,
-    Note,
-    Progress,
     Proof,
     Proved,
-    Ready,
-    Stop,
-    StressorSpec,
 )
-from sentinel.spawning import Child
-from sentinel.wiring import LEASE, survey
+from sentinel.trial.judging import why_incomplete
+from sentinel.trial.listening import Listener, run_heard
 
-__all__ = ["CLEAN", "Trials", "run_selftest"]
+__all__ = ["CLEAN", "Outcome", "Trials", "is_well", "run_selftest", "summary"]
 
 #: The place of a trial in which nothing was flipped.
 CLEAN = "clean"
 
-_MEMORY = MemoryTarget(size=2 * 2**30)
-_CHUNK = 512 * 2**20
 _WORKLOAD = "sentinel.stressor.selftest:selftest"
 
-#: How often the lease is renewed, in seconds.
-_RENEWAL = 0.5
-
-#: How long the child may say nothing, in seconds: its first import of torch may take minutes.
-_PATIENCE = 180.0
-
-#: How long it may take to end when it is asked, in seconds.
-_GRACE = 5.0
-
-_AT_ONCE = 64
-_SAYS = (Attaching, Failed, Finding, Note, Progress, Proof, Proved, Ready)
+#: What is set for it. A person looks on, so it begins sooner than a sentinel that runs for months;
+#: and what is computed beside flipped bits is no record for others.
+_SET: Mapping[str, Any] = {
+    "memory": MemoryTarget(size=2 * 2**30),
+    "goldens": "off",
+    "poll": 0.2,
+    "rearm": 0.1,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,107 +50,125 @@ class Trials:
     dtypes: tuple[str, ...] = ()
 
 
-def run_selftest(
-    options: Options, trials: Trials, tell: Callable[[Gpu, Proof], None]
-) -> tuple[Gpu, tuple[Proof, ...]]:
-    """Run the trials on the first GPU that is meant, and return how each went.
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a selftest of ``gpu`` went.
+
+    ``proofs`` are the trials that came to their end, in their order. ``error`` is why these are not
+    all, if so: an IncompleteError where others needed the GPU or a signal came, a ConfigError where
+    the GPU or its torch cannot do what was asked, else a SelftestError. ``code`` is what it all
+    comes to, and ``clean`` whether nothing of ours is stuck, both for
+    :func:`sentinel.wiring.leave`.
+    """
+
+    gpu: Gpu
+    proofs: tuple[Proof, ...]
+    error: SentinelError | None
+    code: ExitCode
+    clean: bool
+
+
+def run_selftest(options: Options, trials: Trials, tell: Callable[[Proof], object]) -> Outcome:
+    """Run the trials on the first GPU that is meant, until all are told or the GPU is needed.
 
     Args:
-        options: Which GPUs are meant.
+        options: Which GPUs are meant, and how the supervisor is set, but for what a selftest sets.
         trials: What is to be tried.
-        tell: Called with each as it is known.
+        tell: Called with each as it is known, in a thread of its own; what it raises is lost.
 
     Raises:
-        AccessDeniedError: Somebody uses the GPU.
-        ConfigError: The GPU cannot do what is asked, or torch cannot use it.
-        SelftestError: The stressor did not come to its end.
-        SentinelError: No GPU, no driver, or another sentinel holds the GPU.
+        SentinelError: As for :func:`sentinel.wiring.supervise`: nothing was started.
     """
-    gpu = _free_gpu(options)
-    folder = simulation.default_folder() if options.simulate is not None else None
-    locks = GpuLocks([gpu], (folder / "locks",) if folder else DEFAULT_FOLDERS)
-    spec = StressorSpec(
-        gpu=gpu,
-        memory=_MEMORY,
-        chunk=_CHUNK,
-        workload=_WORKLOAD,
-        options={
-            "flips": str(trials.flips),
-            "rounds": str(trials.rounds),
-            "dtypes": "+".join(trials.dtypes),
-        },
-        lease=LEASE,
-        simulation=str(folder) if folder else None,
-    )
-    try:
-        child = spawn_stressor(spec, locks.files(gpu))
-    except OSError as error:
-        locks.release()
-        raise SelftestError(f"no stressor could be spawned: {error}") from error
-    try:
-        return gpu, _hear(child, lambda proof: tell(gpu, proof))
-    finally:
-        _end(child)
-        locks.release()
+    config = replace(options.config, workload=_workload(trials), **_SET)
+    # The loop must never wait for a terminal, so another thread tells of the proofs. That one is
+    # waited for in the end, when nothing is held any more.
+    with ThreadPoolExecutor(1, "selftest") as teller:
+        listener = _Listener(config.workload, lambda proof: teller.submit(tell, proof))
+        ended, clean = run_heard(replace(options, config=config, only_first=True), listener)
+    proofs, error = tuple(listener.proofs), listener.why_early()
+    (gpu,) = listener.gpus.values()
+    code = ended if ended is ExitCode.UNKILLABLE else _code(proofs, error)
+    return Outcome(gpu=gpu, proofs=proofs, error=error, code=code, clean=clean)
 
 
-def _free_gpu(options: Options) -> Gpu:
-    """Return the first GPU that is meant; nobody may be on it."""
-    if options.simulate is None:
-        check_torch()
-    seen = survey(replace(options, config=replace(options.config, dry_run=True)))[0]
-    if seen.occupancy != "IDLE":
-        why = seen.verdict.reason
-        raise AccessDeniedError(
-            f"GPU {seen.gpu.index} is not idle: {why}",
-            "Choose another one with --gpu, or wait: nothing was started.",
-        )
-    return seen.gpu
+def is_well(proof: Proof) -> bool:
+    """Return whether all that was flipped was found, or nothing where nothing was."""
+    return proof.found == (0 if proof.place == CLEAN else proof.tried)
 
 
-def _hear(child: Child, tell: Callable[[Proof], None]) -> tuple[Proof, ...]:
-    """Renew the lease and note what the child says, until its last proof."""
-    proofs: list[Proof] = []
-    heard = time.monotonic()
-    while True:
-        wait_for_files(child.files(), _RENEWAL)
-        child.send(Lease())
-        ended = child.ended()  # looked at first, so that its last words are all there
-        said = child.receive(_AT_ONCE)
-        for datagram in said:
-            heard = time.monotonic()
-            message = _understand(datagram)
-            if isinstance(message, Proof):
-                proofs.append(message)
-                tell(message)
-            elif isinstance(message, Proved):
-                return tuple(proofs)
-        if ended and not said:
-            raise SelftestError("the stressor ended without its last word")
-        if time.monotonic() - heard >= _PATIENCE:
-            raise SelftestError(f"the stressor said nothing for {_PATIENCE:g} s")
+def summary(proofs: Sequence[Proof]) -> str:
+    """Return in a few words what was found in all trials together."""
+    flipped = [proof for proof in proofs if proof.place != CLEAN]
+    clean = [proof for proof in proofs if proof.place == CLEAN]
+    found, tried = sum(p.found for p in flipped), sum(p.tried for p in flipped)
+    alarms, results = sum(p.found for p in clean), sum(p.tried for p in clean)
+    return f"{found} of {tried} flipped bits found, {alarms} false alarms in {results} results"
 
 
-def _understand(datagram: bytes) -> object:
-    """Return a message of the child that tells of no failure.
+def _workload(trials: Trials) -> str:
+    """Return what is run, as ``--workload`` takes it."""
+    given = {"flips": trials.flips, "rounds": trials.rounds}
+    named = {"dtypes": "+".join(trials.dtypes)} if trials.dtypes else {}
+    return f"{_WORKLOAD}:{','.join(f'{key}={value}' for key, value in (given | named).items())}"
 
-    Raises:
-        ConfigError: It cannot do what was asked.
-        SelftestError: It can do no more, or a bit was wrong that nobody had flipped.
-    """
-    try:
-        message = wire.decode(datagram, _SAYS)
-    except WireError as error:
-        raise SelftestError(f"the stressor sent garbage: {error.what}") from error
-    match message:
-        case Finding():
-            raise SelftestError(_describe(message))
-        case Failed(kind=FailureKind.UNUSABLE, reason=reason):
-            raise ConfigError(reason)
-        case Failed(reason=reason):
-            raise SelftestError(reason)
-        case _:
-            return message
+
+def _code(proofs: Sequence[Proof], error: SentinelError | None) -> ExitCode:
+    """Return the exit code; a trial that failed counts, however the others went."""
+    if error is not None and not isinstance(error, IncompleteError):
+        return error.exit_code
+    if not all(map(is_well, proofs)):
+        return ExitCode.FAIL
+    return error.exit_code if error is not None else ExitCode.OK
+
+
+class _Listener(Listener):
+    """Keeps what was proved, and ends it with the last proof or a fault that nobody planted."""
+
+    def __init__(self, workload: str, tell: Callable[[Proof], object]) -> None:
+        super().__init__(workload)
+        self.proofs: list[Proof] = []
+        self._tell = tell
+        self._proved = False
+        self._finding: Finding | None = None
+
+    def why_early(self) -> SentinelError | None:
+        """Return why it ended before all was proved, if it did; for when it is over."""
+        trial = self.trial
+        if self._proved:
+            return None
+        if self._finding is not None:
+            return SelftestError(_describe(self._finding))
+        if trial.gpu is None and trial.interrupted is None:
+            (gpu,) = self.gpus.values()
+            return IncompleteError(
+                f"GPU {gpu.index} is not idle: {trial.waiting or 'it was not read in time'}",
+                "Choose another one with --gpu, or wait: nothing was started.",
+            )
+        if trial.failure is not None and trial.interrupted is None:
+            if trial.failure.kind == FailureKind.UNUSABLE:
+                return ConfigError(trial.failure.reason)
+            return SelftestError(f"the stressor failed: {trial.failure.reason}")
+        why = why_incomplete(trial) or "somebody came to the GPU who is not listed"
+        told = f"until then {summary(self.proofs)}" if self.proofs else "nothing was proved"
+        remedy = "Run it again when the GPU is idle." if trial.interrupted is None else ""
+        return IncompleteError(f"the selftest was not finished: {why}; {told}", remedy)
+
+    def _hear_message(self, message: ChildMessage) -> None:
+        match message:
+            case Proof():
+                self.proofs.append(message)
+                self._tell(message)
+            case Proved():
+                self._proved = True
+            case Finding():
+                self._finding = self._finding or message
+            case _:
+                super()._hear_message(message)
+
+    def _why_done(self) -> str | None:
+        if self._proved:
+            return "all trials were told"
+        return None if self._finding is None else "the GPU was wrong of its own"
 
 
 def _describe(finding: Finding) -> str:
@@ -173,15 +176,3 @@ def _describe(finding: Finding) -> str:
     where = f" at {finding.first}" if finding.first else ""
     dtype = f" of {finding.dtype}" if finding.dtype else ""
     return f"a {finding.place.value}{dtype} was wrong{where}, and nothing had been flipped in it"
-
-
-def _end(child: Child) -> None:
-    """Ask the child to end, kill it if it does not, and reap it where that is possible."""
-    child.send(Stop())
-    wait_for_files([child.pidfd], _GRACE)
-    child.kill()
-    wait_for_files([child.pidfd], _GRACE)
-    if child.ended():
-        child.reap()
-    else:
-        child.forget()

@@ -66,9 +66,9 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 doctor found warnings, goldens a conflict, a selftest a check "
     "that fails, or a workload misbehaved, 2 doctor found problems, or wrong usage, 3 a trial of "
-    "a workload could not be finished, 4 no such GPU or not allowed, 5 no driver, 7 something "
-    "could not be killed, 75 another sentinel holds the GPU, 130 and 143 ended by a signal before "
-    "it was ready or by a second Ctrl+C.",
+    "a workload or a selftest could not be finished, 4 no such GPU or not allowed, 5 no driver, 7 "
+    "something could not be killed, 75 another sentinel holds the GPU, 130 and 143 ended by a "
+    "signal before it was ready or by a second Ctrl+C.",
 )
 @click.version_option(__version__, prog_name="sentinel")
 def _sentinel() -> None:

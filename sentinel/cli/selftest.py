@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import click
 
 from sentinel.config import Given, build_config
 from sentinel.discovery import Options
-from sentinel.errors import ConfigError, ExitCode
-from sentinel.messages import Gpu, Proof
-from sentinel.selftest import CLEAN, Trials, run_selftest
+from sentinel.errors import ConfigError, ExitCode, IncompleteError
+from sentinel.messages import Proof
+from sentinel.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
+from sentinel.wiring import leave
 
 __all__ = ["command"]
 
@@ -42,59 +42,58 @@ def command(
 ) -> int:
     """Flip bits in results, memory, inputs and references of one idle GPU, and count what is found.
 
-    Exit code 1 if a flipped bit was not found, or something was found where none was flipped.
+    Exit code 1 if a flipped bit was not found, or something was found where none was flipped; 3 if
+    the GPU was needed by others.
     """
     _check("--simulate", simulate if simulate is not None else 1, 1, 64)
     _check("--flips", flips, 1, _MOST_FLIPS)
     _check("--rounds", rounds, 1, _MOST_ROUNDS)
+    for name in dtypes:
+        if not name.isalnum():  # it becomes a part of an option, in which commas have a meaning
+            raise ConfigError(f"--dtype: {name!r} is no kind of number", "Write one such as bf16.")
     given = {"gpus": Given(text=gpu, source="--gpu")} if gpu is not None else {}
     options = Options(config=build_config(given), simulate=simulate)
     trials = Trials(flips=flips, rounds=rounds, dtypes=dtypes)
-    one, proofs = run_selftest(options, trials, _hide if as_json else _print)
-    well = all(map(_is_well, proofs))
-    if as_json:
-        click.echo(json.dumps(as_object(one, proofs, simulated=simulate is not None)))
-    else:
-        click.echo(f"GPU {one.index} ({one.name}): {_summary(proofs)}")
-    return int(ExitCode.OK if well else ExitCode.FAIL)
+    outcome = run_selftest(options, trials, _hide if as_json else _print)
+    error = outcome.error
+    if as_json and (error is None or isinstance(error, IncompleteError)):
+        click.echo(json.dumps(as_object(outcome, simulated=simulate is not None)))
+    elif error is None:
+        one = outcome.gpu
+        click.echo(f"GPU {one.index} ({one.name}): {summary(outcome.proofs)}")
+    if error is not None:
+        click.echo(f"sentinel: {error}", err=True)
+    if outcome.code is ExitCode.UNKILLABLE:
+        click.echo("sentinel: the stressor was killed and does not end", err=True)
+    return int(leave(outcome.code, clean=outcome.clean))
 
 
-def as_object(gpu: Gpu, proofs: Sequence[Proof], *, simulated: bool) -> dict[str, object]:
-    """Return everything for programs: a line for each trial."""
+def as_object(outcome: Outcome, *, simulated: bool) -> dict[str, object]:
+    """Return everything for programs: a line for each trial, and why these are not all."""
+    gpu, error = outcome.gpu, outcome.error
     return {
         "schema_version": 1,
         "gpu": gpu.uuid,
         "index": gpu.index,
         "name": gpu.name,
         "simulated": simulated,
-        "well": all(map(_is_well, proofs)),
-        "trials": [{**vars(proof), "well": _is_well(proof)} for proof in proofs],
+        "well": error is None and all(map(is_well, outcome.proofs)),
+        "incomplete": error.what if error is not None else None,
+        "trials": [{**vars(proof), "well": is_well(proof)} for proof in outcome.proofs],
     }
 
 
-def _is_well(proof: Proof) -> bool:
-    return proof.found == (0 if proof.place == CLEAN else proof.tried)
-
-
-def _hide(_: Gpu, __: Proof) -> None:
+def _hide(_: Proof) -> None:
     """Say nothing: it all is in the object at the end."""
 
 
-def _print(_: Gpu, proof: Proof) -> None:
+def _print(proof: Proof) -> None:
     if proof.place == CLEAN:
         what = f"{proof.found} of {proof.tried} right results taken for wrong"
     else:
         what = f"{proof.found} of {proof.tried} flipped bits found"
-    level = "ok" if _is_well(proof) else "FAILED"
+    level = "ok" if is_well(proof) else "FAILED"
     click.echo(f"{level:<7} {proof.dtype:<5} {proof.place:<10} {what}")
-
-
-def _summary(proofs: Sequence[Proof]) -> str:
-    flipped = [proof for proof in proofs if proof.place != CLEAN]
-    clean = [proof for proof in proofs if proof.place == CLEAN]
-    found, tried = sum(p.found for p in flipped), sum(p.tried for p in flipped)
-    alarms, results = sum(p.found for p in clean), sum(p.tried for p in clean)
-    return f"{found} of {tried} flipped bits found, {alarms} false alarms in {results} results"
 
 
 def _check(flag: str, value: int, least: int, most: int) -> None:

@@ -10,7 +10,7 @@ from sentinel.messages import LONGEST_QUANTUM, FailureKind, Progress
 from sentinel.trial.facts import Trial
 from sentinel.units import format_duration, format_size
 
-__all__ = ["Judgement", "Problem", "Verdict", "grown", "judge"]
+__all__ = ["Judgement", "Problem", "Verdict", "grown", "judge", "why_incomplete"]
 
 #: How much the used memory may move although nobody took any. CUDA programs that start on other
 #: GPUs of the host were seen to move it by 64 KiB for a moment.
@@ -68,7 +68,7 @@ class Judgement:
 def judge(trial: Trial) -> Judgement:
     """Return what a trial came to."""
     problems = tuple(_problems(trial))
-    incomplete = _why_incomplete(trial)
+    incomplete = why_incomplete(trial)
     verdict = Verdict.WELL if incomplete is None else Verdict.INCOMPLETE
     if problems:
         verdict = Verdict.MISBEHAVED
@@ -147,7 +147,7 @@ def _ignored_the_stop(trial: Trial) -> bool:
     return asked and trial.stop is not None and trial.stop.killed
 
 
-def _why_incomplete(trial: Trial) -> str | None:
+def why_incomplete(trial: Trial) -> str | None:
     """Return why not all was seen, if so, and the workload is not to blame."""
     if trial.interrupted is not None:
         return f"it was ended by {trial.interrupted}"

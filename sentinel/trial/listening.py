@@ -12,7 +12,7 @@ from sentinel.core.actions import Event
 from sentinel.core.observation import ChildFacts, ProbeFacts
 from sentinel.errors import ExitCode
 from sentinel.journal import Sink
-from sentinel.messages import ChildMessage, Failed, Gpu, Reading, Ready
+from sentinel.messages import ChildMessage, Gpu, Reading, Ready
 from sentinel.supervisor import Interrupts, Probe, Spawner
 from sentinel.trial.facts import Failure, Stop, Trial
 from sentinel.wiring import Options, Parts, run_parts
@@ -57,7 +57,6 @@ class Listener(ABC):
         self._ready: Ready | None = None
         self._ready_at: float | None = None
         self._ended_at: float | None = None
-        self._last_words: Failed | None = None
         self._interrupted: str | None = None
         self._over_at: float | None = None
         self._settled = False
@@ -65,12 +64,7 @@ class Listener(ABC):
     @property
     def trial(self) -> Trial:
         """All that was seen so far, without how it worked meanwhile."""
-        seen = self._events
-        failure = seen.failure
-        if failure is None and self._last_words is not None and seen.newcomer is None:
-            # It was asked to stop, and failed at that.
-            failure = Failure(kind=self._last_words.kind.value, reason=self._last_words.reason)
-        return replace(seen, ready=self._ready, failure=failure, interrupted=self._interrupted)
+        return replace(self._events, ready=self._ready, interrupted=self._interrupted)
 
     # --- the loop's thread ---
 
@@ -96,13 +90,8 @@ class Listener(ABC):
 
     def _hear_message(self, message: ChildMessage) -> None:
         """Keep what matters of one message of the stressor."""
-        match message:
-            case Ready():
-                self._ready, self._ready_at = message, time.monotonic()
-            case Failed():
-                self._last_words = message
-            case _:
-                pass
+        if isinstance(message, Ready):
+            self._ready, self._ready_at = message, time.monotonic()
 
     def _over(self, signal: str | None) -> str | None:
         """Return why it is over, if it is now; ``signal`` is what would end it early."""
@@ -112,22 +101,22 @@ class Listener(ABC):
         if signal is not None:
             self._interrupted = self._interrupted or signal
         elif self._over_at is None:
-            why = self._why_over(now, now - self._began)
+            why = self._why_over(now - self._began)
         if why is not None and self._over_at is None:
             self._over_at = now
         return why
 
-    def _why_over(self, now: float, looked: float) -> str | None:
+    def _why_over(self, looked: float) -> str | None:
         if self._settled:
             return "the stressor has come to an end"
         patience = _READ_WITHIN if self._events.waiting is None else _FREE_WITHIN
         if self._events.gpu is None and looked >= patience:
             return "no GPU is idle"
-        return self._why_done(now)
+        return self._why_done()
 
     @abstractmethod
-    def _why_done(self, now: float) -> str | None:
-        """Return why all was heard, if it was, at ``now`` in seconds of the monotonic clock."""
+    def _why_done(self) -> str | None:
+        """Return why all was heard, if it was."""
 
     # --- the journal's thread ---
 

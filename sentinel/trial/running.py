@@ -9,8 +9,8 @@ from dataclasses import replace
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ExitCode
 from sentinel.journal import Sink
-from sentinel.messages import ChildMessage, Gpu, Note, Progress, Reading
-from sentinel.trial.facts import Trial
+from sentinel.messages import ChildMessage, Failed, Gpu, Note, Progress, Reading
+from sentinel.trial.facts import Failure, Trial
 from sentinel.trial.listening import Listener, run_heard
 from sentinel.wiring import Options
 
@@ -51,19 +51,26 @@ class _Listener(Listener):
         self._seconds = seconds
         self._progress: list[Progress] = []
         self._note: str | None = None
+        self._last_words: Failed | None = None
         self._readings: list[Reading] = []
 
     @property
     def trial(self) -> Trial:
         """All that was seen so far."""
+        seen = super().trial
+        failure = seen.failure
+        if failure is None and self._last_words is not None and seen.newcomer is None:
+            # It was asked to stop, and failed at that.
+            failure = Failure(kind=self._last_words.kind.value, reason=self._last_words.reason)
         ended = self._ended_at if self._ended_at is not None else time.monotonic()
         ready = self._ready_at
         return replace(
-            super().trial,
+            seen,
             ran=max(0.0, min(ended, self._over_at or ended) - ready) if ready is not None else 0.0,
             progress=tuple(self._progress),
             note=self._note,
             readings=tuple(self._readings),
+            failure=failure,
         )
 
     def hear_probe(
@@ -83,10 +90,13 @@ class _Listener(Listener):
                 self._progress.append(message)
             case Note(text=text):
                 self._note = text
+            case Failed():
+                self._last_words = message
             case _:
                 super()._hear_message(message)
 
-    def _why_done(self, now: float) -> str | None:
+    def _why_done(self) -> str | None:
+        now = time.monotonic()
         if self._ready_at is None or now - self._ready_at < self._seconds:
             return None
         waiting = self._ended_at is not None and now - self._ended_at < _SETTLED_WITHIN

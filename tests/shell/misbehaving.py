@@ -49,6 +49,7 @@ __all__ = [
     "stalls",
     "starts_processes",
     "stubborn",
+    "stumbles",
     "takes_memory_late",
     "tells_nonsense",
     "well_behaved",
@@ -87,6 +88,11 @@ class Unruly:
 def errs(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Find a fault in the middle of a selftest."""
     finds_and_dies(ctx)
+
+
+def stumbles(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
+    """Fail in the middle of a selftest."""
+    raises(ctx)
 
 
 def finds_and_dies(ctx: WorkloadContext) -> None:

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+from ground import Ground, SimulatedGround
+from sentry import PATIENCE, eventually, gone
 
 from sentinel import selftest
+from sentinel.children import MOST_AT_ONCE
 from sentinel.cli.main import run_command_line
+from sentinel.config import build_config
+from sentinel.core.actions import Event
+from sentinel.discovery import Options
+from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
+from sentinel.locks import GpuLocks
+from sentinel.messages import Proof
+from sentinel.selftest import CLEAN, Trials, run_selftest
 from sentinel.simulation import Registry
 from sentinel.stressor.products import DTYPES
+
+#: What is held.
+TWO_GIB = 2 * 2**30
+
+#: So many results with nothing flipped are not computed within a test.
+ENDLESS = "100000000"
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +50,42 @@ def run(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]
     return code, out, err
 
 
+@contextmanager
+def begun(ground: Ground, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a selftest of the first GPU in a process of its own; at the end nothing of it is left."""
+    simulated = isinstance(ground, SimulatedGround)
+    where = ("--simulate", "1") if simulated else ("--gpu", str(ground.index(0)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sentinel", "selftest", *where, *flags],
+        env=ground.surroundings(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        family = []
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                family = children(process)
+                process.kill()
+            process.wait(PATIENCE)
+            eventually(lambda: all(map(gone, family)))
+
+
+def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return all processes below a selftest: the probe, the stressor, and who cleans up."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
 def test_every_flipped_bit_is_found_and_nothing_else(
     capsys: pytest.CaptureFixture[str], registry: Registry
 ) -> None:
     code, out, _ = run(capsys, "--flips", "3", "--rounds", "200", "--json")
     said = json.loads(out)
     assert (code, said["well"], said["simulated"]) == (0, True, True)
+    assert said["incomplete"] is None
     places = ["result", "memory", "input", "reference", "clean"]
     trials = [(trial["dtype"], trial["place"]) for trial in said["trials"]]
     assert trials == [(name, place) for name in DTYPES for place in places]
@@ -63,11 +117,117 @@ def test_a_gpu_that_somebody_uses_is_left_alone(
     somebody = registry.attach(registry.gpus()[0].uuid)
     assert somebody.allocate(2**30)
     try:
-        code, _, err = run(capsys)
+        code, out, err = run(capsys, "--json")
     finally:
         somebody.close()
-    assert code == 4
-    assert "GPU 0 is not idle" in err
+    said = json.loads(out)
+    assert (said["well"], said["trials"]) == (False, [])
+    assert said["incomplete"] in err
+    assert code == 3
+    assert "GPU 0 is not idle: in use by others: " in err
+    assert f"(pid {os.getpid()})" in err
+    assert "nothing was started" in err
+
+
+def test_a_newcomer_gets_the_gpu_and_the_selftest_says_who_came(ground: Ground) -> None:
+    with begun(ground, "--dtype", "fp32", "--flips", "2", "--rounds", ENDLESS) as process:
+        assert process.stdout is not None
+        told = [" ".join(process.stdout.readline().split()) for _ in range(4)]
+        assert told[-1] == "ok fp32 reference 2 of 2 flipped bits found"
+        family = children(process)
+        assert len(family) >= 2
+        with ground.job(stay=PATIENCE) as newcomer:
+            assert newcomer.got()
+            out, err = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 3, err
+            eventually(lambda: all(map(gone, family)))
+    assert out == ""
+    assert "the selftest was not finished: " in err
+    assert "; until then 8 of 8 flipped bits found, 0 false alarms in 0 results" in err
+    if isinstance(ground, SimulatedGround):  # a real driver may not list everybody
+        assert re.search(rf"the GPU was needed by \S+ \(pid {newcomer.pid}\);", err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_what_was_proved_is_told(
+    simulated: SimulatedGround, number: signal.Signals
+) -> None:
+    with begun(simulated, "--rounds", ENDLESS, "--json") as process:
+        eventually(lambda: simulated.held() > TWO_GIB)
+        family = children(process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 3, err
+        eventually(lambda: all(map(gone, family)))
+    said = json.loads(out)
+    assert said["well"] is False
+    assert f"it was ended by {number.name}; " in said["incomplete"]
+    assert said["incomplete"] in err
+    assert all(trial["well"] for trial in said["trials"])
+    assert simulated.empty()
+
+
+def test_a_terminal_that_nobody_reads_keeps_no_newcomer_waiting(registry: Registry) -> None:
+    uuid = registry.gpus()[0].uuid
+    newcomer = registry.attach(uuid)
+
+    def tell(_: Proof) -> None:
+        newcomer.allocate(2**26)
+        eventually(lambda: registry.memory(uuid).used < TWO_GIB)  # who tells stands still till then
+
+    try:
+        options = Options(config=build_config({}), simulate=1)
+        outcome = run_selftest(options, Trials(flips=1, rounds=int(ENDLESS)), tell)
+    finally:
+        newcomer.close()
+    assert isinstance(outcome.error, IncompleteError)
+    assert "the GPU was needed by" in outcome.error.what
+
+
+def test_only_the_first_gpu_is_held(
+    capsys: pytest.CaptureFixture[str], registry: Registry, tmp_path: Path
+) -> None:
+    _, second = Registry.create(tmp_path, 2).gpus()
+    locks = GpuLocks([second], (tmp_path / "locks",))
+    try:
+        quick = ("--flips", "1", "--rounds", "1", "--dtype", "int8")
+        assert run(capsys, "--simulate", "2", *quick)[0] == 0
+    finally:
+        locks.release()
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "code"),
+    [
+        (3, None, ExitCode.OK),
+        (2, None, ExitCode.FAIL),
+        (3, IncompleteError("somebody came"), ExitCode.NOT_RUNNING),
+        (2, IncompleteError("somebody came"), ExitCode.FAIL),
+        (3, SelftestError("it crashed"), ExitCode.FAIL),
+    ],
+)
+def test_a_bit_that_was_not_found_counts_whoever_came_later(
+    found: int, error: SentinelError | None, code: ExitCode
+) -> None:
+    proofs = [
+        Proof(dtype="fp32", place="result", tried=3, found=found),
+        Proof(dtype="fp32", place=CLEAN, tried=9, found=0),
+    ]
+    assert selftest._code(proofs, error) is code
+
+
+def test_what_it_says_in_all_its_life_is_no_flood_even_if_it_is_heard_late() -> None:
+    places, besides = 5, 5  # Attaching, Ready, Proved, and a Progress each second
+    assert places * len(DTYPES) + besides < MOST_AT_ONCE
+
+
+def test_nobody_waits_for_a_stressor_that_cannot_be_killed() -> None:
+    listener = selftest._Listener("work", lambda _: None)
+    assert listener.hear_signals((None, False)) == (None, False)
+    fields = {"pid": 1, "since_s": 10.0}
+    listener.hear_event(Event(name="stressor.unkillable", at=1.0, gpu="GPU-1", fields=fields))
+    why, _ = listener.hear_signals((None, False))
+    assert why is not None
 
 
 def test_a_gpu_that_is_wrong_of_its_own_ends_it(
@@ -79,11 +239,21 @@ def test_a_gpu_that_is_wrong_of_its_own_ends_it(
     assert "a result of bf16 was wrong at (5, 9), and nothing had been flipped in it" in err
 
 
+def test_a_stressor_that_fails_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selftest, "_WORKLOAD", "misbehaving:stumbles")
+    code, out, err = run(capsys, "--json")
+    assert (code, out) == (1, "")
+    assert "the stressor failed: workload misbehaving:stumbles raised ValueError: boom" in err
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--flips", "0"), "--flips: 0 is out of range"),
         (("--rounds", "-1"), "--rounds: -1 is out of range"),
+        (("--dtype", "fp32,size=64"), "--dtype: 'fp32,size=64' is no kind of number"),
         (("--dtype", "fp9"), "there is no dtype 'fp9'. There are bf16, fp16,"),
         (("--gpu", "7"), "7"),
     ],
