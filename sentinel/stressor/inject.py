@@ -9,7 +9,9 @@ __all__ = ["flip"]
 
 
 def flip(matrix: Tensor, element: int, bit: int) -> None:
-    """Queue the flip of one bit of one element of ``matrix``, which is contiguous; takes no memory.
+    """Flip one bit of one element of ``matrix``, which is contiguous; takes no device memory.
+
+    Waits for the device. The host flips it: the kernels for it would take 17 MiB of its memory.
 
     Args:
         matrix: What to corrupt.
@@ -17,4 +19,6 @@ def flip(matrix: Tensor, element: int, bit: int) -> None:
         bit: Which of its bits, from the lowest.
     """
     place = element * matrix.element_size() + bit // 8
-    matrix.view(-1).view(torch.uint8)[place].bitwise_xor_(1 << bit % 8)
+    there = matrix.view(-1).view(torch.uint8)[place : place + 1]
+    here = there.cpu() if there.is_cuda else there.clone()
+    there.copy_(here.bitwise_xor_(1 << bit % 8))
