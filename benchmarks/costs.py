@@ -59,7 +59,7 @@ class Costs:
                 squatter.ready()
                 squatter.tell("go")
                 squatter.wait(lambda line: "got" in line, 60)
-            sentinel = self._rig.sentinel("elementwise", cards, empty=False)
+            sentinel = self._rig.sentinel("gemm", cards, empty=False)
             for card in cards:
                 sentinel.wait_event("gpu.busy", card.uuid, 60, 0)
             record = self._measure(sentinel)

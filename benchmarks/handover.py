@@ -83,7 +83,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
             seconds=30,
             run=lambda _: races.on_every_gpu("bare", "elementwise"),
         )
-    held = partial(costs.all_held, "elementwise")
+    held = partial(costs.all_held, "gemm")  # the default
     for name, run in (
         ("cost-held", held),
         ("cost-held-nvidia-smi", partial(held, nvidia_smi=True)),

@@ -48,7 +48,7 @@ class Config:
     memory: MemoryTarget = field(default_factory=lambda: MemoryTarget(share=0.88))
     chunk: int = 512 * 2**20
     reserve: int = 0
-    workload: str = "elementwise"
+    workload: str = "gemm"
     goldens: str | None = None
     util: float | None = None
     util_tolerance: float = 0.01

@@ -107,10 +107,10 @@ SETTINGS: tuple[Setting, ...] = (
         field="workload",
         flag="--workload",
         metavar="NAME[:key=value,...]",
-        help="What to do with the memory: elementwise, gemm, mixed, memtest, pulse, hold, one of"
+        help="What to do with the memory: gemm, elementwise, mixed, memtest, pulse, hold, one of"
         " yours, module:attribute.",
         parse=str,
-        default="elementwise",
+        default="gemm",
         per_gpu=True,
     ),
     Setting(

@@ -18,6 +18,7 @@ from sentinel.errors import ConfigError
 from sentinel.stressor.layout import Layout, Needs
 
 __all__ = [
+    "AUTO",
     "DTYPES",
     "GRAIN",
     "MEMORY",
@@ -25,6 +26,7 @@ __all__ = [
     "Product",
     "Shape",
     "check_capability",
+    "choose",
     "forbid_shortcuts",
     "has_capability",
     "random_block",
@@ -223,6 +225,11 @@ DTYPES: dict[str, Dtype] = {
     )
 }
 
+#: What stands for the first of these that a GPU has units for. Of those that people train in, bf16
+#: draws the most power on an H200 (docs/benchmarks.md); fp32 runs anywhere.
+AUTO = "auto"
+_PREFERRED = ("bf16", "fp16", "fp32")
+
 #: No product, but traffic: each value of the result lies between those of two inputs.
 MEMORY = Dtype(
     name="memory",
@@ -240,6 +247,18 @@ def has_capability(dtype: Dtype, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.cuda.get_device_capability(device) >= dtype.capability
+
+
+def choose(name: str, device: torch.device, workload: str) -> Dtype:
+    """Return the kind called ``name``; ``auto`` is the hottest that runs on ``device``.
+
+    Raises:
+        ConfigError: The device has no units for it. Says what it can do.
+    """
+    if name == AUTO:
+        name = next(kind for kind in _PREFERRED if has_capability(DTYPES[kind], device))
+    check_capability(DTYPES[name], device, workload)
+    return DTYPES[name]
 
 
 def check_capability(dtype: Dtype, device: torch.device, workload: str) -> None:

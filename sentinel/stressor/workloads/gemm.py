@@ -7,7 +7,7 @@ from typing import Literal
 
 from sentinel.stressor.choosing import build, check_seeds
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.products import DTYPES, check_capability
+from sentinel.stressor.products import choose
 from sentinel.stressor.ring import Ring, Verify
 
 __all__ = ["gemm"]
@@ -18,7 +18,7 @@ _SEED_SECONDS = 60.0
 
 def gemm(
     ctx: WorkloadContext,
-    dtype: Literal["bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"] = "bf16",
+    dtype: Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"] = "auto",
     size: int = 0,
     verify: Verify = "full",
     seeds: int = 4,
@@ -27,7 +27,7 @@ def gemm(
 
     Args:
         ctx: The GPU.
-        dtype: The kind of number.
+        dtype: The kind of number; ``auto`` is bf16, on older GPUs fp16 or fp32.
         size: Rows of square matrices, a multiple of 64; 0 takes the largest that fit into the
             memory and are multiplied within a quantum.
         verify: Which products are checked: every one, one in 16, or none.
@@ -37,8 +37,8 @@ def gemm(
         ConfigError: The GPU has no units for the dtype, or an option is out of range.
     """
     check_seeds(seeds, "gemm")
-    check_capability(DTYPES[dtype], ctx.device, "gemm")
-    (ring,) = build(ctx, (DTYPES[dtype],), workload="gemm", size=size, verify=verify)
+    kind = choose(dtype, ctx.device, "gemm")
+    (ring,) = build(ctx, (kind,), workload="gemm", size=size, verify=verify)
     ring.product.draw_ahead(seeds)
     ring.prepare(seed=1)
     burn(ring, seeds)

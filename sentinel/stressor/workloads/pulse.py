@@ -11,7 +11,7 @@ import time
 from sentinel.errors import ConfigError
 from sentinel.stressor.choosing import build
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.products import DTYPES, check_capability
+from sentinel.stressor.products import AUTO, choose
 from sentinel.stressor.ring import Ring
 
 __all__ = ["pulse"]
@@ -33,8 +33,8 @@ def pulse(ctx: WorkloadContext, *, hz: float = 1.0, duty: float = 0.5, size: int
         raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
     if not _LEAST <= duty <= _MOST:
         raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
-    check_capability(DTYPES["bf16"], ctx.device, "pulse")
-    (ring,) = build(ctx, (DTYPES["bf16"],), workload="pulse", size=size)
+    kind = choose(AUTO, ctx.device, "pulse")
+    (ring,) = build(ctx, (kind,), workload="pulse", size=size)
     ring.prepare(seed=1)
     while not ctx.ready:  # until then pace waits for all that was queued
         if not ring.turn(at_most=1):
