@@ -12,9 +12,9 @@ import torch
 from ground import Ground
 from hypothesis import given
 from hypothesis import strategies as st
-from instant import Workbench, workbench
 from sentry import eventually
 from torch import Tensor
+from workbench import Workbench, workbench
 
 from sentinel.errors import ConfigError
 from sentinel.messages import Finding, FindingPlace

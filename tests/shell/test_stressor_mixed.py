@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from nursery import nursery
-from workbench import Workbench, workbench
+from workbench import GIB, Workbench, workbench
 
 from sentinel.errors import ConfigError
 from sentinel.messages import ChildExitCode, FindingPlace, Progress, Ready
@@ -20,9 +20,9 @@ from sentinel.stressor.workloads.mixed import mixed
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> Iterator[Workbench]:
-    with workbench(tmp_path, chunks=12) as ctx:
-        yield ctx
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    with workbench(tmp_path, chunks=12, chunk=GIB // 2) as bench:
+        yield bench
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHORTEST", 0.0)
 
 
-def phases(ctx: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
+def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
     """Note each phase that is closed, and stop after so many."""
     seen: list[tuple[str, int]] = []
     close = Ring.close
@@ -39,7 +39,7 @@ def phases(ctx: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[
         assert ring.written > 0
         seen.append((ring.product.dtype.name, ring.seed))
         if len(seen) == count:
-            ctx.leash.stopped.set()
+            bench.stop()
         return close(ring)
 
     monkeypatch.setattr(Ring, "close", noted)
@@ -48,44 +48,44 @@ def phases(ctx: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[
 
 @pytest.mark.usefixtures("short")
 def test_all_kinds_take_turns_and_each_pass_has_another_seed(
-    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = phases(ctx, monkeypatch, 17)
-    mixed(ctx, seconds=0.0, seeds=2)
+    seen = phases(bench, monkeypatch, 17)
+    mixed(bench.ctx, seconds=0.0, seeds=2)
     kinds = ["bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", "memory"]
     passes = [(kind, seed) for seed in (1, 2) for kind in kinds]
     assert seen == [*passes, ("bf16", 1)]
-    assert (ctx.errors, ctx.found) == (0, [])
-    assert ctx.checks >= 16
+    assert (bench.done().errors, bench.findings()) == (0, [])
+    assert bench.done().checks >= 16
 
 
 @pytest.mark.usefixtures("short")
 def test_a_plan_is_followed_as_it_is_written(
-    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = phases(ctx, monkeypatch, 5)
-    mixed(ctx, plan="memory+int8+memory", seconds=0.0, seeds=1)
+    seen = phases(bench, monkeypatch, 5)
+    mixed(bench.ctx, plan="memory+int8+memory", seconds=0.0, seeds=1)
     assert [name for name, _ in seen] == ["memory", "int8", "memory", "memory", "int8"]
 
 
 @pytest.mark.usefixtures("short")
 def test_a_wrong_bit_of_any_phase_is_found_before_the_next(
-    ctx: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = phases(ctx, monkeypatch, 9)
+    seen = phases(bench, monkeypatch, 9)
     turn = Ring.turn
 
     def flipping(ring: Ring) -> bool:
         going = turn(ring)
-        if len(seen) < 8 and not any(f.dtype == ring.product.dtype.name for f in ctx.found):
+        if len(seen) < 8 and not any(f.dtype == ring.product.dtype.name for f in bench.findings()):
             flip(ring.places[(ring.written - 1) % len(ring.places)], 5, 3)
         return going
 
     monkeypatch.setattr(Ring, "turn", flipping)
-    mixed(ctx, seconds=0.0)
-    assert [finding.dtype for finding in ctx.found] == [name for name, _ in seen[:8]]
-    assert {finding.place for finding in ctx.found} == {FindingPlace.RESULT}
-    assert {finding.workload for finding in ctx.found} == {"mixed"}
+    mixed(bench.ctx, seconds=0.0)
+    assert [finding.dtype for finding in bench.findings()] == [name for name, _ in seen[:8]]
+    assert {finding.place for finding in bench.findings()} == {FindingPlace.RESULT}
+    assert {finding.workload for finding in bench.findings()} == {"mixed"}
 
 
 def test_a_child_goes_through_its_phases_and_ends_when_it_is_asked(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_a_child_goes_through_its_phases_and_ends_when_it_is_asked(tmp_path: Pat
     ],
 )
 def test_an_option_out_of_range_is_named(
-    ctx: Workbench, options: dict[str, float], words: str
+    bench: Workbench, options: dict[str, float], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        mixed(ctx, **options)  # type: ignore[arg-type]
+        mixed(bench.ctx, **options)  # type: ignore[arg-type]
 
 
 def test_a_card_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from instant import Instant, Workbench, workbench
 from nursery import nursery
+from workbench import Instant, Workbench, workbench
 
 from sentinel.errors import ConfigError
 from sentinel.messages import MemoryTarget, Progress, Ready

@@ -1,70 +1,103 @@
-"""A context on a simulated GPU in this process, with findings collected in a list."""
+"""A workload's context in the test's own process, on a simulated GPU on which no time passes."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from sentinel.messages import Finding, MemoryTarget
+from sentinel.messages import ChildMessage, Finding, MemoryTarget, Progress
 from sentinel.simulation import Registry
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import SimulatedDevice
+from sentinel.stressor.device import Fence, SimulatedDevice
 from sentinel.stressor.leash import Leash
 from sentinel.stressor.memory import fill
-from sentinel.stressor.ring import Ring
 
-CHUNK = 512 * 2**20
-MOST = 10_000
+GIB = 2**30
 
 
-class Workbench(WorkloadContext):
-    """A context whose quanta take no time, and which keeps its findings to itself."""
+class Instant(SimulatedDevice):
+    """A simulated GPU of which the work is done when it was queued; ``each`` is called then."""
 
-    def __init__(self, device: SimulatedDevice, leash: Leash, chunks: int) -> None:
-        filling = fill(device, MemoryTarget(size=chunks * CHUNK), CHUNK)
-        super().__init__(device=device, filling=filling, leash=leash)
-        self.found: list[Finding] = []
-        self.leash = leash
-        self.errors = self.checks = 0
+    def __init__(self, registry: Registry, uuid: str, quantum: float) -> None:
+        super().__init__(registry, uuid)
+        self.quantum = quantum
+        self.each: Callable[[], None] = lambda: None
 
-    def find(self, finding: Finding) -> None:
-        self.found.append(replace(finding, number=len(self.found) + 1))
+    def wait(self, fence: Fence) -> float:
+        self.each()
+        return 0.0
 
-    def pace(self, rest: float = 0.0, *, before_rest: Callable[[], object] | None = None) -> bool:
-        return self.drain()
 
-    def report(self, **counts: float) -> None:
-        self.errors += int(counts.get("errors", 0))
-        self.checks += int(counts.get("checks", 0))
-        super().report(**counts)  # type: ignore[arg-type]
+class Listener(Leash):
+    """A leash whose other end is the test."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        super().__init__(channel, 3.0)
+        self.heard: list[ChildMessage] = []
+
+    def say(self, message: ChildMessage) -> bool:
+        self.heard.append(message)
+        return True
+
+    def report(self, finding: Finding) -> bool:
+        return self.say(finding)
+
+
+class Workbench:
+    """A context and all that its workload said."""
+
+    def __init__(self, folder: Path, *, chunks: int, chunk: int, quantum: float) -> None:
+        registry = Registry.create(folder, 1)
+        self.channel, self._other = socket.socketpair()
+        self.device = Instant(registry, registry.gpus()[0].uuid, quantum)
+        self.leash = Listener(self.channel)
+        filling = fill(self.device, MemoryTarget(size=chunks * chunk), chunk)
+        self.ctx = WorkloadContext(device=self.device, filling=filling, leash=self.leash)
+
+    def findings(self) -> list[Finding]:
+        return [message for message in self.leash.heard if isinstance(message, Finding)]
+
+    def done(self) -> Progress:
+        """Return the sum of all progress, what is still to be told included."""
+        self.ctx.finish()
+        if not self.ctx.ready:
+            self.ctx._tell(self.ctx._told_at)  # which else nobody hears of
+        told = [message for message in self.leash.heard if isinstance(message, Progress)]
+        return Progress(
+            seconds=sum(one.seconds for one in told),
+            iterations=sum(one.iterations for one in told),
+            flops=sum(one.flops for one in told),
+            bytes=sum(one.bytes for one in told),
+            checks=sum(one.checks for one in told),
+            errors=sum(one.errors for one in told),
+            longest_quantum=max((one.longest_quantum for one in told), default=0.0),
+        )
+
+    def stop(self) -> None:
+        self.leash.stopped.set()
+
+    def close(self) -> None:
+        self.device.membership.close()
+        self.channel.close()
+        self._other.close()
 
 
 @contextmanager
-def workbench(folder: Path, chunks: int = 8) -> Iterator[Workbench]:
-    """Give a context with so many chunks of 128 KiB."""
-    registry = Registry.create(folder, 1)
-    device = SimulatedDevice(registry, registry.gpus()[0].uuid)
+def workbench(
+    folder: Path, *, chunks: int = 4, chunk: int = GIB // 64, quantum: float = 1e-4
+) -> Iterator[Workbench]:
+    """Give a context with some chunks; sizes are pretended ones, 4096 times what they are."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a stressor does
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        yield Workbench(device, Leash(theirs, 3.0), chunks)
+        bench = Workbench(folder, chunks=chunks, chunk=chunk, quantum=quantum)
+        try:
+            yield bench
+        finally:
+            bench.close()
     finally:
         torch.set_num_threads(threads)
-        device.membership.close()
-        ours.close()
-        theirs.close()
-
-
-def turn_until(ring: Ring, round_: int) -> None:
-    """Go round until the ring was written so often, and everything is judged."""
-    for _ in range(MOST):
-        if ring.rounds >= round_:
-            return
-        assert ring.turn()
-    raise AssertionError(f"no round {round_}")
