@@ -7,26 +7,17 @@ known, and another process goes on with the others.
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from multiprocessing.connection import wait as wait_for_files
 
-from sentinel import wire
 from sentinel.errors import WireError
+from sentinel.hearing import Crashed, Ended, Failure, Garbage, NotStarted, Silent, hear_out
 from sentinel.inquiries import Described, Importing, WorkloadOption
-from sentinel.spawning import Child
 from sentinel.stressor import lister
 from sentinel.stressor.loading import registered
 
 __all__ = ["Listed", "Patience", "describe_places", "list_workloads"]
-
-#: Datagrams taken at once; the rest is still there at the next turn.
-_AT_ONCE = 64
-#: How long a killed process may take to be seen gone, in seconds.
-_GONE_WITHIN = 1.0
 
 #: What the process that imports gets: no GPU to make a context on, and one thread.
 _SURROUNDINGS = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -102,68 +93,74 @@ def describe_places(places: Sequence[str], patience: Patience) -> tuple[list[Des
     said: dict[int, Described] = {}
     stuck = False
     while missing := [(number, place) for number, place in enumerate(places) if number not in said]:
-        importing, fault, survived = _listen(missing, patience, said)
-        stuck = stuck or survived
+        notes = _Notes(dict(missing), patience, said)
+        heard = hear_out(
+            lister.run, tuple(missing), _SURROUNDINGS, kinds=(Importing, Described), notes=notes
+        )
+        stuck = stuck or heard.stuck
+        if heard.failure is None:
+            continue
+        fault = _in_words(heard.failure, notes.importing)
         # Before it imports one of them, a lister cannot say which is to blame: none can be listed.
-        blamed = [importing] if importing is not None else [number for number, _ in missing]
+        blamed = [notes.importing] if notes.importing is not None else list(dict(missing))
         for number in blamed:
             said.setdefault(number, Described(number=number, error=fault))
     return [said[number] for number in range(len(places))], stuck
 
 
-def _listen(
-    places: Sequence[tuple[int, str]], patience: Patience, said: dict[int, Described]
-) -> tuple[int | None, str, bool]:
-    """Hear one lister out; return what it was importing, how it ended, and whether it is stuck."""
-    try:
-        child = Child(lister.run, tuple(places), (), _SURROUNDINGS)
-    except OSError as error:
-        return None, f"the process that imports workloads cannot be started: {error}", False
-    try:
-        importing, fault = _hear(child, patience, dict(places), said)
-    finally:
-        child.kill()
-        wait_for_files([child.pidfd], _GONE_WITHIN)
-        code = child.reap() if child.ended() else None
-    return importing, fault or _end(code or 0), code is None
+class _Notes:
+    """What one lister says.
+
+    Args:
+        places: What it is to import, by number.
+        patience: How long it may take.
+        said: Where what the workloads say of themselves is kept, beside what other listers told.
+
+    Attributes:
+        importing: The number of what it imported last.
+    """
+
+    def __init__(
+        self, places: Mapping[int, str], patience: Patience, said: dict[int, Described]
+    ) -> None:
+        self.importing: int | None = None
+        self._places = places
+        self._patience = patience
+        self._said = said
+        self._opened = False
+
+    def patience(self) -> float:
+        """Return how long the import may take, or that of torch before all."""
+        return self._patience.each if self._opened else self._patience.opening
+
+    def take(self, message: object) -> bool:
+        """Note what it imports, or what came of that; return whether nothing is missing.
+
+        Raises:
+            WireError: It is of a workload that this lister was not told of.
+        """
+        self._opened = True
+        match message:
+            case Importing(number=number) if number in self._places:
+                self.importing = number
+            case Described(number=number) if number in self._places:
+                self._said.setdefault(number, message)
+            case _:
+                raise WireError(str(message))
+        return self._said.keys() >= self._places.keys()
 
 
-def _hear(
-    child: Child, patience: Patience, places: Mapping[int, str], said: dict[int, Described]
-) -> tuple[int | None, str]:
-    """Note what a lister says; return what it imported last, and what is wrong but its own end."""
-    importing: int | None = None
-    since, longest = time.monotonic(), patience.opening
-    while True:
-        wait_for_files(child.files(), max(0.0, since + longest - time.monotonic()))
-        ended = child.ended()  # looked at first, so that its last words are all there
-        datagrams = child.receive(_AT_ONCE)
-        for datagram in datagrams:
-            since, longest = time.monotonic(), patience.each
-            try:
-                message = wire.decode(datagram, (Importing, Described))
-            except WireError as error:
-                return importing, f"its import sent garbage: {error.what}"
-            match message:
-                case Importing(number=number) if number in places:
-                    importing = number
-                case Described(number=number) if number in places:
-                    said.setdefault(number, message)
-                case _:
-                    return importing, f"its import sent garbage: {message}"
-        if len(said.keys() & places.keys()) == len(places) or (ended and not datagrams):
-            return importing, ""
-        if time.monotonic() - since >= longest:
+def _in_words(failure: Failure, importing: int | None) -> str:
+    """Return what is wrong with what was being imported."""
+    match failure:
+        case NotStarted(error=error):
+            return f"the process that imports workloads cannot be started: {error}"
+        case Garbage(what=what):
+            return f"its import sent garbage: {what}"
+        case Silent(seconds=seconds):
             what = "torch was not imported" if importing is None else "its import did not return"
-            return importing, f"{what} within {longest:g} s"
-
-
-def _end(code: int) -> str:
-    """Return how the import ended the process, in words."""
-    if code >= 0:
-        return f"its import ended the process, with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"its import crashed the process ({name})"
+            return f"{what} within {seconds:g} s"
+        case Ended(code=code):
+            return f"its import ended the process, with exit code {code}"
+        case Crashed(signal=signal):
+            return f"its import crashed the process ({signal})"

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import wait as wait_for_files
+from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel import wire
 from sentinel.doctor.facts import DriverFacts, Fault, GpuFacts, Numbers, Unread
-from sentinel.errors import WireError
 from sentinel.gpu import health
+from sentinel.hearing import Crashed, Ended, Failure, Garbage, NotStarted, Silent, hear_out
 from sentinel.inquiries import Answer, Asking, Examined
-from sentinel.spawning import Child
 
 __all__ = ["Asked", "Patience", "ask_driver"]
 
-#: Datagrams taken at once; the rest is still there at the next turn.
-_AT_ONCE = 256
-
 #: What is said to hang where a process does not even begin to ask.
-_START = "the start of the process that asks"
+_START = Asking(call="the start of the process that asks")
 
 #: What may take long: a driver without persistence loads what it needs for a GPU.
-_SLOW = {_START, health.OPENING, "handle"}
+_SLOW = {_START.call, health.OPENING, "handle"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +46,26 @@ class Asked:
 class _Notes:
     """All that the examiners have said so far, by GPU and call."""
 
+    allowed: Patience
     answers: dict[tuple[int | None, str], Answer] = field(default_factory=dict)
     faults: dict[int | None, Fault] = field(default_factory=dict)
-    asking: Asking | None = None
+    asking: Asking = _START
     complete: bool = False
+
+    def patience(self) -> float:
+        """Return how long the call that was announced may take."""
+        return self.allowed.opening if self.asking.call in _SLOW else self.allowed.call
+
+    def take(self, message: object) -> bool:
+        """Note what is asked or answered; return whether all has been asked."""
+        match message:
+            case Asking():
+                self.asking = message
+            case Answer():
+                self.answers[message.gpu, message.call] = message
+            case Examined():
+                self.complete = True
+        return self.complete
 
 
 def ask_driver(patience: Patience) -> Asked:
@@ -69,14 +77,14 @@ def ask_driver(patience: Patience) -> Asked:
     Args:
         patience: How long each call may take.
     """
-    notes, stuck = _Notes(), False
+    notes, stuck = _Notes(patience), False
     while not notes.complete:
         skip = tuple(sorted({gpu for gpu, _ in notes.answers if gpu is not None} | _broken(notes)))
-        fault, survived = _listen(notes, patience, skip)
+        fault, survived = _examine(notes, skip)
         stuck = stuck or survived
         if fault is None:
             break
-        gpu = notes.asking.gpu if notes.asking is not None else None
+        gpu = notes.asking.gpu
         if gpu in notes.faults:  # it was to be skipped, and was not
             break
         notes.faults[gpu] = fault
@@ -89,69 +97,30 @@ def _broken(notes: _Notes) -> set[int]:
     return {gpu for gpu in notes.faults if gpu is not None}
 
 
-def _listen(notes: _Notes, patience: Patience, skip: tuple[int, ...]) -> tuple[Fault | None, bool]:
+def _examine(notes: _Notes, skip: tuple[int, ...]) -> tuple[Fault | None, bool]:
     """Hear one examiner to its end; return how it failed, and whether it cannot be killed."""
-    notes.asking = Asking(call=_START)
-    try:
-        child = Child(health.run, skip, (), {})
-    except OSError as error:
-        return Fault(call=_call(notes), how=f"failed: {error}"), False
-    try:
-        fault = _hear(child, notes, patience)
-    finally:
-        child.kill()
-        wait_for_files([child.pidfd], 1.0)
-        code = child.reap() if child.ended() else None
-    if code is not None and fault is not None and not fault.how:
-        fault = replace(fault, how=_end(code))
-    return fault, code is None
+    notes.asking = _START
+    heard = hear_out(health.run, skip, {}, kinds=(Asking, Answer, Examined), notes=notes)
+    if heard.failure is None:
+        return None, heard.stuck
+    # By NVML's own name, for people who look for what hung.
+    call = health.FUNCTIONS.get(notes.asking.call, notes.asking.call)
+    return Fault(call=call, how=_in_words(heard.failure)), heard.stuck
 
 
-def _hear(child: Child, notes: _Notes, patience: Patience) -> Fault | None:
-    """Note what an examiner says until its last word; a fault without ``how`` is its own end."""
-    since = time.monotonic()
-    while True:
-        asking = notes.asking
-        opening = asking is None or asking.call in _SLOW
-        longest = patience.opening if opening else patience.call
-        wait_for_files(child.files(), max(0.0, since + longest - time.monotonic()))
-        ended = child.ended()  # looked at first, so that its last words are all there
-        said = child.receive(_AT_ONCE)
-        for datagram in said:
-            since = time.monotonic()
-            try:
-                message = wire.decode(datagram, (Asking, Answer, Examined))
-            except WireError as error:
-                return Fault(call=_call(notes), how=f"was answered with garbage: {error.what}")
-            match message:
-                case Asking():
-                    notes.asking = message
-                case Answer():
-                    notes.answers[message.gpu, message.call] = message
-                case Examined():
-                    notes.complete = True
-                    return None
-        if ended and not said:
-            return Fault(call=_call(notes), how="")
-        if time.monotonic() - since >= longest:
-            return Fault(call=_call(notes), how=f"did not answer within {longest:g} s")
-
-
-def _call(notes: _Notes) -> str:
-    """Return NVML's name of what is being asked."""
-    call = notes.asking.call if notes.asking is not None else ""
-    return health.FUNCTIONS.get(call, call)
-
-
-def _end(code: int) -> str:
-    """Return how a process ended, in words."""
-    if code >= 0:
-        return f"ended the process that asked, with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"crashed the process that asked ({name})"
+def _in_words(failure: Failure) -> str:
+    """Return how a call failed."""
+    match failure:
+        case NotStarted(error=error):
+            return f"failed: {error}"
+        case Garbage(what=what):
+            return f"was answered with garbage: {what}"
+        case Silent(seconds=seconds):
+            return f"did not answer within {seconds:g} s"
+        case Ended(code=code):
+            return f"ended the process that asked, with exit code {code}"
+        case Crashed(signal=signal):
+            return f"crashed the process that asked ({signal})"
 
 
 # --- from answers to facts -------------------------------------------------------------------
