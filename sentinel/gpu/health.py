@@ -13,7 +13,8 @@ from typing import Any
 
 from sentinel.birth import be_born
 from sentinel.gpu.driver import DriverError, ReadError
-from sentinel.gpu.nvml import ABSENT, NvmlDriver, as_text
+from sentinel.gpu.nvml import NvmlDriver, as_text
+from sentinel.gpu.nvml_errors import ABSENT
 from sentinel.inquiries import Answer, Asking, Examined
 from sentinel.messages import ProcessKind
 from sentinel.wire import encode

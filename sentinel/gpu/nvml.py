@@ -16,42 +16,10 @@ from sentinel.gpu.driver import (
     ReadError,
     merge_lists,
 )
+from sentinel.gpu.nvml_errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
 from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
 
-__all__ = ["ABSENT", "NvmlDriver", "as_text"]
-
-_NO_DRIVER = "there is no NVIDIA driver here"
-
-#: NVML's codes that mean the driver as a whole, each with what to tell people.
-_GONE = {
-    1: "NVML was shut down under us",
-    9: f"{_NO_DRIVER}: its kernel module is not loaded; load it with `modprobe nvidia`",
-    12: f"{_NO_DRIVER}: libnvidia-ml.so.1 was not found; in a container, start it with GPUs",
-    18: "the NVIDIA kernel module and its library are of different versions; the driver was "
-    "upgraded while it ran: reboot, or reload the module",
-}
-
-#: NVML's codes that mean one GPU, for good.
-_LOST = {
-    11: "the GPU's interrupts do not arrive; look for a cable or power fault",
-    15: "the GPU fell off the bus or is otherwise lost; see `dmesg` for its XID",
-    16: "the GPU needs a reset: `nvidia-smi --gpu-reset`, or reboot",
-    28: "the GPU is gone",
-}
-
-#: NVML's other codes that have a remedy.
-_REMEDIES = {
-    4: "no permission; NVML wants root for this, or CAP_SYS_ADMIN in a container",
-    17: "the operating system blocked the call; a container may lack the device node",
-    999: "NVML knows no better than `unknown error`; in a container, recreate it",
-}
-
-#: NVML's codes that mean that this GPU or this driver has no such thing to tell: NOT_SUPPORTED,
-#: FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH and DEPRECATED.
-ABSENT = frozenset({3, 13, 25, 26})
-
-#: NVML's codes that mean that there is no such GPU: NOT_FOUND and GPU_NOT_FOUND.
-_NO_SUCH_GPU = frozenset({6, 28})
+__all__ = ["NvmlDriver", "as_text"]
 
 #: How long a GPU may take to say who it is where another call hung, in seconds; as for all calls.
 _PATIENCE = 3.0
@@ -329,7 +297,7 @@ class NvmlDriver:
         try:
             return nvml.nvmlDeviceGetHandleByUUID(uuid)
         except nvml.NVMLError as error:
-            if error.value not in _NO_SUCH_GPU:
+            if error.value not in NO_SUCH_GPU:
                 raise
             for index in range(nvml.nvmlDeviceGetCount()):
                 # One that cannot say who it is is not known to be this one.
@@ -337,7 +305,7 @@ class NvmlDriver:
                     handle = nvml.nvmlDeviceGetHandleByIndex(index)
                     if as_text(nvml.nvmlDeviceGetUUID(handle)) == uuid:
                         return handle
-            raise GpuLostError("not_found", _LOST[28]) from error
+            raise GpuLostError("not_found", GPU_IS_GONE) from error
 
     def _forget(self, uuid: str) -> None:
         """Look everything of this GPU up anew at the next call."""
@@ -405,11 +373,7 @@ class NvmlDriver:
             return ReadError(code, f"NVML's answer cannot be understood: {error!r}")
         number = error.value
         code = self._names().get(number, f"nvml_{number}")
-        if number in _GONE:
-            return DriverGoneError(code, _GONE[number])
-        if number in _LOST:
-            return GpuLostError(code, _LOST[number])
-        return ReadError(code, _REMEDIES.get(number, f"NVML says: {error}"))
+        return error_of(number, code, error)
 
     def _names(self) -> dict[int, str]:
         """Return NVML's own names of its error codes, in lower case."""

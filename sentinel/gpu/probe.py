@@ -16,8 +16,9 @@ from typing import Protocol
 from sentinel.birth import be_born
 from sentinel.board import MAX_GPUS, Board, places, slots_of
 from sentinel.gpu.driver import Driver, DriverError, DriverGoneError
+from sentinel.gpu.outbox import Outbox
 from sentinel.gpu.processes import Identifier
-from sentinel.gpu.reader import Outbox, Reader, Tools
+from sentinel.gpu.reader import Reader, Tools
 from sentinel.gpu.rounds import Rounds
 from sentinel.gpu.watch import NodeWatch
 from sentinel.messages import (
@@ -28,7 +29,7 @@ from sentinel.messages import (
 )
 from sentinel.wire import MAX_DATAGRAM, decode
 
-__all__ = ["Outbox", "Reader", "Tools", "run"]
+__all__ = ["run"]
 
 
 class Handle(Protocol):

@@ -8,8 +8,6 @@ first.
 from __future__ import annotations
 
 import math
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,11 +17,11 @@ from typing import TypeVar
 from sentinel.board import Board
 from sentinel.errors import WireError
 from sentinel.gpu.driver import Driver, DriverError, GpuLostError, ReadError
+from sentinel.gpu.outbox import Outbox
 from sentinel.gpu.processes import Identifier
-from sentinel.messages import GpuProcess, Memory, ProbeMessage, ProbeSpec, Reading
-from sentinel.wire import encode
+from sentinel.messages import GpuProcess, Memory, ProbeSpec, Reading
 
-__all__ = ["Outbox", "Reader", "ReaderTurn", "Tools"]
+__all__ = ["Reader", "ReaderTurn", "Tools"]
 
 T = TypeVar("T")
 
@@ -47,31 +45,6 @@ SETTLING = 0.5
 #: How long NVML's word on compute mode, MIG and displays holds, in seconds. To ask for MIG takes
 #: 0.2 to 0.4 ms of CPU on an H200, more than all else, and people change none while they work.
 MODES_HOLD = 5.0
-
-
-class Outbox:
-    """The way to the supervisor, for all threads."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-
-    def send(self, message: ProbeMessage) -> bool:
-        """Send ``message`` now or not at all; return whether it went.
-
-        Raises:
-            WireError: It is too large.
-        """
-        try:
-            self._channel.send(encode(message), socket.MSG_DONTWAIT)
-        except OSError:
-            return False  # full, or the supervisor is gone, which the main thread hears of
-        return True
-
-    def send_last(self, message: ProbeMessage) -> None:
-        """Send ``message``, waiting for room for at most a second."""
-        if not self.send(message):
-            select.select([], [self._channel], [], 1.0)
-            self.send(message)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,16 +2,118 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from test_decide import occupied, stressor, watched
+from scenes import occupied, stressor, times, watched
 
 from sentinel.config import Config
 from sentinel.core.actions import Action, KillProbe
 from sentinel.core.decide import decide
-from sentinel.core.model import Running
+from sentinel.core.model import Running, Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
 from sentinel.messages import Inventory
 from sentinel.testing import World
+
+# --- a probe that ends, and one that is silent -----------------------------------------------
+
+
+def test_a_probe_that_dies_is_replaced_at_once_and_children_live_on() -> None:
+    world, supervisor = occupied()
+    world.probe.exits_with = 1
+    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    world.run_for(supervisor, 10)
+    assert isinstance(stressor(supervisor), Running)
+
+
+def test_probes_that_keep_dying_are_replaced_ever_more_slowly_and_children_stop() -> None:
+    world, supervisor = occupied()
+    starts: list[float] = []
+    for _ in range(400):
+        world.probe.exits_with = 1
+        before = world.probe.generation
+        world.run_for(supervisor, 0.1)
+        if world.probe.generation != before:
+            starts.append(world.now)
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    assert gaps[-1] > 3 > gaps[0]
+    assert world.at(0).child is None
+    assert not world.events("stressor.failed")
+
+
+def test_a_probe_that_took_long_to_start_is_not_held_to_have_been_silent() -> None:
+    world, supervisor = occupied()
+    world.probe.exits_with = 1
+    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    inventory = ProbeFacts(generation=2, inventory=Inventory(gpus=(), driver="fake"))
+    later = Observation(now=world.now + 40, probe=inventory)
+    assert not [a for a in decide(supervisor.state, later, Config()).actions if _kills_probe(a)]
+    mute = Observation(now=world.now + 70, probe=ProbeFacts(generation=2))
+    assert [a for a in decide(supervisor.state, mute, Config()).actions if _kills_probe(a)]
+
+
+def _kills_probe(action: Action) -> bool:
+    return isinstance(action, KillProbe)
+
+
+def test_a_probe_that_has_nothing_to_read_is_not_silent() -> None:
+    world, supervisor = occupied()
+    world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
+    world.at(0).silent = True
+    world.run_for(supervisor, 9)
+    assert world.probe.generation == 2
+    world.run(supervisor, lambda: watched(world) == ["GPU-0"], within=2)
+    world.run_for(supervisor, 4)
+    assert world.probe.generation == 2, "it has as long as ever to say something"
+    world.run(supervisor, lambda: world.probe.generation == 3, within=3)
+    assert world.events("probe.hung")[-1].fields["silent_s"] < 6  # type: ignore[operator]
+
+
+def test_the_readings_of_before_a_stop_of_ours_are_not_held_against_the_probe() -> None:
+    world, supervisor = occupied()
+    world.pass_time(30)
+    supervisor.tick()
+    world.run_for(supervisor, 1)
+    assert world.probe.generation == 1
+
+
+# --- calls that hang -------------------------------------------------------------------------
+
+
+def test_a_call_that_hangs_costs_only_its_gpu() -> None:
+    world, supervisor = occupied(gpus=2)
+    world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
+    assert world.probe.skip == ("GPU-0",)
+    world.run_for(supervisor, 5)
+    assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
+    assert isinstance(stressor(supervisor, 1), Running)
+    assert isinstance(supervisor.state.slots["GPU-0"].occupancy, Unknown)
+
+
+def test_a_gpu_on_which_calls_hang_is_left_out_longer_each_time() -> None:
+    world, supervisor = occupied(gpus=2)
+    pauses = []
+    for _ in range(3):
+        world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
+        again = len(world.events("probe.hung")) + 1
+        world.run(supervisor, times(world, "probe.hung", again), within=4)
+        pauses.append(round(float(str(world.events("probe.hung")[-1].fields["pause_s"]))))
+        world.run_for(supervisor, 2)
+    assert pauses == [10, 20, 40]
+
+
+def test_a_gpu_that_was_left_out_is_read_and_occupied_again() -> None:
+    world, supervisor = occupied()
+    world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
+    assert watched(world) == []
+    world.run_for(supervisor, 10.1)
+    assert watched(world) == ["GPU-0"]
+
+
+# --- calls that crash ------------------------------------------------------------------------
 
 
 def crash(world: World, call: Call, code: int) -> None:
@@ -61,32 +163,3 @@ def test_a_crash_while_the_driver_starts_is_nobodys_in_particular() -> None:
     world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
     assert world.probe.skip == ()
     assert "call" not in world.events("probe.exited")[0].fields
-
-
-def test_a_probe_that_took_long_to_start_is_not_held_to_have_been_silent() -> None:
-    world, supervisor = occupied()
-    world.probe.exits_with = 1
-    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
-    inventory = ProbeFacts(generation=2, inventory=Inventory(gpus=(), driver="fake"))
-    later = Observation(now=world.now + 40, probe=inventory)
-    assert not [a for a in decide(supervisor.state, later, Config()).actions if _kills_probe(a)]
-    mute = Observation(now=world.now + 70, probe=ProbeFacts(generation=2))
-    assert [a for a in decide(supervisor.state, mute, Config()).actions if _kills_probe(a)]
-
-
-def _kills_probe(action: Action) -> bool:
-    return isinstance(action, KillProbe)
-
-
-def test_a_probe_that_has_nothing_to_read_is_not_silent() -> None:
-    world, supervisor = occupied()
-    world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
-    world.at(0).silent = True
-    world.run_for(supervisor, 9)
-    assert world.probe.generation == 2
-    world.run(supervisor, lambda: watched(world) == ["GPU-0"], within=2)
-    world.run_for(supervisor, 4)
-    assert world.probe.generation == 2, "it has as long as ever to say something"
-    world.run(supervisor, lambda: world.probe.generation == 3, within=3)
-    assert world.events("probe.hung")[-1].fields["silent_s"] < 6  # type: ignore[operator]

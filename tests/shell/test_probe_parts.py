@@ -15,8 +15,9 @@ from test_probe import NEVER, PATIENCE, open_nodes, until
 
 from sentinel.board import MAX_GPUS, Board, gpu_of, slots_of
 from sentinel.gpu.driver import DriverError, GpuLostError, ReadError
+from sentinel.gpu.outbox import Outbox
 from sentinel.gpu.processes import Identifier
-from sentinel.gpu.reader import TRIES, Outbox, Reader, Tools
+from sentinel.gpu.reader import TRIES, Reader, Tools
 from sentinel.gpu.rounds import Rounds
 from sentinel.gpu.watch import Burst, NodeWatch
 from sentinel.messages import Gpu, GpuProcess, Memory, ProbeSpec, ProcessKind, Reading

@@ -1,0 +1,60 @@
+"""What each of NVML's error codes means: the driver as a whole, one GPU for good, or one call.
+
+[docs/nvml.md](../../docs/nvml.md) tells people the same.
+"""
+
+from __future__ import annotations
+
+from sentinel.gpu.driver import DriverError, DriverGoneError, GpuLostError, ReadError
+
+__all__ = ["ABSENT", "GPU_IS_GONE", "NO_SUCH_GPU", "error_of"]
+
+GPU_IS_GONE = "the GPU is gone"
+
+_NO_DRIVER = "there is no NVIDIA driver here"
+
+#: NVML's codes that mean the driver as a whole, each with what to tell people.
+_GONE = {
+    1: "NVML was shut down under us",
+    9: f"{_NO_DRIVER}: its kernel module is not loaded; load it with `modprobe nvidia`",
+    12: f"{_NO_DRIVER}: libnvidia-ml.so.1 was not found; in a container, start it with GPUs",
+    18: "the NVIDIA kernel module and its library are of different versions; the driver was "
+    "upgraded while it ran: reboot, or reload the module",
+}
+
+#: NVML's codes that mean one GPU, for good.
+_LOST = {
+    11: "the GPU's interrupts do not arrive; look for a cable or power fault",
+    15: "the GPU fell off the bus or is otherwise lost; see `dmesg` for its XID",
+    16: "the GPU needs a reset: `nvidia-smi --gpu-reset`, or reboot",
+    28: GPU_IS_GONE,
+}
+
+#: NVML's other codes that have a remedy.
+_REMEDIES = {
+    4: "no permission; NVML wants root for this, or CAP_SYS_ADMIN in a container",
+    17: "the operating system blocked the call; a container may lack the device node",
+    999: "NVML knows no better than `unknown error`; in a container, recreate it",
+}
+
+#: NVML's codes that mean that this GPU or this driver has no such thing to tell: NOT_SUPPORTED,
+#: FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH and DEPRECATED.
+ABSENT = frozenset({3, 13, 25, 26})
+
+#: NVML's codes that mean that there is no such GPU: NOT_FOUND and GPU_NOT_FOUND.
+NO_SUCH_GPU = frozenset({6, 28})
+
+
+def error_of(number: int, code: str, error: Exception) -> DriverError:
+    """Return the driver's error for one of NVML's.
+
+    Args:
+        number: NVML's code.
+        code: Its name, for programs.
+        error: What NVML says itself, which is asked only where nothing better is known.
+    """
+    if number in _GONE:
+        return DriverGoneError(code, _GONE[number])
+    if number in _LOST:
+        return GpuLostError(code, _LOST[number])
+    return ReadError(code, _REMEDIES.get(number, f"NVML says: {error}"))

@@ -1,0 +1,38 @@
+"""Scenes in which tests of decisions begin, and what they wait for and look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sentinel.config import Config
+from sentinel.supervisor import Supervisor
+from sentinel.testing import World
+
+
+def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Supervisor]:
+    """Return a world in which a stressor runs on every GPU."""
+    world = World(gpus=gpus)
+    supervisor = world.supervisor(config or Config())
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
+    world.run_for(supervisor, 0.2)
+    return world, supervisor
+
+
+def times(world: World, name: str, count: int) -> Callable[[], bool]:
+    """Return whether something was published so often, as a condition to run until."""
+    return lambda: len(world.events(name)) >= count
+
+
+def started(world: World, count: int) -> Callable[[], bool]:
+    """Return whether so many children were started, as a condition to run until."""
+    return lambda: len(world.spawner.started) >= count
+
+
+def watched(world: World) -> list[str]:
+    """Return the GPUs that the probe was told to read."""
+    assert world.probe.watched is not None
+    return list(world.probe.watched.gpus)
+
+
+def stressor(supervisor: Supervisor, index: int = 0) -> object:
+    return supervisor.state.slots[f"GPU-{index}"].stressor

@@ -1,0 +1,151 @@
+"""What counts as a failure of a stressor, and what follows from it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from scenes import occupied, started, stressor, times
+
+from sentinel.config import Config
+from sentinel.core.model import Backoff, Fatal
+from sentinel.errors import ExitCode
+from sentinel.messages import Failed, FailureKind
+from sentinel.testing import GIB, World
+
+
+def fail(
+    world: World,
+    *,
+    gpu: int = 0,
+    kind: FailureKind = FailureKind.WORKLOAD,
+    reason: str = "boom",
+) -> None:
+    """Let the child of a GPU give up."""
+    child = world.at(gpu).child
+    assert child is not None
+    child.waiting.append(Failed(kind=kind, reason=reason))
+    child.dies_at, child.code = world.now, 82
+
+
+def test_a_failure_is_followed_by_a_growing_pause() -> None:
+    world = World()
+    supervisor = world.supervisor(Config())
+    for count in range(1, 6):
+        world.run(supervisor, started(world, count))
+        fail(world)
+        world.run(supervisor, times(world, "stressor.failed", count))
+        assert isinstance(stressor(supervisor), Backoff)
+    assert [e.fields["pause_s"] for e in world.events("stressor.failed")] == [1, 2, 4, 8, 16]
+    starts = [at for _, at in world.spawner.started]
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    assert all(gap >= pause for gap, pause in zip(gaps, [1, 2, 4, 8], strict=True))
+
+
+def test_a_minute_of_running_forgets_the_pause_but_not_the_count() -> None:
+    world, supervisor = occupied()
+    for count in range(1, 4):
+        world.run_for(supervisor, 64)
+        fail(world)
+        world.run(supervisor, times(world, "stressor.failed", count))
+    assert [e.fields["pause_s"] for e in world.events("stressor.failed")] == [1, 1, 1]
+    assert world.events("stressor.failed")[-1].fields["failures"] == 3
+
+
+def test_ten_failures_within_an_hour_are_fatal_and_stay_so() -> None:
+    world = World(tick=0.5)
+    supervisor = world.supervisor(Config())
+    for count in range(1, 11):
+        world.run(supervisor, started(world, count), within=400)
+        fail(world, reason="no luck")
+        world.run_for(supervisor, 1)
+    given_up = stressor(supervisor)
+    assert isinstance(given_up, Fatal)
+    assert "10 failures" in given_up.reason
+    assert "no luck" in given_up.reason
+    world.run_for(supervisor, 2000)
+    assert len(world.spawner.started) == 10
+
+
+def test_what_no_retry_can_mend_is_fatal_at_once_and_on_all_gpus_it_is_the_end() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, started(world, 2))
+    fail(world, kind=FailureKind.UNUSABLE, reason="torch without CUDA")
+    world.run(supervisor, times(world, "stressor.fatal", 1))
+    assert stressor(supervisor) == Fatal(reason="torch without CUDA", unusable=True)
+    world.run_for(supervisor, 60)
+    assert supervisor.state.shutdown is None, "the other GPU may still do"
+    fail(world, gpu=1, kind=FailureKind.MALFORMED, reason="no workload")
+    world.run(supervisor, lambda: supervisor.state.finished)
+    assert "no workload" in str(world.events("sentinel.stopping")[0].fields["reason"])
+    assert supervisor.run() is ExitCode.USAGE
+
+
+def test_running_out_of_memory_beside_a_newcomer_is_no_failure() -> None:
+    world = World()
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.spawner.started)
+    world.run_for(supervisor, 2.1)
+    world.at(0).unlisted = 120 * GIB
+    fail(world, kind=FailureKind.OUT_OF_MEMORY, reason="no memory")
+    world.run(supervisor, lambda: world.events("stressor.stopped"), within=6)
+    assert not world.events("stressor.failed")
+
+
+def test_running_out_of_memory_alone_is_a_failure() -> None:
+    world = World()
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.spawner.started)
+    fail(world, kind=FailureKind.OUT_OF_MEMORY, reason="no memory")
+    world.run(supervisor, lambda: world.events("stressor.failed"), within=6)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(-9, "signal 9"), (-11, "signal 11"), (1, "code 1"), (0, "code 0"), (-14, "stuck")],
+)
+def test_an_exit_that_we_did_not_cause_is_a_failure(code: int, words: str) -> None:
+    world, supervisor = occupied()
+    child = world.at(0).child
+    assert child is not None
+    child.dies_at, child.code = world.now, code
+    world.run(supervisor, lambda: world.events("stressor.failed"), within=6)
+    assert words in str(world.events("stressor.failed")[0].fields["reason"])
+
+
+def test_a_lease_that_ran_out_is_no_failure() -> None:
+    world, supervisor = occupied()
+    child = world.at(0).child
+    assert child is not None
+    child.dies_at, child.code = world.now, 80
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    assert not world.events("stressor.failed")
+
+
+def test_a_kernel_timer_that_ended_children_while_we_were_stopped_is_no_failure() -> None:
+    world, supervisor = occupied()
+    child = world.at(0).child
+    assert child is not None
+    world.pass_time(20)
+    child.dies_at, child.code = world.now, -14
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    assert not world.events("stressor.failed")
+    assert world.events("sentinel.stalled")
+
+
+def test_a_child_that_is_never_ready_is_killed_and_counted() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(start_timeout=20))
+    world.run(supervisor, lambda: world.spawner.started)
+    assert world.at(0).child is not None
+    world.at(0).child.mute = True  # type: ignore[union-attr]
+    world.run(supervisor, lambda: world.events("stressor.failed"), within=22)
+    assert world.now - world.spawner.started[0][1] >= 20
+
+
+def test_a_child_without_progress_is_killed_and_counted() -> None:
+    world, supervisor = occupied(config=Config(hang_after=30))
+    world.at(0).child.mute = True  # type: ignore[union-attr]
+    world.run(supervisor, lambda: world.events("stressor.failed"), within=32)
+    assert "no progress for 30 s" in str(world.events("stressor.failed")[0].fields["reason"])

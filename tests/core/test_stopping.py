@@ -1,0 +1,78 @@
+"""How a supervisor stops: children are asked, then killed, and newcomers are still yielded to."""
+
+from __future__ import annotations
+
+import pytest
+from scenes import occupied, stressor
+
+from sentinel.config import Config
+from sentinel.core.actions import Kill
+from sentinel.core.model import Stopping
+from sentinel.testing import World
+
+
+def test_a_stop_asks_every_child_at_once_and_kills_what_stays() -> None:
+    world, supervisor = occupied(gpus=3, config=Config(grace=5))
+    world.at(1).child.mute = True  # type: ignore[union-attr]
+    world.interrupts.pending = ("SIGTERM", False)
+    supervisor.tick()
+    assert len(world.spawner.asked) == 3
+    world.run(supervisor, lambda: supervisor.state.finished, within=7)
+    assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-1"]
+    assert world.spawner.killed[0][1] - world.spawner.asked[0][1] == pytest.approx(5, abs=0.05)
+
+
+def test_a_second_interrupt_kills_at_once() -> None:
+    world, supervisor = occupied(gpus=2)
+    for place in world.gpus.values():
+        place.child.mute = True  # type: ignore[union-attr]
+    world.interrupts.pending = ("SIGINT", False)
+    world.run_for(supervisor, 0.1)
+    world.interrupts.pending = ("SIGINT", True)
+    world.run_for(supervisor, 0.1)
+    assert len(world.spawner.killed) == 2
+
+
+def test_a_newcomer_during_a_stop_is_still_yielded_to_at_once() -> None:
+    world, supervisor = occupied()
+    world.at(0).child.mute = True  # type: ignore[union-attr]
+    world.interrupts.pending = ("SIGTERM", False)
+    supervisor.tick()
+    world.newcomer(0)
+    assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
+
+
+def test_nothing_is_started_during_a_stop() -> None:
+    world = World(gpus=2)
+    world.newcomer(0)
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world.at(1).child.mute = True  # type: ignore[union-attr]
+    world.interrupts.pending = ("SIGTERM", False)
+    supervisor.tick()
+    world.at(0).foreign.clear()
+    world.run(supervisor, lambda: supervisor.state.finished)
+    assert len(world.spawner.started) == 1
+
+
+def test_a_child_that_survives_sigkill_is_said_and_never_replaced() -> None:
+    world, supervisor = occupied()
+    world.newcomer(0)
+    supervisor.tick()
+    world.at(0).child.dies_at = world.now + 1e6  # type: ignore[union-attr]
+    world.run(supervisor, lambda: world.events("stressor.unkillable"), within=11)
+    world.at(0).foreign.clear()
+    world.run_for(supervisor, 100)
+    assert isinstance(stressor(supervisor), Stopping)
+    assert len(world.spawner.started) == 1
+    assert len(world.events("stressor.unkillable")) == 1
+    world.interrupts.pending = ("SIGTERM", False)
+    world.run(supervisor, lambda: supervisor.state.finished, within=16)
+    assert supervisor.run() == 7
+
+
+def test_the_time_given_ends_it() -> None:
+    world, supervisor = occupied(config=Config(run_for=20))
+    world.run(supervisor, lambda: supervisor.state.finished, within=21)
+    assert world.events("sentinel.stopping")[0].fields["reason"] == "its time is over"
+    assert supervisor.run() == 0

@@ -1,0 +1,200 @@
+"""A newcomer is yielded to at once, whatever shows it, and its GPU is left alone for a while."""
+
+from __future__ import annotations
+
+import pytest
+from scenes import occupied, stressor, times
+
+from sentinel.config import Config
+from sentinel.core.actions import Kill
+from sentinel.core.model import Running, Stopped
+from sentinel.messages import GpuProcess, ProcessKind
+from sentinel.testing import GIB, World
+from sentinel.wiring import HostClock
+
+MIB = 2**20
+
+ASK = Config(yield_how="ask", yield_grace=3.0)
+
+
+# --- who is one ------------------------------------------------------------------------------
+
+
+def test_a_foreign_process_means_a_kill_in_the_same_tick() -> None:
+    world, supervisor = occupied()
+    world.newcomer(0, memory=0)
+    decision = supervisor.tick()
+    assert decision.actions == (Kill(uuid="GPU-0", generation=1),)
+
+
+def test_growth_that_nobody_explains_means_a_kill_in_the_same_tick() -> None:
+    world, supervisor = occupied()
+    world.at(0).unlisted = MIB + 1
+    decision = supervisor.tick()
+    assert decision.actions == (Kill(uuid="GPU-0", generation=1),)
+    assert world.events("gpu.yielding")[0].fields["sign"] == "memory"
+
+
+def test_growth_within_the_slack_is_nobody() -> None:
+    world, supervisor = occupied()
+    world.at(0).unlisted = MIB
+    world.run_for(supervisor, 5)
+    assert isinstance(stressor(supervisor), Running)
+
+
+@pytest.mark.parametrize("age", [0.1, 1.9, 2.05, 2.3, 2.6, 10.0])
+def test_a_newcomer_is_yielded_to_at_every_age_of_the_child(age: float) -> None:
+    world = World()
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.spawner.started)
+    world.run_for(supervisor, age)
+    world.newcomer(0)
+    decision = supervisor.tick()
+    assert decision.actions == (Kill(uuid="GPU-0", generation=1),)
+
+
+def test_growth_while_the_child_still_imports_is_somebody_else() -> None:
+    world = World()
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.spawner.started)
+    world.at(0).unlisted = 13 * MIB
+    assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
+
+
+def test_light_graphics_shares_the_gpu_and_heavy_graphics_does_not() -> None:
+    world, supervisor = occupied()
+    xorg = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=4 * MIB, started=7)
+    world.at(0).foreign.append(xorg)
+    world.at(0).unlisted = -4 * MIB  # it was there all along, as far as memory tells
+    world.run_for(supervisor, 2)
+    assert isinstance(stressor(supervisor), Running)
+    game = GpuProcess(pid=8, kind=ProcessKind.GRAPHICS, memory=200 * MIB, started=8)
+    world.at(0).foreign.append(game)
+    world.at(0).unlisted = -204 * MIB
+    assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
+
+
+def test_others_that_free_what_they_held_do_not_blind_us_to_the_next() -> None:
+    world = World()
+    xorg = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=50 * MIB, started=7)
+    world.at(0).foreign.append(xorg)
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world.run_for(supervisor, 0.2)
+    world.at(0).foreign.clear()
+    world.run_for(supervisor, 0.2)
+    world.at(0).unlisted = 2 * MIB
+    assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
+
+
+# --- how it is handed over -------------------------------------------------------------------
+
+
+def test_a_hand_over_says_its_times() -> None:
+    world, supervisor = occupied()
+    world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"))
+    fields = world.events("gpu.handed_over")[0].fields
+    assert fields["kill_s"] == pytest.approx(0.0)
+    assert fields["exit_s"] == pytest.approx(0.2, abs=0.03)
+    assert fields["memory_back_s"] == pytest.approx(0.2, abs=0.06)
+    assert isinstance(stressor(supervisor), Stopped)
+
+
+def test_memory_back_is_not_claimed_where_a_newcomers_memory_cannot_be_read() -> None:
+    world, supervisor = occupied()
+    hidden = world.newcomer(0, memory=0)
+    world.at(0).foreign[:] = [GpuProcess(pid=hidden.pid, memory=None, started=hidden.started)]
+    world.at(0).unlisted = 100 * GIB
+    world.run(supervisor, lambda: world.events("gpu.handed_over"))
+    assert world.events("gpu.handed_over")[0].fields["memory_back_s"] is None
+
+
+def test_a_stressor_may_be_asked_to_yield_and_is_killed_when_its_time_is_over() -> None:
+    for stubborn in (False, True):
+        world, supervisor = occupied(config=ASK)
+        child = world.at(0).child
+        assert child is not None
+        child.mute = stubborn
+        came = world.now
+        world.newcomer(0)
+        world.run(supervisor, times(world, "gpu.handed_over", 1))
+        assert [round(at - came, 1) for _, at in world.spawner.asked] == [0.0]
+        assert [round(at - came, 1) for _, at in world.spawner.killed] == [3.0] * stubborn
+        (handed,) = world.events("gpu.handed_over")
+        assert (handed.fields["kill_s"] is None) is not stubborn
+        assert not world.events("stressor.failed")
+
+
+def test_how_to_yield_may_be_another_for_one_gpu() -> None:
+    world, supervisor = occupied(gpus=2, config=Config(each={"GPU-1": ASK}))
+    world.newcomer(0)
+    world.newcomer(1)
+    world.run(supervisor, times(world, "gpu.handed_over", 2))
+    assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
+    assert [uuid for uuid, _ in world.spawner.asked] == ["GPU-1"]
+
+
+# --- for how long it is left alone -----------------------------------------------------------
+
+
+def test_a_gpu_is_left_alone_for_the_rearm_time_after_the_newcomer_is_gone() -> None:
+    world, supervisor = occupied(config=Config(rearm=10))
+    world.newcomer(0)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"))
+    world.at(0).foreign.clear()
+    gone = world.now
+    world.run(supervisor, lambda: len(world.spawner.started) == 2)
+    assert 5.0 <= world.spawner.started[1][1] - gone <= 15.2
+
+
+def test_the_rearm_time_begins_again_with_every_newcomer() -> None:
+    world, supervisor = occupied(config=Config(rearm=4))
+    for _ in range(5):
+        world.newcomer(0)
+        world.run_for(supervisor, 1.0)
+        world.at(0).foreign.clear()
+        world.run_for(supervisor, 1.5)
+    assert len(world.spawner.started) == 1
+
+
+def test_after_a_newcomer_that_only_memory_showed_the_gpu_is_left_alone_too() -> None:
+    world, supervisor = occupied(config=Config(rearm=10))
+    world.at(0).unlisted = 20 * MIB
+    world.run(supervisor, lambda: world.events("gpu.yielding"))
+    world.at(0).unlisted = 0
+    gone = world.now
+    world.run(supervisor, lambda: len(world.spawner.started) == 2)
+    assert world.spawner.started[1][1] - gone >= 5.0
+
+
+def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
+    pauses = set()
+    clock = HostClock()
+    for _ in range(5):
+        world, supervisor = occupied(config=Config(rearm=10))
+        world.chance = clock.chance
+        world.newcomer(0)
+        world.run(supervisor, times(world, "gpu.handed_over", 1))
+        pauses.add(supervisor.state.slots["GPU-0"].rearm)
+    assert len(pauses) > 1
+    assert all(5.0 <= pause <= 15.0 for pause in pauses)
+
+
+def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> None:
+    world, supervisor = occupied(config=Config(rearm=2.0, rearm_longest=20.0))
+    world.chance = lambda: 0.5
+    alone: list[float] = []
+    for _ in range(8):
+        world.newcomer(0)
+        world.run(supervisor, times(world, "gpu.handed_over", len(alone) + 1))
+        world.at(0).foreign.clear()
+        alone.append(supervisor.state.slots["GPU-0"].rearm)
+        world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=40)
+    assert alone == [2, 2, 2, 4, 8, 16, 20, 20]
+    world.tick = 1.0
+    world.run_for(supervisor, 3600)
+    world.tick = 0.025
+    world.newcomer(0)
+    world.run(supervisor, times(world, "gpu.handed_over", 9))
+    assert supervisor.state.slots["GPU-0"].rearm == 2, "what was an hour ago is forgotten"

@@ -1,0 +1,34 @@
+"""CUDA itself is asked how it numbers the GPUs: a pretended libcuda."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
+
+from sentinel.gpu.cuda_order import cuda_order_of_this_host
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+
+#: A libcuda that numbers the two GPUs the other way round, and cannot start when told so.
+CUDA = r"""
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return getenv("FAKE_CUDA_FAILS") ? 999 : 0; }
+int cuDeviceGetCount(int *count) { *count = getenv("CUDA_VISIBLE_DEVICES") ? 0 : 2; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetUuid(unsigned char *uuid, int device) {
+    memset(uuid, 0, 16); memset(uuid, device ? 0x11 : 0x22, 4); return 0; }
+"""
+
+
+def test_cuda_says_how_it_numbers_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All GPUs come in its own order, whatever is visible; a CUDA that fails says nothing."""
+    monkeypatch.setenv(
+        "LD_LIBRARY_PATH", str(build(tmp_path, source_text=CUDA, name="libcuda.so.1"))
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert cuda_order_of_this_host() == (SECOND, FIRST)
+    monkeypatch.setenv("FAKE_CUDA_FAILS", "1")
+    assert cuda_order_of_this_host() is None

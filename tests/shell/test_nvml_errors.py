@@ -1,0 +1,296 @@
+"""The real binding over a pretended libnvidia-ml: errors, nonsense, and GPUs that are not there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pynvml
+import pytest
+from ask_nvml import ABSENT, OPEN, Argument, answers
+from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
+from ground import ROOT
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+
+#: The codes that no call of ours can give, or that mean nothing in particular.
+UNNAMED = {2, 5, 8, 14, *range(19, 25), 27}
+
+
+@pytest.mark.parametrize(
+    ("call", "fault", "error", "code"),
+    [
+        ("memory", "memory 15", "GpuLostError", "gpu_is_lost"),
+        ("memory", "memory 16", "GpuLostError", "reset_required"),
+        ("memory", "memory 11", "GpuLostError", "irq_issue"),
+        ("memory", "memory 28", "GpuLostError", "gpu_not_found"),
+        ("memory", "memory 4", "ReadError", "no_permission"),
+        ("memory", "memory 3", "ReadError", "not_supported"),
+        ("memory", "memory 13", "ReadError", "function_not_found"),
+        ("memory", "memory 25", "ReadError", "argument_version_mismatch"),
+        ("memory", "memory 26", "ReadError", "deprecated"),
+        ("memory", "memory 2", "ReadError", "invalid_argument"),
+        ("memory", "memory 6", "ReadError", "not_found"),
+        ("memory", "memory 10", "ReadError", "timeout"),
+        ("memory", "memory 17", "ReadError", "operating_system"),
+        ("memory", "memory 999", "ReadError", "unknown"),
+        ("memory", "memory 4711", "ReadError", "nvml_4711"),
+        ("memory", "memory 1", "DriverGoneError", "uninitialized"),
+        ("memory", "memory 9", "DriverGoneError", "driver_not_loaded"),
+        ("memory", "memory 12", "DriverGoneError", "library_not_found"),
+        ("memory", "memory 18", "DriverGoneError", "lib_rm_version_mismatch"),
+        ("processes", "compute 15", "GpuLostError", "gpu_is_lost"),
+        ("processes", "compute 3", "ReadError", "not_supported"),
+        ("processes", "compute 13", "ReadError", "function_not_found"),
+        ("processes", "compute 25", "ReadError", "argument_version_mismatch"),
+        ("processes", "compute 26", "ReadError", "deprecated"),
+        ("processes", "compute 7", "ReadError", "insufficient_size"),
+        ("processes", "graphics 4", "ReadError", "no_permission"),
+        ("processes", "mps 999", "ReadError", "unknown"),
+        ("exclusive", "mode 4", "ReadError", "no_permission"),
+        ("mig", "mig 15", "GpuLostError", "gpu_is_lost"),
+        ("gpus", "count 999", "ReadError", "unknown"),
+    ],
+)
+def test_errors_say_what_is_broken(
+    nvml_library: Path, tmp_path: Path, call: str, fault: str, error: str, code: str
+) -> None:
+    """NVML's codes become one of three errors, with its name, a reason and the cause kept."""
+    argument: Argument = [] if call == "gpus" else FIRST
+    *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, argument, fault))
+    assert (answer["error"], answer["code"]) == (error, code)
+    assert answer["cause"].startswith("NVMLError")
+    assert len(answer["reason"]) > len("an error")
+
+
+def test_the_document_says_of_each_code_what_it_leads_to(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Its names are the binding's, and the kinds are what a call for the memory gives."""
+    text = (ROOT / "docs" / "nvml.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE)
+    assert {int(number) for number, _, _ in rows} >= {*range(1, 29), 999} - UNNAMED
+    steps = [("memory", FIRST, f"memory {number}") for number, _, _ in rows]
+    _, _, *said = answers(nvml_library, tmp_path / "faults", *OPEN, *steps)
+    errors = {"strike": "ReadError", "absent": "ReadError", "lost": "GpuLostError"}
+    for (number, name, kind), answer in zip(rows, said, strict=True):
+        assert getattr(pynvml, f"NVML_ERROR_{name}") == int(number)
+        assert answer["code"] == name.lower()
+        assert answer["error"] == errors.get(kind, "DriverGoneError")
+        assert (int(number) in ABSENT) == (kind == "absent")
+
+
+@pytest.mark.parametrize(
+    ("call", "planted", "code"),
+    [
+        ("memory", f"used@{FIRST} {2**35}", "nonsense"),
+        ("memory", f"used@{FIRST} {2**64 - 1}", "nonsense"),
+        ("memory", f"total@{FIRST} 0", "nonsense"),
+        ("memory", f"total@{FIRST} {2**30}", "nonsense"),
+        ("processes", "overflow 1", "garbage"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error(
+    nvml_library: Path, tmp_path: Path, call: str, planted: str, code: str
+) -> None:
+    """Never a figure to decide on, and never the end of the probe."""
+    *_, answer, after = answers(
+        nvml_library, tmp_path / "faults", *OPEN, (call, FIRST, planted), (call, FIRST, "")
+    )
+    assert (answer["error"], answer["code"]) == ("ReadError", code)
+    assert "error" not in after
+
+
+def test_pids_that_nobody_can_have_are_listed_like_all_others(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Each once, of unknown size: who reads the list must take them for somebody."""
+    pids = ("0", "4294967295", "0", "4294967295", "4194305")
+    planted = "\n".join(f"pid@{SECOND} {pid}" for pid in pids)
+    *_, processes = answers(
+        nvml_library, tmp_path / "faults", *OPEN, ("processes", SECOND, planted)
+    )
+    assert [(p["pid"], p["kind"], p["memory"]) for p in processes] == [
+        (0, "compute", None),
+        (4194305, "compute", None),
+        (4294967295, "compute", None),
+    ]
+
+
+@pytest.mark.parametrize("planted", ["version 999", "version 3", "says garbage"])
+def test_a_version_that_cannot_be_read_keeps_nobody_from_reading_gpus(
+    nvml_library: Path, tmp_path: Path, planted: str
+) -> None:
+    """Only people want to know it."""
+    _, version, gpus = answers(
+        nvml_library,
+        tmp_path / "faults",
+        ("open", None, ""),
+        ("version", None, planted),
+        ("gpus", [], planted),
+    )
+    assert version == "unknown"
+    assert len(gpus) == 2
+
+
+def test_a_gpu_without_a_name_and_a_place_is_still_there(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """It is known by its UUID; one that does not tell that is left out."""
+    _, gpus, without = answers(
+        nvml_library,
+        tmp_path / "faults",
+        ("open", None, ""),
+        ("gpus", [], "name 999\nbus 3"),
+        ("gpus", [], f"uuid@{FIRST} 999"),
+    )
+    assert [(gpu["name"], gpu["pci_bus_id"]) for gpu in gpus] == [
+        ("unreadable name", "unreadable bus")
+    ] * 2
+    assert [gpu["uuid"] for gpu in without] == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("init 9", "driver_not_loaded"),
+        ("init 18", "lib_rm_version_mismatch"),
+        ("init 4", "no_permission"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_gone(
+    nvml_library: Path, tmp_path: Path, fault: str, code: str
+) -> None:
+    """Whatever keeps NVML from starting concerns the driver as a whole."""
+    (answer,) = answers(nvml_library, tmp_path / "faults", ("open", None, fault))
+    assert answer["error"] == "DriverGoneError"
+    assert answer["code"] == code
+
+
+def test_without_the_library_there_is_no_driver(tmp_path: Path) -> None:
+    """A host without libnvidia-ml has no NVIDIA driver, and the reason says so."""
+    (answer,) = answers(tmp_path, tmp_path / "faults", ("open", None, ""))
+    if "error" not in (answer or {}):
+        pytest.skip("this host has a real libnvidia-ml")
+    assert answer["error"] == "DriverGoneError"
+    assert "no NVIDIA driver" in answer["reason"]
+
+
+@pytest.mark.parametrize(("version", "code"), [("535.54.03", 5), ("535.104.05", 0)])
+def test_a_driver_from_which_the_binding_reads_wrong_pids_is_refused(
+    nvml_library: Path, tmp_path: Path, version: str, code: int
+) -> None:
+    faults = tmp_path / "faults"
+    faults.write_text(f"driver {version}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", "--list"],
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(nvml_library),
+            "FAKE_NVML": str(faults),
+            "SENTINEL_CONFIG": os.devnull,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert ("wrong PIDs" in done.stderr) is (code != 0)
+
+
+def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path) -> None:
+    """One that cannot be reached is left out; one whose memory cannot be read is not."""
+    _, without_first, without_memory = answers(
+        nvml_library,
+        tmp_path / "faults",
+        ("open", None, ""),
+        ("gpus", [], "handle0 15"),
+        ("gpus", [], "memory 999"),
+    )
+    assert [(gpu["uuid"], gpu["index"]) for gpu in without_first] == [(SECOND, 1)]
+    assert [gpu["memory_total"] for gpu in without_memory] == [0, 0]
+
+
+def test_a_gpu_to_be_skipped_is_only_asked_who_it_is(nvml_library: Path, tmp_path: Path) -> None:
+    """Nothing else is read for the inventory, as that may be the very call that hangs."""
+    planted = "".join(f"{call}@{FIRST} hang\n" for call in ("name", "bus", "memory"))
+    *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], planted))
+    assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
+
+
+def test_where_a_call_hung_a_gpu_that_does_not_say_who_it_is_is_left_out(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Or it would keep all others from being read; an error of the driver itself is told."""
+    *_, gpus, none, gone = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("gpus", [FIRST], f"handle@{FIRST} hang"),
+        ("gpus", [FIRST], f"handle@{FIRST} 15\nuuid@{SECOND} hang"),
+        ("gpus", [FIRST], f"handle@{SECOND} 9"),
+    )
+    assert [(gpu["uuid"], gpu["index"]) for gpu in gpus] == [(SECOND, 1)]
+    assert none == []
+    assert gone["error"] == "DriverGoneError"
+
+
+def test_a_handle_is_looked_up_anew_after_an_error(nvml_library: Path, tmp_path: Path) -> None:
+    """A GPU that was reset answers again, by its UUID, while its old handle stays dead."""
+    *_, first, second = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("memory", FIRST, "stale 2"),
+        ("memory", FIRST, "stale 2"),
+    )
+    assert first["error"] == "ReadError"
+    assert second["used"] == 2 * 2**30
+
+
+def test_a_gpu_that_the_search_by_uuid_misses_is_found_by_asking_all(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    """Only one that nobody lists is gone; the first error makes the handle be looked up anew."""
+    listed = f"gpu {SECOND}\ngpu {FIRST}\nbyuuid 6"
+    _, _, error, found, _, gone = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("memory", FIRST, "memory 6"),
+        ("memory", FIRST, listed),
+        ("memory", FIRST, f"gpu {SECOND}"),
+        ("memory", FIRST, f"gpu {SECOND}"),
+    )
+    assert (error["error"], error["code"]) == ("ReadError", "not_found")
+    assert found["used"] == 2 * 2**30
+    assert (gone["error"], gone["code"]) == ("GpuLostError", "not_found")
+
+
+@pytest.mark.parametrize(
+    ("call", "planted"),
+    [
+        ("temperature", "temperature 999"),
+        ("power", "energy 999"),
+        ("sm_clock", "clock 999"),
+    ],
+)
+def test_a_sick_sensor_is_no_reason_to_look_for_its_gpu_anew(
+    nvml_library: Path, tmp_path: Path, call: str, planted: str
+) -> None:
+    """The search touches the other GPUs, one of which may hang."""
+    searched = "byuuid 999"
+    _, _, before, sick, after = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("memory", FIRST, ""),
+        (call, FIRST, f"{planted}\n{searched}"),
+        ("memory", FIRST, searched),
+    )
+    assert sick["error"] == "ReadError"
+    assert after == before

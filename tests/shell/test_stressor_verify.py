@@ -1,0 +1,50 @@
+"""What compares bit for bit and takes checksums: it sees every bit, and its blindness is seen."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rings import SIZE
+from torch import Tensor
+
+from sentinel.stressor.inject import flip
+from sentinel.stressor.verify import BitComparison, Checksum
+
+
+def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
+    integers = torch.arange(-500, 500, dtype=torch.int32)
+    weights, weighted = (torch.zeros(512, dtype=torch.uint8) for _ in range(2))
+    checksum = Checksum(weights, weighted, longest=4000)
+
+    def taken() -> int:
+        checksum.queue(integers)
+        return checksum.value()
+
+    total = sum((2 * n + 1) * value for n, value in enumerate(integers.tolist())) % 2**64
+    assert taken() == total
+    whole, scratch = (torch.zeros(8000, dtype=torch.uint8) for _ in range(2))
+    in_one_piece = Checksum(whole, scratch, longest=4000)
+    in_one_piece.queue(integers)
+    assert in_one_piece.value() == total
+    seen = {total}
+    for element, bit in [(0, 0), (0, 31), (63, 1), (63, 31), (64, 31), (500, 20), (999, 31)]:
+        flip(integers, element, bit)
+        seen.add(taken())
+    assert len(seen) == 8
+    for left, right in [(0, 1), (3, 67), (900, 5)]:
+        integers[[left, right]] = integers[[right, left]]
+        seen.add(taken())
+    assert len(seen) == 11
+
+
+def test_a_blind_comparison_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = torch.ones(SIZE, SIZE, dtype=torch.bfloat16)
+    comparison = BitComparison(reference, torch.empty_like(reference))
+
+    def blind(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+        return out.fill_(False)
+
+    comparison.prove(torch.empty_like(reference))
+    monkeypatch.setattr(torch, "ne", blind)
+    with pytest.raises(RuntimeError, match="a flipped bit was not found"):
+        comparison.prove(torch.empty_like(reference))
