@@ -71,6 +71,16 @@ def test_a_child_that_survives_sigkill_is_said_and_never_replaced() -> None:
     assert supervisor.run() == 7
 
 
+def test_a_stop_while_there_is_no_probe_waits_for_no_reading_for_ever() -> None:
+    world, supervisor = occupied()
+    world.probe.exits_with = -9
+    world.interrupts.pending = ("SIGTERM", False)
+    world.run(supervisor, lambda: supervisor.state.finished, within=7)
+    assert world.probe.generation == 1, "none is started any more"
+    assert world.at(0).child is None
+    assert supervisor.run() == 0
+
+
 def test_the_time_given_ends_it() -> None:
     world, supervisor = occupied(config=Config(run_for=20))
     world.run(supervisor, lambda: supervisor.state.finished, within=21)

@@ -147,9 +147,10 @@ def sentry(
         family = one.children()
         if one.process.poll() is None:
             one.process.kill()
-        with suppress(psutil.NoSuchProcess):
-            psutil.wait_procs(family, timeout=10)
-        left = [process for process in family if _lives(process)]
+        # A zombie is gone: its new parent may take its time, or never reap it, as in containers.
+        until = time.monotonic() + 10
+        while (left := [p for p in family if _lives(p)]) and time.monotonic() < until:
+            time.sleep(0.01)
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

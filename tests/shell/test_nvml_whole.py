@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_nvml import NvmlGround
+from on_nvml import LEFT_OUT
 from sentry import Sentry, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
@@ -50,7 +51,7 @@ def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlGround)
         began = time.monotonic()
         hung = one.wait_for("probe.hung")
         assert (hung["gpu"], hung["call"]) == (nvml.uuid(), "memory")
-        assert hung["pause_s"] == pytest.approx(10)
+        assert hung["pause_s"] == pytest.approx(LEFT_OUT)
         eventually(lambda: gone(stressor))
         assert time.monotonic() - began < STALE_AFTER
         eventually(nvml.empty)
@@ -61,13 +62,14 @@ def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlGround)
             newcomer.left()
         one.wait_for("stressor.ready", gpu=1, count=2)
         again = one.wait_for("probe.hung", count=2)
-        assert again["pause_s"] == pytest.approx(20)
-        assert again["at"] - hung["at"] >= 10
+        assert again["pause_s"] == pytest.approx(2 * LEFT_OUT)
+        assert again["at"] - hung["at"] >= LEFT_OUT
         assert "stressor.starting" not in one.names(0)[one.names(0).index("probe.hung") :]
         for gpu in (0, 1):
             said = [e["at"] for e in one.events if e["event"] == "gpu.status" and one._on(e, gpu)]
             assert max(later - earlier for earlier, later in pairwise(said)) < 3
-            assert said[-1] > hung["at"] + 10
+            assert said[-1] > hung["at"] + LEFT_OUT
+        one.wait_for("probe.ready", count=2)  # without one, nobody sees that memory is back
         assert one.stop() == 0
 
 
@@ -99,15 +101,15 @@ def test_a_crash_inside_the_library_costs_its_gpu_and_one_probe(
         nvml.plant(f"memory@{nvml.uuid()} {fault}")
         exited = one.wait_for("probe.exited")
         assert (exited["exit_code"], exited["gpu"], exited["call"]) == (code, nvml.uuid(), "memory")
-        assert exited["left_out_s"] == pytest.approx(10)
+        assert exited["left_out_s"] == pytest.approx(LEFT_OUT)
         eventually(lambda: gone(stressor), within=STALE_AFTER)
         one.wait_for("probe.ready")
         with nvml.job(1) as newcomer:
             assert newcomer.got()
+            assert one.names().count("probe.exited") == 1
+            nvml.plant()
             newcomer.left()
         one.wait_for("stressor.ready", gpu=1, count=2)
-        assert one.names().count("probe.exited") == 1
-        nvml.plant()
         one.wait_for("stressor.ready", gpu=0, count=2, within=40)
         assert one.names().count("probe.exited") == 1
         assert "stressor.stopped" not in one.names(1)
