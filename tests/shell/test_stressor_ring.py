@@ -115,7 +115,7 @@ def test_a_quantum_that_nobody_waited_for_is_judged_in_the_end(
         judge(keep)
 
     monkeypatch.setattr(ring, "_judge", note)
-    monkeypatch.setattr(bench.ctx, "pace", lambda _: False)
+    monkeypatch.setattr(bench.ctx, "pace", lambda **_: False)
     assert not ring.turn()
     assert judged == []
     ring.settle()
