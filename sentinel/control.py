@@ -1,0 +1,329 @@
+"""What clients ask of the supervisor through the service, and what it shows and answers.
+
+The service takes requests from clients, posts each as one of the orders below, and hears one
+:class:`Answer` to it. What it shows to clients is the last :class:`HostView` and the last
+:class:`GpuView` of each GPU. Times are seconds of the monotonic clock, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sentinel.messages import GpuProcess
+
+__all__ = [
+    "Answer",
+    "Asker",
+    "Configure",
+    "GpuView",
+    "HandoverView",
+    "HostView",
+    "Occupy",
+    "Order",
+    "OverrideValues",
+    "PauseGpus",
+    "Phase",
+    "Refusal",
+    "Reread",
+    "Reservation",
+    "Reserve",
+    "ResumeGpus",
+    "Said",
+    "ServiceMessage",
+    "ServiceSpec",
+    "Serving",
+    "ShutDown",
+    "Unreserve",
+    "Vacate",
+    "Value",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSpec:
+    """What a service is told.
+
+    ``socket`` is the path that clients use, ``tcp`` the address, ``host:port``, where there is one,
+    and ``token`` the file with its secret. ``state`` is the folder for what outlives the daemon,
+    ``log`` the file that events go to. ``flags`` are the settings that were given on the command
+    line, as (key, text), and ``config`` is the file that was named or found, for when settings
+    are read anew. ``began`` is when the daemon began, in seconds since the epoch.
+    """
+
+    socket: str
+    state: str
+    log: str | None
+    began: float
+    version: str
+    tcp: str | None = None
+    token: str | None = None
+    flags: tuple[Value, ...] = ()
+    config: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """Who asks: the peer's user and process where the socket tells, and by which way.
+
+    ``started`` tells its PID from a later use of the same number, in clock ticks since boot.
+    """
+
+    via: str
+    uid: int | None = None
+    pid: int | None = None
+    started: int | None = None
+
+
+# --- orders, from the service ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occupy:
+    """Occupy idle GPUs, from now on."""
+
+    number: int
+    by: Asker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vacate:
+    """Let go of every GPU and start on none."""
+
+    number: int
+    by: Asker
+
+
+@dataclass(frozen=True, kw_only=True)
+class PauseGpus:
+    """Let go of these GPUs, all where none is named, and keep off for ``seconds``, or for good.
+
+    ``release``: of the driver as well, which is for all GPUs at once.
+    """
+
+    number: int
+    by: Asker
+    gpus: tuple[str, ...] = ()
+    seconds: float | None = None
+    release: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeGpus:
+    """End the pause of these GPUs, of all where none is named."""
+
+    number: int
+    by: Asker
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reserve:
+    """Keep these GPUs free for somebody, or the ``count`` that are had most easily.
+
+    ``seconds`` is for how long. ``bound``: only as long as the process that asks lives.
+    """
+
+    number: int
+    by: Asker
+    id: str
+    reason: str
+    gpus: tuple[str, ...] = ()
+    count: int = 0
+    seconds: float | None = None
+    bound: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreserve:
+    """End a reservation."""
+
+    number: int
+    by: Asker
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One setting as it was given, and where."""
+
+    key: str
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverrideValues:
+    """Settings for one GPU, named by a selector, and where they were given."""
+
+    selector: str
+    source: str
+    given: tuple[Value, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configure:
+    """Take over all of these settings, or none of them."""
+
+    number: int
+    by: Asker
+    given: tuple[Value, ...]
+    overrides: tuple[OverrideValues, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShutDown:
+    """Let go of every GPU and end."""
+
+    number: int
+    by: Asker
+
+
+Order = Occupy | Vacate | PauseGpus | ResumeGpus | Reserve | Unreserve | Configure | ShutDown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """The service answers clients; said when it begins to, and once a second."""
+
+
+ServiceMessage = Order | Serving
+
+
+# --- answers and views, from the supervisor --------------------------------------------------
+
+
+class Refusal(StrEnum):
+    """Why an order was not carried out."""
+
+    NO_SUCH_GPU = "no_such_gpu"
+    NOT_FOUND = "not_found"
+    INVALID = "invalid"
+    CONFLICT = "conflict"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came of the order of this number; ``gpus`` are the UUIDs that it was about.
+
+    ``text`` says in a sentence what will happen, or why not and what is allowed.
+    """
+
+    number: int
+    refused: Refusal | None = None
+    text: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+class Phase(StrEnum):
+    """What the daemon as a whole is at.
+
+    WAITING: it would occupy and no GPU is idle. VACATED: it was told to hold nothing. RELEASED: it
+    has let go of the driver, too.
+    """
+
+    STARTING = "starting"
+    WAITING = "waiting"
+    OCCUPYING = "occupying"
+    VACATED = "vacated"
+    RELEASED = "released"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """GPUs that are kept free for somebody, until ``until`` or for as long as ``by`` lives."""
+
+    id: str
+    gpus: tuple[str, ...]
+    reason: str
+    by: Asker
+    since: float
+    until: float | None = None
+    bound: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostView:
+    """What is shown of the daemon as a whole, at the time ``at``."""
+
+    at: float
+    pid: int
+    phase: Phase
+    driver: str
+    simulated: bool
+    workload: str
+    gpus: tuple[str, ...]
+    reservations: tuple[Reservation, ...] = ()
+    ending: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandoverView:
+    """The last hand-over of a GPU: when the first sign came, and what followed, in seconds."""
+
+    at: float
+    sign: str
+    exit: float
+    kill: float | None = None
+    memory_back: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuView:
+    """What is shown of one GPU, at the time ``at``.
+
+    ``occupancy``, ``stressor`` and ``admin`` are the names of states, ``rule`` and ``reason`` say
+    why it is not occupied, or "running". ``since`` is when ``stressor`` became what it is, ``read``
+    when the GPU was read last. ``held`` is the memory of our stressor, ``until`` when the pause or
+    reservation ends. Rates are per second; ``share`` is of the time. ``None`` is not known.
+    """
+
+    at: float
+    uuid: str
+    index: int
+    name: str
+    pci_bus_id: str
+    memory_total: int
+    occupancy: str
+    stressor: str
+    admin: str
+    rule: str
+    reason: str
+    findings: int
+    since: float | None = None
+    read: float | None = None
+    until: float | None = None
+    reservation: str | None = None
+    by: tuple[GpuProcess, ...] = ()
+    pid: int | None = None
+    memory_used: int | None = None
+    held: int | None = None
+    utilization: float | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    sm_clock_mhz: int | None = None
+    workload: str | None = None
+    note: str | None = None
+    share: float | None = None
+    iterations_per_s: float | None = None
+    flops_per_s: float | None = None
+    bytes_per_s: float | None = None
+    checks: int | None = None
+    errors: int | None = None
+    handover: HandoverView | None = None
+    last_finding: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One event of the journal, as its line of JSON; ``number`` counts them."""
+
+    number: int
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reread:
+    """Read the settings anew and post them as a :class:`Configure`."""
