@@ -141,6 +141,9 @@ def parse_given(parse: Callable[[str], T], given: Given) -> T:
 def _values(given: Mapping[str, Given]) -> dict[str, Any]:
     """Return what was given, by the names of the fields of Config."""
     settings = {setting.key: setting for setting in SETTINGS}
+    for key, value in given.items():
+        if key not in settings:
+            raise ConfigError(f"{value.source}: there is no setting {key!r}")
     return {settings[key].field: _parse(settings[key], value) for key, value in given.items()}
 
 

@@ -7,34 +7,43 @@ and threads behind the Protocols below.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
 from sentinel.config import Config
+from sentinel.control import GpuView, Reread
 from sentinel.core.actions import (
     Acknowledge,
     Action,
     Ask,
+    AskReread,
     Event,
     Kill,
     KillProbe,
+    KillService,
+    Reply,
     SetPace,
     Start,
     StartProbe,
+    StartService,
 )
 from sentinel.core.decide import Decision, decide, watch
 from sentinel.core.ending import hopeless, unkillable
-from sentinel.core.model import State
-from sentinel.core.observation import ChildFacts, Observation, ProbeFacts
+from sentinel.core.model import ServiceUp, State
+from sentinel.core.observation import ChildFacts, Observation, ProbeFacts, ServiceFacts
+from sentinel.core.view import Host, gpu_views, host_view
 from sentinel.errors import ExitCode
 from sentinel.messages import Gpu, Reading, Watch
 
-__all__ = ["Clock", "Interrupts", "Probe", "Spawner", "Supervisor"]
+__all__ = ["Clock", "Interrupts", "Parts", "Probe", "Service", "Spawner", "Supervisor"]
 
 #: A living supervisor renews every child's lease this often, in seconds.
 RENEW_EVERY = 0.5
 #: How long readings are gathered while nothing is held, in seconds.
 GATHER = 0.02
+#: What is shown to the service: what changed at most so often, everything so often, in seconds.
+SHOW_EVERY, SHOW_ALL_EVERY = 0.25, 1.0
 
 
 class Clock(Protocol):
@@ -100,6 +109,25 @@ class Spawner(Protocol):
         """Return what became known of each child since the last call."""
 
 
+class Service(Protocol):
+    """The process that talks to clients, as the supervisor sees it. Nothing here blocks."""
+
+    def start(self, generation: int) -> None:
+        """Spawn a service."""
+
+    def kill(self, generation: int) -> None:
+        """Kill the service and forget it."""
+
+    def tell(self, message: object) -> None:
+        """Send it a view, an answer or a wish; what it does not read is lost."""
+
+    def files(self) -> list[int]:
+        """Return what to wait for."""
+
+    def collect(self) -> ServiceFacts | None:
+        """Return what became known since the last call."""
+
+
 class Interrupts(Protocol):
     """Where requests to end come from: signals, or the clock of a test."""
 
@@ -109,6 +137,20 @@ class Interrupts(Protocol):
     def collect(self) -> tuple[str | None, bool]:
         """Return why to end, if somebody asked since the last call, and whether at once."""
 
+    def reread(self) -> bool:
+        """Return whether somebody asked since the last call for the settings to be read anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """All that a supervisor has around it; without a ``service`` nobody is served."""
+
+    probe: Probe
+    spawner: Spawner
+    interrupts: Interrupts
+    clock: Clock
+    service: Service | None = None
+
 
 class Supervisor:
     """Owns the State and replaces it, tick by tick, until a shutdown is finished.
@@ -116,11 +158,13 @@ class Supervisor:
     Args:
         state: The first state, from :func:`sentinel.core.decide.first_state`.
         config: What was set.
-        probe: Reads the GPUs.
-        spawner: Owns the children.
-        interrupts: Says when to end.
-        clock: Tells the time and waits.
+        parts: Read the GPUs, own the children, say when to end, tell the time, talk to clients.
         publish: Takes the new state and the events of each tick; must not block.
+        host: What is shown of where all this runs.
+
+    Attributes:
+        state: All that is known.
+        config: What is set, as of the last tick.
     """
 
     def __init__(
@@ -128,22 +172,24 @@ class Supervisor:
         *,
         state: State,
         config: Config,
-        probe: Probe,
-        spawner: Spawner,
-        interrupts: Interrupts,
-        clock: Clock,
+        parts: Parts,
         publish: Callable[[State, tuple[Event, ...]], None],
+        host: Host | None = None,
     ) -> None:
         self.state = state
-        self._config = config
-        self._probe = probe
-        self._spawner = spawner
-        self._interrupts = interrupts
-        self._clock = clock
+        self.config = config
+        self._probe = parts.probe
+        self._spawner = parts.spawner
+        self._interrupts = parts.interrupts
+        self._clock = parts.clock
+        self._service = parts.service
         self._publish = publish
+        self._host = host or Host(pid=0, driver="", simulated=False)
+        self._shown: dict[str, GpuView] = {}
+        self._show_at = self._show_all_at = 0.0
         self._readings: dict[str, Reading] = {}
         self._watch: Watch | None = None
-        self._wake_at = self._due = self._renew_at = clock.now()
+        self._wake_at = self._due = self._renew_at = parts.clock.now()
 
     def run(self) -> ExitCode:
         """Tick until a shutdown is finished.
@@ -164,9 +210,11 @@ class Supervisor:
 
     def tick(self) -> Decision:
         """Observe, decide, act and publish once."""
-        decision = decide(self.state, self._observe(), self._config)
-        self.state = decision.state
+        seen = self._observe()
+        decision = decide(self.state, seen, self.config)
+        self.state, self.config = decision.state, decision.config
         self._wake_at = decision.wake_at
+        self._show(seen, now=any(isinstance(action, Reply) for action in decision.actions))
         for action in decision.actions:
             self._act(action)
         self._tell()
@@ -176,6 +224,7 @@ class Supervisor:
     def _wait(self) -> None:
         """Wait until something happens or is due."""
         files = [*self._probe.files(), *self._spawner.files(), *self._interrupts.files()]
+        files += self._service.files() if self._service is not None else []
         self._due = min(self._wake_at, self._renew_at) if self._has_children() else self._wake_at
         self._clock.wait(files, max(0.0, self._due - self._clock.now()))
         if not self._has_children() and not (self._watch and self._watch.held):
@@ -196,6 +245,8 @@ class Supervisor:
             readings=dict(self._readings),
             children=children,
             probe=facts,
+            service=self._service.collect() if self._service is not None else None,
+            reread=self._interrupts.reread(),
             stop=stop,
             at_once=at_once,
             stalled=max(0.0, now - self._due),
@@ -220,6 +271,40 @@ class Supervisor:
             case StartProbe(generation=generation):
                 self._probe.start(generation, self._left_out())
                 self._watch = None
+            case KillService() | StartService() | Reply() | AskReread():
+                self._serve(action)
+
+    def _serve(self, action: KillService | StartService | Reply | AskReread) -> None:
+        """Perform one action on the service."""
+        if self._service is None:
+            return
+        match action:
+            case KillService(generation=generation):
+                self._service.kill(generation)
+            case StartService(generation=generation):
+                self._service.start(generation)
+                self._show_all_at = 0.0  # it knows nothing yet
+            case Reply(answer=answer):
+                self._service.tell(answer)
+            case AskReread():
+                self._service.tell(Reread())
+
+    def _show(self, seen: Observation, *, now: bool) -> None:
+        """Show the service what has changed, if it is time; ``now`` before an answer."""
+        if self._service is None or not isinstance(self.state.service, ServiceUp):
+            return
+        if not now and seen.now < self._show_at:
+            return
+        all_ = seen.now >= self._show_all_at
+        self._show_at = seen.now + SHOW_EVERY
+        if all_:
+            self._show_all_at = seen.now + SHOW_ALL_EVERY
+        for view in gpu_views(self.state, seen, self.config):
+            before = self._shown.get(view.uuid)
+            if all_ or before is None or replace(before, at=view.at) != view:
+                self._shown[view.uuid] = view
+                self._service.tell(view)
+        self._service.tell(host_view(self.state, seen.now, self.config, self._host))
 
     def _left_out(self) -> tuple[str, ...]:
         """Return the GPUs that a new probe must not touch."""

@@ -28,7 +28,7 @@ from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
 from sentinel.signals import Signals
 from sentinel.stressor.loading import parse_workload
-from sentinel.supervisor import Interrupts, Probe, Spawner, Supervisor
+from sentinel.supervisor import Parts, Supervisor
 
 __all__ = ["Options", "Parts", "Survey", "inventory", "leave", "run_parts", "supervise", "survey"]
 
@@ -52,15 +52,6 @@ class Survey:
     verdict: policy.Verdict
     let_be: Mapping[int, str]
     not_yet: Mapping[int, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The real parts around a supervisor's loop."""
-
-    probe: Probe
-    spawner: Spawner
-    interrupts: Interrupts
 
 
 class HostClock:
@@ -215,15 +206,12 @@ def _run(
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
     stressors = Stressors(_spec_for(found), locks.files)
-    parts = around(Parts(probe=found.probe, spawner=stressors, interrupts=signals))
+    parts = around(Parts(probe=found.probe, spawner=stressors, interrupts=signals, clock=clock))
     up = ProbeUp(generation=1, since=now, heard=True)
     supervisor = Supervisor(
         state=decide.first_state(found.gpus, now, config, up, found.hidden),
         config=config,
-        probe=parts.probe,
-        spawner=parts.spawner,
-        interrupts=parts.interrupts,
-        clock=clock,
+        parts=parts,
         publish=lambda _, events: journal.publish(events),
     )
     journal.publish([_started(found, now), *_unused(found, now)])

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sentinel.control import Answer
+
 __all__ = [
     "Acknowledge",
     "Action",
     "Ask",
+    "AskReread",
     "Event",
     "Kill",
     "KillProbe",
+    "KillService",
+    "Reply",
     "SetPace",
     "Start",
     "StartProbe",
+    "StartService",
 ]
 
 
@@ -75,7 +81,45 @@ class StartProbe:
     generation: int
 
 
-Action = Kill | Ask | Acknowledge | SetPace | Start | KillProbe | StartProbe
+@dataclass(frozen=True, kw_only=True)
+class KillService:
+    """SIGKILL the service."""
+
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartService:
+    """Spawn a service."""
+
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """Answer an order, once what it changed is shown."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskReread:
+    """Have the service read the settings anew."""
+
+
+Action = (
+    Kill
+    | Ask
+    | Acknowledge
+    | SetPace
+    | Start
+    | KillProbe
+    | StartProbe
+    | KillService
+    | StartService
+    | Reply
+    | AskReread
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,11 @@ from sentinel.core import (
     learning,
     lifecycle,
     limits,
+    orders,
     pacing,
     policy,
     probing,
+    servicing,
     sparing,
     status,
 )
@@ -26,12 +28,16 @@ from sentinel.core.actions import (
     Acknowledge,
     Action,
     Ask,
+    AskReread,
     Event,
     Kill,
     KillProbe,
+    KillService,
+    Reply,
     SetPace,
     Start,
     StartProbe,
+    StartService,
 )
 from sentinel.core.events import slot_event, who
 from sentinel.core.identity import Identity
@@ -72,10 +78,12 @@ STALL_ECHO = 10.0
 class Decision:
     """What a tick led to: kills come first among the actions, and at most one Start, last.
 
-    ``wake_at`` is when the next tick is due even if nothing happens.
+    ``config`` is what holds from now on, ``wake_at`` when the next tick is due even if nothing
+    happens.
     """
 
     state: State
+    config: Config
     actions: tuple[Action, ...]
     events: tuple[Event, ...]
     wake_at: float
@@ -87,6 +95,8 @@ def first_state(
     config: Config,
     probe: ProbeState | None = None,
     hidden: str | None = None,
+    *,
+    serves: bool = False,
 ) -> State:
     """Return the state before the first tick: nothing is known of any GPU.
 
@@ -96,12 +106,14 @@ def first_state(
         config: For the first status report.
         probe: The probe that found the GPUs, where it goes on; without it, one is due.
         hidden: Why other people's processes may not be listed here; ``None`` where they are.
+        serves: Whether somebody is to be served.
     """
     return State(
         slots={gpu.uuid: Slot(gpu=gpu, identity=Identity(hidden=hidden)) for gpu in gpus},
         started=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
+        service=servicing.first(now) if serves else None,
     )
 
 
@@ -130,11 +142,18 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     if seen.stalled > STALL:
         state = replace(state, stalled_at=seen.now)
         events.append(Event(name="sentinel.stalled", at=seen.now, fields={"s": seen.stalled}))
+    carried = orders.carry_out(state, seen, config)
+    state, config, actions = carried.state, carried.config, list(carried.actions)
+    events += carried.events
+    state, over = orders.expire(state, seen.now)
+    events += over
+    seen = replace(seen, stop=seen.stop or carried.stop)
     state, asked = ending.begin(state, seen, config)
     events += asked
-    probe = probing.step(state, seen, config)
-    state, actions = probe.state, list(probe.actions)
-    events += probe.events
+    service = servicing.step(state, seen)
+    probe = probing.step(service.state, seen, config)
+    state, actions = probe.state, [*actions, *service.actions, *probe.actions]
+    events += [*service.events, *probe.events]
     slots: dict[str, Slot] = {}
     for uuid, slot in state.slots.items():
         step = _turn(state, slot, seen, config)
@@ -156,6 +175,7 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     state = replace(state, finished=ending.is_over(state, seen.now))
     return Decision(
         state=state,
+        config=config,
         actions=tuple(sorted(actions, key=_urgency)),
         events=tuple(events),
         wake_at=_wake_at(state, seen, config),
@@ -167,11 +187,11 @@ def _urgency(action: Action) -> int:
     match action:
         case Kill():
             return 0
-        case KillProbe():
+        case KillProbe() | KillService():
             return 1
-        case Ask() | Acknowledge() | SetPace():
+        case Ask() | Acknowledge() | SetPace() | Reply() | AskReread():
             return 2
-        case StartProbe():
+        case StartProbe() | StartService():
             return 3
         case Start():
             return 4
@@ -220,6 +240,8 @@ def _judge(
         suspect = state.suspects[slot.gpu.uuid]
         what = "crashed" if suspect.crashed else "hung"
         now = Unknown(reason=f"the driver {what} in {suspect.call}; left out for a while")
+    if state.released is not None and isinstance(state.probe, ProbeDown):
+        now = Unknown(reason="the driver was let go of (pause --release)")
     before = slot.occupancy
     if now == before:
         return slot, []
@@ -293,6 +315,7 @@ def _start_one(
         return _clear_one(state, seen, config)
     uuid = startable[0]
     slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
+    slot = replace(slot, terms=limits.terms(config.of(uuid)))
     state = replace(state, slots={**state.slots, uuid: slot}, last_start=seen.now)
     workload = config.of(uuid).workload
     event = slot_event("stressor.starting", slot, seen.now, workload=workload)
@@ -321,14 +344,22 @@ def _clear_one(
 
 
 def _may_spawn(state: State) -> bool:
-    """Return whether anything may be started at all: not while ending or without a probe."""
-    return state.shutdown is None and isinstance(state.probe, ProbeUp) and state.probe.heard
+    """Return whether anything may be started at all: not while ending or without a probe.
+
+    And not before anybody could control it, where somebody is to be served.
+    """
+    controlled = state.service is None or state.served
+    up = isinstance(state.probe, ProbeUp) and state.probe.heard
+    return state.shutdown is None and up and controlled
 
 
 def _wake_at(state: State, seen: Observation, config: Config) -> float:
     """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
     times = [state.next_status, probing.deadline(state, seen.readings, config)]
     times += limits.deadlines(state, seen, config)
+    times += orders.deadlines(state)
+    service = servicing.deadline(state)
+    times += [service] if service is not None else []
     times += [suspect.until for suspect in state.suspects.values()]
     if config.run_for is not None:
         times.append(state.started + config.run_for)

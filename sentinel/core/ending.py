@@ -65,9 +65,12 @@ def _time_is_over(state: State, seen: Observation, config: Config) -> str | None
 
 
 def give_up(state: State, now: float) -> tuple[State, list[Event]]:
-    """Begin to end when there is nothing left that could ever run."""
+    """Begin to end when there is nothing left that could ever run.
+
+    Whoever changed the settings of one that ran is there to change them once more.
+    """
     reason = hopeless(state)
-    if reason is None or state.shutdown is not None:
+    if reason is None or state.shutdown is not None or state.reconfigured:
         return state, []
     shutdown = Shutdown(reason=reason, kill_at=now, give_up_at=now)
     fields = {"reason": f"no stressor can run: {reason}", "at_once": False}

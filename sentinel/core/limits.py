@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sentinel.config import Config
 from sentinel.core import policy
-from sentinel.core.model import Idle, Running, Slot, Starting, State, Stopping
+from sentinel.core.admin import standing
+from sentinel.core.model import Idle, Running, Slot, Starting, State, Stopping, Terms
 from sentinel.core.observation import Observation
 from sentinel.core.policy import Verdict
 
-__all__ = ["Release", "deadlines", "quiet", "releases", "verdicts"]
+__all__ = ["Release", "deadlines", "quiet", "releases", "terms", "verdicts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +26,58 @@ class Release:
 def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdict]:
     """Return for each GPU whether a stressor may be started there now, and the rule that decides.
 
-    A rule over all GPUs speaks only where the GPU's own rules would let it start.
+    What somebody asked for comes first. A rule over all GPUs speaks only where the GPU's own rules
+    would let it start.
     """
-    own = {
-        uuid: policy.may_start(slot, seen.readings.get(uuid), seen.now, config.of(uuid))
-        for uuid, slot in state.slots.items()
-    }
+    own = {uuid: _own_verdict(state, slot, seen, config) for uuid, slot in state.slots.items()}
     forbidden = _forbidden(state, seen, config)
     if forbidden is None:
         return own
     return {uuid: forbidden if verdict.allowed else verdict for uuid, verdict in own.items()}
 
 
+def _own_verdict(state: State, slot: Slot, seen: Observation, config: Config) -> Verdict:
+    """Return whether this GPU's own rules let a stressor start there now."""
+    keeps_off = standing(state, slot, seen.now)
+    if keeps_off is not None:
+        return Verdict.no(keeps_off.rule, keeps_off.reason)
+    uuid = slot.gpu.uuid
+    return policy.may_start(slot, seen.readings.get(uuid), seen.now, config.of(uuid))
+
+
+def terms(config: Config) -> Terms:
+    """Return what a stressor is started with, by what holds for its GPU."""
+    return Terms(
+        workload=config.workload,
+        memory=config.memory,
+        chunk=config.chunk,
+        reserve=config.reserve,
+    )
+
+
 def releases(state: State, seen: Observation, config: Config) -> tuple[Release, ...]:
+    """Return what must be let go because somebody said so, or by a rule over all GPUs."""
+    asked = tuple(_asked(state, seen, config))
+    leaving = {release.uuid for release in asked}
+    return (
+        *asked,
+        *(one for one in _by_rule(state, seen, config) if one.uuid not in leaving),
+    )
+
+
+def _asked(state: State, seen: Observation, config: Config) -> Iterator[Release]:
+    """Return what must be let go because somebody said so."""
+    for uuid, slot in state.slots.items():
+        if not isinstance(slot.stressor, Starting | Running):
+            continue
+        keeps_off = standing(state, slot, seen.now)
+        if keeps_off is not None:
+            yield Release(uuid=uuid, reason=keeps_off.reason)
+        elif slot.terms is not None and slot.terms != terms(config.of(uuid)):
+            yield Release(uuid=uuid, reason="its settings have changed")
+
+
+def _by_rule(state: State, seen: Observation, config: Config) -> tuple[Release, ...]:
     """Return what must be let go: all in quiet hours, else what others want to find idle.
 
     Of the latter, those that were started last go first.

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sentinel.control import Reservation
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, Resident
 from sentinel.core.observation import ChildExit
-from sentinel.messages import Failed, Finding, Gpu, GpuProcess, Progress, Ready
+from sentinel.messages import Failed, Finding, Gpu, GpuProcess, MemoryTarget, Progress, Ready
 
 __all__ = [
     "Backoff",
@@ -23,10 +24,14 @@ __all__ = [
     "Idle",
     "Occupancy",
     "Pacing",
+    "Paused",
     "ProbeDown",
     "ProbeState",
     "ProbeUp",
     "Running",
+    "ServiceDown",
+    "ServiceState",
+    "ServiceUp",
     "Shutdown",
     "Sign",
     "SignKind",
@@ -39,6 +44,7 @@ __all__ = [
     "Stressor",
     "Suspect",
     "Targets",
+    "Terms",
     "Unknown",
 ]
 
@@ -276,6 +282,23 @@ class Findings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Paused:
+    """We are to keep off until then, or until somebody says otherwise."""
+
+    until: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a stressor is started with, and cannot change while it lives."""
+
+    workload: str
+    memory: MemoryTarget
+    chunk: int
+    reserve: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """Everything known of one GPU: separate facts, never one big state.
 
@@ -284,7 +307,8 @@ class Slot:
     stay idle before the next start. ``started`` and ``ended`` are when its last stressor was
     started and was gone. ``claims`` are the times of the last hour at which somebody came,
     ``failures`` those at which a stressor failed, ``streak`` how many since it last ran well.
-    ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor.
+    ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor. ``terms``
+    are those of its last stressor, ``paused`` is set while we were told to keep off.
     """
 
     gpu: Gpu
@@ -303,6 +327,8 @@ class Slot:
     streak: int = 0
     handover: Handover | None = None
     health_pace: float = 1.0
+    terms: Terms | None = None
+    paused: Paused | None = None
 
     @property
     def child_is_listed(self) -> bool:
@@ -338,6 +364,26 @@ ProbeState = ProbeUp | ProbeDown
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServiceUp:
+    """A service process runs; ``heard`` is when it last said that it answers clients."""
+
+    generation: int
+    since: float
+    heard: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceDown:
+    """No service process runs; the next, of this generation, is started at ``until``."""
+
+    generation: int
+    until: float
+
+
+ServiceState = ServiceUp | ServiceDown
+
+
+@dataclass(frozen=True, kw_only=True)
 class Suspect:
     """A GPU on which a call hung, or crashed the probe: left out until then."""
 
@@ -361,6 +407,10 @@ class State:
     """The whole of what the supervisor knows. Replaced by every tick, never changed.
 
     ``explained`` has the rule by GPU that was last said to decide, where that is wanted.
+    ``service`` is ``None`` where nobody is to be served; until it has ``served`` once, nothing is
+    started that nobody could control. ``occupying`` is whether we may hold anything at all,
+    ``released`` is set while nothing of ours is to use the driver either. ``reconfigured``: other
+    settings were taken over than those of the beginning.
     """
 
     slots: Mapping[str, Slot]
@@ -372,5 +422,12 @@ class State:
     last_start: float | None = None
     explained: Mapping[str, str] = field(default_factory=dict)
     next_status: float = 0.0
+    service: ServiceState | None = None
+    service_failures: int = 0
+    served: bool = False
+    occupying: bool = True
+    reconfigured: bool = False
+    released: Paused | None = None
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
     shutdown: Shutdown | None = None
     finished: bool = False

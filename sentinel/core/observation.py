@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sentinel.control import Order
 from sentinel.core.identity import OwnChild
 from sentinel.messages import ChildMessage, Inventory, Reading, Unavailable
 
-__all__ = ["Call", "ChildExit", "ChildFacts", "Observation", "ProbeFacts"]
+__all__ = ["Call", "ChildExit", "ChildFacts", "Observation", "ProbeFacts", "ServiceFacts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,20 @@ class ProbeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServiceFacts:
+    """What became known of the service since the last tick.
+
+    ``serving``: it said that it answers clients. ``garbage`` is what it sent that was no message.
+    """
+
+    generation: int
+    serving: bool = False
+    orders: tuple[Order, ...] = ()
+    exit: ChildExit | None = None
+    garbage: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """Everything that one tick decides on.
 
@@ -70,6 +85,7 @@ class Observation:
     ``dice`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
     that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many seconds
     longer than it meant to the supervisor did not run. ``local`` is what a clock on the wall shows.
+    ``reread``: somebody wants the settings read anew.
     """
 
     now: float
@@ -78,6 +94,8 @@ class Observation:
     readings: Mapping[str, Reading] = field(default_factory=dict)
     children: Mapping[str, ChildFacts] = field(default_factory=dict)
     probe: ProbeFacts | None = None
+    service: ServiceFacts | None = None
+    reread: bool = False
     stop: str | None = None
     at_once: bool = False
     stalled: float = 0.0

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sentinel.config import Config
 from sentinel.core.actions import Action, Event, KillProbe, StartProbe
-from sentinel.core.model import ProbeDown, ProbeUp, Slot, State, Stopping, Suspect
+from sentinel.core.model import (
+    ProbeDown,
+    ProbeUp,
+    Running,
+    Slot,
+    Starting,
+    State,
+    Stopping,
+    Suspect,
+)
 from sentinel.core.observation import Call, Observation, ProbeFacts
 from sentinel.messages import Reading
 
@@ -62,6 +72,18 @@ def step(state: State, seen: Observation, config: Config) -> ProbeStep:
     if facts is not None and isinstance(probe, ProbeUp) and facts.generation == probe.generation:
         state, events = _fold(state, probe, facts, seen.now)
     match state.probe:
+        case ProbeUp() as up if state.released is not None and _holds_nothing(state):
+            down = ProbeDown(generation=up.generation + 1, until=math.inf, reason="let go of")
+            kill = KillProbe(generation=up.generation)
+            said = Event(name="driver.released", at=seen.now)
+            state = replace(state, probe=down)
+            return ProbeStep(state=state, actions=(kill,), events=(*events, said))
+        case ProbeDown() as down if state.released is not None:
+            state = replace(state, probe=replace(down, until=math.inf))
+            return ProbeStep(state=state, events=tuple(events))
+        case ProbeDown(until=math.inf) as down:
+            state = replace(state, probe=replace(down, until=seen.now))
+            return ProbeStep(state=state, events=tuple(events))
         case ProbeDown(until=until, generation=generation) if seen.now >= until:
             if state.shutdown is not None:
                 return ProbeStep(state=state, events=tuple(events))
@@ -75,6 +97,12 @@ def step(state: State, seen: Observation, config: Config) -> ProbeStep:
             return replace(done, events=(*events, *done.events))
         case _:
             return ProbeStep(state=state, events=tuple(events))
+
+
+def _holds_nothing(state: State) -> bool:
+    """Return whether no process of ours has a GPU: then the driver can be let go of."""
+    stressors = [slot.stressor for slot in state.slots.values()]
+    return not any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
 
 
 def deadline(state: State, readings: Mapping[str, Reading], config: Config) -> float:

@@ -30,7 +30,7 @@ from sentinel.messages import (
     Reading,
     Watch,
 )
-from sentinel.supervisor import Supervisor
+from sentinel.supervisor import Parts, Supervisor
 from sentinel.testing.places import (
     GIB,
     IMPORT_TIME,
@@ -40,6 +40,7 @@ from sentinel.testing.places import (
     fake_gpu,
     live,
 )
+from sentinel.testing.service import FakeService
 
 __all__ = [
     "GIB",
@@ -49,6 +50,7 @@ __all__ = [
     "FakeGpu",
     "FakeInterrupts",
     "FakeProbe",
+    "FakeService",
     "FakeSpawner",
     "World",
 ]
@@ -81,18 +83,22 @@ class World:
         self.probe = FakeProbe(self)
         self.spawner = FakeSpawner(self)
         self.interrupts = FakeInterrupts()
+        self.service = FakeService(lambda: self.now)
 
-    def supervisor(self, config: Config) -> Supervisor:
-        """Return a supervisor of all GPUs of this world."""
+    def supervisor(self, config: Config, *, serves: bool = False) -> Supervisor:
+        """Return a supervisor of all GPUs of this world; one that ``serves`` takes orders."""
         gpus = tuple(place.gpu for place in self.gpus.values())
         self.utilization = config.idle_utilization is not None
         return Supervisor(
-            state=first_state(gpus, self.now, config, hidden=self.hidden),
+            state=first_state(gpus, self.now, config, hidden=self.hidden, serves=serves),
             config=config,
-            probe=self.probe,
-            spawner=self.spawner,
-            interrupts=self.interrupts,
-            clock=FakeClock(self),
+            parts=Parts(
+                probe=self.probe,
+                spawner=self.spawner,
+                interrupts=self.interrupts,
+                clock=FakeClock(self),
+                service=self.service if serves else None,
+            ),
             publish=self._publish,
         )
 
@@ -184,6 +190,7 @@ class FakeInterrupts:
 
     def __init__(self) -> None:
         self.pending: tuple[str | None, bool] = (None, False)
+        self.rereads = False
 
     def files(self) -> list[int]:
         """Return nothing to wait for."""
@@ -193,6 +200,11 @@ class FakeInterrupts:
         """Return the request that is pending, once."""
         pending, self.pending = self.pending, (None, False)
         return pending
+
+    def reread(self) -> bool:
+        """Return whether the settings are to be read anew, once."""
+        wanted, self.rereads = self.rereads, False
+        return wanted
 
 
 class FakeProbe:

@@ -166,7 +166,8 @@ def run_heard(
         return hear
 
     def around(parts: Parts) -> Parts:
-        return Parts(
+        return replace(
+            parts,
             probe=cast("Probe", _Overheard(parts.probe, listener.hear_probe)),
             spawner=cast("Spawner", _Overheard(parts.spawner, listener.hear_children)),
             interrupts=cast("Interrupts", _Overheard(parts.interrupts, listener.hear_signals)),

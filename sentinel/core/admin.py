@@ -1,0 +1,59 @@
+"""Whether somebody told us to keep off a GPU: pauses, reservations, and the daemon's own. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sentinel.control import Reservation
+from sentinel.core.model import Slot, State
+from sentinel.units import format_duration
+
+__all__ = ["Standing", "reservation_of", "standing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Why we keep off: ``admin`` is the state's name, ``rule`` and ``reason`` are for verdicts."""
+
+    admin: str
+    rule: str
+    reason: str
+    until: float | None = None
+    reservation: str | None = None
+
+
+def standing(state: State, slot: Slot, now: float) -> Standing | None:
+    """Return why we are to keep off this GPU, or ``None`` where nobody said so."""
+    if state.released is not None:
+        reason = "the driver was let go of (pause --release)"
+        return Standing(
+            admin="RELEASED", rule="released", reason=reason, until=state.released.until
+        )
+    reserved = reservation_of(state, slot.gpu.uuid)
+    if reserved is not None:
+        reason = f"reserved{_left(reserved.until, now)}: {reserved.reason} ({reserved.id})"
+        return Standing(
+            admin="RESERVED",
+            rule="reserved",
+            reason=reason,
+            until=reserved.until,
+            reservation=reserved.id,
+        )
+    if slot.paused is not None:
+        reason = f"paused{_left(slot.paused.until, now)}"
+        return Standing(admin="PAUSED", rule="paused", reason=reason, until=slot.paused.until)
+    if not state.occupying:
+        return Standing(admin="VACATED", rule="vacated", reason="told to hold nothing (stop)")
+    return None
+
+
+def reservation_of(state: State, uuid: str) -> Reservation | None:
+    """Return the reservation that this GPU is part of."""
+    for reservation in state.reservations.values():
+        if uuid in reservation.gpus:
+            return reservation
+    return None
+
+
+def _left(until: float | None, now: float) -> str:
+    return "" if until is None else f" for {format_duration(max(0.0, until - now))} more"

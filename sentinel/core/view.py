@@ -1,0 +1,170 @@
+"""What is shown of the state to those who are served, as values of their own. Pure."""
+
+from __future__ import annotations
+
+from sentinel.config import Config
+from sentinel.control import GpuView, HandoverView, HostView, Phase
+from sentinel.core import limits
+from sentinel.core.admin import standing
+from sentinel.core.model import (
+    Busy,
+    Handover,
+    Idle,
+    ProbeDown,
+    Running,
+    Slot,
+    Starting,
+    State,
+    Stopping,
+)
+from sentinel.core.observation import Observation
+from sentinel.core.policy import Verdict
+from sentinel.messages import Reading
+
+__all__ = ["Host", "gpu_views", "host_view"]
+
+
+class Host:
+    """What does not change while the daemon runs.
+
+    Args:
+        pid: Its PID.
+        driver: The version of the driver, or what stands for it.
+        simulated: Whether its GPUs are pretended.
+    """
+
+    def __init__(self, *, pid: int, driver: str, simulated: bool) -> None:
+        self.pid = pid
+        self.driver = driver
+        self.simulated = simulated
+
+
+def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
+    """Return what is shown of the daemon as a whole."""
+    return HostView(
+        at=now,
+        pid=host.pid,
+        phase=_phase(state),
+        driver=host.driver,
+        simulated=host.simulated,
+        workload=config.workload,
+        gpus=tuple(state.slots),
+        reservations=tuple(state.reservations.values()),
+        ending=state.shutdown.reason if state.shutdown is not None else None,
+    )
+
+
+def gpu_views(state: State, seen: Observation, config: Config) -> tuple[GpuView, ...]:
+    """Return what is shown of each GPU."""
+    verdicts = limits.verdicts(state, seen, config)
+    return tuple(
+        _view(state, slot, seen.readings.get(uuid), verdicts[uuid], seen.now, config)
+        for uuid, slot in state.slots.items()
+    )
+
+
+def _phase(state: State) -> Phase:
+    stressors = [slot.stressor for slot in state.slots.values()]
+    held = any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
+    if state.shutdown is not None:
+        return Phase.STOPPING
+    if state.released is not None and isinstance(state.probe, ProbeDown):
+        return Phase.RELEASED
+    if not state.occupying:
+        return Phase.VACATED
+    if not state.served and state.service is not None:
+        return Phase.STARTING
+    return Phase.OCCUPYING if held else Phase.WAITING
+
+
+def _view(
+    state: State,
+    slot: Slot,
+    reading: Reading | None,
+    verdict: Verdict,
+    now: float,
+    config: Config,
+) -> GpuView:
+    keeps_off = standing(state, slot, now)
+    last = slot.findings.last
+    view = {
+        "at": now,
+        "uuid": slot.gpu.uuid,
+        "index": slot.gpu.index,
+        "name": slot.gpu.name,
+        "pci_bus_id": slot.gpu.pci_bus_id,
+        "memory_total": slot.gpu.memory_total,
+        "occupancy": type(slot.occupancy).__name__.upper(),
+        "stressor": type(slot.stressor).__name__.upper(),
+        "admin": keeps_off.admin if keeps_off else "ENABLED",
+        "until": keeps_off.until if keeps_off else None,
+        "reservation": keeps_off.reservation if keeps_off else None,
+        "rule": verdict.rule,
+        "reason": verdict.reason,
+        "findings": slot.findings.total,
+        "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
+        "since": _since(slot),
+        "by": slot.occupancy.by if isinstance(slot.occupancy, Busy) else (),
+        "workload": config.of(slot.gpu.uuid).workload,
+        "handover": _handover(slot.handover),
+    }
+    return GpuView(**{**view, **_read(reading), **_running(slot)})  # type: ignore[arg-type]
+
+
+def _since(slot: Slot) -> float | None:
+    """Return since when the GPU is what it is."""
+    match slot.stressor, slot.occupancy:
+        case ((Starting(since=since) | Running(since=since) | Stopping(since=since)), _):
+            return since
+        case _, Idle(since=since):
+            return since
+        case _:
+            return None
+
+
+def _read(reading: Reading | None) -> dict[str, object]:
+    """Return what was read of the GPU."""
+    if reading is None:
+        return {}
+    return {
+        "read": reading.at,
+        "memory_used": reading.memory.used if reading.memory is not None else None,
+        "utilization": reading.utilization,
+        "temperature_c": reading.temperature,
+        "power_w": reading.power,
+        "sm_clock_mhz": reading.sm_clock,
+    }
+
+
+def _running(slot: Slot) -> dict[str, object]:
+    """Return what our stressor holds and does."""
+    stressor = slot.stressor
+    if not isinstance(stressor, Starting | Running | Stopping):
+        return {}
+    found: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}
+    if not isinstance(stressor, Running):
+        return found
+    found |= {"rule": "running", "reason": "running"}
+    found |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}
+    progress = stressor.progress
+    if progress is not None and progress.seconds > 0:
+        found |= {
+            "iterations_per_s": progress.iterations / progress.seconds,
+            "flops_per_s": progress.flops / progress.seconds,
+            "bytes_per_s": progress.bytes / progress.seconds,
+            "checks": progress.checks,
+            "errors": progress.errors,
+        }
+    return found
+
+
+def _handover(handover: Handover | None) -> HandoverView | None:
+    if handover is None:
+        return None
+    return HandoverView(
+        at=handover.sign.at,
+        sign=handover.sign.kind.value,
+        exit=handover.exit,
+        kill=handover.kill,
+        memory_back=handover.memory_back,
+    )

@@ -1,0 +1,396 @@
+"""What clients ask for: each order is carried out as a whole or not at all, and answered."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sentinel.config import Config
+from sentinel.control import (
+    Asker,
+    Configure,
+    Occupy,
+    PauseGpus,
+    Phase,
+    Refusal,
+    Reserve,
+    ResumeGpus,
+    ShutDown,
+    Unreserve,
+    Vacate,
+    Value,
+)
+from sentinel.core.model import Fatal, Running, Stopped
+from sentinel.messages import Failed, FailureKind
+from sentinel.supervisor import Supervisor
+from sentinel.testing import World
+
+HOUR = 3600.0
+ALICE = Asker(via="unix", uid=1001, pid=4711, started=99)
+
+
+def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervisor]:
+    """Return a world in which a stressor runs on every GPU, and clients are served."""
+    world = World(gpus=gpus)
+    supervisor = world.supervisor(config or Config(), serves=True)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
+    return world, supervisor
+
+
+def running(supervisor: Supervisor) -> list[int]:
+    """Return the indices of the GPUs on which a stressor runs."""
+    slots = supervisor.state.slots.values()
+    return [slot.gpu.index for slot in slots if isinstance(slot.stressor, Running)]
+
+
+def free(supervisor: Supervisor, index: int) -> bool:
+    return isinstance(supervisor.state.slots[f"GPU-{index}"].stressor, Stopped)
+
+
+def ask(world: World, supervisor: Supervisor, order: type, **arguments: object) -> Refusal | None:
+    """Post an order and return how it was answered: in the next tick."""
+    number = world.service.ask(order, **arguments)
+    supervisor.turn()
+    (answer,) = [answer for answer in world.service.answers if answer.number == number]
+    assert answer.text
+    return answer.refused
+
+
+def told(world: World) -> str:
+    return world.service.answers[-1].text
+
+
+# --- the daemon as a whole -------------------------------------------------------------------
+
+
+def test_nothing_is_started_before_anybody_could_control_it() -> None:
+    world = World()
+    world.service.serves = False
+    supervisor = world.supervisor(Config(), serves=True)
+    world.run_for(supervisor, 5)
+    assert world.spawner.started == []
+    world.service.serves = True
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+
+
+def test_a_stop_lets_go_of_every_gpu_and_a_start_takes_them_again() -> None:
+    world, supervisor = served()
+    assert ask(world, supervisor, Vacate) is None
+    world.run(supervisor, lambda: free(supervisor, 0) and free(supervisor, 1))
+    assert world.spawner.killed == [], "they were asked"
+    assert not supervisor.state.finished
+    world.run_for(supervisor, 30)
+    assert running(supervisor) == []
+    assert world.service.host is not None
+    assert world.service.host.phase is Phase.VACATED
+    assert {view.admin for view in world.service.views.values()} == {"VACATED"}
+    assert ask(world, supervisor, Occupy) is None
+    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    assert world.service.host.phase is Phase.OCCUPYING
+
+
+def test_a_client_can_end_it_and_later_orders_are_refused() -> None:
+    world, supervisor = served()
+    assert ask(world, supervisor, ShutDown, by=ALICE) is None
+    assert ask(world, supervisor, Occupy) is Refusal.ENDING
+    assert "uid 1001" in told(world)
+    world.run(supervisor, lambda: supervisor.state.finished)
+    assert running(supervisor) == []
+
+
+def test_a_stressor_that_was_given_up_is_tried_again_when_somebody_asks() -> None:
+    world, supervisor = served(2)
+    child = world.at(0).child
+    assert child is not None
+    child.waiting.append(Failed(kind=FailureKind.MALFORMED, reason="no function"))
+    child.dies_at = world.now
+    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Fatal))
+    assert ask(world, supervisor, Occupy) is None
+    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+
+
+# --- pauses ----------------------------------------------------------------------------------
+
+
+def test_a_pause_frees_one_gpu_and_ends_by_itself() -> None:
+    world, supervisor = served()
+    assert ask(world, supervisor, PauseGpus, gpus=("GPU-1",), seconds=60.0) is None
+    world.run(supervisor, lambda: free(supervisor, 1))
+    began = world.now
+    assert running(supervisor) == [0]
+    world.run(supervisor, lambda: running(supervisor) == [0, 1], within=100)
+    assert world.now - began > 50
+    assert [event.gpu for event in world.events("gpu.resumed")] == ["GPU-1"]
+
+
+def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
+    world, supervisor = served()
+    assert ask(world, supervisor, PauseGpus) is None
+    world.run(supervisor, lambda: running(supervisor) == [])
+    world.tick = 5.0
+    world.run_for(supervisor, 2 * HOUR)
+    world.tick = 0.025
+    assert running(supervisor) == [], "without a time it is for good"
+    assert ask(world, supervisor, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
+    assert ask(world, supervisor, ResumeGpus, gpus=("GPU-1",)) is None
+    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+
+
+def test_let_go_of_the_driver_nothing_of_ours_uses_it_until_it_is_resumed() -> None:
+    world, supervisor = served()
+    assert ask(world, supervisor, PauseGpus, release=True) is None
+    assert world.probe.alive, "newcomers must be seen while anything is held"
+    world.run(supervisor, lambda: not world.probe.alive)
+    assert [place.child for place in world.gpus.values()] == [None, None]
+    assert world.service.host is not None
+    world.tick = 5.0
+    world.run_for(supervisor, HOUR)
+    world.tick = 0.025
+    assert not world.probe.alive
+    assert world.service.host.phase is Phase.RELEASED
+    assert ask(world, supervisor, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
+    assert ask(world, supervisor, ResumeGpus) is None
+    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    assert "gpu.yielding" not in world.names()
+    assert "probe.hung" not in world.names()
+
+
+def test_let_go_of_the_driver_for_a_time_it_comes_back_by_itself() -> None:
+    world, supervisor = served(1)
+    assert ask(world, supervisor, PauseGpus, release=True, seconds=30.0) is None
+    world.run(supervisor, lambda: not world.probe.alive)
+    world.run(supervisor, lambda: running(supervisor) == [0], within=60)
+
+
+def test_what_is_wrong_with_a_pause_is_said_and_changes_nothing() -> None:
+    world, supervisor = served()
+    assert ask(world, supervisor, PauseGpus, gpus=("GPU-7",)) is Refusal.NO_SUCH_GPU
+    assert "GPU-7" in told(world)
+    assert "0 GPU-0, 1 GPU-1" in told(world)
+    assert ask(world, supervisor, PauseGpus, seconds=-1.0) is Refusal.INVALID
+    both = {"gpus": ("GPU-0",), "release": True}
+    assert ask(world, supervisor, PauseGpus, **both) is Refusal.INVALID
+    world.run_for(supervisor, 5)
+    assert running(supervisor) == [0, 1]
+    assert len(world.events("order.refused")) == 3
+
+
+# --- reservations ----------------------------------------------------------------------------
+
+
+def test_a_reservation_takes_what_is_had_most_easily_and_keeps_off_until_it_ends() -> None:
+    world, supervisor = served(3)
+    assert ask(world, supervisor, PauseGpus, gpus=("GPU-2",)) is None
+    world.run(supervisor, lambda: free(supervisor, 2))
+    wish = {"id": "a1", "reason": "demo", "count": 2, "seconds": 60.0}
+    assert ask(world, supervisor, Reserve, **wish) is None
+    assert world.service.answers[-1].gpus == ("GPU-2", "GPU-0")
+    world.run(supervisor, lambda: free(supervisor, 0))
+    view = world.service.views["GPU-0"]
+    assert (view.admin, view.reservation) == ("RESERVED", "a1")
+    world.run_for(supervisor, 30)
+    assert running(supervisor) == [1]
+    world.run(supervisor, lambda: running(supervisor) == [0, 1], within=60)
+    assert world.service.views["GPU-2"].admin == "PAUSED", "that is another matter"
+    assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
+
+
+def test_a_job_on_a_reserved_gpu_comes_and_goes_and_nothing_of_ours_follows_it() -> None:
+    world, supervisor = served(1)
+    assert ask(world, supervisor, Reserve, id="a1", reason="", count=1, seconds=HOUR) is None
+    world.run(supervisor, lambda: free(supervisor, 0))
+    world.newcomer()
+    world.run_for(supervisor, 60)
+    world.at(0).foreign.clear()
+    world.run_for(supervisor, 60)
+    assert running(supervisor) == []
+    assert ask(world, supervisor, Unreserve, id="a1") is None
+    world.run(supervisor, lambda: running(supervisor) == [0])
+
+
+@pytest.mark.parametrize(
+    ("wish", "refusal", "says"),
+    [
+        ({"count": 3}, Refusal.INVALID, "3 GPUs are asked for, and there are 2"),
+        ({"count": 1, "gpus": ("GPU-0",)}, Refusal.INVALID, "either GPUs or how many"),
+        ({}, Refusal.INVALID, "either GPUs or how many"),
+        ({"gpus": ("GPU-0", "GPU-0")}, Refusal.INVALID, "twice"),
+        ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
+        ({"count": 1, "seconds": None}, Refusal.INVALID, "for a time, or bound"),
+        ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "no time"),
+        ({"count": 1, "reason": "a\nb"}, Refusal.INVALID, "one line"),
+        ({"count": 1, "reason": 201 * "x"}, Refusal.INVALID, "200 characters"),
+        ({"count": 1, "id": "taken"}, Refusal.CONFLICT, "taken"),
+        (
+            {"count": 1, "bound": True, "by": Asker(via="tcp")},
+            Refusal.INVALID,
+            "nothing can be bound",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_reservation_is_said(
+    wish: dict[str, object], refusal: Refusal, says: str
+) -> None:
+    world, supervisor = served()
+    before = {"id": "taken", "reason": "", "gpus": ("GPU-1",), "seconds": HOUR}
+    assert ask(world, supervisor, Reserve, **before) is None
+    wish = {"id": "new", "reason": "", "seconds": 60.0, **wish}
+    assert ask(world, supervisor, Reserve, **wish) is refusal
+    assert says in told(world)
+    assert list(supervisor.state.reservations) == ["taken"]
+
+
+def test_whoever_holds_a_gpu_is_named_to_those_who_want_to_reserve_it() -> None:
+    world, supervisor = served()
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: free(supervisor, 0))
+    wish = {"reason": "", "seconds": 60.0}
+    assert ask(world, supervisor, Reserve, id="a", gpus=("GPU-0",), **wish) is Refusal.CONFLICT
+    assert f"python (pid {newcomer.pid})" in told(world)
+    assert ask(world, supervisor, Reserve, id="b", count=2, **wish) is Refusal.CONFLICT
+    assert "1 of 2 GPUs can be had" in told(world)
+    assert ask(world, supervisor, Unreserve, id="c") is Refusal.NOT_FOUND
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+def given(**values: str) -> tuple[Value, ...]:
+    return tuple(
+        Value(key=key.replace("__", "."), text=text, source="a test")
+        for key, text in values.items()
+    )
+
+
+def test_new_settings_reach_those_that_live_and_restart_only_whom_they_concern() -> None:
+    world, supervisor = served(1)
+    (first,) = world.spawner.started
+    assert ask(world, supervisor, Configure, given=given(util__target="0.5", rearm="7s")) is None
+    world.run(supervisor, lambda: world.spawner.paced)
+    assert world.spawner.started == [first], "a pace needs no new stressor"
+    assert supervisor.config.rearm == 7.0
+    assert ask(world, supervisor, Configure, given=given(workload="hold")) is None
+    world.run(supervisor, lambda: len(world.spawner.started) == 2 and running(supervisor) == [0])
+    assert world.events("stressor.starting")[-1].fields["workload"] == "hold"
+    assert world.spawner.killed == []
+    assert supervisor.config.util is None, "what is not given any more is back at its default"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"memory__target": "lots"}, "a test: "),
+        ({"rearm": "7s", "memory__target": "200%"}, "a test: "),
+        ({"rearm": "7s", "nonesuch": "1"}, "there is no setting 'nonesuch'"),
+        ({"idle__utilization": "5%"}, "idle.utilization is settled when sentinel begins"),
+        ({"poll": "2s"}, "poll is settled when sentinel begins"),
+    ],
+)
+def test_settings_are_taken_over_as_a_whole_or_not_at_all(
+    values: dict[str, str], says: str
+) -> None:
+    world, supervisor = served(1)
+    before = supervisor.config
+    assert ask(world, supervisor, Configure, given=given(**values)) is Refusal.INVALID
+    assert says in told(world)
+    world.run_for(supervisor, 5)
+    assert supervisor.config == before
+    assert len(world.spawner.started) == 1
+
+
+def test_settings_with_which_nothing_can_run_can_be_mended() -> None:
+    """From the start they would have ended it."""
+    world, supervisor = served(1)
+    assert ask(world, supervisor, Configure, given=given(workload="gemm:size=7")) is None
+    world.run(supervisor, lambda: len(world.spawner.started) == 2)
+    child = world.at(0).child
+    assert child is not None
+    child.waiting.append(Failed(kind=FailureKind.UNUSABLE, reason="no such size"))
+    child.dies_at = world.now
+    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Fatal))
+    world.run_for(supervisor, 5)
+    assert supervisor.state.shutdown is None
+    assert ask(world, supervisor, Configure, given=given(workload="hold")) is None
+    world.run(supervisor, lambda: running(supervisor) == [0])
+
+
+# --- the process that serves -----------------------------------------------------------------
+
+
+def test_a_service_that_dies_is_replaced_and_nothing_else_notices() -> None:
+    world, supervisor = served(1)
+    world.service.dies = True
+    world.run(supervisor, lambda: world.events("service.failed"))
+    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
+    assert world.service.generation == 2
+    assert len(world.spawner.started) == 1
+    assert world.spawner.killed == []
+    assert world.service.host is not None
+
+
+@pytest.mark.parametrize("fault", ["silent", "garbage"])
+def test_a_service_that_does_not_answer_is_killed_and_replaced(fault: str) -> None:
+    world, supervisor = served(1)
+    if fault == "silent":
+        world.service.serves = False
+    else:
+        world.service.said = "it sent garbage"
+    world.run(supervisor, lambda: world.service.generation == 2)
+    world.service.serves = True
+    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
+    assert running(supervisor) == [0]
+
+
+def test_services_that_die_at_once_are_started_ever_more_seldom() -> None:
+    world, supervisor = served(1)
+
+    def again() -> bool:
+        world.service.dies = True
+        return len(world.events("service.failed")) == 7
+
+    world.run(supervisor, again, within=200)
+    pauses = [event.fields["pause_s"] for event in world.events("service.failed")]
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+
+
+def test_an_answer_comes_after_what_it_changed_is_shown() -> None:
+    world, supervisor = served(1)
+    tell = world.service.tell
+    shown: list[str] = []
+
+    def note(message: object) -> None:
+        shown.append(type(message).__name__)
+        tell(message)
+
+    vars(world.service)["tell"] = note
+    world.service.ask(PauseGpus)
+    supervisor.turn()
+    assert shown[-1] == "Answer"
+    assert "GpuView" in shown
+    assert world.service.views["GPU-0"].admin == "PAUSED"
+
+
+def test_a_wish_to_read_the_settings_anew_goes_to_the_service() -> None:
+    world, supervisor = served(1)
+    world.interrupts.rereads = True
+    supervisor.turn()
+    supervisor.turn()
+    assert world.service.rereads == 1
+
+
+def test_changes_are_shown_soon_and_not_at_every_tick() -> None:
+    world, supervisor = served(1)
+    times: list[float] = []
+    tell = world.service.tell
+
+    def note(message: object) -> None:
+        times.append(world.now)
+        tell(message)
+
+    vars(world.service)["tell"] = note
+    world.newcomer()
+    world.run(supervisor, lambda: world.service.views["GPU-0"].occupancy == "BUSY", within=1.5)
+    world.run_for(supervisor, 10)
+    moments = sorted(set(times))
+    assert all(later - earlier >= 0.24 for earlier, later in itertools.pairwise(moments))
