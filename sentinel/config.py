@@ -79,6 +79,8 @@ class Config:
     quiet: tuple[Hours, ...] = ()
     run_for: float | None = None
     until: datetime | time | None = None
+    tcp: str | None = None
+    socket_group: str | None = None
     dry_run: bool = False
     explain: bool = False
     each: Mapping[str, Self] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from enum import IntEnum
 
 __all__ = [
     "AccessDeniedError",
+    "AlreadyRunningError",
     "ConfigError",
     "DriverUnavailableError",
     "EndedEarlyError",
@@ -82,6 +83,12 @@ class DriverUnavailableError(SentinelError):
 
 class GpuHeldError(SentinelError):
     """Another sentinel on this host holds a GPU that was asked for."""
+
+    exit_code = ExitCode.HELD
+
+
+class AlreadyRunningError(SentinelError):
+    """A daemon runs at this socket already; it is named."""
 
     exit_code = ExitCode.HELD
 

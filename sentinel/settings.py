@@ -13,6 +13,7 @@ from sentinel.hours import parse_duty, parse_hours, parse_until
 from sentinel.ignoring import parse_ignored
 from sentinel.units import (
     one_of,
+    parse_address,
     parse_count,
     parse_duration,
     parse_file,
@@ -415,5 +416,21 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="TIME",
         help="End at this time of day, or at `2026-12-24 18:30`, in local time.",
         parse=parse_until,
+    ),
+    Setting(
+        key="api.tcp",
+        field="tcp",
+        flag="--tcp",
+        metavar="[HOST:]PORT",
+        help="Answer clients that have the token at this address, too, such as 127.0.0.1:8765.",
+        parse=parse_address,
+    ),
+    Setting(
+        key="api.group",
+        field="socket_group",
+        flag="--socket-group",
+        metavar="GROUP",
+        help="Let this group use the socket, too.",
+        parse=str,
     ),
 )

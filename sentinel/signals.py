@@ -17,9 +17,15 @@ class Signals:
     """Requests to end by SIGINT, SIGTERM and SIGHUP, while the ``with`` block lasts.
 
     The first asks; a second SIGINT means at once. Only for the main thread of a process.
+
+    Args:
+        detached: No terminal can be closed, so SIGHUP means to read the settings anew, as it does
+            to every daemon; see :meth:`reread`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, detached: bool = False) -> None:
+        self._detached = detached
+        self._reread = False
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._theirs.setblocking(False)
@@ -57,12 +63,23 @@ class Signals:
         with contextlib.suppress(BlockingIOError):
             numbers = self._ours.recv(4096)
         came = [signal.Signals(number) for number in numbers if number in _ENDS]
+        if self._detached and signal.SIGHUP in came:
+            self._reread = True
+            came = [number for number in came if number is not signal.SIGHUP]
         if not came:
             return None, False
         self.first = self.first or came[0]
         self._interrupts += came.count(signal.SIGINT)
         self.at_once = self._interrupts > 1
         return came[0].name, self.at_once
+
+    def reread(self) -> bool:
+        """Return whether the settings are to be read anew, by what :meth:`collect` has found.
+
+        Asked twice, it says so once.
+        """
+        wanted, self._reread = self._reread, False
+        return wanted
 
 
 def _enqueued(number: int, frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from sentinel.config import Given, Override
 from sentinel.errors import ConfigError
+from sentinel.runtime import SOCKET_VARIABLE
 from sentinel.settings import SETTINGS, Setting
 
 __all__ = ["FILE_VARIABLE", "Sources", "find_file", "from_environment", "gather", "read_file"]
@@ -21,7 +22,7 @@ __all__ = ["FILE_VARIABLE", "Sources", "find_file", "from_environment", "gather"
 #: Names the configuration file, where ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
 #: Variables of ours that are no settings.
-_OTHER_VARIABLES = (FILE_VARIABLE, "SENTINEL_SIM_DIR")
+_OTHER_VARIABLES = (FILE_VARIABLE, SOCKET_VARIABLE, "SENTINEL_SIM_DIR")
 #: The table of a file that holds those for single GPUs.
 _PER_GPU = "gpu"
 

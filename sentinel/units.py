@@ -11,6 +11,7 @@ __all__ = [
     "format_duration",
     "format_size",
     "one_of",
+    "parse_address",
     "parse_count",
     "parse_duration",
     "parse_file",
@@ -36,6 +37,8 @@ _SIZES = {
 _WATTS = {"W": 1.0, "KW": 1000.0}
 _DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z%]*)\s*")
+_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)?:)?(?P<port>[0-9]{1,5})", re.ASCII)
+_LAST_PORT = 65535
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -163,6 +166,21 @@ def parse_rate(text: str) -> float:
         message = f"{text!r} is not a number; write one such as 2 or 0.5"
         raise ValueError(message)
     return float(text)
+
+
+def parse_address(text: str) -> str:
+    """Return ``host:port``; without a host, as in ``8765`` and ``:8765``, that of this very host.
+
+    Port 0 is any that is free. The address of IPv6 stands in brackets, as in ``[::1]:8765``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"]) > _LAST_PORT:
+        message = f"{text!r} is no address; write one such as 127.0.0.1:8765 or [::1]:8765"
+        raise ValueError(message)
+    return f"{match['host'] or '127.0.0.1'}:{int(match['port'])}"
 
 
 def one_of(*words: str) -> Callable[[str], str]:

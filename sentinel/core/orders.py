@@ -38,7 +38,13 @@ _MOST_RESERVATIONS = 256
 _LONGEST_REASON = 200
 
 #: What is settled when the daemon begins: the probe was told, and locks were taken for it.
-_SETTLED = {"gpus": "gpus", "poll": "poll", "watch_interval": "watch_interval"}
+_SETTLED = {
+    "gpus": "gpus",
+    "poll": "poll",
+    "watch_interval": "watch_interval",
+    "tcp": "api.tcp",
+    "socket_group": "api.group",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

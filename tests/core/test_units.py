@@ -11,6 +11,7 @@ from sentinel.units import (
     format_duration,
     format_size,
     one_of,
+    parse_address,
     parse_count,
     parse_duration,
     parse_memory,
@@ -224,3 +225,27 @@ def test_one_of_some_words_is_one_of_them() -> None:
     assert [parse("each"), parse(" all ")] == ["each", "all"]
     with pytest.raises(ValueError, match="'any' is none of each, all"):
         parse("any")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("8765", "127.0.0.1:8765"),
+        (":8765", "127.0.0.1:8765"),
+        ("0", "127.0.0.1:0"),
+        ("localhost:08765", "localhost:8765"),
+        ("0.0.0.0:1", "0.0.0.0:1"),
+        (" gpu-7.lan:65535 ", "gpu-7.lan:65535"),
+        ("[::1]:8765", "[::1]:8765"),
+    ],
+)
+def test_an_address_without_a_host_is_this_host_alone(text: str, address: str) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "host", "host:", "65536", "-1", "::1", "::1:80", "[x]:1", "a b:1", "1:2:3"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no address; write one such as"):
+        parse_address(text)

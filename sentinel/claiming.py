@@ -1,0 +1,337 @@
+"""One daemon for each socket: who may be it, and the sockets that it answers on.
+
+The claim is a flock, which the kernel drops with its process. No child inherits its file, so a
+daemon that was killed can be followed at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import grp
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from sentinel.errors import AlreadyRunningError, ConfigError
+from sentinel.procfs import own_stat, read_stat
+from sentinel.runtime import Places, prepare
+
+__all__ = ["Claim", "claim", "running"]
+
+#: How many connections may wait until the service takes them.
+BACKLOG = 512
+#: How long who won may take to write down who it is, in seconds.
+PATIENCE = 1.0
+#: How long the service of a daemon that was killed may keep its TCP port, in seconds.
+PORT_PATIENCE = 3.0
+_RETRY = 0.01
+
+
+class Claim:
+    """The right to be the daemon of these places, with its listening sockets; see :func:`claim`.
+
+    Attributes:
+        places: Where it is.
+        socket: Listens at ``places.socket``.
+        tcp: Listens at an address, where one was asked for.
+        address: That address, as ``host:port``, with the port that was chosen.
+    """
+
+    def __init__(
+        self, places: Places, lock: int, listening: socket.socket, tcp: socket.socket | None
+    ) -> None:
+        self.places = places
+        self.socket = listening
+        self.tcp = tcp
+        self.address = None if tcp is None else _address(tcp)
+        self._lock = lock
+        self._socket_is = _identity(places.socket)
+
+    def lost(self) -> bool:
+        """Return whether the socket's path is gone or another's, so that no client finds us."""
+        return _identity(self.places.socket) != self._socket_is
+
+    def release(self) -> None:
+        """Remove the socket and the record of who runs, and let another be the daemon.
+
+        Nothing happens when that was done before. The lock's file stays: who removed it could take
+        it from somebody who has just opened it.
+        """
+        if self._lock < 0:
+            return
+        if not self.lost():
+            with contextlib.suppress(OSError):
+                self.places.socket.unlink()
+        self.socket.close()
+        if self.tcp is not None:
+            self.tcp.close()
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._lock, 0)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def claim(places: Places, tcp: str | None = None, group: str | None = None) -> Claim:
+    """Become the daemon of these places: take the lock, bind the sockets and listen.
+
+    Args:
+        places: Where; the folders are made.
+        tcp: Listen at this address, too: ``host:port``, from :func:`sentinel.units.parse_address`.
+        group: Let this group use the socket, by name or number.
+
+    Raises:
+        AlreadyRunningError: Another daemon runs; it is named.
+        ConfigError: A folder, the socket, the address or the group cannot be used.
+    """
+    gid = None if group is None else _gid(group)
+    prepare(places)
+    with contextlib.ExitStack() as undo:
+        lock = _lock(places)
+        undo.callback(os.close, lock)
+        _write_down(lock, places)
+        unix = _bind(places, gid)
+        undo.callback(unix.close)
+        undo.callback(places.socket.unlink, missing_ok=True)
+        port = None if tcp is None else _bind_tcp(tcp)
+        undo.pop_all()
+    return Claim(places, lock, unix, port)
+
+
+def running(places: Places) -> int | None:
+    """Return the PID of the daemon that runs there, ``None`` where none does.
+
+    Proved by its lock, and by its PID and start in /proc. 0 is one that cannot be seen from here.
+    The look itself holds the lock, shared with other looks, for some microseconds.
+    """
+    try:
+        file = os.open(places.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        note = _proved(file)
+        return int(str(note["pid"])) if note is not None else 0
+    else:
+        return None
+    finally:
+        os.close(file)
+
+
+# --- the lock --------------------------------------------------------------------------------
+
+
+def _lock(places: Places) -> int:
+    """Return the open file of the lock, locked."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        file = _open(places.lock)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _proved(file)
+            os.close(file)
+            # Who has just won has not said so yet; or somebody only looked (see running).
+            if holder is None and time.monotonic() < until:
+                time.sleep(_RETRY)
+                continue
+            raise _already(places, holder) from None
+        if _identity(places.lock) == _identity(file):
+            return file
+        os.close(file)  # the folder was cleaned between the open and the lock
+
+
+def _open(path: Path) -> int:
+    """Open the lock's file, never through a link and never another user's."""
+    remedy = "Remove it, or set SENTINEL_SOCKET to a path in another folder."
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the lock {path} cannot be opened: {error.strerror}", remedy) from error
+    there = os.fstat(file)
+    if there.st_uid != os.getuid() or not stat.S_ISREG(there.st_mode):
+        os.close(file)
+        owner = f"belongs to uid {there.st_uid}" if stat.S_ISREG(there.st_mode) else "is no file"
+        raise ConfigError(f"the lock {path} {owner}", remedy)
+    return file
+
+
+def _write_down(lock: int, places: Places) -> None:
+    """Write down who we are, for the message that others get and for people."""
+    own = own_stat()
+    note = {
+        "pid": own.pid,
+        "started": own.started,
+        "uid": os.getuid(),
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "socket": str(places.socket),
+    }
+    body = json.dumps(note).encode() + b"\n"
+    try:
+        os.ftruncate(lock, 0)
+        written = os.pwrite(lock, body, 0)
+    except OSError as error:
+        raise _cannot_write(places.lock, error) from error
+    if written < len(body):
+        raise _cannot_write(places.lock, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+def _cannot_write(path: Path, error: OSError) -> ConfigError:
+    remedy = "Make room there, or set SENTINEL_SOCKET to a path on another file system."
+    return ConfigError(f"{path} cannot be written: {error.strerror}. Nothing was started.", remedy)
+
+
+def _proved(file: int) -> Mapping[str, object] | None:
+    """Return what stands in a lock that is held, if the process that wrote it still lives."""
+    try:
+        note = json.loads(os.pread(file, 4096, 0))
+        its = read_stat(int(note["pid"]))
+        alive = its is not None and its.alive and its.started == note["started"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return note if alive else None
+
+
+def _already(places: Places, holder: Mapping[str, object] | None) -> AlreadyRunningError:
+    """Return the error that names who runs."""
+    who = "one that cannot be seen from here, maybe in another container"
+    if holder is not None:
+        who = f"pid {holder['pid']} of uid {holder['uid']} since {holder['since']}"
+    return AlreadyRunningError(
+        f"a daemon runs already: {who}, socket {places.socket}",
+        "Use that one, or stop it with: sentinel shutdown. Nothing was started.",
+    )
+
+
+# --- the sockets -----------------------------------------------------------------------------
+
+
+def _identity(what: Path | int) -> tuple[int, int] | None:
+    """Return what tells a file from every other, ``None`` where there is none."""
+    try:
+        there = os.fstat(what) if isinstance(what, int) else what.lstat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
+
+
+def _bind(places: Places, gid: int | None) -> socket.socket:
+    """Return a socket that listens at the path; a stale one there goes. Only under the lock."""
+    path = places.socket
+    remedy = "Remove what is there, or set SENTINEL_SOCKET to another path."
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_stale(path):
+            path.unlink()
+        with _umask(0o177):
+            listening.bind(str(path))
+        try:
+            if gid is not None:
+                _admit(path, gid)
+            listening.listen(BACKLOG)
+        except BaseException:
+            path.unlink()
+            raise
+    except OSError as error:
+        listening.close()
+        taken = error.errno == errno.EADDRINUSE
+        why = "there is something else than a socket" if taken else error.strerror
+        what = f"the socket {path} cannot be made: {why}. Nothing was started."
+        raise ConfigError(what, remedy) from error
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _is_stale(path: Path) -> bool:
+    """Return whether a socket is there: under the lock it can only be a dead daemon's."""
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    """Make files with this mask; of the whole process, so for a moment only."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _gid(group: str) -> int:
+    """Return the number of a group."""
+    try:
+        return grp.getgrgid(int(group)).gr_gid if group.isdigit() else grp.getgrnam(group).gr_gid
+    except (KeyError, OverflowError):
+        raise ConfigError(
+            f"the group {group!r} that may use the socket does not exist",
+            "Make it with groupadd, or name another with --socket-group.",
+        ) from None
+
+
+def _admit(path: Path, gid: int) -> None:
+    """Let a group use the socket: write it, and reach it through its folder."""
+    try:
+        os.chown(path, -1, gid)
+        path.chmod(0o660)
+        folder = path.parent.stat()
+        if folder.st_uid == os.getuid() and not folder.st_mode & stat.S_IXOTH:
+            os.chown(path.parent, -1, gid)
+            path.parent.chmod(stat.S_IMODE(folder.st_mode) & 0o700 | stat.S_IXGRP)
+    except OSError as error:
+        what = f"the socket {path} cannot be given to group {gid}: {error.strerror}"
+        raise ConfigError(what, "Name a group that you are in with --socket-group.") from error
+
+
+def _bind_tcp(address: str) -> socket.socket:
+    """Return a socket that listens at ``host:port``.
+
+    The service of a daemon that was just killed may keep the port for a moment.
+    """
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + PORT_PATIENCE
+    while True:
+        try:
+            return _listen(host.strip("[]"), int(port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < until:
+                time.sleep(_RETRY)
+                continue
+            why = error.strerror or str(error)
+            raise ConfigError(
+                f"--tcp: cannot listen at {address}: {why}. Nothing was started.",
+                "Name an address of this host and a port that is free.",
+            ) from error
+
+
+def _address(listening: socket.socket) -> str:
+    """Return where a TCP socket listens."""
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there."""
+    family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind)
+    try:
+        # Otherwise connections that were closed lately keep the port for a minute.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

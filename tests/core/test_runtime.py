@@ -1,0 +1,66 @@
+"""Where a daemon's socket, lock, state and log are: variables in, places out."""
+
+# ruff: noqa: S108 - these paths are compared and never opened
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import ConfigError
+from sentinel.runtime import LONGEST, check_length, places
+
+HOME = {"HOME": "/home/ann"}
+USER = {**HOME, "XDG_RUNTIME_DIR": "/run/user/1000"}
+UNIT = {
+    "RUNTIME_DIRECTORY": "/run/sentinel:/run/other",
+    "STATE_DIRECTORY": "/var/lib/sentinel:/var/lib/other",
+    "LOGS_DIRECTORY": "/var/log/sentinel",
+}
+PRETENDED = Path("/tmp/pretended")
+
+
+@pytest.mark.parametrize(
+    ("environ", "uid", "simulated", "socket", "log"),
+    [
+        (USER, 1000, None, "/run/user/1000/sentinel/sentinel.sock", "/home/ann/.local/state"),
+        (HOME, 1000, None, "/tmp/sentinel-1000/sentinel.sock", "/home/ann/.local/state"),
+        ({**HOME, "XDG_RUNTIME_DIR": "a"}, 7, None, "/tmp/sentinel-7/sentinel.sock", "/home"),
+        ({**HOME, "XDG_STATE_HOME": "/s"}, 7, None, "/tmp/sentinel-7/sentinel.sock", "/s/sentinel"),
+        ({**HOME, "XDG_STATE_HOME": "s"}, 7, None, "/tmp/sentinel-7/sentinel.sock", "/home/ann"),
+        (USER, 0, None, "/run/sentinel/sentinel.sock", "/var/lib/sentinel/sentinel.log"),
+        ({}, 0, None, "/run/sentinel/sentinel.sock", "/var/lib/sentinel/sentinel.log"),
+        (UNIT, 0, None, "/run/sentinel/sentinel.sock", "/var/log/sentinel/sentinel.log"),
+        (UNIT, 990, None, "/run/sentinel/sentinel.sock", "/var/log/sentinel/sentinel.log"),
+        (USER, 1000, PRETENDED, "/tmp/pretended/sentinel.sock", "/tmp/pretended/sentinel.log"),
+        (USER, 0, PRETENDED, "/tmp/pretended/sentinel.sock", "/tmp/pretended/sentinel.log"),
+        (USER | {"SENTINEL_SOCKET": "/a/b"}, 1000, PRETENDED, "/a/b", "/tmp/pretended"),
+        (UNIT | {"SENTINEL_SOCKET": "/a/b"}, 0, None, "/a/b", "/var/log/sentinel"),
+        (USER | {"SENTINEL_SOCKET": ""}, 0, None, "/run/sentinel/sentinel.sock", "/var/lib"),
+    ],
+)
+def test_the_places_follow_from_the_variables(
+    environ: dict[str, str], uid: int, simulated: Path | None, socket: str, log: str
+) -> None:
+    found = places(environ, uid, simulated)
+    assert str(found.socket) == socket
+    assert str(found.lock) == f"{socket}.lock"
+    assert str(found.log).startswith(log)
+    assert found.log.name == "sentinel.log"
+    assert found.named == bool(environ.get("SENTINEL_SOCKET"))
+
+
+def test_systemds_state_folder_is_the_first_of_its_list() -> None:
+    assert places(UNIT, 0).state == Path("/var/lib/sentinel")
+
+
+def test_a_socket_by_a_relative_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"SENTINEL_SOCKET: 's\.sock' is no absolute path"):
+        places({"SENTINEL_SOCKET": "s.sock"}, 1000)
+
+
+def test_a_path_that_no_unix_socket_can_have_is_named_with_its_length() -> None:
+    check_length(Path("/" + "a" * (LONGEST - 1)))
+    with pytest.raises(ConfigError, match="has 109 bytes; at most 107 are allowed"):
+        check_length(Path("/aa" + "\N{SNOWMAN}" * 35 + "a"))

@@ -1,0 +1,397 @@
+"""One daemon for each socket, however the one before it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from sentry import PATIENCE, eventually
+
+from sentinel.claiming import claim, running
+from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
+from sentinel.runtime import Places, places
+
+#: Claims whenever it reads a line, says how that went, and lets go at the next line.
+CLAIMER = """
+    import json, os, subprocess, sys
+    from pathlib import Path
+    from sentinel.claiming import claim
+    from sentinel.errors import SentinelError
+    from sentinel.runtime import places
+
+    where = places({"SENTINEL_SOCKET": sys.argv[1], "HOME": sys.argv[2]}, os.getuid())
+    for line in sys.stdin:
+        try:
+            held = claim(where, tcp=sys.argv[3] if len(sys.argv) > 3 else None)
+        except SentinelError as error:
+            held = None
+            print(json.dumps(str(error)), flush=True)
+        else:
+            print(json.dumps(held.address), flush=True)
+        if line.strip() == "bear":
+            child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
+            print(child.pid, flush=True)
+        sys.stdin.readline()
+        if held is not None:
+            held.release()
+        print(flush=True)
+"""
+
+
+def at(folder: Path) -> Places:
+    """Return the places of a daemon in this folder."""
+    return places(
+        {"SENTINEL_SOCKET": str(folder / "s.sock"), "HOME": str(folder / "home")}, os.getuid()
+    )
+
+
+@contextmanager
+def claimer(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """Run another process that claims these places whenever it is told to."""
+    code = textwrap.dedent(CLAIMER)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "home"), *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def tell(process: subprocess.Popen[str], word: str = "") -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+
+
+def hear(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], PATIENCE)[0], "it says nothing"
+    return process.stdout.readline().strip()
+
+
+def connects(path: Path) -> bool:
+    """Return whether somebody listens there."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+# --- who wins --------------------------------------------------------------------------------
+
+
+def test_of_two_that_claim_at_the_same_moment_one_wins_and_the_other_names_it(
+    tmp_path: Path,
+) -> None:
+    with claimer(tmp_path) as one, claimer(tmp_path) as two:
+        for turn in range(100):
+            pair = (one, two) if turn % 2 else (two, one)
+            for process in pair:
+                tell(process)
+            said = {process: json.loads(hear(process)) for process in pair}
+            (winner,) = [process for process, error in said.items() if error is None]
+            (error,) = [error for error in said.values() if error is not None]
+            assert f"pid {winner.pid} of uid {os.getuid()} since 2" in error
+            assert str(tmp_path / "s.sock") in error
+            assert connects(tmp_path / "s.sock")
+            for process in pair:
+                tell(process)
+            assert [hear(process) for process in pair] == ["", ""]
+            assert not (tmp_path / "s.sock").exists()
+
+
+def test_a_daemon_that_was_killed_is_followed_at_once_though_its_child_lives(
+    tmp_path: Path,
+) -> None:
+    with claimer(tmp_path) as first, ExitStack() as cleanup:
+        tell(first, "bear")
+        assert hear(first) == "null"
+        child = int(hear(first))
+        cleanup.callback(os.kill, child, signal.SIGKILL)
+        assert running(at(tmp_path)) == first.pid
+        first.kill()
+        first.wait(PATIENCE)
+        assert (tmp_path / "s.sock").is_socket()
+        assert running(at(tmp_path)) is None
+        held = claim(at(tmp_path))
+        os.kill(child, 0)
+        assert connects(tmp_path / "s.sock")
+        assert running(at(tmp_path)) == os.getpid()
+        held.release()
+
+
+def test_no_child_inherits_the_claim(tmp_path: Path) -> None:
+    held = claim(at(tmp_path), tcp="127.0.0.1:0")
+    assert held.tcp is not None
+    for file in (held._lock, held.socket.fileno(), held.tcp.fileno()):
+        assert not os.get_inheritable(file)
+    held.release()
+
+
+def test_who_is_refused_gets_exit_code_75(tmp_path: Path) -> None:
+    held = claim(at(tmp_path))
+    with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} ") as caught:
+        claim(at(tmp_path))
+    assert caught.value.exit_code is ExitCode.HELD
+    assert connects(tmp_path / "s.sock")
+    held.release()
+
+
+def test_the_record_of_a_dead_daemon_is_not_believed(tmp_path: Path) -> None:
+    where = at(tmp_path)
+    held = claim(where)
+    record = json.loads(where.lock.read_text())
+    assert record["pid"] == os.getpid()
+    assert record["socket"] == str(where.socket)
+    record["started"] -= 1
+    where.lock.write_text(json.dumps(record))
+    assert running(where) == 0
+    with pytest.raises(AlreadyRunningError, match="one that cannot be seen from here"):
+        claim(where)
+    held.release()
+    where.lock.write_text(json.dumps(record))
+    claim(where).release()
+
+
+def test_a_release_leaves_no_socket_and_no_record_and_may_be_repeated(tmp_path: Path) -> None:
+    where = at(tmp_path)
+    held = claim(where)
+    held.release()
+    held.release()
+    assert not where.socket.exists()
+    assert not where.lock.read_bytes()
+    assert running(where) is None
+
+
+def test_a_release_leaves_somebody_elses_socket_alone(tmp_path: Path) -> None:
+    where = at(tmp_path)
+    held = claim(where)
+    assert not held.lost()
+    where.socket.unlink()
+    assert held.lost()
+    where.socket.touch()
+    assert held.lost()
+    held.release()
+    assert where.socket.exists()
+
+
+def test_a_lock_whose_folder_was_cleaned_meanwhile_is_taken_anew(tmp_path: Path) -> None:
+    where = at(tmp_path)
+    first = claim(where)
+    where.socket.unlink()
+    where.lock.unlink()
+    second = claim(where)
+    first.release()
+    assert connects(where.socket)
+    second.release()
+
+
+# --- the socket ------------------------------------------------------------------------------
+
+
+def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        held = claim(at(tmp_path / "new"))
+    finally:
+        assert os.umask(before) == 0
+    assert stat.S_IMODE(held.places.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(held.places.lock.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    assert stat.S_IMODE(held.places.state.stat().st_mode) == 0o700
+    held.release()
+
+
+def test_a_group_can_be_let_in(tmp_path: Path) -> None:
+    gid = max(os.getgroups() or [os.getgid()])
+    held = claim(at(tmp_path / "new"), group=str(gid))
+    there = held.places.socket.stat()
+    assert (stat.S_IMODE(there.st_mode), there.st_gid) == (0o660, gid)
+    folder = (tmp_path / "new").stat()
+    assert (stat.S_IMODE(folder.st_mode), folder.st_gid) == (0o710, gid)
+    held.release()
+
+
+def test_a_group_that_does_not_exist_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the group 'no-such-group' .* does not exist"):
+        claim(at(tmp_path), group="no-such-group")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stale_socket_is_replaced_and_something_else_is_not(tmp_path: Path) -> None:
+    where = at(tmp_path)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(where.socket))
+    assert not connects(where.socket)
+    held = claim(where)
+    assert connects(where.socket)
+    held.release()
+    where.socket.write_text("mine")
+    with pytest.raises(ConfigError, match=r"there is something else than a socket"):
+        claim(where)
+    assert where.socket.read_text() == "mine"
+    assert running(where) is None
+
+
+def test_a_tcp_address_is_listened_at_and_its_port_is_free_after_the_release(
+    tmp_path: Path,
+) -> None:
+    held = claim(at(tmp_path), tcp="127.0.0.1:0")
+    assert held.address is not None
+    assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", held.address)
+    port = int(held.address.rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port)).close()
+    held.release()
+    again = claim(at(tmp_path), tcp=held.address)
+    assert again.address == held.address
+    again.release()
+
+
+def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.claiming.PORT_PATIENCE", 0.05)
+    where = at(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"--tcp: cannot listen at 127.0.0.1:{port}"):
+            claim(where, tcp=f"127.0.0.1:{port}")
+    assert not where.socket.exists()
+    assert running(where) is None
+
+
+def test_a_daemon_that_was_killed_gives_its_port_back(tmp_path: Path) -> None:
+    with claimer(tmp_path, "127.0.0.1:0") as first:
+        tell(first)
+        address = json.loads(hear(first))
+        first.kill()
+        first.wait(PATIENCE)
+    held = claim(at(tmp_path), tcp=address)
+    assert held.address == address
+    held.release()
+
+
+# --- folders ---------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for hopeless in (Path("/proc/nowhere/x"), tmp_path / "file"):
+        with pytest.raises(ConfigError, match=f"{hopeless} cannot be made.*\nSet SENTINEL_SOCKET"):
+            claim(at(hopeless))
+    with pytest.raises(ConfigError, match=r"/proc.* cannot be"):
+        claim(at(Path("/proc")))
+
+
+def test_a_state_folder_that_cannot_be_made_is_named_before_anything_is_bound(
+    tmp_path: Path,
+) -> None:
+    environ = {"SENTINEL_SOCKET": str(tmp_path / "s"), "STATE_DIRECTORY": "/proc/nowhere"}
+    with pytest.raises(ConfigError, match=r"the folder /proc/nowhere cannot be made"):
+        claim(places(environ, os.getuid()))
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at most 107 are allowed"):
+        claim(at(tmp_path / ("x" * 100)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_behind_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").touch()
+    (tmp_path / "s.sock.lock").symlink_to(tmp_path / "target")
+    with pytest.raises(ConfigError, match=r"the lock .* cannot be opened"):
+        claim(at(tmp_path))
+    assert not (tmp_path / "target").read_bytes()
+
+
+def ours(folder: Path) -> Places:
+    """Return places in a folder that nobody named, as one in /tmp is."""
+    return places({}, os.getuid(), folder)
+
+
+def test_a_folder_of_ours_that_others_may_write_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    claim(ours(folder)).release()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files away")
+
+
+@root
+def test_a_folder_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(ConfigError, match=r"theirs belongs to uid 65534, and we are uid 0"):
+        claim(ours(folder))
+    assert not list(folder.iterdir())
+
+
+@root
+def test_a_link_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    (tmp_path / "mine").mkdir()
+    link.symlink_to(tmp_path / "mine")
+    claim(ours(link)).release()
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ConfigError, match="link that belongs to uid 65534"):
+        claim(ours(link))
+
+
+@root
+def test_a_lock_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
+    where = at(tmp_path)
+    where.lock.touch()
+    os.chown(where.lock, 65534, 65534)
+    with pytest.raises(ConfigError, match=r"the lock .* belongs to uid 65534"):
+        claim(where)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tiny_disk: Path) -> None:
+    (tiny_disk / "fill").write_bytes(bytes(4096))
+    where = Places(
+        socket=tiny_disk / "s.sock",
+        lock=tiny_disk / "s.sock.lock",
+        state=tiny_disk,
+        log=tiny_disk / "sentinel.log",
+    )
+    with pytest.raises(ConfigError, match=r"s\.sock\.lock cannot be written: No space left"):
+        claim(where)
+    assert not where.socket.exists()
+    (tiny_disk / "fill").unlink()
+    held = claim(where)
+    assert connects(where.socket)
+    held.release()
+
+
+def test_a_claim_outlives_a_look(tmp_path: Path) -> None:
+    where = at(tmp_path)
+    held = claim(where)
+    for _ in range(50):
+        assert running(where) == os.getpid()
+    held.release()
+    eventually(lambda: running(where) is None)

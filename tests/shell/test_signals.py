@@ -1,0 +1,48 @@
+"""Signals as messages, in the foreground and in a daemon."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+import pytest
+from sentry import PATIENCE
+
+from sentinel.signals import Signals
+
+
+def send(signals: Signals, *numbers: signal.Signals) -> None:
+    """Send signals to this very process and wait until they have arrived."""
+    for number in numbers:
+        os.kill(os.getpid(), number)
+    assert select.select(signals.files(), [], [], PATIENCE)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_in_the_foreground_each_means_the_end(number: signal.Signals) -> None:
+    with Signals() as signals:
+        send(signals, number)
+        assert signals.collect() == (number.name, False)
+        assert signals.first is number
+        assert not signals.reread()
+
+
+def test_in_a_daemon_sighup_means_to_read_the_settings_anew_and_nothing_else() -> None:
+    with Signals(detached=True) as signals:
+        send(signals, signal.SIGHUP, signal.SIGHUP)
+        assert signals.collect() == (None, False)
+        assert signals.first is None
+        assert signals.reread()
+        assert not signals.reread()
+        assert signals.collect() == (None, False)
+        assert not signals.reread()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_a_daemon_the_others_mean_the_end_beside_it(number: signal.Signals) -> None:
+    with Signals(detached=True) as signals:
+        send(signals, signal.SIGHUP, number)
+        assert signals.collect() == (number.name, False)
+        assert signals.first is number
+        assert signals.reread()
