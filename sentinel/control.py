@@ -34,6 +34,7 @@ __all__ = [
     "ServiceSpec",
     "Serving",
     "ShutDown",
+    "Trouble",
     "Unreserve",
     "Vacate",
     "Value",
@@ -187,7 +188,18 @@ class Serving:
     """The service answers clients; said when it begins to, and once a second."""
 
 
-ServiceMessage = Order | Serving
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What the service could not do though no client asked for it, for the journal.
+
+    ``about`` is "settings" or "reservations" or "token", ``text`` says what is wrong and where.
+    """
+
+    about: str
+    text: str
+
+
+ServiceMessage = Order | Serving | Trouble
 
 
 # --- answers and views, from the supervisor --------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TypeVar
 from sentinel import simulation
 from sentinel.children import ProbeProcess
 from sentinel.config import Config, Override, resolve
+from sentinel.control import Value
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import (
     ConfigError,
@@ -25,10 +26,11 @@ from sentinel.gpu.cuda_order import cuda_order_of_this_host
 from sentinel.installed import binding_version, misreads, torch_build, version_of
 from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
 from sentinel.place import why_processes_are_hidden
+from sentinel.runtime import Places
 from sentinel.signals import Signals
 from sentinel.visible import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 
-__all__ = ["Found", "Options", "check_binding", "check_torch", "find_gpus", "hear_probe"]
+__all__ = ["Found", "Options", "Serve", "check_binding", "check_torch", "find_gpus", "hear_probe"]
 
 T = TypeVar("T")
 
@@ -37,16 +39,32 @@ DISCOVERY_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class Serve:
+    """How clients are served: where, and with which settings that may be read anew.
+
+    ``flags`` are the settings of the command line, as (key, text); ``file`` is the one that was
+    named there. ``detached``: it has no terminal, and SIGHUP means to read the settings anew.
+    """
+
+    places: Places
+    flags: tuple[Value, ...] = ()
+    file: str | None = None
+    detached: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What was asked for: the config, other values for single GPUs, how many pretended ones.
 
-    ``only_first``: of the GPUs that are meant, the others are left alone.
+    ``only_first``: of the GPUs that are meant, the others are left alone. Without ``serve``, only
+    signals control it.
     """
 
     config: Config
     overrides: tuple[Override, ...] = ()
     simulate: int | None = None
     only_first: bool = False
+    serve: Serve | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TextIO
+from io import TextIOBase
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -68,13 +69,13 @@ class Journal:
                     sink(event)
 
 
-def json_lines(stream: TextIO, gpus: Mapping[str, Gpu]) -> Sink:
+def json_lines(stream: TextIO | TextIOBase, gpus: Mapping[str, Gpu]) -> Sink:
     """Return a sink that writes one JSON object a line: event, time, at, gpu, index and fields.
 
     ``at`` is monotonic seconds, ``time`` the local time with its offset.
     """
     log = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
+        structlog.WriteLogger(cast("TextIO", stream)),
         processors=[structlog.processors.JSONRenderer(default=str)],
         wrapper_class=structlog.BoundLogger,
         cache_logger_on_first_use=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -9,23 +10,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from multiprocessing.connection import wait as wait_for_files
+from typing import TextIO, cast
 
 from setproctitle import setproctitle
 
-from sentinel import __version__
+from sentinel import __version__, claiming
 from sentinel.children import Stressors
+from sentinel.claiming import Claim
+from sentinel.config import Config
+from sentinel.control import ServiceSpec
 from sentinel.core import decide, limits, policy
 from sentinel.core.actions import Event
 from sentinel.core.model import ProbeUp
 from sentinel.core.observation import Observation
 from sentinel.core.sparing import let_be, not_yet
+from sentinel.core.view import Host
 from sentinel.discovery import Found, Options, check_torch, find_gpus, hear_probe
 from sentinel.errors import ExitCode
 from sentinel.goldens import locate
 from sentinel.hours import first_after
-from sentinel.journal import Journal, Sink
+from sentinel.journal import Journal, Sink, json_lines
 from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
+from sentinel.serving import ServiceProcess
 from sentinel.signals import Signals
 from sentinel.stressor.loading import parse_workload
 from sentinel.supervisor import Parts, Supervisor
@@ -181,16 +188,76 @@ def run_parts(
         SentinelError: As for :func:`supervise`.
     """
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
-    with Signals() as signals, find_gpus(options, signals) as found:
+    detached = options.serve is not None and options.serve.detached
+    with (
+        _claimed(options) as claim,
+        Signals(detached=detached) as signals,
+        find_gpus(options, signals) as found,
+    ):
         if options.simulate is None and not options.config.dry_run:
             check_torch()
         folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS
         # Who starts nothing holds nothing, and keeps nobody from it.
         locks = GpuLocks(() if found.config.dry_run else found.gpus, folders)
-        journal = Journal([sink_for({gpu.uuid: gpu for gpu in found.gpus})])
-        code, clean = _run(signals, found, locks, journal, around)
+        service = _service(options, claim)
+        gpus = {gpu.uuid: gpu for gpu in found.gpus}
+        journal = Journal([sink_for(gpus), *_overheard(service, gpus)])
+        code, clean = _run(signals, found, locks, journal, service, around)
         locks.release()
     return code, clean
+
+
+@contextlib.contextmanager
+def _claimed(options: Options) -> Iterator[Claim | None]:
+    """Be the daemon of its places, if somebody is to be served: before anything is started."""
+    if options.serve is None:
+        yield None
+        return
+    config = options.config
+    claim = claiming.claim(options.serve.places, config.tcp, config.socket_group)
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
+    """Return the process that will serve clients."""
+    if options.serve is None or claim is None:
+        return None
+    serve = options.serve
+    spec = ServiceSpec(
+        socket=str(serve.places.socket),
+        state=str(serve.places.state),
+        log=str(serve.places.log) if serve.detached else None,
+        began=time.time(),
+        version=__version__,
+        tcp=claim.address,
+        token=str(serve.places.token) if claim.address is not None else None,
+        flags=serve.flags,
+        config=serve.file,
+    )
+    tcp = claim.tcp.fileno() if claim.tcp is not None else None
+    return ServiceProcess(spec, claim.socket.fileno(), tcp)
+
+
+def _overheard(service: ServiceProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
+    """Yield a sink from which the service hears what the journal records."""
+    if service is not None:
+        yield json_lines(cast("TextIO", _Lines(service.hear)), gpus)
+
+
+class _Lines:
+    """What a sink needs of a stream, to hand on each line."""
+
+    def __init__(self, hear: Callable[[str], None]) -> None:
+        self._hear = hear
+
+    def write(self, text: str) -> None:
+        self._hear(text.rstrip("\n"))
+
+    def flush(self) -> None:
+        """Do nothing: nothing is kept."""
 
 
 def _run(
@@ -198,6 +265,7 @@ def _run(
     found: Found,
     locks: GpuLocks,
     journal: Journal,
+    service: ServiceProcess | None,
     around: Callable[[Parts], Parts],
 ) -> tuple[ExitCode, bool]:
     """Run the loop; return its exit code, and whether nothing of ours is stuck."""
@@ -205,14 +273,26 @@ def _run(
     now, config = clock.now(), found.config
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
-    stressors = Stressors(_spec_for(found), locks.files)
-    parts = around(Parts(probe=found.probe, spawner=stressors, interrupts=signals, clock=clock))
+    # By what holds when a stressor is started: settings may have been read anew by then.
+    stressors = Stressors(_spec_for(found, lambda: supervisor.config), locks.files)
+    parts = around(
+        Parts(
+            probe=found.probe,
+            spawner=stressors,
+            interrupts=signals,
+            clock=clock,
+            service=service,
+        )
+    )
     up = ProbeUp(generation=1, since=now, heard=True)
     supervisor = Supervisor(
-        state=decide.first_state(found.gpus, now, config, up, found.hidden),
+        state=decide.first_state(
+            found.gpus, now, config, up, found.hidden, serves=service is not None
+        ),
         config=config,
         parts=parts,
         publish=lambda _, events: journal.publish(events),
+        host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
     journal.publish([_started(found, now), *_unused(found, now)])
     code = ExitCode.USAGE
@@ -226,7 +306,8 @@ def _run(
         last = Event(name="sentinel.stopped", at=time.monotonic(), fields={"exit_code": int(code)})
         journal.publish([last])
         written = journal.close(LAST_WORDS)
-    return code, probe_gone and written and not stressors.files()
+        served = service is None or service.close()
+    return code, probe_gone and written and served and not stressors.files()
 
 
 def _started(found: Found, now: float) -> Event:
@@ -249,12 +330,12 @@ def _unused(found: Found, now: float) -> list[Event]:
     ]
 
 
-def _spec_for(found: Found) -> Callable[[Gpu], StressorSpec]:
-    """Return what tells a child on a GPU its task."""
+def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], StressorSpec]:
+    """Return what tells a child on a GPU its task, by the settings of that moment."""
     goldens = locate(found.config.goldens, os.environ, found.folder)
 
     def spec(gpu: Gpu) -> StressorSpec:
-        config = found.config.of(gpu.uuid)
+        config = settings().of(gpu.uuid)
         name, options = parse_workload(config.workload)
         return StressorSpec(
             gpu=gpu,

@@ -221,6 +221,26 @@ def _probe_hung(f: Mapping[str, Any]) -> str:
     return f"the driver hangs in {f['call']}; the probe is replaced{left_out}"
 
 
+def _by(f: Mapping[str, Any]) -> str:
+    """Return who asked for it, where anybody did."""
+    by = f["by"]
+    if by is None:
+        return "its time is over"
+    who = f"uid {by['uid']}" if by["uid"] is not None else "a client"
+    process = "" if by["pid"] is None else f" (pid {by['pid']})"
+    return f"asked by {who}{process} over {by['via']}"
+
+
+def _for(f: Mapping[str, Any]) -> str:
+    return "" if f["for_s"] is None else f"for {format_duration(f['for_s'])}, "
+
+
+def _reserved(f: Mapping[str, Any]) -> str:
+    reason = f"{f['reason']}, " if f["reason"] else ""
+    bound = "as long as who asked lives, " if f["bound"] else ""
+    return f"{f['id']}: {reason}{_for(f)}{bound}{_by(f)}"
+
+
 _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "sentinel.started": ("started", _started),
     "sentinel.stopping": (
@@ -249,6 +269,20 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "stressor.stopped": ("stopped", _stopped),
     "stressor.failed": ("failed", _failed),
     "stressor.fatal": ("fatal", lambda f: f"{f['reason']}; not tried again until restarted"),
+    "sentinel.occupying": ("occupying", _by),
+    "sentinel.vacated": ("vacated", _by),
+    "sentinel.configured": ("configured", lambda f: f"{f['workload']}, {_by(f)}"),
+    "gpu.paused": ("paused", lambda f: f"{_for(f)}{_by(f)}"),
+    "gpu.resumed": ("resumed", _by),
+    "gpu.reserved": ("reserved", _reserved),
+    "gpu.unreserved": ("unreserved", lambda f: f"{f['id']}: {_by(f)}"),
+    "driver.unwanted": ("driver", lambda f: f"is to be let go of, {_for(f)}{_by(f)}"),
+    "driver.released": ("driver", lambda _: "nothing of ours uses it any more"),
+    "driver.wanted": ("driver", lambda f: f"is used again, {_by(f)}"),
+    "order.refused": ("refused", lambda f: f"{f['order']}: {f['reason']}; {_by(f)}"),
+    "service.ready": ("service", lambda f: f"answers after {format_duration(f['start_s'])}"),
+    "service.failed": ("service", lambda f: f"{f['reason']}, and is replaced"),
+    "service.trouble": ("service", lambda f: f"{f['about']}: {f['text']}"),
     "gpu.verdict": ("verdict", _verdict),
     "gpu.released": ("released", lambda f: f["reason"]),
     "stressor.mismatch": (

@@ -10,13 +10,15 @@ from typing import TextIO
 
 import click
 
-from sentinel import wiring
+from sentinel import simulation, wiring
 from sentinel.cli import lines
 from sentinel.cli.options import checked, log_format, settings
-from sentinel.discovery import Options
+from sentinel.control import Value
+from sentinel.discovery import Options, Serve
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.journal import Sink, json_lines
 from sentinel.messages import Gpu
+from sentinel.runtime import places
 from sentinel.sources import Sources
 
 __all__ = ["command"]
@@ -31,28 +33,42 @@ __all__ = ["command"]
 @click.option("--once", is_flag=True, help="Say what is on each GPU and what would be done; end.")
 @click.option("--dry-run", is_flag=True, help="Decide for real, but start nothing.")
 @click.option("--explain", is_flag=True, help="Say for each GPU which rule decides.")
+@click.option("--no-api", is_flag=True, help="Open no socket: only signals control it.")
 @log_format
 def command(
     sources: Sources,
     simulate: int | None,
-    list_: bool,  # noqa: FBT001 - click passes options by name
-    once: bool,  # noqa: FBT001
-    dry_run: bool,  # noqa: FBT001
-    explain: bool,  # noqa: FBT001
-    text: bool,  # noqa: FBT001
+    text: bool,  # noqa: FBT001 - click passes options by name
+    **flags: bool,
 ) -> int:
     """Keep every idle GPU busy until Ctrl+C, and yield each the moment somebody else comes."""
+    dry_run, explain = flags["dry_run"], flags["explain"]
     config = replace(checked(sources), dry_run=dry_run, explain=explain)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)
-    if list_:
+    if flags["list_"]:
         lines.print_gpus(wiring.inventory(options), text=text)
         return int(ExitCode.OK)
-    if once:
+    if flags["once"]:
         lines.print_survey(wiring.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
+    if not (flags["no_api"] or dry_run):  # who holds nothing needs no control, and keeps nobody from it
+        options = replace(options, serve=_serve(sources, simulate))
     return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
+
+
+def _serve(sources: Sources, simulate: int | None) -> Serve:
+    """Return how clients are served: at the places of this user, or of the simulated GPUs."""
+    folder = simulation.default_folder() if simulate is not None else None
+    where = places(os.environ, os.getuid(), folder)
+    flags = tuple(
+        Value(key=key, text=given.text, source=given.source)
+        for key, given in sources.given.items()
+        if given.source.startswith("--")
+    )
+    file = str(sources.file) if sources.file is not None else None
+    return Serve(places=where, flags=flags, file=file)
 
 
 def _sink_for(stream: TextIO, *, text: bool) -> Callable[[Mapping[str, Gpu]], Sink]:

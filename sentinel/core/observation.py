@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sentinel.control import Order
+from sentinel.control import Order, Trouble
 from sentinel.core.identity import OwnChild
 from sentinel.messages import ChildMessage, Inventory, Reading, Unavailable
 
@@ -73,6 +73,7 @@ class ServiceFacts:
     generation: int
     serving: bool = False
     orders: tuple[Order, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
     exit: ChildExit | None = None
     garbage: str | None = None
 

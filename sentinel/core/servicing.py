@@ -75,6 +75,9 @@ def _watch_over(
             events.append(Event(name="service.ready", at=seen.now, fields=fields))
         up = replace(up, heard=seen.now)
         state = replace(state, service=up, served=True)
+    for trouble in facts.troubles if facts is not None else ():
+        said = {"about": trouble.about, "text": trouble.text}
+        events.append(Event(name="service.trouble", at=seen.now, fields=said))
     why = None
     if facts is not None and facts.exit is not None:
         why = f"it exited with code {facts.exit.code}"
@@ -86,8 +89,8 @@ def _watch_over(
         if facts is None or facts.exit is None:
             actions.append(KillService(generation=up.generation))
         state, pause = _down(state, up, seen.now)
-        said = {"reason": why, "pause_s": pause}
-        events.append(Event(name="service.failed", at=seen.now, fields=said))
+        failed = {"reason": why, "pause_s": pause}
+        events.append(Event(name="service.failed", at=seen.now, fields=failed))
     elif seen.reread and up.heard is not None:
         actions.append(AskReread())
     return ServiceStep(state=state, actions=tuple(actions), events=tuple(events))

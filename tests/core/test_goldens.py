@@ -263,10 +263,11 @@ def test_it_is_where_somebody_says_or_with_the_simulated_gpus_or_nowhere(tmp_pat
 def test_a_stressor_is_told_where_it_is(
     setting: str | None, name: str | None, tmp_path: Path
 ) -> None:
+    config = Config(goldens=setting)
     found = Found(
         probe=cast("ProbeProcess", None),
         gpus=(),
-        config=Config(goldens=setting),
+        config=config,
         unused=(),
         driver="",
         folder=tmp_path,
@@ -274,7 +275,7 @@ def test_a_stressor_is_told_where_it_is(
     )
     gpu = Gpu(uuid="GPU-0", index=0, name="x", pci_bus_id="0", memory_total=1)
     expected = str(tmp_path / name) if name else None
-    assert _spec_for(found)(gpu).goldens == expected
+    assert _spec_for(found, lambda: config)(gpu).goldens == expected
 
 
 # --- the commands ----------------------------------------------------------------------------

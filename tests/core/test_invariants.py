@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sentinel.config import Config
+from sentinel.control import (
+    Configure,
+    Occupy,
+    PauseGpus,
+    Reserve,
+    ResumeGpus,
+    Unreserve,
+    Vacate,
+    Value,
+)
 from sentinel.core.accounting import SLACK, nobodys_memory
-from sentinel.core.actions import Kill, Start
+from sentinel.core.actions import Kill, Reply, Start
+from sentinel.core.admin import standing
 from sentinel.core.decide import Decision, decide
 from sentinel.core.model import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
 from sentinel.core.observation import Call, Observation
@@ -46,11 +57,12 @@ class Histories(RuleBasedStateMachine):
     config = PLAIN
     gpus = 2
     hidden: str | None = None
+    serves = False
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World(gpus=self.gpus, tick=0.1, hidden=self.hidden)
-        self.supervisor = self.world.supervisor(self.config)
+        self.supervisor = self.world.supervisor(self.config, serves=self.serves)
         self.not_idle_at = dict.fromkeys(self.world.gpus, self.world.now)
         self.started_at: list[float] = []
         self.fatal: set[str] = set()
@@ -308,6 +320,101 @@ class LimitedHistories(Histories):
     gpus = 3
 
 
+SECONDS = st.sampled_from([None, 0.1, 5.0, 60.0])
+CHOSEN = st.sampled_from([(), ("GPU-0",), ("GPU-1",), ("GPU-1", "GPU-0"), ("GPU-7",)])
+
+
+class ServedHistories(Histories):
+    """The same with clients, who ask for anything at any time, and a service that may die."""
+
+    serves = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def ask(self, order: Any, **arguments: Any) -> None:
+        self.asked += self.world.service.alive
+        self.world.service.ask(order, **arguments)
+        self.tick()
+
+    def check(self, before: Any, decision: Decision) -> None:
+        if any(isinstance(a, Reply) and a.answer.refused is None for a in decision.actions):
+            # Somebody's wish may be a reason to try again what was given up.
+            slots = decision.state.slots
+            self.fatal = {u for u in self.fatal if isinstance(slots[u].stressor, Fatal)}
+            self.backoffs.clear()
+        super().check(before, decision)
+
+    @rule(order=st.sampled_from([Occupy, Vacate]))
+    def somebody_wants_all_or_nothing(self, order: Any) -> None:
+        self.ask(order)
+
+    @rule(gpus=CHOSEN, seconds=SECONDS, release=st.booleans())
+    def somebody_pauses(
+        self, *, gpus: tuple[str, ...], seconds: float | None, release: bool
+    ) -> None:
+        self.ask(PauseGpus, gpus=gpus, seconds=seconds, release=release)
+
+    @rule(gpus=CHOSEN)
+    def somebody_resumes(self, gpus: tuple[str, ...]) -> None:
+        self.ask(ResumeGpus, gpus=gpus)
+
+    @rule(id_=st.sampled_from("ab"), gpus=CHOSEN, count=st.integers(-1, 3), seconds=SECONDS)
+    def somebody_reserves(
+        self, id_: str, gpus: tuple[str, ...], count: int, seconds: float | None
+    ) -> None:
+        self.ask(Reserve, id=id_, reason="", gpus=gpus, count=count, seconds=seconds)
+
+    @rule(id_=st.sampled_from("ab"))
+    def somebody_ends_a_reservation(self, id_: str) -> None:
+        self.ask(Unreserve, id=id_)
+
+    @rule(workload=st.sampled_from(["hold", "gemm"]), rearm=st.sampled_from(["2s", "no time"]))
+    def somebody_changes_the_settings(self, workload: str, rearm: str) -> None:
+        texts = {"workload": workload, "rearm": rearm, "grace": "1s"}
+        given = tuple(Value(key=key, text=text, source="") for key, text in texts.items())
+        self.ask(Configure, given=given)
+
+    @precondition(lambda self: self.world.service.alive)
+    @rule()
+    def the_service_dies(self) -> None:
+        self.asked -= len(self.world.service.orders)
+        self.world.service.orders.clear()
+        self.world.service.dies = True
+        self.tick()
+
+    @rule(serves=st.booleans())
+    def the_service_falls_silent_or_speaks_again(self, *, serves: bool) -> None:
+        self.world.service.serves = serves
+
+    @invariant()
+    def nothing_of_ours_is_where_somebody_wants_us_to_keep_off(self) -> None:
+        state = self.supervisor.state
+        for slot in state.slots.values():
+            if standing(state, slot, self.world.now) is not None:
+                assert not isinstance(slot.stressor, Starting | Running)
+
+    @invariant()
+    def no_gpu_is_promised_to_two(self) -> None:
+        held = [uuid for one in self.supervisor.state.reservations.values() for uuid in one.gpus]
+        assert len(held) == len(set(held))
+
+    @invariant()
+    def nothing_uses_the_driver_once_it_is_let_go_of(self) -> None:
+        state = self.supervisor.state
+        if state.released is not None and not self.world.probe.alive:
+            stressors = [slot.stressor for slot in state.slots.values()]
+            assert not any(isinstance(s, Starting | Running) for s in stressors)
+
+    @invariant()
+    def each_order_is_answered_once(self) -> None:
+        numbers = [answer.number for answer in self.world.service.answers]
+        assert len(numbers) == len(set(numbers))
+        waiting = len(self.world.service.orders)
+        assert len(numbers) >= self.asked - waiting
+
+
 # Shrinking a history takes minutes; the one that failed is printed step by step as it is.
 LONG = settings(
     max_examples=80, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
@@ -318,3 +425,5 @@ TestHiddenHistories = HiddenHistories.TestCase
 TestHiddenHistories.settings = LONG
 TestLimitedHistories = LimitedHistories.TestCase
 TestLimitedHistories.settings = LONG
+TestServedHistories = ServedHistories.TestCase
+TestServedHistories.settings = LONG

@@ -57,6 +57,15 @@ def ask(world: World, supervisor: Supervisor, order: type, **arguments: object) 
     return answer.refused
 
 
+def phase(world: World) -> str:
+    assert world.service.host is not None
+    return str(world.service.host.phase)
+
+
+def watches(world: World) -> bool:
+    return world.probe.alive
+
+
 def told(world: World) -> str:
     return world.service.answers[-1].text
 
@@ -82,12 +91,11 @@ def test_a_stop_lets_go_of_every_gpu_and_a_start_takes_them_again() -> None:
     assert not supervisor.state.finished
     world.run_for(supervisor, 30)
     assert running(supervisor) == []
-    assert world.service.host is not None
-    assert world.service.host.phase is Phase.VACATED
+    assert phase(world) == Phase.VACATED
     assert {view.admin for view in world.service.views.values()} == {"VACATED"}
     assert ask(world, supervisor, Occupy) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
-    assert world.service.host.phase is Phase.OCCUPYING
+    assert phase(world) == Phase.OCCUPYING
 
 
 def test_a_client_can_end_it_and_later_orders_are_refused() -> None:
@@ -140,7 +148,7 @@ def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
 def test_let_go_of_the_driver_nothing_of_ours_uses_it_until_it_is_resumed() -> None:
     world, supervisor = served()
     assert ask(world, supervisor, PauseGpus, release=True) is None
-    assert world.probe.alive, "newcomers must be seen while anything is held"
+    assert watches(world), "newcomers must be seen while anything is held"
     world.run(supervisor, lambda: not world.probe.alive)
     assert [place.child for place in world.gpus.values()] == [None, None]
     assert world.service.host is not None
@@ -148,7 +156,7 @@ def test_let_go_of_the_driver_nothing_of_ours_uses_it_until_it_is_resumed() -> N
     world.run_for(supervisor, HOUR)
     world.tick = 0.025
     assert not world.probe.alive
-    assert world.service.host.phase is Phase.RELEASED
+    assert phase(world) == Phase.RELEASED
     assert ask(world, supervisor, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
     assert ask(world, supervisor, ResumeGpus) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])

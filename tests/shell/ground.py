@@ -113,13 +113,16 @@ class Ground(ABC):
         gpus: int | Sequence[int],
         *flags: str,
         read: bool = True,
+        api: bool = False,
         environment: Mapping[str, str] | None = None,
         within: Sequence[str] = (),
     ) -> AbstractContextManager[Sentry]:
         """Run a sentinel on the first so many GPUs, or on these; see :func:`sentry.sentry`.
 
-        ``within`` is the beginning of its command, such as that of a namespace.
+        ``within`` is the beginning of its command, such as that of a namespace. Clients can be
+        served with the ``api``, which takes a second more to begin.
         """
+        flags = flags if api else ("--no-api", *flags)
         chosen = range(gpus) if isinstance(gpus, int) else gpus
         if max(chosen) >= self.count:
             pytest.skip(f"needs {max(chosen) + 1} GPUs")

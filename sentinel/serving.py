@@ -1,0 +1,152 @@
+"""The service process and its successors, as the supervisor sees them.
+
+The only module that names the service's entry function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+
+from sentinel import wire
+from sentinel.control import (
+    Configure,
+    Occupy,
+    PauseGpus,
+    Reserve,
+    ResumeGpus,
+    Said,
+    ServiceMessage,
+    ServiceSpec,
+    Serving,
+    ShutDown,
+    Trouble,
+    Unreserve,
+    Vacate,
+)
+from sentinel.core.observation import ChildExit, ServiceFacts
+from sentinel.errors import WireError
+from sentinel.service import entry as service_process
+from sentinel.spawning import NOT_SPAWNED, Child, Inherited
+
+__all__ = ["ServiceProcess"]
+
+#: Orders taken in one tick; the rest is still there at the next.
+MOST_AT_ONCE = 64
+
+_SAYS: tuple[type[ServiceMessage], ...] = (
+    Serving,
+    Occupy,
+    Vacate,
+    PauseGpus,
+    ResumeGpus,
+    Reserve,
+    Unreserve,
+    Configure,
+    ShutDown,
+    Trouble,
+)
+
+
+class ServiceProcess:
+    """The process that talks to clients, and its replacements. Nothing in it blocks.
+
+    Args:
+        spec: What a service is told.
+        listening: The descriptor of the socket at its path. It outlives each service, so that
+            nobody is refused while one is replaced.
+        tcp: The descriptor of that at an address, where there is one.
+    """
+
+    def __init__(self, spec: ServiceSpec, listening: int, tcp: int | None = None) -> None:
+        self._spec = spec
+        self._listening = listening
+        self._tcp = tcp
+        self._child: Child | None = None
+        self._generation = 0
+        self._given_up: list[Child] = []
+        self._failure: ChildExit | None = None
+        self._said = 0
+
+    def start(self, generation: int) -> None:
+        """Spawn a service; a spawn that fails is an exit that :meth:`collect` tells."""
+        self._bury()
+        self._generation = generation
+        tcp = Inherited(self._tcp) if self._tcp is not None else None
+        try:
+            sockets = (Inherited(self._listening), tcp)
+            self._child = Child(service_process.run, self._spec, sockets, {})
+        except OSError:
+            self._failure = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
+
+    def kill(self, generation: int) -> None:
+        """Kill the service and forget it."""
+        if self._child is not None and generation == self._generation:
+            self._give_up(self._child)
+
+    def tell(self, message: object) -> None:
+        """Send it a message; one that it does not read is lost."""
+        child = self._child
+        if child is not None:
+            with contextlib.suppress(WireError, OSError):  # too large, or closed by now
+                child.send(message)
+
+    def hear(self, line: str) -> None:
+        """Pass on one line of the journal, from its writer's thread; a gap in the numbers shows."""
+        self._said += 1
+        self.tell(Said(number=self._said, line=line))
+
+    def files(self) -> list[int]:
+        """Return what to wait for."""
+        return self._child.files() if self._child is not None else []
+
+    def collect(self) -> ServiceFacts | None:
+        """Return what became known since the last call."""
+        if self._failure is not None:
+            facts = ServiceFacts(generation=self._generation, exit=self._failure)
+            self._failure = None
+            return facts
+        if self._child is None:
+            return None
+        ended = self._child.ended()
+        facts = ServiceFacts(generation=self._generation)
+        for datagram in self._child.receive(MOST_AT_ONCE):
+            try:
+                message = wire.decode(datagram, _SAYS)
+            except WireError as error:
+                facts = replace(facts, garbage=facts.garbage or f"it sent garbage: {error.what}")
+                continue
+            match message:
+                case Serving():
+                    facts = replace(facts, serving=True)
+                case Trouble():
+                    facts = replace(facts, troubles=(*facts.troubles, message))
+                case _:
+                    facts = replace(facts, orders=(*facts.orders, message))
+        if ended:
+            exit_ = ChildExit(code=self._child.reap(), at=time.monotonic())
+            facts = replace(facts, exit=exit_)
+            self._child = None
+        return facts
+
+    def close(self) -> bool:
+        """Kill the service; return whether all of them are gone."""
+        if self._child is not None:
+            self._give_up(self._child)
+        until = time.monotonic() + 1.0
+        while self._given_up and time.monotonic() < until:
+            self._bury()
+            time.sleep(0.005)
+        return not self._given_up
+
+    def _give_up(self, child: Child) -> None:
+        child.kill()
+        self._given_up.append(child)
+        self._child = None
+
+    def _bury(self) -> None:
+        """Reap those that ended."""
+        for child in [child for child in self._given_up if child.ended()]:
+            child.reap()
+            self._given_up.remove(child)

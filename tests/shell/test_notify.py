@@ -1,0 +1,98 @@
+"""What systemd hears of us, on a socket of the same kind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sentinel.notify import Notifier
+
+
+@contextmanager
+def manager(address: str) -> Iterator[socket.socket]:
+    """Listen as a service manager does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(address.replace("@", "\0", 1) if address[0] == "@" else address)
+        listening.settimeout(5)
+        yield listening
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_lines_arrive_as_one_datagram(tmp_path: Path, *, abstract: bool) -> None:
+    address = f"@sentinel-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with manager(address) as listening, closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
+        assert notifier.listened
+        assert notifier.send(["READY=1", "STATUS=2 GPUs: 2 idle"])
+        assert listening.recv(4096) == b"READY=1\nSTATUS=2 GPUs: 2 idle"
+        assert not notifier.send([])
+
+
+@pytest.mark.parametrize(
+    "address", ["", "@", "relative", "vsock:2:1234", "/nowhere/at/all", "/" + "x" * 200]
+)
+def test_nobody_who_listens_is_no_fault(address: str) -> None:
+    with closing(Notifier({"NOTIFY_SOCKET": address} if address else {})) as notifier:
+        assert not notifier.send(["READY=1"])
+
+
+def test_a_manager_that_does_not_read_never_makes_us_wait(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with manager(address), closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
+        began = time.monotonic()
+        assert not all(notifier.send(["WATCHDOG=1"]) for _ in range(10_000))
+        assert time.monotonic() - began < 5
+
+
+def test_a_manager_that_is_gone_is_no_fault(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
+        with manager(address):
+            assert notifier.send(["READY=1"])
+        assert not notifier.send(["READY=1"])
+        Path(address).unlink()
+        assert not notifier.send(["READY=1"])
+
+
+def test_after_the_end_nothing_is_sent(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with manager(address):
+        notifier = Notifier({"NOTIFY_SOCKET": address})
+        notifier.close()
+        notifier.close()
+        assert not notifier.send(["READY=1"])
+        assert not notifier.listened
+
+
+@pytest.mark.parametrize(
+    ("more", "watchdog"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_the_watchdog_is_ours_only_where_it_says_so(
+    more: dict[str, str], watchdog: float | None
+) -> None:
+    with closing(Notifier({"NOTIFY_SOCKET": "/run/x", **more}, pid=7)) as notifier:
+        assert notifier.watchdog == watchdog
+
+
+def test_no_child_is_told_of_the_manager() -> None:
+    environ = {
+        "NOTIFY_SOCKET": "/run/x",
+        "WATCHDOG_USEC": "1",
+        "WATCHDOG_PID": str(os.getpid()),
+        "A": "b",
+    }
+    Notifier(environ).close()
+    assert environ == {"A": "b"}

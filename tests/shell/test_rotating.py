@@ -1,0 +1,137 @@
+"""The log of a daemon: whole lines, bounded files, and no fault of a disk that costs more."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sentinel.core.actions import Event
+from sentinel.errors import ConfigError
+from sentinel.journal import Journal, json_lines
+from sentinel.rotating import RotatingLog
+
+
+def line(number: int) -> str:
+    """Return a line of 10 bytes."""
+    return f"{number:09}\n"
+
+
+def contents(path: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in path.parent.iterdir()}
+
+
+def test_files_are_bounded_in_size_and_number_and_the_newest_lines_stay(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with closing(RotatingLog(path, most=25, kept=2)) as log:
+        for number in range(9):
+            assert log.write(line(number)) == 10
+    assert contents(path) == {
+        "log": line(8),
+        "log.1": line(6) + line(7),
+        "log.2": line(4) + line(5),
+    }
+
+
+def test_it_goes_on_with_the_file_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for number in range(4):
+        with closing(RotatingLog(path, most=25, kept=0)) as log:
+            log.write(line(number))
+    assert contents(path) == {"log": line(2) + line(3)}
+
+
+def test_a_line_that_is_longer_than_a_file_may_be_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with closing(RotatingLog(path, most=25, kept=1)) as log:
+        log.write(line(0))
+        log.write("x" * 99 + "\n")
+        log.write(line(1))
+    assert contents(path) == {"log": line(1), "log.1": "x" * 99 + "\n"}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_file_that_somebody_took_away_is_made_anew(tmp_path: Path, *, moved: bool) -> None:
+    path = tmp_path / "log"
+    with closing(RotatingLog(path)) as log:
+        log.write(line(0))
+        if moved:
+            path.rename(tmp_path / "old")
+        else:
+            path.unlink()
+        log.write(line(1))
+    assert path.read_text() == line(1)
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "target").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("nowhere/log", "link", ".", "pipe"):
+        with pytest.raises(ConfigError, match=r"the log .* cannot be written: .*\nMake it a file"):
+            RotatingLog(tmp_path / name)
+
+
+def test_it_is_for_its_owner_alone_and_for_no_child(tmp_path: Path) -> None:
+    with closing(RotatingLog(tmp_path / "log")) as log:
+        assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+        assert not os.get_inheritable(log._file)
+
+
+def test_after_the_end_nothing_is_written(tmp_path: Path) -> None:
+    log = RotatingLog(tmp_path / "log")
+    log.close()
+    log.close()
+    with pytest.raises(ValueError, match="closed"):
+        log.write(line(0))
+
+
+def test_where_no_room_can_be_made_it_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "log.1").mkdir()
+    (tmp_path / "log.1" / "full").touch()
+    with closing(RotatingLog(tmp_path / "log", most=25, kept=1)) as log:
+        for number in range(5):
+            log.write(line(number))
+    assert (tmp_path / "log").read_text() == "".join(map(line, range(5)))
+
+
+def test_what_others_print_is_bounded_too(tmp_path: Path) -> None:
+    stray = os.open(tmp_path / "stray", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        with closing(RotatingLog(tmp_path / "log", most=1000, stray=stray)) as log:
+            os.write(stray, bytes(1000))
+            for number in range(200):
+                log.write(line(number))
+            assert (tmp_path / "stray").stat().st_size == 1000
+            os.write(stray, bytes(1))
+            for number in range(200):
+                log.write(line(number))
+            assert (tmp_path / "stray").stat().st_size == 0
+    finally:
+        os.close(stray)
+
+
+def test_a_full_disk_costs_lines_and_leaves_no_half_of_one(tiny_disk: Path) -> None:
+    path = tiny_disk / "log"
+    with closing(RotatingLog(path)) as log:
+        log.write("a" * 4000 + "\n")
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                log.write("b" * 200 + "\n")
+        assert path.read_text() == "a" * 4000 + "\n"
+        log.write("c\n")
+        assert path.read_text() == "a" * 4000 + "\nc\n"
+
+
+def test_a_full_disk_never_reaches_the_journal(tiny_disk: Path) -> None:
+    path = tiny_disk / "log"
+    with closing(RotatingLog(path)) as log:
+        journal = Journal([json_lines(log, {})])
+        journal.publish(Event(name="x", at=float(i), fields={}) for i in range(500))
+        assert journal.close(10)
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    assert 10 < len(lines) < 500
+    assert [one["at"] for one in lines] == [float(i) for i in range(len(lines))]
