@@ -30,13 +30,14 @@ from sentinel.core.actions import (
 )
 from sentinel.core.decide import Decision, decide, watch
 from sentinel.core.ending import hopeless, unkillable
+from sentinel.core.feeding import Fed, feed
 from sentinel.core.model import ServiceUp, State
 from sentinel.core.observation import ChildFacts, Observation, ProbeFacts, ServiceFacts
 from sentinel.core.view import Host, gpu_views, host_view
 from sentinel.errors import ExitCode
 from sentinel.messages import Gpu, Reading, Watch
 
-__all__ = ["Clock", "Interrupts", "Parts", "Probe", "Service", "Spawner", "Supervisor"]
+__all__ = ["Clock", "Interrupts", "Manager", "Parts", "Probe", "Service", "Spawner", "Supervisor"]
 
 #: A living supervisor renews every child's lease this often, in seconds.
 RENEW_EVERY = 0.5
@@ -141,6 +142,20 @@ class Interrupts(Protocol):
         """Return whether somebody asked since the last call for the settings to be read anew."""
 
 
+class Manager(Protocol):
+    """Who started us and wants to know how we are: systemd, or nobody."""
+
+    #: How long it waits for a sign of life, in seconds; ``None`` where it does not.
+    watchdog: float | None
+
+    @property
+    def listened(self) -> bool:
+        """Whether it wants to know."""
+
+    def send(self, lines: Sequence[str]) -> bool:
+        """Tell it; return whether that went out. Must not block."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """All that a supervisor has around it; without a ``service`` nobody is served."""
@@ -150,6 +165,7 @@ class Parts:
     interrupts: Interrupts
     clock: Clock
     service: Service | None = None
+    manager: Manager | None = None
 
 
 class Supervisor:
@@ -183,6 +199,8 @@ class Supervisor:
         self._interrupts = parts.interrupts
         self._clock = parts.clock
         self._service = parts.service
+        self._manager = parts.manager
+        self._fed = Fed()
         self._publish = publish
         self._host = host or Host(pid=0, driver="", simulated=False)
         self._shown: dict[str, GpuView] = {}
@@ -218,6 +236,7 @@ class Supervisor:
         for action in decision.actions:
             self._act(action)
         self._tell()
+        self._feed(seen)
         self._publish(decision.state, decision.events)
         return decision
 
@@ -321,6 +340,15 @@ class Supervisor:
         if self._has_children() and now >= self._renew_at:
             self._spawner.renew()
             self._renew_at = now + RENEW_EVERY
+
+    def _feed(self, seen: Observation) -> None:
+        """Tell whoever started us how we are, if it is time."""
+        if self._manager is None or not self._manager.listened:
+            return
+        food = feed(self.state, seen, self.config, self._fed, self._manager.watchdog)
+        if not food.lines or self._manager.send(food.lines):
+            self._fed = food.fed
+        self._wake_at = min(self._wake_at, max(food.due, seen.now))
 
     def _has_children(self) -> bool:
         return bool(self._spawner.files())

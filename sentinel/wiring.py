@@ -32,6 +32,7 @@ from sentinel.hours import first_after
 from sentinel.journal import Journal, Sink, json_lines
 from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
+from sentinel.notify import Notifier
 from sentinel.serving import ServiceProcess
 from sentinel.signals import Signals
 from sentinel.stressor.loading import parse_workload
@@ -282,6 +283,7 @@ def _run(
             interrupts=signals,
             clock=clock,
             service=service,
+            manager=Notifier(os.environ),
         )
     )
     up = ProbeUp(generation=1, since=now, heard=True)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TextIO
+from typing import TextIO, cast
 
 import click
 
@@ -18,7 +18,8 @@ from sentinel.discovery import Options, Serve
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.journal import Sink, json_lines
 from sentinel.messages import Gpu
-from sentinel.runtime import places
+from sentinel.rotating import RotatingLog
+from sentinel.runtime import places, prepare
 from sentinel.sources import Sources
 
 __all__ = ["command"]
@@ -34,6 +35,7 @@ __all__ = ["command"]
 @click.option("--dry-run", is_flag=True, help="Decide for real, but start nothing.")
 @click.option("--explain", is_flag=True, help="Say for each GPU which rule decides.")
 @click.option("--no-api", is_flag=True, help="Open no socket: only signals control it.")
+@click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
 @log_format
 def command(
     sources: Sources,
@@ -53,12 +55,18 @@ def command(
     if flags["once"]:
         lines.print_survey(wiring.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
-    if not (flags["no_api"] or dry_run):  # who holds nothing needs no control, and keeps nobody from it
-        options = replace(options, serve=_serve(sources, simulate))
-    return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
+    if flags["no_api"] or dry_run:  # who holds nothing needs no control, and keeps nobody from it
+        return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
+    serve = _serve(sources, simulate, detached=flags["daemon"])
+    options = replace(options, serve=serve)
+    if not serve.detached:
+        return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
+    prepare(serve.places)
+    with RotatingLog(serve.places.log, stray=sys.stderr.fileno()) as log:
+        return int(wiring.supervise(options, _sink_for(cast("TextIO", log), text=False)))
 
 
-def _serve(sources: Sources, simulate: int | None) -> Serve:
+def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
     """Return how clients are served: at the places of this user, or of the simulated GPUs."""
     folder = simulation.default_folder() if simulate is not None else None
     where = places(os.environ, os.getuid(), folder)
@@ -68,7 +76,7 @@ def _serve(sources: Sources, simulate: int | None) -> Serve:
         if given.source.startswith("--")
     )
     file = str(sources.file) if sources.file is not None else None
-    return Serve(places=where, flags=flags, file=file)
+    return Serve(places=where, flags=flags, file=file, detached=detached)
 
 
 def _sink_for(stream: TextIO, *, text: bool) -> Callable[[Mapping[str, Gpu]], Sink]:
