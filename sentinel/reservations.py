@@ -1,0 +1,214 @@
+"""Reservations in a file, so that a new daemon keeps free what the one before promised.
+
+The monotonic clock begins anew at a boot: in the file, times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.control import Asker, Reservation
+
+__all__ = ["NAME", "Stored", "boot_id", "load", "parse", "revive", "store", "stored"]
+
+#: What the file is called in a state folder.
+NAME = "reservations.json"
+
+#: The version of the file. One of another version is a bad one.
+SCHEMA = 1
+
+#: What can go wrong with a file that somebody else wrote.
+_NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One reservation as it outlives a daemon; times are seconds since the epoch.
+
+    ``boot`` is the boot of the host during which it was made: a PID of another one means nothing.
+    """
+
+    id: str
+    gpus: tuple[str, ...]
+    reason: str
+    since: float
+    until: float | None
+    bound: bool
+    via: str
+    uid: int | None
+    pid: int | None
+    started: int | None
+    boot: str
+
+
+def boot_id() -> str:
+    """Return which boot of this host it is; empty where /proc does not say."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def stored(
+    reservations: Iterable[Reservation], *, wall: float, monotonic: float, boot: str
+) -> tuple[Stored, ...]:
+    """Return reservations as they are stored.
+
+    Args:
+        reservations: Those that hold.
+        wall: Now, in seconds since the epoch.
+        monotonic: Now, by the clock of the reservations.
+        boot: This boot of the host.
+    """
+    ahead = wall - monotonic
+    return tuple(
+        Stored(
+            id=held.id,
+            gpus=held.gpus,
+            reason=held.reason,
+            since=round(held.since + ahead, 3),
+            until=None if held.until is None else round(held.until + ahead, 3),
+            bound=held.bound,
+            via=held.by.via,
+            uid=held.by.uid,
+            pid=held.by.pid,
+            started=held.by.started,
+            boot=boot,
+        )
+        for held in reservations
+    )
+
+
+def revive(
+    found: Iterable[Stored], *, wall: float, monotonic: float, boot: str
+) -> tuple[Reservation, ...]:
+    """Return those of what was stored that hold still, by the monotonic clock.
+
+    Left out is what is over, and what ended with its process because the host was booted anew.
+    Whether such a process still lives within one boot is for the one who watches it.
+
+    Args:
+        found: What was stored.
+        wall: Now, in seconds since the epoch.
+        monotonic: Now, by the clock that the reservations are to have.
+        boot: This boot of the host.
+    """
+    ahead = wall - monotonic
+    return tuple(
+        Reservation(
+            id=one.id,
+            gpus=one.gpus,
+            reason=one.reason,
+            # Its process is none of this boot's, so nobody may be named by its number.
+            by=Asker(
+                via=one.via,
+                uid=one.uid,
+                pid=one.pid if one.boot == boot else None,
+                started=one.started if one.boot == boot else None,
+            ),
+            since=one.since - ahead,
+            until=None if one.until is None else one.until - ahead,
+            bound=one.bound,
+        )
+        for one in found
+        if (one.until is None or one.until > wall) and (not one.bound or one.boot == boot)
+    )
+
+
+def parse(text: str) -> tuple[Stored, ...]:
+    """Return the reservations in the text of a file.
+
+    Raises:
+        ValueError: It is none of ours, or not whole.
+    """
+    try:
+        body = json.loads(text)
+        if body["schema_version"] != SCHEMA:
+            raise ValueError(f"its schema_version is {body['schema_version']!r}, not {SCHEMA}")
+        return tuple(_stored(one) for one in body["reservations"])
+    except _NOT_OURS as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def load(path: Path) -> tuple[tuple[Stored, ...], str | None]:
+    """Return what a file has, and what is to be said of it if it is bad.
+
+    A missing file has nothing. A bad one is set aside as ``.bad`` and has nothing either: nobody is
+    kept from starting, and what was promised can be read there.
+    """
+    try:
+        return parse(path.read_text()), None
+    except FileNotFoundError:
+        return (), None
+    except OSError as error:
+        return (), f"{path}: cannot be read: {error.strerror}; what was reserved is not known"
+    except ValueError as error:
+        bad = path.with_name(f"{path.name}.bad")
+        try:
+            path.replace(bad)
+        except OSError as failed:
+            return (), f"{path}: {error}; it cannot be set aside either: {failed.strerror}"
+        return (), f"{path}: {error}; it was set aside as {bad}, and nothing is reserved"
+
+
+def store(path: Path, reservations: Iterable[Stored]) -> None:
+    """Put reservations in place of what a file has: all of them, or none if that fails.
+
+    Raises:
+        OSError: It cannot be written; the file is as it was.
+    """
+    body = {"schema_version": SCHEMA, "reservations": [vars(one) for one in reservations]}
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(body, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+
+
+def _stored(body: dict[str, Any]) -> Stored:
+    """Return one record; raises one of ``_NOT_OURS`` where it is none."""
+    return Stored(
+        id=_of(str, body["id"]),
+        gpus=tuple(_of(str, uuid) for uuid in body["gpus"]),
+        reason=_of(str, body["reason"]),
+        since=_time(body["since"]),
+        until=None if body["until"] is None else _time(body["until"]),
+        bound=_of(bool, body["bound"]),
+        via=_of(str, body["via"]),
+        uid=_number(body["uid"]),
+        pid=_number(body["pid"]),
+        started=_number(body["started"]),
+        boot=_of(str, body["boot"]),
+    )
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not {kind.__name__}")
+    return value
+
+
+def _number(value: Any) -> int | None:
+    number: int | None = None if value is None else _of(int, value)
+    return number
+
+
+def _time(value: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise TypeError(f"{value!r} is not a number")
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is no time")
+    return float(value)

@@ -1,0 +1,158 @@
+"""The service's end of the channel to the supervisor: orders out, answers and views in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from sentinel.control import (
+    Answer,
+    GpuView,
+    HostView,
+    Order,
+    Refusal,
+    Reread,
+    Said,
+    ServiceMessage,
+)
+from sentinel.errors import WireError
+from sentinel.service.problems import Code, ProblemError
+from sentinel.wire import MAX_DATAGRAM, decode, encode
+
+__all__ = ["ANSWERED_WITHIN", "Channel", "Heard"]
+
+#: How long an answer may take, in seconds; the supervisor normally gives it within milliseconds.
+ANSWERED_WITHIN = 5.0
+#: Datagrams taken before clients have their turn again.
+_MOST_AT_ONCE = 64
+
+Heard = HostView | GpuView | Said | Reread
+_KINDS: tuple[type[Answer | Heard], ...] = (Answer, HostView, GpuView, Said, Reread)
+
+
+class Channel:
+    """The channel, read by the running event loop.
+
+    Args:
+        channel: A socket of whole messages; it is made non-blocking.
+        hear: Takes what comes in, but for answers; ``None`` marks the end of what was there.
+        ended: Called once when the other end is closed, or sent what is no message.
+    """
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        hear: Callable[[Heard | None], None],
+        ended: Callable[[WireError | None], None],
+    ) -> None:
+        channel.setblocking(False)
+        self._channel = channel
+        self._hear = hear
+        self._ended = ended
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._open = True
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(channel, self._read)
+
+    def send(self, message: ServiceMessage) -> bool:
+        """Send a message at once; return whether there was room for it.
+
+        Raises:
+            WireError: It is too large.
+        """
+        try:
+            self._channel.send(encode(message))
+        except (BlockingIOError, ConnectionError):
+            return False
+        return True
+
+    def tell(self, order: Callable[..., Order], **fields: Any) -> bool:
+        """Post an order whose answer nobody waits for; return whether there was room for it."""
+        return self.send(order(number=next(self._numbers), **fields))
+
+    async def ask(self, order: Callable[..., Order], **fields: Any) -> Answer:
+        """Post an order and return what came of it, a refusal too.
+
+        Raises:
+            ProblemError: There is no answer within ANSWERED_WITHIN, or no room for the order.
+        """
+        number = next(self._numbers)
+        answer = self._waiting[number] = self._loop.create_future()
+        try:
+            if not self._open or not self.send(order(number=number, **fields)):
+                raise ProblemError(Code.UNAVAILABLE, "The daemon does not take orders at present.")
+            async with asyncio.timeout(ANSWERED_WITHIN):
+                return await answer
+        except TimeoutError:
+            detail = f"The daemon did not answer within {ANSWERED_WITHIN:g} s."
+            raise ProblemError(Code.UNAVAILABLE, detail) from None
+        except WireError as error:
+            raise ProblemError(Code.TOO_LARGE, f"This is too much for one order: {error}") from None
+        finally:
+            del self._waiting[number]
+
+    async def order(self, order: Callable[..., Order], **fields: Any) -> Answer:
+        """Post an order and return what came of it.
+
+        Raises:
+            ProblemError: It was refused, or there is no answer.
+        """
+        return accepted(await self.ask(order, **fields))
+
+    def _read(self) -> None:
+        """Take what is there; what is left makes the loop call again."""
+        try:
+            for _ in range(_MOST_AT_ONCE):
+                data = self._channel.recv(MAX_DATAGRAM)
+                if not data:
+                    self._close(None)
+                    break
+                self._take(decode(data, _KINDS))
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self._close(None)
+        except WireError as error:
+            self._close(error)
+        self._hear(None)
+
+    def _take(self, message: Answer | Heard) -> None:
+        if not isinstance(message, Answer):
+            self._hear(message)
+            return
+        waiting = self._waiting.get(message.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def _close(self, error: WireError | None) -> None:
+        self._open = False
+        self._loop.remove_reader(self._channel)
+        for waiting in self._waiting.values():
+            with contextlib.suppress(asyncio.InvalidStateError):
+                waiting.set_exception(ProblemError(Code.UNAVAILABLE, "The daemon has ended."))
+        self._ended(error)
+
+
+_CODES = {
+    Refusal.NO_SUCH_GPU: Code.NO_SUCH_GPU,
+    Refusal.NOT_FOUND: Code.NOT_FOUND,
+    Refusal.INVALID: Code.INVALID,
+    Refusal.CONFLICT: Code.CONFLICT,
+    Refusal.ENDING: Code.ENDING,
+}
+
+
+def accepted(answer: Answer) -> Answer:
+    """Return an answer that is no refusal.
+
+    Raises:
+        ProblemError: It is one.
+    """
+    if answer.refused is not None:
+        raise ProblemError(_CODES[answer.refused], answer.text)
+    return answer

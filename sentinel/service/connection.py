@@ -1,0 +1,102 @@
+"""One client's connection: who it is, and how long it may take for what it owes us."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sentinel.service.peers import peer_of
+from sentinel.service.problems import MEDIA_TYPE, Code, problem_body
+
+__all__ = ["MOST_CONNECTIONS", "MOST_HEADERS", "REQUEST_WITHIN", "STALLED_AFTER", "Connection"]
+
+#: A request must be complete so many seconds after the connection or the response before it.
+REQUEST_WITHIN = 5.0
+#: A client that takes nothing of what is written to it for so many seconds is let go.
+STALLED_AFTER = 10.0
+#: Who comes when there are so many is told so; who comes when there are twice as many is let go.
+MOST_CONNECTIONS = 512
+#: The most bytes that a request line and its headers may have.
+MOST_HEADERS = 16 * 1024
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, with the peer in each request's state, and with bounds in time."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Find out who it is, and begin to wait for a request."""
+        super().connection_made(transport)
+        if len(self.connections) > 2 * MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self.app_state = {
+            "peer": peer_of(transport.get_extra_info("socket")),
+            "crowded": len(self.connections) > MOST_CONNECTIONS,
+        }
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave nothing behind."""
+        self._cancel()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Go on with what came; a request that is complete is waited for no more."""
+        super().handle_events()
+        cycle = self.cycle
+        if cycle is not None and not cycle.more_body and not cycle.response_complete:
+            self._cancel()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request, which may be here already."""
+        self._expect()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Give a client that does not read some time."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_AFTER, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on with a client that reads again."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say in the shape of all errors that this is no HTTP, or too much of it; then close."""
+        error: Any = sys.exception()
+        if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            self.transport.close()
+            return
+        status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
+        large = status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        body = problem_body(Code.TOO_LARGE if large else Code.INVALID, f"{error or msg}.", status)
+        headers = [
+            ("content-type", MEDIA_TYPE),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        response = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _expect(self) -> None:
+        self._cancel()
+        self._deadline = self.loop.call_later(REQUEST_WITHIN, self.transport.close)
+
+    def _cancel(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

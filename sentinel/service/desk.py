@@ -1,0 +1,112 @@
+"""What the routes work with: what was shown, what was said, and the way to the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from sentinel.control import (
+    Asker,
+    Configure,
+    GpuView,
+    HostView,
+    Reread,
+    Said,
+    ServiceSpec,
+    Trouble,
+    Unreserve,
+)
+from sentinel.errors import SentinelError, WireError
+from sentinel.reservations import NAME
+from sentinel.service.channel import Channel, Heard
+from sentinel.service.holders import Holders
+from sentinel.service.problems import ProblemError
+from sentinel.service.records import Records
+from sentinel.service.rereading import Settings
+from sentinel.service.ring import Ring
+from sentinel.service.views import Views
+
+__all__ = ["Desk"]
+
+#: The longest trouble that is told, in characters: it must fit into a datagram.
+_MOST_TOLD = 4000
+#: Who asks where nobody does: the service itself.
+_OURSELVES = Asker(via="service")
+
+
+class Desk:
+    """Everything that one service has.
+
+    Args:
+        spec: What it serves, and where.
+        channel: Its end of the channel to the supervisor.
+        ended: Called once when the supervisor has closed the channel, or sent what is no message.
+    """
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        channel: socket.socket,
+        ended: Callable[[WireError | None], None],
+    ) -> None:
+        self.spec = spec
+        self.views = Views()
+        self.ring = Ring()
+        self.settings = Settings(spec, os.environ)
+        self.reconfiguring = asyncio.Lock()
+        self.records = Records(Path(spec.state) / NAME, self._cannot_store)
+        self._holders = Holders(self._release)
+        self._said_ended = ended
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.channel = Channel(channel, self._hear, self._end)
+
+    def complain(self, about: str, text: str) -> None:
+        """Have it said in the journal that something went wrong."""
+        self.channel.send(Trouble(about=about, text=text[:_MOST_TOLD]))
+
+    def _hear(self, message: Heard | None) -> None:
+        match message:
+            case HostView(reservations=reservations):
+                self.views.take(message)
+                self.records.want(reservations)
+                self._holders.watch(reservations)
+            case GpuView():
+                self.views.take(message)
+            case Said():
+                self.ring.add(message)
+            case Reread():
+                task = asyncio.create_task(self._reread())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case None:
+                self.views.announce()
+                self.ring.announce()
+
+    def _end(self, error: WireError | None) -> None:
+        self.views.end()
+        self.ring.end()
+        self._said_ended(error)
+
+    def _release(self, name: str) -> None:
+        self.channel.tell(Unreserve, by=_OURSELVES, id=name)
+
+    def _cannot_store(self, text: str) -> None:
+        self.complain("reservations", f"{text}; a new daemon will not know of what is reserved now")
+
+    async def _reread(self) -> None:
+        """Read the settings anew because the supervisor was asked to; say what is wrong with them."""
+        try:
+            async with self.reconfiguring:
+                new = await self.settings.gather(self.settings.flags)
+                by = Asker(via="signal")
+                answer = await self.channel.ask(
+                    Configure, by=by, given=new.given, overrides=new.overrides
+                )
+        except (SentinelError, ProblemError) as error:
+            self.complain("settings", str(error))
+            return
+        if answer.refused is not None:
+            self.complain("settings", answer.text)

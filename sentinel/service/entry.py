@@ -1,0 +1,48 @@
+"""Where a service process begins; light, because the supervisor imports it to name its function."""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+from sentinel.birth import be_born
+from sentinel.control import ServiceSpec
+
+__all__ = ["run"]
+
+
+class Handle(Protocol):
+    """A file descriptor on its way into a child, as multiprocessing.reduction.DupFd makes it."""
+
+    def detach(self) -> int:
+        """Return the descriptor in the child, once."""
+
+
+def run(
+    spec: ServiceSpec,
+    channel: socket.socket,
+    parent: int,
+    listening: Handle,
+    tcp: Handle | None,
+) -> None:
+    """Answer clients until the other end of ``channel`` is closed; the target of a spawned process.
+
+    It sends Serving when it accepts requests and then every second, Orders, and Troubles. It takes
+    HostView, GpuView, Said, Answer and Reread. The sockets that it listens on stay open elsewhere,
+    so that a successor finds the clients that came in the meantime.
+
+    Args:
+        spec: What it serves, and where.
+        channel: A socket of whole messages (SOCK_SEQPACKET).
+        parent: The PID of the supervisor.
+        listening: The listening socket at ``spec.socket``.
+        tcp: The listening socket at ``spec.tcp``, where there is one.
+
+    Raises:
+        WireError: The supervisor sent what is no message; the process ends with exit code 1.
+    """
+    be_born(parent, "sentinel: service, answers clients")
+    sockets = [socket.socket(fileno=handle.detach()) for handle in (listening, tcp) if handle]
+    from sentinel.service.serving import serve
+
+    serve(spec, channel, sockets)

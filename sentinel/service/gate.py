@@ -1,0 +1,117 @@
+"""Lets requests in: from whom, to which name, and how large; the others hear why not."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from sentinel.service.peers import Peer, Secret
+from sentinel.service.problems import Code, problem
+
+__all__ = ["MOST_BODY", "Gate"]
+
+#: The most bytes that the body of a request may have.
+MOST_BODY = 64 * 1024
+
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+_App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+
+#: A response that leaves a request unread ends the connection.
+_CLOSE = {"connection": "close"}
+
+
+class Gate:
+    """An application around another one, which gets whole requests of those who may ask.
+
+    Args:
+        app: Gets what is let in.
+        group: Whose members may use the Unix socket, besides our own user and root.
+        tcp: The address that was asked for, ``host:port``; its name may be used in Host.
+        secret: What clients over TCP must know; without it none is let in.
+    """
+
+    def __init__(self, app: _App, group: int | None, tcp: str | None, secret: Secret | None) -> None:
+        self._app = app
+        self._group = group
+        self._name = (tcp or "").rpartition(":")[0].strip("[]").lower()
+        self._secret = secret
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        headers = Headers(scope=scope)
+        refused = self._refusal(scope["state"], headers)
+        body = b""
+        if refused is None:
+            body, refused = await _whole(headers, receive)
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+        given = False
+
+        async def once_and_on() -> _Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, once_and_on, send)
+
+    def _refusal(self, state: dict[str, Any], headers: Headers) -> Response | None:
+        """Return why a request is not let in, or ``None``."""
+        peer: Peer = state["peer"]
+        if state["crowded"]:
+            why = "There are too many connections; try it again in a moment."
+            return problem(Code.UNAVAILABLE, why, headers=_CLOSE)
+        if peer.via == "unix":
+            if peer.uid in {0, os.getuid()} or self._group in peer.groups:
+                return None
+            why = f"User {peer.uid} may not use this socket; its owner and its group may."
+            return problem(Code.FORBIDDEN, why, headers=_CLOSE)
+        host = headers.get("host", "")
+        if not self._ours(host, peer):
+            why = f"This is not called {host!r}: use the address that it listens on, or localhost."
+            return problem(Code.FORBIDDEN, why, headers=_CLOSE)
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() != f"http://{host.lower()}":
+            return problem(Code.FORBIDDEN, "Pages from elsewhere may not ask.", headers=_CLOSE)
+        if self._secret is None or not self._secret.matches(headers.get("authorization")):
+            why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
+            challenge = {"www-authenticate": "Bearer"}
+            return problem(Code.UNAUTHORIZED, why, headers=challenge | _CLOSE)
+        return None
+
+    def _ours(self, host: str, peer: Peer) -> bool:
+        """Return whether a Host header names us: a page's own name that resolves to us does not."""
+        name = _without_port(host).lower()
+        if name in {self._name, peer.address} and name:
+            return True
+        return name == "localhost" and ipaddress.ip_address(peer.address or "::").is_loopback
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).strip("[]")
+
+
+async def _whole(headers: Headers, receive: _Receive) -> tuple[bytes, Response | None]:
+    """Return the body of a request, or why it is not taken."""
+    why = f"The body of a request may have {MOST_BODY} bytes."
+    too_large = problem(Code.TOO_LARGE, why, headers=_CLOSE)
+    length = headers.get("content-length", "0")
+    if length.isdigit() and int(length) > MOST_BODY:
+        return b"", too_large
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MOST_BODY:
+            return b"", too_large
+        if not message.get("more_body", False):  # nor has a client that has gone
+            return body, None

@@ -1,0 +1,281 @@
+"""What clients send and get, as types: the API's document is made of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Configured",
+    "Daemon",
+    "Done",
+    "GpuState",
+    "Handover",
+    "Health",
+    "Holder",
+    "Nothing",
+    "Pause",
+    "Problem",
+    "Process",
+    "Reservation",
+    "Reservations",
+    "Reserved",
+    "ReserveWish",
+    "Restart",
+    "Resume",
+    "SingleGpu",
+    "Status",
+    "Stop",
+]
+
+#: The longest wait and the longest time that may be asked for, in seconds: a day and a year.
+_DAY = 86_400
+_YEAR = 366 * _DAY
+
+Selectors = Annotated[
+    list[Annotated[str, Field(max_length=4096)]],
+    Field(
+        min_length=1,
+        max_length=256,
+        description="GPUs by nvidia-smi's index, UUID or its unique beginning, or PCI address;"
+        " `all` is all of them.",
+    ),
+]
+WaitS = Annotated[
+    float,
+    Field(ge=0, le=_DAY, allow_inf_nan=False, description="Wait so many seconds at most."),
+]
+Seconds = Annotated[
+    float, Field(gt=0, le=_YEAR, allow_inf_nan=False, description="For so many seconds.")
+]
+
+
+class Asked(BaseModel):
+    """What a client sends: exactly what is declared, so that no misspelt wish is passed over."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Versioned(BaseModel):
+    """What a client gets; within one schema_version, fields may be added and none goes away."""
+
+    schema_version: Literal[1] = 1
+
+
+# --- what clients send -----------------------------------------------------------------------
+
+
+class Nothing(Asked):
+    """There is nothing to say."""
+
+
+class Stop(Asked):
+    """Let go of every GPU."""
+
+    wait_s: WaitS = 30.0
+
+
+class Pause(Asked):
+    """Keep off GPUs, for good where nothing else is said."""
+
+    gpus: Selectors | None = None
+    seconds: Seconds | None = None
+    release: bool = Field(default=False, description="Let go of the driver, too; then for all.")
+    wait_s: WaitS = 30.0
+
+
+class Resume(Asked):
+    """End a pause."""
+
+    gpus: Selectors | None = None
+
+
+class Restart(Asked):
+    """Take new settings, and occupy anew with them."""
+
+    settings: dict[str, Annotated[str, Field(max_length=16_384)]] | None = Field(
+        default=None,
+        max_length=256,
+        description="What would be given as flags, by key; it takes the place of all flags.",
+    )
+    wait_s: WaitS = 30.0
+
+
+class ReserveWish(Asked):
+    """Keep GPUs free for somebody: these, or so many."""
+
+    gpus: Selectors | None = None
+    count: int | None = Field(default=None, ge=1, le=128)
+    seconds: Seconds | None = None
+    reason: str = Field(default="", max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+    wait_s: WaitS = 30.0
+    bound: bool = Field(
+        default=False, description="End it with the process that asks; Unix socket only."
+    )
+
+
+# --- what clients get ------------------------------------------------------------------------
+
+
+class Problem(Versioned):
+    """Why something was not done, as RFC 9457 has it; `code` is for programs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: Literal[
+        "no_such_gpu",
+        "not_found",
+        "invalid",
+        "conflict",
+        "ending",
+        "unauthorized",
+        "forbidden",
+        "timeout",
+        "unavailable",
+        "too_large",
+        "internal",
+    ]
+
+
+class Done(Versioned):
+    """What will happen, in a sentence, and the UUIDs of the GPUs that it is about."""
+
+    text: str
+    gpus: list[str]
+
+
+class Configured(Versioned):
+    """Which settings hold from now on, in a sentence."""
+
+    text: str
+
+
+class Health(Versioned):
+    """The daemon gets on: what it showed is `age_s` seconds old."""
+
+    phase: str
+    age_s: float
+
+
+class Process(BaseModel):
+    """One process on a GPU; what nobody says is null."""
+
+    pid: int
+    kind: str
+    memory: int | None
+    name: str | None
+    user: str | None
+
+
+class Handover(BaseModel):
+    """The last time that a GPU was handed over: `ago_s` is the first sign, the rest follows it."""
+
+    ago_s: float
+    sign: str
+    exit: float
+    kill: float | None
+    memory_back: float | None
+
+
+class GpuState(BaseModel):
+    """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
+
+    gpu: str = Field(description="The beginning of the UUID, as people write it.")
+    uuid: str
+    index: int
+    name: str
+    pci_bus_id: str
+    memory_total: int
+    occupancy: str
+    stressor: str
+    admin: str
+    rule: str
+    reason: str
+    findings: int
+    since_s: float | None
+    read_s: float | None
+    until_s: float | None
+    reservation: str | None
+    by: list[Process]
+    pid: int | None
+    memory_used: int | None
+    held: int | None
+    utilization: float | None
+    temperature_c: int | None
+    power_w: float | None
+    sm_clock_mhz: int | None
+    workload: str | None
+    note: str | None
+    share: float | None
+    iterations_per_s: float | None
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    checks: int | None
+    errors: int | None
+    handover: Handover | None
+    last_finding: str | None
+
+
+class SingleGpu(Versioned, GpuState):
+    """The GPU that was asked for."""
+
+
+class Holder(BaseModel):
+    """Who has a reservation, as far as the socket told."""
+
+    uid: int | None
+    pid: int | None
+    name: str | None
+
+
+class Reservation(BaseModel):
+    """GPUs that are kept free for somebody; `indices` are nvidia-smi's."""
+
+    id: str
+    gpus: list[str]
+    indices: list[int]
+    reason: str
+    since: datetime
+    until: datetime | None
+    bound: bool
+    holder: Holder
+
+
+class Reserved(Versioned):
+    """A new reservation: the memory of its GPUs is free."""
+
+    reservation: Reservation
+
+
+class Reservations(Versioned):
+    """All reservations."""
+
+    reservations: list[Reservation]
+
+
+class Daemon(BaseModel):
+    """The daemon as a whole; what is shown of it is `age_s` seconds old."""
+
+    pid: int
+    version: str
+    phase: str
+    since: datetime
+    driver: str
+    simulated: bool
+    workload: str
+    socket: str
+    log: str | None
+    age_s: float
+    ending: str | None
+
+
+class Status(Versioned):
+    """All there is to see."""
+
+    daemon: Daemon
+    gpus: list[GpuState]
+    reservations: list[Reservation]

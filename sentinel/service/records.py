@@ -1,0 +1,71 @@
+"""Keeps the file of the reservations as the supervisor shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sentinel import reservations
+from sentinel.control import Reservation
+from sentinel.service.bell import Bell
+
+__all__ = ["Records"]
+
+#: A file that could not be written is tried again after so many seconds.
+_TRY_AGAIN = 5.0
+
+
+class Records:
+    """The file, and what is to be in it.
+
+    Args:
+        path: The file.
+        complain: Called with what is wrong when it cannot be written, once until it can.
+    """
+
+    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
+        self._path = path
+        self._complain = complain
+        self._wanted: tuple[Reservation, ...] | None = None
+        self._written: tuple[Reservation, ...] | None = None
+        self._bell = Bell()
+
+    def want(self, wanted: tuple[Reservation, ...]) -> None:
+        """Let the file have these reservations soon."""
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._bell.ring()
+
+    async def written(self, seconds: float) -> bool:
+        """Return whether the file has what it is to have, within so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._written != self._wanted:
+                    await self._bell.wait(seconds)
+        return self._written == self._wanted
+
+    async def keep(self) -> None:
+        """Write the file whenever it is not as it is to be, for ever."""
+        boot = reservations.boot_id()
+        said = False
+        while True:
+            wanted = self._wanted
+            if wanted is None or wanted == self._written:
+                await self._bell.wait(_TRY_AGAIN)
+                continue
+            now = {"wall": time.time(), "monotonic": time.monotonic()}
+            body = reservations.stored(wanted, **now, boot=boot)
+            try:  # in a thread: a disk may take its time
+                await asyncio.to_thread(reservations.store, self._path, body)
+            except OSError as error:
+                if not said:
+                    self._complain(f"{self._path}: cannot be written: {error.strerror}")
+                said = True
+                await self._bell.wait(_TRY_AGAIN)
+                continue
+            said = False
+            self._written = wanted
+            self._bell.ring()

@@ -1,0 +1,1 @@
+"""What clients can ask for, one file for each kind of it."""

@@ -1,0 +1,45 @@
+"""Looks: the state of all, of one GPU, and whether the daemon gets on."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+
+from sentinel.service.models import Health, SingleGpu, Status
+from sentinel.service.problems import Code, ProblemError
+from sentinel.service.routes.shared import AtDesk, may
+from sentinel.service.showing import gpu_state, status
+from sentinel.service.views import FRESH
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["looking"])
+
+
+@router.get("/v1/status", responses=may())
+async def read_status(desk: AtDesk) -> Status:
+    """Show the daemon, its GPUs and its reservations."""
+    return status(desk.spec, desk.views)
+
+
+@router.get("/v1/gpus/{selector}", responses=may(Code.NO_SUCH_GPU, Code.INVALID))
+async def read_gpu(selector: str, desk: AtDesk) -> SingleGpu:
+    """Show one GPU, by index, UUID or its unique beginning, or PCI address."""
+    chosen = desk.views.select([selector])
+    if len(chosen) != 1:
+        detail = f"{selector!r} means {len(chosen)} GPUs; name one, or ask for /v1/status."
+        raise ProblemError(Code.INVALID, detail)
+    view = next(view for view in desk.views.gpus if view.uuid == chosen[0])
+    return SingleGpu(**vars(gpu_state(view, desk.views, time.monotonic())))
+
+
+@router.get("/v1/health", responses=may())
+async def read_health(desk: AtDesk) -> Health:
+    """Say that the daemon gets on: 200 while what it shows is fresh, else 503."""
+    host = desk.views.host
+    age = time.monotonic() - host.at
+    if not desk.views.fresh:
+        detail = f"The daemon has shown nothing for {age:.0f} s; {FRESH:g} s are allowed."
+        raise ProblemError(Code.UNAVAILABLE, detail)
+    return Health(phase=host.phase, age_s=round(max(0.0, age), 3))

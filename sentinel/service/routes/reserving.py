@@ -1,0 +1,124 @@
+"""Reservations: GPUs that are kept free for somebody."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+
+from sentinel.control import Answer, Asker, Refusal, Reserve, Unreserve
+from sentinel.service.channel import accepted
+from sentinel.service.desk import Desk
+from sentinel.service.holders import lives
+from sentinel.service.models import Done, Reservations, Reserved, ReserveWish
+from sentinel.service.problems import Code, ProblemError
+from sentinel.service.routes.shared import AtDesk, By, attended, may
+from sentinel.service.showing import reservation
+from sentinel.service.waiting import memory_back, something_else
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/reservations", tags=["reserving"])
+
+#: How long an answer may wait for the file of the reservations, in seconds.
+_STORED_WITHIN = 2.0
+
+
+@router.get("", responses=may())
+async def read_reservations(desk: AtDesk) -> Reservations:
+    """Show all reservations."""
+    now = time.monotonic()
+    held = [reservation(one, desk.views, now) for one in desk.views.host.reservations]
+    return Reservations(reservations=held)
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses=may(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT),
+)
+async def reserve(request: Request, desk: AtDesk, by: By, wish: ReserveWish) -> Reserved:
+    """Keep GPUs free: `gpus`, or any `count`, for `seconds` or until it is ended.
+
+    The answer comes when the memory of all of them is free. Where not enough can be had, that is
+    tried again for `wait_s` seconds. A client that goes away before the answer reserves nothing.
+    """
+    return await attended(request, _reserve(desk, by, wish))
+
+
+@router.delete("/{id}", responses=may(Code.NOT_FOUND, Code.INVALID))
+async def unreserve(id_: Annotated[str, Path(alias="id")], desk: AtDesk, by: By) -> Done:
+    """End a reservation."""
+    answer = await desk.channel.order(Unreserve, by=by, id=id_)
+    return Done(text=answer.text, gpus=list(answer.gpus))
+
+
+async def _reserve(desk: Desk, by: Asker, wish: ReserveWish) -> Reserved:
+    deadline = time.monotonic() + wish.wait_s
+    _check(wish, by)
+    gpus = desk.views.select(wish.gpus)
+    name = _new_name(desk)
+    try:
+        answer = await _have(desk, by, wish, gpus, name, deadline)
+        await memory_back(desk.views, answer.gpus, deadline)
+        held = desk.views.reservation(name)
+        if held is None:
+            raise ProblemError(Code.CONFLICT, "The reservation was ended before it was complete.")
+    except BaseException:
+        # Nobody was told of it, so nobody would ever end it. It may be that there is none.
+        desk.channel.tell(Unreserve, by=by, id=name)
+        raise
+    await desk.records.written(_STORED_WITHIN)  # where that fails, it is said in the journal
+    return Reserved(reservation=reservation(held, desk.views, time.monotonic()))
+
+
+def _check(wish: ReserveWish, by: Asker) -> None:
+    """Refuse what makes no sense.
+
+    Raises:
+        ProblemError: It names GPUs as well as a number of them, or neither; or it is to be bound to
+            a process that cannot be seen.
+    """
+    if (wish.gpus is None) == (wish.count is None):
+        raise ProblemError(Code.INVALID, "Say either gpus, which ones, or count, how many.")
+    if wish.bound and not lives(by):
+        why = (
+            "a client over TCP is no process of this host"
+            if by.via == "tcp"
+            else "the process that asks cannot be seen from here, as in another container"
+        )
+        raise ProblemError(Code.INVALID, f"It cannot be bound: {why}. Give it seconds instead.")
+
+
+async def _have(
+    desk: Desk, by: Asker, wish: ReserveWish, gpus: tuple[str, ...], name: str, deadline: float
+) -> Answer:
+    """Return the answer to a reservation, which is tried again as long as somebody is in the way.
+
+    Raises:
+        ProblemError: It was refused, or there is no answer.
+    """
+    while True:
+        answer = await desk.channel.ask(
+            Reserve,
+            by=by,
+            id=name,
+            reason=wish.reason,
+            gpus=gpus,
+            count=wish.count or 0,
+            seconds=wish.seconds,
+            bound=wish.bound,
+        )
+        if answer.refused is not Refusal.CONFLICT or time.monotonic() >= deadline:
+            return accepted(answer)
+        await something_else(desk.views, deadline)
+
+
+def _new_name(desk: Desk) -> str:
+    """Return an id that no reservation has."""
+    while True:
+        name = secrets.token_hex(4)
+        if desk.views.reservation(name) is None:
+            return name

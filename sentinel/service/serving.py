@@ -1,0 +1,120 @@
+"""One running service: the desk, the server around it, and the word that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from sentinel.control import ServiceSpec, Serving
+from sentinel.errors import WireError
+from sentinel.service.app import make_app
+from sentinel.service.connection import MOST_CONNECTIONS, MOST_HEADERS, REQUEST_WITHIN, Connection
+from sentinel.service.desk import Desk
+from sentinel.service.gate import Gate
+from sentinel.service.peers import Secret, group_of
+
+__all__ = ["serve"]
+
+#: How often the supervisor hears that clients are answered, in seconds.
+_SAYS_EVERY = 1.0
+#: How long responses may take that are under way when the supervisor is gone, in seconds.
+_FINISH_WITHIN = 1
+#: File descriptors for the connections and all else.
+_DESCRIPTORS = 4 * MOST_CONNECTIONS
+
+
+def serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket]) -> None:
+    """Answer clients of these listening sockets until the other end of ``channel`` is closed.
+
+    Raises:
+        WireError: The supervisor sent what is no message.
+    """
+    _make_room()
+    # A client's nonsense is the client's business; that of ours goes to standard error.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    asyncio.run(_serve(spec, channel, sockets))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which leaves signals as they are: the supervisor says when to end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+async def _serve(
+    spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket]
+) -> None:
+    wrong: list[WireError] = []
+
+    def ended(error: WireError | None) -> None:
+        wrong.extend([error] if error else [])
+        server.should_exit = True
+
+    desk = Desk(spec, channel, ended)
+    gate = Gate(make_app(desk), group_of(spec.socket), spec.tcp, _secret(desk))
+    server = _Server(
+        uvicorn.Config(
+            gate,
+            http=Connection,
+            ws="none",
+            interface="asgi3",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=MOST_CONNECTIONS,
+            timeout_keep_alive=round(REQUEST_WITHIN),
+            timeout_graceful_shutdown=_FINISH_WITHIN,
+            h11_max_incomplete_event_size=MOST_HEADERS,
+        )
+    )
+    background = [asyncio.create_task(job) for job in (desk.records.keep(), _say(desk, server))]
+    try:
+        await server.serve(sockets)
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+    if wrong:
+        raise wrong[0]
+
+
+async def _say(desk: Desk, server: uvicorn.Server) -> None:
+    """Tell the supervisor that clients are answered, as soon as they are and ever after."""
+    while not server.started:
+        await asyncio.sleep(0.005)
+    while True:
+        desk.channel.send(Serving())
+        await asyncio.sleep(_SAYS_EVERY)
+
+
+def _secret(desk: Desk) -> Secret | None:
+    """Return what clients over TCP must know, where there is TCP and a file for it."""
+    if desk.spec.tcp is None or desk.spec.token is None:
+        return None
+    try:
+        return Secret(Path(desk.spec.token))
+    except OSError as error:
+        what = f"{desk.spec.token}: cannot be written: {error.strerror}"
+        desk.complain("token", f"{what}; no client is let in over TCP")
+        return None
+
+
+def _make_room() -> None:
+    """Allow ourselves enough file descriptors, as far as we may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,125 @@
+"""Makes what clients get of what the supervisor showed; times become ages and dates."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from sentinel import control
+from sentinel.procfs import read_stat
+from sentinel.service import models
+from sentinel.service.views import Views
+
+__all__ = ["daemon", "gpu_state", "reservation", "status"]
+
+#: How much of a UUID is shown to people, if that is enough: `GPU-` and eight digits.
+_SHORT = 12
+
+#: Fields of a view that are shown under another name, or in another way.
+_OTHERWISE = {"at", "since", "read", "until", "by", "handover"}
+
+
+def status(spec: control.ServiceSpec, views: Views) -> models.Status:
+    """Return all there is to see.
+
+    Raises:
+        ProblemError: Nothing was shown yet.
+    """
+    now = time.monotonic()
+    return models.Status(
+        daemon=daemon(spec, views, now),
+        gpus=[gpu_state(view, views, now) for view in views.gpus],
+        reservations=[reservation(held, views, now) for held in views.host.reservations],
+    )
+
+
+def daemon(spec: control.ServiceSpec, views: Views, now: float) -> models.Daemon:
+    """Return what clients get of the daemon as a whole."""
+    host = views.host
+    return models.Daemon(
+        pid=host.pid,
+        version=spec.version,
+        phase=host.phase,
+        since=datetime.fromtimestamp(spec.began, UTC).astimezone(),
+        driver=host.driver,
+        simulated=host.simulated,
+        workload=host.workload,
+        socket=spec.socket,
+        log=spec.log,
+        age_s=_age(host.at, now) or 0.0,
+        ending=host.ending,
+    )
+
+
+def gpu_state(view: control.GpuView, views: Views, now: float) -> models.GpuState:
+    """Return what clients get of one GPU."""
+    plain = {name: value for name, value in vars(view).items() if name not in _OTHERWISE}
+    return models.GpuState(
+        **plain,
+        gpu=_short(view.uuid, [other.uuid for other in views.gpus]),
+        since_s=_age(view.since, now),
+        read_s=_age(view.read, now),
+        until_s=None if view.until is None else round(max(0.0, view.until - now), 3),
+        by=[
+            models.Process(
+                pid=process.pid,
+                kind=process.kind,
+                memory=process.memory,
+                name=process.name,
+                user=process.user,
+            )
+            for process in view.by
+        ],
+        handover=_handover(view.handover, now),
+    )
+
+
+def reservation(held: control.Reservation, views: Views, now: float) -> models.Reservation:
+    """Return what clients get of one reservation."""
+    indices = {view.uuid: view.index for view in views.gpus}
+    process = read_stat(held.by.pid) if held.by.pid is not None else None
+    if process is not None and process.started != held.by.started:  # another one of this number
+        process = None
+    return models.Reservation(
+        id=held.id,
+        gpus=list(held.gpus),
+        indices=[indices[uuid] for uuid in held.gpus if uuid in indices],
+        reason=held.reason,
+        since=_date(held.since, now),
+        until=None if held.until is None else _date(held.until, now),
+        bound=held.bound,
+        holder=models.Holder(
+            uid=held.by.uid, pid=held.by.pid, name=process.name if process else None
+        ),
+    )
+
+
+def _handover(view: control.HandoverView | None, now: float) -> models.Handover | None:
+    if view is None:
+        return None
+    return models.Handover(
+        ago_s=_age(view.at, now) or 0.0,
+        sign=view.sign,
+        exit=view.exit,
+        kill=view.kill,
+        memory_back=view.memory_back,
+    )
+
+
+def _age(at: float | None, now: float) -> float | None:
+    """Return how many seconds ago something was, to the millisecond."""
+    return None if at is None else round(max(0.0, now - at), 3)
+
+
+def _date(at: float, now: float) -> datetime:
+    """Return a time of the monotonic clock as a date with an offset, to the second."""
+    moment = datetime.fromtimestamp(time.time() + at - now, UTC).astimezone()
+    return moment.replace(microsecond=0)
+
+
+def _short(uuid: str, all_of_them: list[str]) -> str:
+    """Return the beginning of a UUID that names this GPU and no other."""
+    length = _SHORT
+    while sum(other.startswith(uuid[:length]) for other in all_of_them) > 1 and length < len(uuid):
+        length += 1
+    return uuid[:length]

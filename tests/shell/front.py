@@ -1,0 +1,388 @@
+"""A real service process, and at the other end of its channel a supervisor that is a script."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.control import (
+    Answer,
+    Asker,
+    Configure,
+    GpuView,
+    HandoverView,
+    HostView,
+    Occupy,
+    Order,
+    PauseGpus,
+    Phase,
+    Refusal,
+    Reservation,
+    Reserve,
+    ResumeGpus,
+    Said,
+    ServiceMessage,
+    ServiceSpec,
+    Serving,
+    ShutDown,
+    Trouble,
+    Unreserve,
+    Vacate,
+)
+from sentinel.messages import GpuProcess
+from sentinel.service import entry
+from sentinel.spawning import Child, Inherited
+from sentinel.wire import decode
+
+KINDS: tuple[type[ServiceMessage], ...] = (
+    Occupy,
+    Vacate,
+    PauseGpus,
+    ResumeGpus,
+    Reserve,
+    Unreserve,
+    Configure,
+    ShutDown,
+    Serving,
+    Trouble,
+)
+#: Nothing here takes longer, even where others keep the processors busy.
+PATIENCE = 20.0
+UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-aabb2222-0000-0000-0000-000000000000")
+
+
+def gpu_view(index: int) -> GpuView:
+    return GpuView(
+        at=time.monotonic(),
+        uuid=UUIDS[index],
+        index=index,
+        name="NVIDIA H200",
+        pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+        memory_total=140 * 2**30,
+        occupancy="IDLE",
+        stressor="RUNNING",
+        admin="ENABLED",
+        rule="running",
+        reason="running",
+        findings=0,
+        since=time.monotonic() - 90,
+        read=time.monotonic(),
+        held=2**30,
+        by=(GpuProcess(pid=4711, name="python", user="anna"),),
+        handover=HandoverView(at=time.monotonic() - 60, sign="memory", exit=0.2),
+    )
+
+
+@dataclass
+class Script:
+    """The supervisor's end: it does what a supervisor does, or what a test wants of it.
+
+    ``slow``: memory does not come back. ``mute``: orders get no answer. ``refusal``: what every
+    Configure is refused with.
+    """
+
+    gpus: dict[str, GpuView] = field(
+        default_factory=lambda: {UUIDS[index]: gpu_view(index) for index in range(2)}
+    )
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+    phase: Phase = Phase.OCCUPYING
+    slow: bool = False
+    mute: bool = False
+    refusal: str | None = None
+
+    def host(self) -> HostView:
+        return HostView(
+            at=time.monotonic(),
+            pid=os.getpid(),
+            phase=self.phase,
+            driver="580.65.06",
+            simulated=False,
+            workload="gemm",
+            gpus=UUIDS,
+            reservations=tuple(self.reservations.values()),
+        )
+
+    def free(self, uuid: str, admin: str) -> None:
+        view = self.gpus[uuid]
+        stressor = "STOPPING" if view.stressor == "RUNNING" else view.stressor
+        self.gpus[uuid] = replace(view, stressor=stressor, admin=admin)
+
+    def memory_comes_back(self) -> None:
+        for uuid, view in self.gpus.items():
+            if view.stressor == "STOPPING":
+                self.gpus[uuid] = replace(view, stressor="STOPPED", held=None)
+
+    def answer(self, order: Order) -> Answer:
+        match order:
+            case Occupy():
+                self.phase = Phase.OCCUPYING
+                for uuid, view in self.gpus.items():
+                    self.gpus[uuid] = replace(view, stressor="RUNNING", admin="ENABLED")
+                text, gpus = "idle GPUs are occupied", UUIDS
+            case Vacate():
+                self.phase = Phase.VACATED
+                for uuid in UUIDS:
+                    self.free(uuid, "ENABLED")
+                text, gpus = "no GPU is held", UUIDS
+            case PauseGpus():
+                gpus, text = order.gpus or UUIDS, "paused"
+                self.phase = Phase.RELEASED if order.release else self.phase
+                for uuid in gpus:
+                    self.free(uuid, "PAUSED")
+            case Reserve():
+                return self.reserve(order)
+            case Unreserve():
+                return self.unreserve(order)
+            case Configure() if self.refusal:
+                refusal = Refusal.INVALID
+                return Answer(number=order.number, refused=refusal, text=self.refusal)
+            case _:
+                text, gpus = type(order).__name__, ()
+        return Answer(number=order.number, text=text, gpus=gpus)
+
+    def reserve(self, order: Reserve) -> Answer:
+        taken = {uuid for held in self.reservations.values() for uuid in held.gpus}
+        free = tuple(uuid for uuid in UUIDS if uuid not in taken)
+        gpus = order.gpus or free[: order.count]
+        if taken & set(gpus) or len(gpus) < order.count:
+            text = f"{sorted(taken)} are reserved"
+            return Answer(number=order.number, refused=Refusal.CONFLICT, text=text)
+        until = None if order.seconds is None else time.monotonic() + order.seconds
+        self.reservations[order.id] = Reservation(
+            id=order.id,
+            gpus=gpus,
+            reason=order.reason,
+            by=order.by,
+            since=time.monotonic(),
+            until=until,
+            bound=order.bound,
+        )
+        for uuid in gpus:
+            self.free(uuid, "RESERVED")
+        return Answer(number=order.number, text="reserved", gpus=gpus)
+
+    def unreserve(self, order: Unreserve) -> Answer:
+        held = self.reservations.pop(order.id, None)
+        if held is None:
+            text = f"there is no reservation {order.id!r}"
+            return Answer(number=order.number, refused=Refusal.NOT_FOUND, text=text)
+        return Answer(number=order.number, text="ended", gpus=held.gpus)
+
+
+class Front:
+    """Listening sockets, and a service on them that can be replaced; use it as a context.
+
+    Args:
+        folder: For the socket and what is kept.
+        tcp: Whether to listen at a TCP address, too.
+        environment: Variables for the service.
+        spec: Other things that it is told.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tcp: bool = False,
+        environment: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
+        self.path = str(folder / "sentinel.sock")
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(self.path)
+        self.listening.listen(512)
+        self.tcp = socket.create_server(("127.0.0.1", 0)) if tcp else None
+        self.port = self.tcp.getsockname()[1] if self.tcp else 0
+        self.spec = ServiceSpec(
+            socket=self.path,
+            state=str(folder),
+            log=str(folder / "sentinel.log"),
+            began=time.time() - 3600,
+            version="1.2.3",
+            tcp=f"127.0.0.1:{self.port}" if tcp else None,
+            token=str(folder / "token") if tcp else None,
+            **spec,
+        )
+        self.environment = {"MALLOC_ARENA_MAX": "1", **(environment or {})}
+        self.script = Script()
+        self.orders: list[Order] = []
+        self.troubles: list[Trouble] = []
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.beats = 0
+        self.child: Child
+        self._said = 0
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Front:
+        self.start()
+        self.wait_for(lambda: self.beats > 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.listening.close()
+        if self.tcp is not None:
+            self.tcp.close()
+
+    def start(self) -> None:
+        """Start a service on the listening sockets."""
+        self.beats = 0
+        self._end.clear()
+        sockets = [Inherited(self.listening.fileno())]
+        tcp = Inherited(self.tcp.fileno()) if self.tcp else None
+        self.child = Child(entry.run, self.spec, (*sockets, tcp), self.environment)
+        self._thread = threading.Thread(target=self._play)
+        self._thread.start()
+
+    def kill(self) -> None:
+        """SIGKILL the service."""
+        self.leave()
+        self.child.kill()
+        select.select([self.child.pidfd], [], [], PATIENCE)
+        self.child.reap()
+
+    def leave(self) -> None:
+        """Let the supervisor's end do nothing more."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def reset(self) -> None:
+        """Begin anew, as for another test."""
+        with self.lock:
+            self.script = Script()
+            self.orders.clear()
+            self.troubles.clear()
+            self.show()
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[Script]:
+        """Change what the supervisor does or has; it is shown at once."""
+        with self.lock:
+            yield self.script
+            self.show()
+
+    def show(self) -> None:
+        for view in (self.script.host(), *self.script.gpus.values()):
+            self.child.send(replace(view, at=time.monotonic()))
+
+    def say(self, name: str = "gpu.idle", **fields: Any) -> int:
+        """Have an event said; return its number."""
+        with self.lock:
+            self._said += 1
+            line = json.dumps({"event": name, "time": "now", **fields})
+            self.child.send(Said(number=self._said, line=line))
+            return self._said
+
+    def wait_for(self, met: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(met, PATIENCE), (self.orders, self.troubles)
+
+    def _play(self) -> None:
+        """Be the supervisor: show all, answer orders, until the end."""
+        shown = 0.0
+        while not self._end.is_set():
+            if time.monotonic() - shown > 0.25:
+                with self.lock:
+                    self.show()
+                shown = time.monotonic()
+            select.select([self.child.channel], [], [], 0.05)
+            for data in self.child.receive(64):
+                with self.changed:
+                    self._hear(decode(data, KINDS))
+                    self.changed.notify_all()
+
+    def _hear(self, message: ServiceMessage) -> None:
+        match message:
+            case Serving():
+                self.beats += 1
+            case Trouble():
+                self.troubles.append(message)
+            case _:
+                self.orders.append(message)
+                if self.script.mute:
+                    return
+                answer = self.script.answer(message)
+                self.show()
+                self.child.send(answer)
+                if not self.script.slow:
+                    self.script.memory_comes_back()
+                    self.show()
+
+
+# --- clients ---------------------------------------------------------------------------------
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP to a Unix socket."""
+
+    def __init__(self, path: str, timeout: float = PATIENCE) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: ``body`` is what the JSON was."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+
+
+def ask(
+    front: Front, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}
+) -> Reply:
+    """Ask over the Unix socket; every error must have the one shape."""
+    return exchange(UnixConnection(front.path), method, path, body, headers)
+
+
+def exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: Mapping[str, str] = {},
+) -> Reply:
+    with contextlib.closing(connection):
+        raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        kind = {"content-type": "application/json"} if raw is not None else {}
+        connection.request(method, path, raw, {**kind, **headers})
+        response = connection.getresponse()
+        data = response.read()
+    found = {name.lower(): value for name, value in response.getheaders()}
+    reply = Reply(response.status, json.loads(data) if data else None, found)
+    check_shape(reply)
+    return reply
+
+
+def check_shape(reply: Reply) -> None:
+    if reply.status >= 400:
+        assert reply.headers["content-type"] == "application/problem+json", reply
+        wanted = {"schema_version", "type", "title", "status", "detail", "code"}
+        assert reply.body.keys() == wanted
+        assert reply.body["status"] == reply.status
+        assert reply.body["detail"]
+    elif "openapi" not in reply.body:
+        assert reply.body["schema_version"] == 1
+
+
+def asker(order: Order) -> Asker:
+    return order.by

@@ -1,0 +1,300 @@
+"""The service answers clients with what the supervisor shows, and posts what they ask for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from front import UUIDS, Front, Reply, ask
+
+from sentinel.control import (
+    Configure,
+    Occupy,
+    PauseGpus,
+    Phase,
+    Refusal,
+    Reread,
+    ResumeGpus,
+    ShutDown,
+    Vacate,
+)
+from sentinel.procfs import own_stat
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    folder = tmp_path_factory.mktemp("service")
+    config = folder / "config.toml"
+    config.write_text('poll = "2s"\n[gpu.1]\nworkload = "hold"\n')
+    with Front(folder, config=str(config), environment={"SENTINEL_REARM": "7s"}) as front:
+        yield front
+
+
+@pytest.fixture
+def front(service: Front) -> Front:
+    service.reset()
+    (Path(service.spec.state) / "config.toml").write_text(
+        'poll = "2s"\n[gpu.1]\nworkload = "hold"\n'
+    )
+    return service
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+def test_the_status_has_the_daemon_its_gpus_with_ages_and_its_reservations(front: Front) -> None:
+    ask(front, "POST", "/v1/reservations", {"gpus": ["1"], "seconds": 60, "reason": "demo"})
+    status = ask(front, "GET", "/v1/status").body
+    assert status["daemon"]["phase"] == "occupying"
+    assert status["daemon"]["socket"] == front.path
+    assert status["daemon"]["version"] == "1.2.3"
+    assert status["daemon"]["age_s"] < 5
+    assert "+" in status["daemon"]["since"] or status["daemon"]["since"].endswith("Z")
+    first, second = status["gpus"]
+    assert first["gpu"] == "GPU-aaaa1111"
+    assert first["uuid"] == UUIDS[0]
+    assert 90 <= first["since_s"] < 200
+    assert 60 <= first["handover"]["ago_s"] < 200
+    assert first["by"][0]["user"] == "anna"
+    assert first["until_s"] is None
+    assert second["stressor"] == "STOPPED"
+    (reservation,) = status["reservations"]
+    assert reservation["gpus"] == [UUIDS[1]]
+    assert reservation["indices"] == [1]
+    assert reservation["holder"] == {
+        "uid": os.getuid(),
+        "pid": os.getpid(),
+        "name": own_stat().name,
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "index"),
+    [("0", 0), (UUIDS[1], 1), ("gpu-aabb", 1), ("00000000:02:00.0", 1), ("1:0.0", 0)],
+)
+def test_one_gpu_is_found_by_each_way_to_name_it(front: Front, selector: str, index: int) -> None:
+    found = ask(front, "GET", f"/v1/gpus/{selector}")
+    assert found.status == 200
+    assert found.body["index"] == index
+
+
+@pytest.mark.parametrize(
+    ("selector", "status", "code"),
+    [("7", 404, "no_such_gpu"), ("GPU-aa", 404, "no_such_gpu"), ("all", 422, "invalid")],
+)
+def test_a_selector_of_no_single_gpu_is_refused_with_a_choice(
+    front: Front, selector: str, status: int, code: str
+) -> None:
+    refused = ask(front, "GET", f"/v1/gpus/{selector}")
+    assert (refused.status, refused.body["code"]) == (status, code)
+
+
+def test_health_follows_the_age_of_what_is_shown(front: Front) -> None:
+    assert ask(front, "GET", "/v1/health").status == 200
+
+
+# --- orders ----------------------------------------------------------------------------------
+
+
+def test_each_order_says_who_asks(front: Front) -> None:
+    ask(front, "POST", "/v1/start")
+    by = front.orders[-1].by
+    assert (by.via, by.uid, by.pid) == ("unix", os.getuid(), os.getpid())
+    assert by.started == own_stat().started
+
+
+def test_a_start_and_a_shutdown_are_passed_on(front: Front) -> None:
+    started = ask(front, "POST", "/v1/start", {})
+    assert started.body["text"] == "idle GPUs are occupied"
+    assert started.body["gpus"] == list(UUIDS)
+    assert ask(front, "POST", "/v1/shutdown").status == 200
+    assert [type(order) for order in front.orders] == [Occupy, ShutDown]
+
+
+def test_a_stop_is_answered_when_all_memory_is_back(front: Front) -> None:
+    with front.acting() as script:
+        script.slow = True
+    replies: list[Reply] = []
+    client = threading.Thread(target=lambda: replies.append(ask(front, "POST", "/v1/stop")))
+    client.start()
+    front.wait_for(lambda: bool(front.orders))
+    time.sleep(0.1)  # it would have answered by now
+    assert not replies
+    with front.acting() as script:
+        script.memory_comes_back()
+    client.join()
+    assert replies[0].status == 200
+
+
+def test_a_stop_that_takes_too_long_says_what_is_still_held(front: Front) -> None:
+    with front.acting() as script:
+        script.slow = True
+    late = ask(front, "POST", "/v1/stop", {"wait_s": 0.1})
+    assert (late.status, late.body["code"]) == (504, "timeout")
+    assert "GPU 0 (stopping for" in late.body["detail"]
+    assert "1.0 GiB" in late.body["detail"]
+    assert ask(front, "POST", "/v1/stop", {"wait_s": 0}).status == 200
+
+
+def test_a_pause_names_gpus_in_any_way_and_waits_for_those_only(front: Front) -> None:
+    paused = ask(front, "POST", "/v1/pause", {"gpus": ["GPU-aabb"], "seconds": 60})
+    assert paused.body["gpus"] == [UUIDS[1]]
+    (order,) = front.orders
+    assert isinstance(order, PauseGpus)
+    assert (order.gpus, order.seconds, order.release) == ((UUIDS[1],), 60, False)
+    assert ask(front, "POST", "/v1/resume", {"gpus": ["1"]}).status == 200
+    assert isinstance(front.orders[-1], ResumeGpus)
+    assert ask(front, "POST", "/v1/pause", {"gpus": ["5"]}).body["code"] == "no_such_gpu"
+
+
+def test_a_pause_that_releases_the_driver_waits_until_it_is_released(front: Front) -> None:
+    assert ask(front, "POST", "/v1/pause", {"release": True}).status == 200
+    assert front.script.phase is Phase.RELEASED
+
+
+def test_without_an_answer_of_the_supervisor_the_client_hears_so(front: Front) -> None:
+    with front.acting() as script:
+        script.mute = True
+    began = time.monotonic()
+    silent = ask(front, "POST", "/v1/start")
+    assert (silent.status, silent.body["code"]) == (503, "unavailable")
+    assert 4.5 < time.monotonic() - began < 10
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+def test_a_reload_reads_flags_variables_and_the_file_anew(front: Front) -> None:
+    assert ask(front, "POST", "/v1/reload").status == 200
+    (order,) = front.orders
+    assert isinstance(order, Configure)
+    given = {value.key: value.text for value in order.given}
+    assert given == {"poll": "2s", "rearm": "7s"}
+    assert order.overrides[0].selector == "1"
+    assert order.overrides[0].given[0].text == "hold"
+
+
+def test_a_reload_of_a_bad_file_changes_nothing_and_says_why(front: Front) -> None:
+    Path(front.spec.config or "").write_text('poll = "a while"\n')
+    refused = ask(front, "POST", "/v1/reload")
+    assert (refused.status, refused.body["code"]) == (422, "invalid")
+    assert "config.toml: poll: 'a while' is not a duration" in refused.body["detail"]
+    assert not front.orders
+
+
+def test_settings_that_the_supervisor_refuses_are_refused(front: Front) -> None:
+    with front.acting() as script:
+        script.refusal = "there is no workload 'gem'"
+    refused = ask(front, "POST", "/v1/reload")
+    assert refused.status == 422
+    assert refused.body["detail"] == "there is no workload 'gem'"
+
+
+def test_a_restart_vacates_configures_and_occupies_and_keeps_the_new_flags(front: Front) -> None:
+    done = ask(front, "POST", "/v1/restart", {"settings": {"poll": "500ms"}})
+    assert done.status == 200
+    vacate, configure, occupy = front.orders
+    assert isinstance(vacate, Vacate)
+    assert isinstance(occupy, Occupy)
+    assert isinstance(configure, Configure)
+    assert [(v.text, v.source) for v in configure.given if v.key == "poll"] == [
+        ("500ms", "--poll")
+    ]
+    ask(front, "POST", "/v1/reload")
+    again = front.orders[-1]
+    assert isinstance(again, Configure)
+    assert again.given == configure.given
+    ask(front, "POST", "/v1/restart", {"settings": {}})
+    bare = front.orders[-2]
+    assert isinstance(bare, Configure)
+    assert [v.text for v in bare.given if v.key == "poll"] == ["2s"]
+
+
+@pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])
+def test_a_restart_with_a_wrong_setting_lets_go_of_nothing(
+    front: Front, settings: dict[str, str]
+) -> None:
+    refused = ask(front, "POST", "/v1/restart", {"settings": settings})
+    assert refused.status == 422
+    assert "poll" in refused.body["detail"]
+    assert not front.orders
+
+
+def test_a_restart_that_fails_half_way_goes_on_as_before(front: Front) -> None:
+    with front.acting() as script:
+        script.refusal = "no"
+    assert ask(front, "POST", "/v1/restart").status == 422
+    front.wait_for(lambda: len(front.orders) == 3)
+    assert isinstance(front.orders[-1], Occupy)
+    with front.acting() as script:
+        script.slow = True
+    assert ask(front, "POST", "/v1/restart", {"wait_s": 0.05}).status == 504
+    front.wait_for(lambda: len(front.orders) == 5)
+    assert isinstance(front.orders[-1], Occupy)
+
+
+def test_settings_are_read_anew_when_the_supervisor_says_so(front: Front) -> None:
+    front.child.send(Reread())
+    front.wait_for(lambda: bool(front.orders))
+    assert isinstance(front.orders[0], Configure)
+    Path(front.spec.config or "").write_text("polll = 1\n")
+    front.child.send(Reread())
+    front.wait_for(lambda: bool(front.troubles))
+    assert front.troubles[0].about == "settings"
+    assert "Did you mean poll" in front.troubles[0].text
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/", None, 404, "not_found"),
+        ("GET", "/v2/status", None, 404, "not_found"),
+        ("DELETE", "/v1/status", None, 405, "invalid"),
+        ("BREW", "/v1/status", None, 405, "invalid"),
+        ("POST", "/v1/stop", b"{", 422, "invalid"),
+        ("POST", "/v1/stop", b"\xff\xfe", 422, "invalid"),
+        ("POST", "/v1/stop", b"[" * 30_000, 422, "invalid"),
+        ("POST", "/v1/stop", {"wait": 3}, 422, "invalid"),
+        ("POST", "/v1/stop", {"wait_s": "3"}, 422, "invalid"),
+        ("POST", "/v1/stop", b'{"wait_s": NaN}', 422, "invalid"),
+        ("POST", "/v1/pause", {"gpus": []}, 422, "invalid"),
+        ("POST", "/v1/pause", {"seconds": 0}, 422, "invalid"),
+        ("POST", "/v1/reservations", {}, 422, "invalid"),
+        ("POST", "/v1/reservations", {"count": 1, "gpus": ["0"]}, 422, "invalid"),
+        ("POST", "/v1/reservations", {"count": 1, "reason": "a\nb"}, 422, "invalid"),
+        ("DELETE", "/v1/reservations/none", None, 404, "not_found"),
+        ("GET", "/v1/events?since=x", None, 422, "invalid"),
+        ("POST", "/v1/stop", b" " * 70_000, 413, "too_large"),
+    ],
+)
+def test_every_error_has_one_shape(
+    front: Front, method: str, path: str, body: object, status: int, code: str
+) -> None:
+    refused = ask(front, method, path, body)
+    assert (refused.status, refused.body["code"]) == (status, code)
+    assert not any(isinstance(order, Vacate) for order in front.orders)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"), [(Refusal.ENDING, 503), (Refusal.CONFLICT, 409)]
+)
+def test_a_refusal_of_the_supervisor_becomes_a_status(
+    front: Front, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, status: int
+) -> None:
+    answer = front.script.answer
+
+    def refuse(order: Occupy) -> object:
+        from dataclasses import replace
+
+        return replace(answer(order), refused=refusal, text="no")
+
+    monkeypatch.setattr(front.script, "answer", refuse)
+    refused = ask(front, "POST", "/v1/start")
+    assert (refused.status, refused.body["code"]) == (status, refusal.value)
