@@ -166,7 +166,8 @@ def store(path: Path, reservations: Iterable[Stored]) -> None:
     body = {"schema_version": SCHEMA, "reservations": [vars(one) for one in reservations]}
     new = path.with_name(f"{path.name}.new")
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
             json.dump(body, file, indent=1)
             file.write("\n")
             file.flush()

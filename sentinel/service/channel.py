@@ -82,7 +82,8 @@ class Channel:
             ProblemError: There is no answer within ANSWERED_WITHIN, or no room for the order.
         """
         number = next(self._numbers)
-        answer = self._waiting[number] = self._loop.create_future()
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting[number] = answer
         try:
             if not self._open or not self.send(order(number=number, **fields)):
                 raise ProblemError(Code.UNAVAILABLE, "The daemon does not take orders at present.")

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sentinel.service.peers import peer_of
 from sentinel.service.problems import MEDIA_TYPE, Code, problem_body
@@ -52,7 +52,8 @@ class Connection(H11Protocol):
     def handle_events(self) -> None:
         """Go on with what came; a request that is complete is waited for no more."""
         super().handle_events()
-        cycle = self.cycle
+        # uvicorn says that there always is one; there is none before the first request.
+        cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
             self._cancel()
 

@@ -97,7 +97,7 @@ class Desk:
         self.complain("reservations", f"{text}; a new daemon will not know of what is reserved now")
 
     async def _reread(self) -> None:
-        """Read the settings anew because the supervisor was asked to; say what is wrong with them."""
+        """Read the settings anew since the supervisor was asked to; say what is wrong with them."""
         try:
             async with self.reconfiguring:
                 new = await self.settings.gather(self.settings.flags)

@@ -37,13 +37,16 @@ class Gate:
         secret: What clients over TCP must know; without it none is let in.
     """
 
-    def __init__(self, app: _App, group: int | None, tcp: str | None, secret: Secret | None) -> None:
+    def __init__(
+        self, app: _App, group: int | None, tcp: str | None, secret: Secret | None
+    ) -> None:
         self._app = app
         self._group = group
         self._name = (tcp or "").rpartition(":")[0].strip("[]").lower()
         self._secret = secret
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Hand on a request, or answer it."""
         headers = Headers(scope=scope)
         refused = self._refusal(scope["state"], headers)
         body = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -43,10 +44,8 @@ class Holders:
     def _begin(self, name: str, holder: Asker) -> None:
         """Watch one process; without a descriptor for it, it is looked at each time anew."""
         descriptor = None
-        try:
+        with contextlib.suppress(OSError, ValueError):  # gone, or no room for one more
             descriptor = os.pidfd_open(holder.pid or 0)
-        except (OSError, ValueError):  # gone, or no room for one more
-            pass
         if not lives(holder):  # looked at with the descriptor open: its number cannot be another's
             if descriptor is not None:
                 os.close(descriptor)

@@ -63,7 +63,7 @@ def peer_of(connection: socket.socket) -> Peer:
 def group_of(path: str) -> int | None:
     """Return the group that may use the socket at ``path``, ``None`` where its mode lets none."""
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except OSError:
         return None
     return found.st_gid if found.st_mode & stat.S_IWGRP else None
@@ -84,7 +84,7 @@ class Secret:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(FileExistsError):
             descriptor = os.open(path, flags, 0o600)
-            with open(descriptor, "w", encoding="ascii") as file:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(secrets.token_urlsafe(32) + "\n")
 
     def matches(self, header: str | None) -> bool:

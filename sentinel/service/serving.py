@@ -45,15 +45,22 @@ def serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket
 class _Server(uvicorn.Server):
     """uvicorn's server, which leaves signals as they are: the supervisor says when to end."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        self.begun.set()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
 
 
-async def _serve(
-    spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket]
-) -> None:
+async def _serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket]) -> None:
     wrong: list[WireError] = []
 
     def ended(error: WireError | None) -> None:
@@ -91,10 +98,9 @@ async def _serve(
         raise wrong[0]
 
 
-async def _say(desk: Desk, server: uvicorn.Server) -> None:
+async def _say(desk: Desk, server: _Server) -> None:
     """Tell the supervisor that clients are answered, as soon as they are and ever after."""
-    while not server.started:
-        await asyncio.sleep(0.005)
+    await server.begun.wait()
     while True:
         desk.channel.send(Serving())
         await asyncio.sleep(_SAYS_EVERY)

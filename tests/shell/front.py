@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sentinel.control import (
     Answer,
-    Asker,
     Configure,
     GpuView,
     HandoverView,
@@ -123,17 +122,18 @@ class Script:
                 self.gpus[uuid] = replace(view, stressor="STOPPED", held=None)
 
     def answer(self, order: Order) -> Answer:
+        gpus: tuple[str, ...] = UUIDS
         match order:
             case Occupy():
                 self.phase = Phase.OCCUPYING
                 for uuid, view in self.gpus.items():
                     self.gpus[uuid] = replace(view, stressor="RUNNING", admin="ENABLED")
-                text, gpus = "idle GPUs are occupied", UUIDS
+                text = "idle GPUs are occupied"
             case Vacate():
                 self.phase = Phase.VACATED
                 for uuid in UUIDS:
                     self.free(uuid, "ENABLED")
-                text, gpus = "no GPU is held", UUIDS
+                text = "no GPU is held"
             case PauseGpus():
                 gpus, text = order.gpus or UUIDS, "paused"
                 self.phase = Phase.RELEASED if order.release else self.phase
@@ -225,7 +225,7 @@ class Front:
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Front:
+    def __enter__(self) -> Self:
         self.start()
         self.wait_for(lambda: self.beats > 0)
         return self
@@ -275,7 +275,8 @@ class Front:
             self.show()
 
     def show(self) -> None:
-        for view in (self.script.host(), *self.script.gpus.values()):
+        self.child.send(self.script.host())
+        for view in self.script.gpus.values():
             self.child.send(replace(view, at=time.monotonic()))
 
     def say(self, name: str = "gpu.idle", **fields: Any) -> int:
@@ -382,7 +383,3 @@ def check_shape(reply: Reply) -> None:
         assert reply.body["detail"]
     elif "openapi" not in reply.body:
         assert reply.body["schema_version"] == 1
-
-
-def asker(order: Order) -> Asker:
-    return order.by

@@ -6,12 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from front import UUIDS, Front, Reply, ask
 
 from sentinel.control import (
+    Answer,
     Configure,
     Occupy,
     PauseGpus,
@@ -201,9 +203,7 @@ def test_a_restart_vacates_configures_and_occupies_and_keeps_the_new_flags(front
     assert isinstance(vacate, Vacate)
     assert isinstance(occupy, Occupy)
     assert isinstance(configure, Configure)
-    assert [(v.text, v.source) for v in configure.given if v.key == "poll"] == [
-        ("500ms", "--poll")
-    ]
+    assert [(v.text, v.source) for v in configure.given if v.key == "poll"] == [("500ms", "--poll")]
     ask(front, "POST", "/v1/reload")
     again = front.orders[-1]
     assert isinstance(again, Configure)
@@ -282,17 +282,13 @@ def test_every_error_has_one_shape(
     assert not any(isinstance(order, Vacate) for order in front.orders)
 
 
-@pytest.mark.parametrize(
-    ("refusal", "status"), [(Refusal.ENDING, 503), (Refusal.CONFLICT, 409)]
-)
+@pytest.mark.parametrize(("refusal", "status"), [(Refusal.ENDING, 503), (Refusal.CONFLICT, 409)])
 def test_a_refusal_of_the_supervisor_becomes_a_status(
     front: Front, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, status: int
 ) -> None:
     answer = front.script.answer
 
-    def refuse(order: Occupy) -> object:
-        from dataclasses import replace
-
+    def refuse(order: Occupy) -> Answer:
         return replace(answer(order), refused=refusal, text="no")
 
     monkeypatch.setattr(front.script, "answer", refuse)

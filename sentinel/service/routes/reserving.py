@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from sentinel.control import Answer, Asker, Refusal, Reserve, Unreserve
+from sentinel.control import Answer, Asker, Refusal, Reservation, Reserve, Unreserve
 from sentinel.service.channel import accepted
 from sentinel.service.desk import Desk
 from sentinel.service.holders import lives
@@ -63,9 +63,7 @@ async def _reserve(desk: Desk, by: Asker, wish: ReserveWish) -> Reserved:
     try:
         answer = await _have(desk, by, wish, gpus, name, deadline)
         await memory_back(desk.views, answer.gpus, deadline)
-        held = desk.views.reservation(name)
-        if held is None:
-            raise ProblemError(Code.CONFLICT, "The reservation was ended before it was complete.")
+        held = _still_there(desk, name)
     except BaseException:
         # Nobody was told of it, so nobody would ever end it. It may be that there is none.
         desk.channel.tell(Unreserve, by=by, id=name)
@@ -114,6 +112,18 @@ async def _have(
         if answer.refused is not Refusal.CONFLICT or time.monotonic() >= deadline:
             return accepted(answer)
         await something_else(desk.views, deadline)
+
+
+def _still_there(desk: Desk, name: str) -> Reservation:
+    """Return the reservation of this id.
+
+    Raises:
+        ProblemError: Somebody has ended it.
+    """
+    held = desk.views.reservation(name)
+    if held is None:
+        raise ProblemError(Code.CONFLICT, "The reservation was ended before it was complete.")
+    return held
 
 
 def _new_name(desk: Desk) -> str:

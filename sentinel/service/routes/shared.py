@@ -56,9 +56,7 @@ By = Annotated[Asker, Depends(_asker)]
 def may(*codes: Code) -> dict[int | str, dict[str, Any]]:
     """Return what a route says of its errors, besides those that each has."""
     statuses = sorted({code.status.value for code in (*_ANYWHERE, *codes)})
-    return {
-        status: {"model": Problem, "description": _MEANINGS[status]} for status in statuses
-    }
+    return {status: {"model": Problem, "description": _MEANINGS[status]} for status in statuses}
 
 
 async def attended(request: Request, work: Coroutine[Any, Any, T]) -> T:
