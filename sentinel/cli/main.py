@@ -18,6 +18,7 @@ __all__ = ["run_command_line"]
 #: Each command, the module that has it, and what it is for.
 COMMANDS = {
     "run": ("sentinel.cli.run", "Keep idle GPUs busy in the foreground (the default)."),
+    "start": ("sentinel.cli.start", "Start the daemon, or let the one that runs occupy."),
     "config": ("sentinel.cli.config", "Show what is set and by whom, or check a file."),
     "goldens": ("sentinel.cli.goldens", "List the golden checksums, or carry them over."),
     "doctor": ("sentinel.cli.doctor", "Say whether this host is safe for sentinel."),

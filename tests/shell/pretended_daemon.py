@@ -1,0 +1,80 @@
+"""A daemon that does nothing but to answer, for tests of whoever starts one.
+
+Usage: pretended_daemon.py HOW, where HOW is one of: answer, say (ends with code 4 and words),
+late (ends with code 5 and words after its claim), mute (claims and never answers), die (SIGKILL).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+from sentinel.claiming import claim
+from sentinel.daemon import keep_prints
+from sentinel.errors import SentinelError
+from sentinel.runtime import places
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self._answer(200 if self.path == "/v1/health" else 404, {})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.path == "/v1/start" and json.loads(body) == {}:
+            self._answer(200, {"schema_version": 1, "text": "occupying every idle GPU"})
+        elif self.path == "/v1/shutdown":
+            self._answer(200, {"cwd": str(Path.cwd()), "argv": sys.argv, "env": dict(os.environ)})
+            self.server.finished = True  # type: ignore[attr-defined]
+
+    def _answer(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def address_string(self) -> str:
+        return "somebody"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        pass
+
+
+def main(how: str) -> int:
+    if how == "say":
+        print("sentinel: no such GPU: 9\nThere are: 0, 1", file=sys.stderr)
+        return 4
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    where = places(os.environ, os.getuid())
+    try:
+        held = claim(where)
+    except SentinelError as error:
+        print(f"sentinel: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    print("printed before")
+    keep_prints(where)
+    print("printed by the daemon", flush=True)
+    if how == "late":
+        print("sentinel: there is no driver", file=sys.stderr)
+        held.release()
+        return 5
+    if how == "mute":
+        signal.pause()
+    server = HTTPServer(("", 0), _Answers, bind_and_activate=False)
+    server.socket.close()
+    server.socket = held.socket
+    server.finished = False  # type: ignore[attr-defined]
+    while not server.finished:  # type: ignore[attr-defined]
+        server.handle_request()
+    held.release()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

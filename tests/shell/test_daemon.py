@@ -1,0 +1,271 @@
+"""A daemon is started without a terminal, and whoever starts it learns whether it answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ground import ROOT, TESTS
+from sentry import PATIENCE, eventually
+
+from sentinel import daemon
+from sentinel.claiming import claim, running
+from sentinel.cli import start
+from sentinel.daemon import NotStartedError, Started, ask, start_detached
+from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
+from sentinel.procfs import read_stat
+from sentinel.runtime import Places, places
+
+COMMAND = (sys.executable, str(TESTS / "pretended_daemon.py"))
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the variables of a host where nothing runs, which are this process's, too."""
+    for name in list(os.environ):
+        if name.startswith(("SENTINEL_", "NOTIFY_", "WATCHDOG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s.sock"))
+    monkeypatch.setenv("SENTINEL_CONFIG", os.devnull)
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(daemon, "COMMAND", COMMAND)
+    return dict(os.environ)
+
+
+@pytest.fixture
+def where(environ: dict[str, str]) -> Iterator[Places]:
+    """Return the places of the daemon, and end it when the test is over."""
+    found = places(environ, os.getuid())
+    yield found
+    pid = running(found)
+    if pid and pid != os.getpid():
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: running(found) is None)
+
+
+def launch(how: str, where: Places, wait: float = PATIENCE) -> Started:
+    return start_detached([how], where, wait, command=COMMAND)
+
+
+def shut_down(where: Places) -> dict[str, Any]:
+    """End a pretended daemon and return what it says of itself."""
+    status, answer = ask(where.socket, "POST", "/v1/shutdown", {})
+    assert status == 200
+    eventually(lambda: running(where) is None)
+    return answer
+
+
+# --- how it is started -----------------------------------------------------------------------
+
+
+def test_it_answers_when_the_start_is_over_and_has_no_terminal_of_ours(where: Places) -> None:
+    started = launch("answer", where)
+    assert running(where) == started.pid
+    stat = read_stat(started.pid)
+    assert stat is not None
+    assert stat.session == started.pid
+    files = {
+        number: str(Path(f"/proc/{started.pid}/fd/{number}").readlink()) for number in range(3)
+    }
+    assert files == {0: "/dev/null", 1: str(where.stray), 2: str(where.stray)}
+    assert shut_down(where)["cwd"] == "/"
+    assert where.stray.read_text() == "printed before\nprinted by the daemon\n"
+
+
+def test_it_outlives_the_session_that_started_it(where: Places, environ: dict[str, str]) -> None:
+    code = "import sys, test_daemon as t; t.launch('answer', t.places(t.os.environ, t.os.getuid()))"
+    shell = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; print('started', flush=True); sys.stdin.read()"],
+        env=environ | {"PYTHONPATH": f"{ROOT}:{TESTS}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"started\n"
+        os.killpg(shell.pid, signal.SIGHUP)
+        os.killpg(shell.pid, signal.SIGKILL)
+    assert ask(where.socket, "GET", "/v1/health")[0] == 200
+
+
+def test_paths_among_the_variables_hold_in_its_folder_and_systemds_are_not_passed_on(
+    where: Places, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SENTINEL_SIM_DIR", "pretended")
+    monkeypatch.setenv("SENTINEL_GOLDENS", "off")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:mine")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/nobody")
+    launch("answer", where)
+    env = shut_down(where)["env"]
+    assert env["SENTINEL_SIM_DIR"] == str(tmp_path / "pretended")
+    assert env["SENTINEL_GOLDENS"] == "off"
+    assert env["PYTHONPATH"] == f"{ROOT}:{tmp_path}/mine"
+    assert "NOTIFY_SOCKET" not in env
+
+
+# --- how it can fail -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("say", ExitCode.NO_SUCH_GPU, "ended with code 4 .*\n.*no such GPU: 9\nThere are: 0, 1$"),
+        (
+            "late",
+            ExitCode.NO_DRIVER,
+            "ended with code 5 .*\nprinted before\n.*\nsentinel: there is no driver$",
+        ),
+        ("die", ExitCode.USAGE, "was killed by SIGKILL before it answered:\nIt said nothing"),
+    ],
+)
+def test_one_that_ends_before_it_answers_is_an_error_with_its_last_words(
+    where: Places, how: str, code: ExitCode, words: str
+) -> None:
+    with pytest.raises(NotStartedError, match=words) as caught:
+        launch(how, where)
+    assert caught.value.exit_code is code
+
+
+def test_one_that_never_answers_is_ended(where: Places) -> None:
+    with pytest.raises(NotStartedError, match="did not answer in time and was ended"):
+        launch("mute", where, 1.0)
+    assert running(where) is None
+
+
+def test_where_one_runs_already_it_is_named(where: Places) -> None:
+    held = claim(where)
+    with pytest.raises(NotStartedError, match=f"runs already: pid {os.getpid()}") as caught:
+        launch("answer", where)
+    assert caught.value.exit_code is ExitCode.HELD
+    held.release()
+
+
+def test_of_many_that_start_one_at_the_same_moment_one_wins_and_the_others_name_it(
+    where: Places,
+) -> None:
+    results: list[Started | NotStartedError] = []
+
+    def launch_one() -> None:
+        try:
+            results.append(launch("answer", where))
+        except NotStartedError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=launch_one) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    (winner,) = [result for result in results if isinstance(result, Started)]
+    errors = [result for result in results if isinstance(result, NotStartedError)]
+    assert len(errors) == 5
+    assert all(f"runs already: pid {winner.pid} " in str(error) for error in errors)
+    assert {error.exit_code for error in errors} == {ExitCode.HELD}
+
+
+def test_a_folder_that_cannot_be_used_is_an_error_before_anything_is_started() -> None:
+    where = places({"SENTINEL_SOCKET": "/proc/nowhere/s.sock"}, os.getuid())
+    with pytest.raises(ConfigError, match="/proc/nowhere cannot be made"):
+        launch("answer", where)
+
+
+@pytest.mark.parametrize("answer", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n[]"])
+def test_what_is_no_answer_is_refused(tmp_path: Path, answer: bytes) -> None:
+    held = claim(places({"SENTINEL_SOCKET": str(tmp_path / "s"), "HOME": str(tmp_path)}, 1))
+
+    def serve() -> None:
+        connection, _ = held.socket.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises((OSError, ValueError)):
+        ask(tmp_path / "s", "GET", "/v1/health")
+    thread.join(PATIENCE)
+    held.release()
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> Callable[[], str]:
+    """Return what runs ``sentinel start`` in this process and returns its standard output."""
+
+    def call() -> str:
+        result = CliRunner().invoke(start.command, arguments, catch_exceptions=False)
+        assert result.exit_code == 0
+        return result.stdout
+
+    return call
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command start the pretended daemon."""
+
+    def detached(flags: list[str], where: Places, wait: float) -> Started:
+        return start_detached(["answer", *flags], where, wait, command=COMMAND)
+
+    monkeypatch.setattr(start, "start_detached", detached)
+
+
+def test_the_command_starts_one_and_tells_it_to_occupy_the_next_time(
+    where: Places, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file.toml").write_text('rearm = "1s"')
+    flags = ("--config", "file.toml", "--gpus", "0", "--gpus", "1", "--goldens", "g", "--poll=1s")
+    said = run(*flags)()
+    pid = running(where)
+    assert f"started: pid {pid}\nsocket {where.socket}\nlog    {where.log}\n" in said
+    assert "runs already" in run()()
+    assert "occupying every idle GPU" in run()()
+    again = json.loads(run("--json")())
+    assert again == {
+        "schema_version": 1,
+        "started": False,
+        "pid": pid,
+        "socket": str(where.socket),
+        "log": str(where.log),
+    }
+    argv = shut_down(where)["argv"][2:]
+    assert argv[0] == f"--config={tmp_path}/file.toml"
+    assert set(argv[1:]) == {"--gpus=0,1", f"--goldens={tmp_path}/g", "--poll=1s"}
+
+
+def test_flags_for_one_that_runs_are_refused(
+    where: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch)
+    run()()
+    with pytest.raises(AlreadyRunningError, match="use: sentinel restart"):
+        run("--poll", "1s")()
+
+
+def test_one_that_runs_and_does_not_answer_is_an_error_that_names_it(where: Places) -> None:
+    held = claim(where)
+    held.socket.close()
+    with pytest.raises(NotStartedError, match=f"pid {os.getpid()}, and does not answer"):
+        run()()
+    held.release()
+
+
+def test_a_wrong_setting_is_an_error_before_anything_is_started(where: Places) -> None:
+    with pytest.raises(ConfigError, match="--poll: '9s' is out of range"):
+        run("--poll", "9s")()
+    assert not where.log.exists()
+    assert running(where) is None
