@@ -140,15 +140,21 @@ def ask(
     return response.status, answer
 
 
-def keep_prints(places: Places) -> int:
-    """Send what this process and its children print to a file from now on; return its descriptor.
+def keep_prints(places: Places) -> int | None:
+    """Keep what a detached daemon and its children print, from now on, in ``places.stray``.
 
-    For a daemon that holds the claim: nobody else has that file. :class:`RotatingLog` keeps it
-    small. What was printed for :func:`start_detached` before moves there, too.
+    What was printed before moves there, too. For a daemon that holds the claim: nobody else writes
+    to that file. Who was not started by :func:`start_detached` keeps its standard error.
+
+    Returns:
+        The descriptor of the file, which :class:`sentinel.rotating.RotatingLog` keeps small;
+        ``None`` where nothing was done.
 
     Raises:
         ConfigError: The file cannot be written.
     """
+    if not Path("/proc/self/fd/2").readlink().name.startswith(f"memfd:{_WORDS}"):
+        return None
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(places.stray, flags, 0o600)
@@ -159,7 +165,7 @@ def keep_prints(places: Places) -> int:
         ) from error
     sys.stdout.flush()
     sys.stderr.flush()
-    if Path("/proc/self/fd/2").readlink().name.startswith(f"memfd:{_WORDS}"):
+    with contextlib.suppress(OSError):  # a full disk
         os.write(file, os.pread(2, LAST_BYTES, 0))
         os.ftruncate(2, 0)
     os.dup2(file, 1)

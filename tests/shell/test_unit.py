@@ -1,0 +1,70 @@
+"""The unit for systemd is valid, and its numbers fit the supervisor's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ground import ROOT
+
+from sentinel.config import Config
+from sentinel.core import ending
+from sentinel.errors import ExitCode
+from sentinel.settings import SETTINGS
+from sentinel.wiring import LAST_WORDS
+
+UNIT = ROOT / "deploy" / "sentinel.service"
+
+
+def section(name: str) -> dict[str, str]:
+    """Return the lines of a section of the unit."""
+    _, _, text = UNIT.read_text().partition(f"\n[{name}]\n")
+    lines = text.partition("\n[")[0].splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+    text = UNIT.read_text()
+    assert "\nExecStart=/usr/local/bin/sentinel run --daemon\n" in text
+    # A command that is not installed here would be a mistake of this host.
+    for command in ("/usr/local/bin/sentinel", "/bin/kill"):
+        text = text.replace(f"={command} ", f"={sys.executable} ")
+    copy = tmp_path / UNIT.name
+    copy.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_its_numbers_leave_the_supervisor_its_time() -> None:
+    service = section("Service")
+    assert float(service["TimeoutStopSec"]) > Config().grace + ending.GIVE_UP_AFTER + LAST_WORDS
+    # Fed each quarter of it, and a poll may take its longest.
+    polls = {setting.key: setting for setting in SETTINGS}["poll"]
+    assert polls.most == "2s"
+    assert float(service["WatchdogSec"]) > 4 * (2.0 + Config().stale_after)
+
+
+def test_no_restart_is_tried_where_none_helps() -> None:
+    prevented = set(map(int, section("Service")["RestartPreventExitStatus"].split()))
+    assert prevented == {
+        ExitCode.USAGE,
+        ExitCode.NO_SUCH_GPU,
+        ExitCode.UNKILLABLE,
+        ExitCode.HELD,
+    }
+
+
+def test_nothing_in_it_hides_the_devices_or_slows_a_hand_over() -> None:
+    hiding = {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "PrivateTmp"}
+    hiding |= {"ProtectProc", "PrivatePIDs", "ProtectKernelModules", "MemoryDenyWriteExecute"}
+    slow = {"Nice", "CPUQuota", "CPUWeight", "CPUSchedulingPolicy", "IOSchedulingClass"}
+    assert not section("Service").keys() & (hiding | slow)
