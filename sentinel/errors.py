@@ -8,14 +8,18 @@ __all__ = [
     "AccessDeniedError",
     "AlreadyRunningError",
     "ConfigError",
+    "ConflictError",
     "DriverUnavailableError",
     "EndedEarlyError",
     "ExitCode",
     "GpuHeldError",
     "IncompleteError",
     "NoSuchGpuError",
+    "NotRunningError",
     "SelftestError",
     "SentinelError",
+    "ServiceError",
+    "TimedOutError",
     "WireError",
     "WorkloadError",
 ]
@@ -103,6 +107,28 @@ class SelftestError(SentinelError):
     """A selftest proved nothing: its stressor failed, or the GPU was wrong of its own."""
 
     exit_code = ExitCode.FAIL
+
+
+class NotRunningError(SentinelError):
+    """No daemon answers at the place where one was looked for."""
+
+    exit_code = ExitCode.NOT_RUNNING
+
+
+class ConflictError(SentinelError):
+    """The daemon could not do it because somebody else has what was asked for."""
+
+    exit_code = ExitCode.FAIL
+
+
+class TimedOutError(SentinelError):
+    """It was not done, or not answered, within the time that was allowed."""
+
+    exit_code = ExitCode.FAIL
+
+
+class ServiceError(SentinelError):
+    """The daemon refused, went away in the middle of it, or gave an answer that makes no sense."""
 
 
 class WireError(SentinelError):
