@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sentinel.messages import MemoryTarget
 
 __all__ = [
+    "format_brief",
     "format_duration",
     "format_size",
     "one_of",
@@ -215,3 +216,15 @@ def format_duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def format_brief(seconds: float) -> str:
+    """Return ``seconds`` in four or five characters, for tables: 196ms, 2.1s, 45s, 12m, 3h, 5d."""
+    if seconds < 0.9995:  # noqa: PLR2004 - what would be 1000 ms
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:  # noqa: PLR2004 - what would be 10.0 s
+        return f"{seconds:.1f}s"
+    for size, unit, most in ((1, "s", 100), (60, "m", 100), (3600, "h", 100)):
+        if round(seconds / size) < most:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds / 86400:.0f}d"

@@ -6,19 +6,21 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-import structlog
-from structlog.typing import EventDict, WrappedLogger
 
 from sentinel.core.actions import Event
-from sentinel.journal import Sink
 from sentinel.messages import LONGEST_QUANTUM, Gpu
 from sentinel.units import format_duration, format_size
-from sentinel.wiring import Survey
 
-__all__ = ["print_gpus", "print_survey", "text_lines"]
+if TYPE_CHECKING:  # heavy, and not needed to read a log
+    from structlog.typing import EventDict, WrappedLogger
+
+    from sentinel.journal import Sink
+    from sentinel.wiring import Survey
+
+__all__ = ["log_line", "print_gpus", "print_survey", "text_lines"]
 
 _COLOURS = {
     "occupied": "green",
@@ -37,15 +39,14 @@ _COLOURS = {
 
 def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink:
     """Return a sink that writes one readable line per event: time, GPU, what, and the figures."""
+    import structlog
 
     def render(_: WrappedLogger, __: str, event: EventDict) -> str:
         word, text = describe(event["event"], event["fields"])
         gpu = gpus.get(event["gpu"])
         place = f"GPU {gpu.index}" if gpu else "sentinel"
-        padded = f"{word:<11} "
-        if colour and word in _COLOURS:
-            padded = click.style(padded, fg=_COLOURS[word])
-        return f"{datetime.now().astimezone():%H:%M:%S}  {place:<8}  {padded}{text}".rstrip()
+        clock = f"{datetime.now().astimezone():%H:%M:%S}"
+        return _line(clock, place, word, text, colour=colour)
 
     log = structlog.wrap_logger(
         structlog.WriteLogger(stream), processors=[render], wrapper_class=structlog.BoundLogger
@@ -57,6 +58,43 @@ def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink
         log.info(event.name, gpu=event.gpu, fields=dict(event.fields))
 
     return write
+
+
+def log_line(line: str, *, colour: bool) -> str | None:
+    """Return what a person reads of a line of the log; ``None`` where there is nothing to tell.
+
+    A line that is none of ours is shown as it is, and so is an event of another version.
+    """
+    try:
+        record = json.loads(line)
+        name = record.pop("event")
+        moment = datetime.fromisoformat(record.pop("time")).astimezone()
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return _printable(line.rstrip("\n"))
+    index = record.pop("index", None)
+    fields = {key: value for key, value in record.items() if key not in {"at", "gpu"}}
+    if name == "gpu.identity" and fields.get("complete"):
+        return None  # as on every plain host: nothing to tell a person
+    try:
+        word, text = describe(name, fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        word, text = name, " ".join(f"{key}={value}" for key, value in fields.items())
+    place = "sentinel" if "gpu" not in record else f"GPU {'?' if index is None else index}"
+    today = moment.date() == datetime.now().astimezone().date()
+    clock = f"{moment:%H:%M:%S}" if today else f"{moment:%m-%d %H:%M:%S}"
+    return _line(clock, place, word, text, colour=colour)
+
+
+def _line(clock: str, place: str, word: str, text: str, *, colour: bool) -> str:
+    padded = f"{_printable(word):<11} "
+    if colour and word in _COLOURS:
+        padded = click.style(padded, fg=_COLOURS[word])
+    return f"{clock}  {place:<8}  {padded}{_printable(text)}".rstrip()
+
+
+def _printable(text: str) -> str:
+    """Return text without what would move a terminal's cursor: processes choose their names."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 # --- words for each event --------------------------------------------------------------------

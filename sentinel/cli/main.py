@@ -7,26 +7,54 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from sentinel import __version__
 from sentinel.errors import ExitCode, SentinelError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 __all__ = ["run_command_line"]
 
-#: Each command, the module that has it, and what it is for.
-COMMANDS = {
-    "run": ("sentinel.cli.run", "Keep idle GPUs busy in the foreground (the default)."),
-    "start": ("sentinel.cli.start", "Start the daemon, or let the one that runs occupy."),
-    "config": ("sentinel.cli.config", "Show what is set and by whom, or check a file."),
-    "goldens": ("sentinel.cli.goldens", "List the golden checksums, or carry them over."),
-    "doctor": ("sentinel.cli.doctor", "Say whether this host is safe for sentinel."),
-    "workloads": ("sentinel.cli.workloads", "List the workloads and their options, or try one."),
-    "selftest": ("sentinel.cli.selftest", "Prove on one GPU that flipped bits are found."),
-    "simulate-job": ("sentinel.cli.simulate_job", "Be a foreign job on a simulated GPU."),
-    "demo": ("sentinel.cli.demo", "Watch a hand-over on two simulated GPUs, half a minute."),
+#: Each command by what it is for, with the module that has it, under a name where it has several.
+SECTIONS = {
+    "The daemon": {
+        "run": ("sentinel.cli.run", "Keep idle GPUs busy in the foreground (the default)."),
+        "start": ("sentinel.cli.start", "Start the daemon, or let the one that runs occupy."),
+        "stop": ("sentinel.cli.control:stop", "Let go of every GPU; the daemon stays."),
+        "restart": ("sentinel.cli.restart", "Begin anew with other settings; the daemon stays."),
+        "reload": ("sentinel.cli.control:reload_", "Read the settings anew: all or none."),
+        "shutdown": ("sentinel.cli.control:shutdown", "Let go of every GPU and end the daemon."),
+    },
+    "Looking": {
+        "status": ("sentinel.cli.status", "Show every GPU, the daemon and its last words."),
+        "logs": ("sentinel.cli.logs", "Show the end of the daemon's log, and follow it."),
+    },
+    "Handing over": {
+        "pause": ("sentinel.cli.pause:pause", "Let go of GPUs and keep off for a while."),
+        "resume": ("sentinel.cli.pause:resume", "End a pause."),
+        "reserve": ("sentinel.cli.reserve:reserve", "Have GPUs kept free for you."),
+        "unreserve": ("sentinel.cli.reserve:unreserve", "Give back what you reserved."),
+        "reservations": ("sentinel.cli.reserve:reservations", "List what is reserved."),
+        "exec": ("sentinel.cli.execute", "Run a command on GPUs that are kept free for it."),
+    },
+    "Setting up and proving": {
+        "config": ("sentinel.cli.config", "Show what is set and by whom, or check a file."),
+        "doctor": ("sentinel.cli.doctor", "Say whether this host is safe for sentinel."),
+        "workloads": ("sentinel.cli.workloads", "List the workloads and options, or try one."),
+        "selftest": ("sentinel.cli.selftest", "Prove on one GPU that flipped bits are found."),
+        "goldens": ("sentinel.cli.goldens", "List the golden checksums, or carry them over."),
+        "completion": ("sentinel.cli.completion", "Print the completion for a shell."),
+    },
+    "Trying it out": {
+        "simulate-job": ("sentinel.cli.simulate_job", "Be a foreign job on a simulated GPU."),
+        "demo": ("sentinel.cli.demo", "Watch a hand-over on two simulated GPUs."),
+    },
 }
+COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
 class _Commands(click.Group):
@@ -38,11 +66,13 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = module.command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # for the completion, which asks what could be typed
+            return super().parse_args(ctx, args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(COMMANDS)}"
@@ -51,14 +81,26 @@ class _Commands(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-        run = self.get_command(ctx, "run")
-        if run is not None:
-            with formatter.section("Options of run, which need no command"):
-                records = [param.get_help_record(ctx) for param in run.params]
-                formatter.write_dl([record for record in records if record])
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):  # run's, which need no command
+            run = self.get_command(ctx, "run")
+            assert run is not None  # noqa: S101 - it stands above
+            return [
+                *click.Command.shell_complete(self, ctx, incomplete),
+                *run.shell_complete(ctx, incomplete),
+            ]
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in section.items()])
 
 
 @click.command(
@@ -66,14 +108,19 @@ class _Commands(click.Group):
     name="sentinel",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 doctor found warnings, goldens a conflict, a selftest a check "
-    "that fails, or a workload misbehaved, 2 doctor found problems, or wrong usage, 3 a trial of "
-    "a workload or a selftest could not be finished, 4 no such GPU or not allowed, 5 no driver, 7 "
-    "something could not be killed, 75 another sentinel holds the GPU, 130 and 143 ended by a "
-    "signal before it was ready or by a second Ctrl+C.",
+    "that fails, a workload misbehaved, or GPUs were not to be had or not free in time, 2 doctor "
+    "found problems, or wrong usage, 3 no daemon runs, or a trial or a selftest could "
+    "not be finished, 4 no such GPU or not allowed, 5 no driver, 7 something could not be killed, "
+    "75 another sentinel holds the GPU, 130 and 143 ended by a signal before it was ready or by a "
+    "second Ctrl+C.",
 )
 @click.version_option(__version__, prog_name="sentinel")
 def _sentinel() -> None:
-    """Keep idle NVIDIA GPUs busy, and give each back the instant somebody else needs it."""
+    """Keep idle NVIDIA GPUs busy, and give each back the instant somebody else needs it.
+
+    Options without a command are those of `run`: see `sentinel run --help`. A GPU is named by
+    nvidia-smi's index, by its UUID or the beginning of it, or by its PCI address.
+    """
 
 
 def run_command_line(arguments: Sequence[str]) -> int:

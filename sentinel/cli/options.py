@@ -17,7 +17,7 @@ from sentinel.settings import SETTINGS
 from sentinel.sources import Sources, find_file, gather
 from sentinel.stressor.loading import check_workload
 
-__all__ = ["checked", "log_format", "settings"]
+__all__ = ["checked", "flags", "log_format", "settings"]
 
 
 def checked(sources: Sources) -> Config:
@@ -57,19 +57,43 @@ def settings(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def gathered(*, config: str | None, **values: Any) -> Any:
-        flags = {}
-        for setting in SETTINGS:
-            given = values.pop(setting.field)
-            text = ",".join(given) if setting.many and given else given
-            if text is not None and text != ():
-                flags[setting.key] = text
+        given = _taken(values)
         home = Path(os.environ.get("HOME") or "/")
         file = find_file(config, os.environ, home)
-        return function(sources=gather(flags, os.environ, file), **values)
+        return function(sources=gather(given, os.environ, file), **values)
 
-    command = gathered
+    return click.option(
+        "--config",
+        metavar="FILE",
+        help="Read settings from this TOML file; flags and SENTINEL_* variables go over it.",
+    )(_with_flags(gathered))
+
+
+def flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command one option for each setting, and ``given``: the text of each, by key."""
+
+    @functools.wraps(function)
+    def taken(**values: Any) -> Any:
+        return function(given=_taken(values), **values)
+
+    return _with_flags(taken, defaults=False)
+
+
+def _taken(values: dict[str, Any]) -> dict[str, str]:
+    """Take the settings out of what click passes, and return the text of those that were given."""
+    given = {}
+    for setting in SETTINGS:
+        value = values.pop(setting.field)
+        text = ",".join(value) if setting.many and value else value
+        if text is not None and text != ():
+            given[setting.key] = text
+    return given
+
+
+def _with_flags(command: Callable[..., Any], *, defaults: bool = True) -> Callable[..., Any]:
+    """Give a command one option for each setting."""
     for setting in reversed(SETTINGS):
-        default = f"  [default: {setting.default}]" if setting.default else ""
+        default = f"  [default: {setting.default}]" if setting.default and defaults else ""
         command = click.option(
             setting.flag,
             setting.field,
@@ -77,8 +101,4 @@ def settings(function: Callable[..., Any]) -> Callable[..., Any]:
             multiple=setting.many,
             help=setting.help + default,
         )(command)
-    return click.option(
-        "--config",
-        metavar="FILE",
-        help="Read settings from this TOML file; flags and SENTINEL_* variables go over it.",
-    )(command)
+    return command

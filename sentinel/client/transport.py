@@ -150,6 +150,8 @@ def ask(
         with _in_words(address, timeout):
             response = _send(connection, method, path, body, {})
             text = response.read(MAX_ANSWER + 1)
+            if response.length and len(text) <= MAX_ANSWER:
+                raise http.client.IncompleteRead(text, response.length)
     finally:
         connection.close()
     if len(text) > MAX_ANSWER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from sentinel.client.answers import (
     read,
     read_list,
 )
+from sentinel.client.departing import departure
 from sentinel.client.places import find_socket
 from sentinel.client.transport import Address, ask, listen
-from sentinel.errors import ConfigError, ServiceError
+from sentinel.errors import ConfigError, ServiceError, TimedOutError
+from sentinel.units import format_duration
 
 __all__ = ["Client", "connect"]
 
@@ -39,6 +42,7 @@ def connect(
     tcp: str | None = None,
     token: str | Path | None = None,
     timeout: float = 10.0,
+    simulated: Path | None = None,
 ) -> Client:
     """Return a client of the daemon; nothing is sent before the first verb.
 
@@ -47,13 +51,14 @@ def connect(
         tcp: ``host:port`` instead of a socket.
         token: The file with the token for ``tcp``.
         timeout: Seconds that an answer may take, beyond what the verb itself waits for.
+        simulated: The folder of simulated GPUs, for the daemon that holds those.
 
     Raises:
         ConfigError: ``tcp`` is no address, or the token cannot be read.
     """
     if tcp is None:
-        address = Address(socket=find_socket(str(socket) if socket is not None else None))
-        return Client(address, timeout=timeout)
+        path = find_socket(None if socket is None else str(socket), simulated)
+        return Client(Address(socket=path), timeout=timeout)
     host, _, port = tcp.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ConfigError(f"{tcp!r} is no address; write one such as 127.0.0.1:8765")
@@ -131,7 +136,7 @@ class Client:
             NoSuchGpuError: ``selector`` names none, or several.
         """
         answer = self.request("GET", f"/v1/gpus/{quote(str(selector), safe='')}")
-        return read(GpuStatus, answer.get("gpu", answer), "gpu")
+        return read(GpuStatus, answer, "gpu")
 
     def reservations(self) -> tuple[ReservationInfo, ...]:
         """Return all reservations that hold."""
@@ -203,9 +208,22 @@ class Client:
         """
         return self._do("/v1/reload", {})
 
-    def shutdown(self) -> Outcome:
-        """Let go of every GPU and end the daemon; returns before it is gone."""
-        return self._do("/v1/shutdown", {})
+    def shutdown(self, wait: float = WAIT) -> Outcome:
+        """Let go of every GPU and end the daemon; returns once its process is gone.
+
+        Raises:
+            TimedOutError: It was not, after ``wait`` seconds. 0 does not wait.
+        """
+        until = time.monotonic() + wait
+        end = departure(self, self.status().daemon.pid) if wait else None
+        outcome = self._do("/v1/shutdown", {})
+        while end is not None and not end():
+            if time.monotonic() > until:
+                raise TimedOutError(
+                    f"the daemon at {self.address} has not ended within {format_duration(wait)}"
+                )
+            time.sleep(0.02)
+        return outcome
 
     # --- handing over ------------------------------------------------------------------------
 

@@ -1,0 +1,73 @@
+"""``sentinel logs``: what the daemon wrote, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from sentinel.cli.lines import log_line
+from sentinel.cli.tail import follow, last_lines
+from sentinel.cli.talking import place, simulated_folder
+from sentinel.client import connect
+from sentinel.client.places import find_log
+from sentinel.errors import ConfigError, ExitCode, SentinelError
+
+__all__ = ["command", "readable"]
+
+
+@click.command("logs")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on with each new line.")
+@click.option(
+    "-n",
+    "--lines",
+    "count",
+    metavar="N",
+    type=click.IntRange(0, 1_000_000),
+    default=50,
+    show_default=True,
+    help="Begin with so many lines.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The JSON lines as they are in the file.")
+@place
+def command(
+    following: bool,  # noqa: FBT001 - click's
+    count: int,
+    as_json: bool,  # noqa: FBT001
+    socket: str | None,
+    simulated: bool,  # noqa: FBT001
+) -> int:
+    """Show the end of the daemon's log; it need not be running."""
+    path = _log(socket, simulated_folder(chosen=simulated))
+    lines: Iterable[str] = follow(path, count) if following else last_lines(path, count)
+    if not as_json:
+        lines = readable(lines)
+    for line in lines:
+        click.echo(line)
+    return int(ExitCode.OK)
+
+
+def readable(lines: Iterable[str]) -> Iterable[str]:
+    """Yield what a person reads of the lines of a log."""
+    from sentinel.cli.output import wants_colour
+
+    colour = wants_colour()
+    for line in lines:
+        text = log_line(line, colour=colour)
+        if text is not None:
+            yield text
+
+
+def _log(socket: str | None, simulated: Path | None) -> Path:
+    """Return the log that the daemon says, or else the usual one."""
+    try:
+        log = connect(socket, simulated=simulated, timeout=3.0).status().daemon.log
+    except SentinelError:
+        return Path(find_log(simulated))
+    if log is None:
+        raise ConfigError(
+            "this daemon writes no log: it runs in the foreground, and its standard output has all",
+            "A daemon that `sentinel start` began writes one.",
+        )
+    return Path(log)

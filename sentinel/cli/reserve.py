@@ -1,0 +1,164 @@
+"""``sentinel reserve``, ``unreserve``, ``reservations``: GPUs that are kept free for somebody."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from sentinel.cli.talking import duration, json_option, printed, selectors, talks, waits
+from sentinel.client import Client, ReservationInfo
+from sentinel.errors import ConfigError, ExitCode
+
+__all__ = ["as_object", "choice", "reservations", "reserve", "unreserve", "wanted"]
+
+
+def choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``count`` and ``named``: how many GPUs, or which."""
+    for option in (
+        click.option(
+            "--gpu",
+            "named",
+            metavar="GPU,...",
+            multiple=True,
+            callback=selectors,
+            help="These: index, UUID or its beginning, PCI address. May be given several times.",
+        ),
+        click.option(
+            "--gpus", "count", metavar="N", type=click.IntRange(1, 128), help="So many, the best."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def wanted(count: int | None, named: tuple[str, ...]) -> int | tuple[str, ...]:
+    """Return how many GPUs, or which: one of both.
+
+    Raises:
+        ConfigError: Neither was said, or both.
+    """
+    if (count is None) == (not named):
+        raise ConfigError(
+            "say how many GPUs, or which", "Either --gpus 2, or --gpu 0,GPU-952937bc."
+        )
+    return named if count is None else count
+
+
+@click.command("reserve")
+@choice
+@duration("--for", "seconds", "Until when; without it, until `sentinel unreserve`.")
+@click.option("--reason", metavar="TEXT", default="", help="What others are told.")
+@waits("How long to wait until there are so many and their memory is free")
+@json_option
+@talks
+def reserve(
+    client: Client,
+    count: int | None,
+    named: tuple[str, ...],
+    seconds: float | None,
+    reason: str,
+    wait: float,
+    as_json: bool,  # noqa: FBT001 - click's
+) -> int:
+    """Have GPUs kept free for you; print their UUIDs, a line each, once their memory is free.
+
+    Exit code 1 if they are not to be had within --wait; nothing is reserved then.
+    """
+    got = client.reserve(wanted(count, named), reason=reason, seconds=seconds, wait=wait)
+    if as_json:
+        printed({"reservation": as_object(got)})
+        return int(ExitCode.OK)
+    click.echo("\n".join(got.gpus))
+    end = f"until {_clock(got.until)}" if got.until else "until it is given back"
+    indices = ", ".join(map(str, got.indices))
+    click.echo(f"GPU {indices} reserved as {got.id}, {end}", err=True)
+    click.echo(f"To give back: sentinel unreserve {got.id}", err=True)
+    return int(ExitCode.OK)
+
+
+@click.command("unreserve")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all-mine", is_flag=True, help="All reservations of this user.")
+@json_option
+@talks
+def unreserve(
+    client: Client,
+    ids: tuple[str, ...],
+    all_mine: bool,  # noqa: FBT001 - click's
+    as_json: bool,  # noqa: FBT001
+) -> int:
+    """Give back what `reserve` reserved."""
+    if bool(ids) == all_mine:
+        raise ConfigError(
+            "say which reservations end",
+            "Either their names, which `sentinel reservations` lists, or --all-mine.",
+        )
+    chosen = dict.fromkeys(ids) if ids else [one.id for one in client.reservations() if _ours(one)]
+    ended = [client.unreserve(id_) for id_ in chosen]
+    if as_json:
+        gpus = list(dict.fromkeys(gpu for outcome in ended for gpu in outcome.gpus))
+        printed({"ids": list(chosen), "gpus": gpus})
+    for outcome in ended:
+        if outcome.text:
+            click.echo(outcome.text, err=as_json)
+    if not ended:
+        click.echo("this user has reserved nothing", err=True)
+    return int(ExitCode.OK)
+
+
+@click.command("reservations")
+@json_option
+@talks
+def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """List what is reserved, for whom and until when."""
+    found = client.reservations()
+    if as_json:
+        printed({"reservations": [as_object(one) for one in found]})
+        return int(ExitCode.OK)
+    if not found:
+        click.echo("nothing is reserved", err=True)
+        return int(ExitCode.OK)
+    from sentinel.cli.output import print_table
+
+    rows = [_row(one) for one in found]
+    print_table(("ID", "GPU", "UNTIL", "BY", "REASON"), rows, flexible=4)
+    return int(ExitCode.OK)
+
+
+def as_object(one: ReservationInfo) -> dict[str, Any]:
+    """Return a reservation as JSON has it."""
+    until = None if one.until is None else one.until.isoformat()
+    return {
+        "id": one.id,
+        "gpus": list(one.gpus),
+        "indices": list(one.indices),
+        "reason": one.reason,
+        "since": one.since.isoformat(),
+        "until": until,
+        "bound": one.bound,
+        "holder": vars(one.holder),
+    }
+
+
+def _ours(one: ReservationInfo) -> bool:
+    return one.holder.uid == os.getuid()
+
+
+def _row(one: ReservationInfo) -> tuple[str, ...]:
+    holder = one.holder
+    who = holder.name or ("" if holder.uid is None else f"uid {holder.uid}")
+    by = f"{who} (pid {holder.pid})" if one.bound and holder.pid else who
+    end = "its process ends" if one.bound else "given back"
+    until = end if one.until is None else _clock(one.until)
+    return one.id, ",".join(map(str, one.indices)), until, by, one.reason
+
+
+def _clock(moment: datetime) -> str:
+    """Return a moment as people here say it, with its day where that is another."""
+    local = moment.astimezone()
+    today = local.date() == datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M}"

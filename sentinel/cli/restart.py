@@ -1,0 +1,32 @@
+"""``sentinel restart``: the daemon begins anew, with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from sentinel.cli.options import flags
+from sentinel.cli.talking import json_option, show, talks, waits
+from sentinel.client import Client
+
+__all__ = ["command"]
+
+
+@click.command("restart")
+@waits("How long to wait until the memory of every GPU is back")
+@json_option
+@talks
+@flags
+def command(
+    client: Client,
+    wait: float,
+    as_json: bool,  # noqa: FBT001 - click's
+    given: Mapping[str, str],
+) -> int:
+    """Let go of every GPU, and begin anew with these settings; the daemon stays.
+
+    Settings given here replace all those that the daemon was started with. Without any, those
+    stay, and the file is read anew.
+    """
+    return show(client.restart(given or None, wait), as_json=as_json)

@@ -1,0 +1,134 @@
+"""``sentinel status``: every GPU in a table, the daemon, and the end of its log."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sentinel.cli import board
+from sentinel.cli.talking import duration, json_option, printed, talks
+from sentinel.client import Client, Status
+from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["command"]
+
+#: How many lines of the log are shown.
+LINES = 5
+
+
+@click.command("status")
+@duration("--watch", "every", "Show it again and again, this often, until Ctrl+C.")
+@json_option
+@talks
+def command(client: Client, every: float | None, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Show what is on each GPU, and the daemon; exit code 3 if none runs.
+
+    An empty cell is not known. HELD BY is sentinel and its workload, the processes of others, or
+    for whom a GPU is reserved. HAND-OVER says how long it took at the last one until the memory
+    was free, and how long ago that was. A GPU with a `!` was found to compute or store wrongly.
+    """
+    if every is not None:
+        if as_json:
+            raise ConfigError("--watch: shows a table; with --json, ask again instead")
+        _watch(client, every)
+    if not as_json:
+        _print(client.status())
+        return int(ExitCode.OK)
+    try:
+        status = client.status()
+    except NotRunningError:
+        printed({"running": False})
+        raise
+    printed({"running": True, **status.json})
+    return int(ExitCode.OK)
+
+
+def _print(status: Status) -> None:
+    from sentinel.cli.output import console
+
+    out = console()
+    out.print(_table(status, out.width))
+    for line in _below(status):
+        click.echo(line)
+
+
+def _table(status: Status, width: int) -> Table:
+    from sentinel.cli.output import table
+
+    return table(
+        board.HEADER,
+        [board.row(gpu, status.reservations) for gpu in status.gpus],
+        flexible=board.FLEXIBLE,
+        width=width,
+        right=board.RIGHT,
+        styles=board.STYLES,
+    )
+
+
+def _below(status: Status) -> Iterator[str]:
+    """Yield what stands below the table."""
+    from sentinel.cli.output import printable
+
+    noted = [printable(line) for line in board.notes(status)]
+    if noted:
+        yield ""
+        yield from noted
+    yield ""
+    yield from map(printable, board.facts(status, datetime.now().astimezone()))
+    yield from _logged(status.daemon.log)
+
+
+def _logged(log: str | None) -> Iterator[str]:
+    """Yield the last lines of the log, where it can be read; it may be another host's."""
+    from sentinel.cli.logs import readable
+    from sentinel.cli.tail import last_lines
+
+    if log is not None:
+        with contextlib.suppress(ConfigError):
+            yield from readable(last_lines(Path(log), LINES))
+
+
+# --- again and again -------------------------------------------------------------------------
+
+
+def _watch(client: Client, every: float) -> None:
+    """Show it for ever, in place on a terminal; a daemon that is away is waited for."""
+    from sentinel.cli.output import console
+
+    out = console()
+    if not out.is_terminal or out.is_dumb_terminal:
+        while True:
+            try:
+                _print(client.status())
+            except SentinelError as error:
+                click.echo(f"sentinel: {error}", err=True)
+            click.echo()
+            time.sleep(every)
+    _watch_in_place(client, every, out)
+
+
+def _watch_in_place(client: Client, every: float, out: Console) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=out, auto_refresh=False, screen=True) as live:
+        while True:
+            try:
+                status = client.status()
+            except SentinelError as error:
+                live.update(Text(str(error)), refresh=True)
+            else:
+                below = Text.from_ansi("\n".join(_below(status)))
+                live.update(Group(_table(status, out.width), below), refresh=True)
+            time.sleep(every)

@@ -1,0 +1,49 @@
+"""Tells whether a daemon that was asked to end is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sentinel.client.transport import Address
+from sentinel.errors import NotRunningError, SentinelError
+from sentinel.procfs import read_stat
+
+__all__ = ["departure"]
+
+
+class _Asked(Protocol):
+    """As much of a client as is needed here."""
+
+    address: Address
+
+    def health(self) -> bool:
+        """Return whether the daemon is well."""
+
+
+def departure(client: _Asked, pid: int) -> Callable[[], bool]:
+    """Return what says whether the daemon, which is this process, has gone; call it before.
+
+    Its process tells best: it listens on its socket for longer than it answers. Where that cannot
+    be seen, on another host or in another PID namespace, nobody listening any more has to do.
+    """
+    before = None if client.address.host else read_stat(pid)
+    if before is not None:
+        started = before.started
+
+        def gone() -> bool:
+            now = read_stat(pid)
+            return now is None or not now.alive or now.started != started
+
+        return gone
+
+    def silent() -> bool:
+        try:
+            client.health()
+        except NotRunningError:
+            return True
+        except SentinelError:
+            return False
+        return False
+
+    return silent

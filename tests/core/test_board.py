@@ -1,0 +1,236 @@
+"""What `status` shows of each GPU: every state in one word, and a table that fits."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sentinel.cli import board
+from sentinel.cli.output import table
+from sentinel.client import (
+    DaemonInfo,
+    GpuStatus,
+    Handover,
+    Holder,
+    Process,
+    ReservationInfo,
+    Status,
+)
+from sentinel.units import format_brief
+
+NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
+
+
+def gpu(**fields: Any) -> GpuStatus:
+    usual: dict[str, Any] = {
+        "uuid": "GPU-1",
+        "index": 0,
+        "name": "Fake",
+        "pci_bus_id": "00000000:01:00.0",
+        "memory_total": 140 * 2**30,
+        "occupancy": "IDLE",
+        "stressor": "STOPPED",
+        "admin": "ENABLED",
+        "rule": "idle",
+        "reason": "idle",
+    }
+    return GpuStatus(**(usual | fields))
+
+
+def reservation(**fields: Any) -> ReservationInfo:
+    usual: dict[str, Any] = {"id": "1a2b3c4d", "gpus": ("GPU-1",), "reason": "", "since": NOW}
+    return ReservationInfo(**(usual | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({}, "idle"),
+        ({"stressor": "RUNNING"}, "occupied"),
+        ({"stressor": "STARTING"}, "starting"),
+        ({"stressor": "STOPPING", "admin": "PAUSED"}, "stopping"),
+        ({"stressor": "BACKOFF"}, "backoff"),
+        ({"stressor": "FATAL"}, "failed"),
+        ({"stressor": "FATAL", "occupancy": "BUSY"}, "busy"),
+        ({"occupancy": "BUSY"}, "busy"),
+        ({"occupancy": "UNKNOWN"}, "unknown"),
+        ({"occupancy": "BUSY", "admin": "PAUSED"}, "paused"),
+        ({"admin": "reserved"}, "reserved"),
+        ({"occupancy": "OF TOMORROW"}, "of tomorrow"),
+    ],
+)
+def test_each_state_of_a_gpu_is_one_word(fields: dict[str, str], word: str) -> None:
+    assert board.state(gpu(**fields)) == word
+
+
+ANA = Process(pid=7, name="python", user="ana")
+
+
+@pytest.mark.parametrize(
+    ("fields", "who"),
+    [
+        ({}, ""),
+        ({"stressor": "RUNNING", "workload": "gemm", "by": (ANA,)}, "sentinel gemm"),
+        ({"stressor": "STARTING"}, "sentinel"),
+        ({"by": (ANA,)}, "python 7 ana"),
+        ({"by": (Process(pid=7), ANA, ANA)}, "pid 7 +2"),
+        ({"reservation": "1a2b3c4d"}, "demo"),
+        ({"reservation": "1a2b3c4d", "by": (ANA,)}, "python 7 ana"),
+        ({"reservation": "of another"}, ""),
+    ],
+)
+def test_who_holds_a_gpu_is_we_or_others_or_the_one_it_is_kept_for(
+    fields: dict[str, Any], who: str
+) -> None:
+    assert board.row(gpu(**fields), [reservation(reason="demo")])[3] == who
+
+
+def test_what_is_not_known_is_an_empty_cell_and_no_zero() -> None:
+    row = ("0", "idle", "", "", "?/140G", "", "", "", "", "")
+    assert board.row(gpu()) == row
+    known = {"utilization": 0.0, "temperature_c": 0, "power_w": 0.0, "memory_used": 0}
+    assert board.row(gpu(**known))[4:8] == ("0/140G", "0%", "0C", "0W")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"flops_per_s": 656.24e12, "bytes_per_s": 1e12}, "656TF/s"),
+        ({"flops_per_s": 1.68e9}, "1.68GF/s"),
+        ({"bytes_per_s": 3.94e12}, "3.94TB/s"),
+        ({"flops_per_s": 0.0, "iterations_per_s": 12.34}, "12.3/s"),
+        ({"flops_per_s": 0.5}, "0.5F/s"),
+    ],
+)
+def test_the_rate_is_told_in_the_unit_that_says_most(fields: dict[str, float], text: str) -> None:
+    assert board.rate(gpu(**fields)) == text
+
+
+@pytest.mark.parametrize(
+    ("back", "text"), [(0.196, "196ms, 3m ago"), (None, "193ms, 3m ago"), (2.04, "2.0s, 3m ago")]
+)
+def test_the_last_handover_says_how_long_it_took_and_when_it_was(
+    back: float | None, text: str
+) -> None:
+    last = Handover(ago_s=180.0, sign="memory", exit_s=0.193, memory_back_s=back)
+    assert board.row(gpu(handover=last))[-1] == text
+
+
+FULL = gpu(
+    index=127,
+    stressor="RUNNING",
+    findings=3,
+    since_s=5000.0,
+    workload="sentinel_workload_fft:a_very_long_name_of_a_workload",
+    memory_used=139 * 2**30,
+    utilization=1.0,
+    temperature_c=104,
+    power_w=1000.4,
+    flops_per_s=656.2e12,
+    handover=Handover(ago_s=86000.0, sign="memory", exit_s=0.193, memory_back_s=0.196),
+)
+
+
+@pytest.mark.parametrize("gpus", [[gpu()], [FULL], [FULL, gpu(by=(ANA, ANA)), gpu()]])
+def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
+    stream = io.StringIO()
+    made = table(
+        board.HEADER,
+        [board.row(one) for one in gpus],
+        flexible=board.FLEXIBLE,
+        width=80,
+        right=board.RIGHT,
+        styles=board.STYLES,
+    )
+    Console(file=stream, width=200).print(made)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == len(gpus) + 1
+    assert all(len(line.rstrip()) <= 80 for line in lines)
+    for one, line in zip(gpus, lines[1:], strict=True):
+        for number, cell in enumerate(board.row(one)):
+            assert number == board.FLEXIBLE or cell in line
+
+
+def test_a_name_that_moves_the_cursor_is_shown_as_question_marks() -> None:
+    stream = io.StringIO()
+    made = table(("WHO",), [("\x1b[2Jpy\nthon\x07 [red]日本",)], flexible=0, width=40)
+    Console(file=stream, width=80, markup=False).print(made)
+    assert stream.getvalue().splitlines()[1].rstrip() == "?[2Jpy?thon? [red]日本"
+
+
+# --- below the table -------------------------------------------------------------------------
+
+
+def status(*gpus: GpuStatus, **daemon: Any) -> Status:
+    usual: dict[str, Any] = {
+        "pid": 4242,
+        "version": "0.1.0",
+        "phase": "occupying",
+        "since": NOW - timedelta(minutes=90),
+        "driver": "580.1",
+        "simulated": False,
+        "workload": "gemm",
+        "socket": "/s",
+    }
+    kept = reservation(reason="demo", indices=(0, 1), until=NOW, holder=Holder(uid=1))
+    return Status(daemon=DaemonInfo(**(usual | daemon)), gpus=gpus, reservations=(kept,))
+
+
+def test_what_a_row_has_no_room_for_stands_below() -> None:
+    lines = board.notes(
+        status(
+            gpu(findings=2, last_finding="a bit of an input"),
+            gpu(index=1, occupancy="UNKNOWN", reason="lost from the bus", read_s=9.0),
+            gpu(index=2, admin="PAUSED", until_s=90.0),
+            gpu(index=3),
+        )
+    )
+    *rest, last = lines
+    assert rest == [
+        "GPU 0: 2 findings, it cannot be trusted; last: a bit of an input",
+        "GPU 1: lost from the bus",
+        "GPU 1: last read 9 s ago",
+        "GPU 2: paused for another 1 min 30 s",
+    ]
+    assert last.startswith("GPU 0, 1: reserved as 1a2b3c4d for demo until ")
+
+
+@pytest.mark.parametrize(
+    ("daemon", "line"),
+    [
+        ({}, "occupying  gemm, driver 580.1"),
+        ({"simulated": True}, "occupying  gemm, SIMULATED GPUs"),
+        ({"phase": "stopping", "ending": "SIGTERM"}, "stopping (SIGTERM)  gemm, driver 580.1"),
+        ({}, "pid 4242 for 1 h 30 min, version 0.1.0"),
+        ({}, "log on the standard output of the daemon"),
+        ({"log": "/l"}, "log /l"),
+        ({"age_s": 7.0}, "NOT FRESH: the supervisor said this 7 s ago"),
+    ],
+)
+def test_the_daemon_is_told_in_a_few_lines(daemon: dict[str, Any], line: str) -> None:
+    assert line in list(board.facts(status(**daemon), NOW))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0ms"),
+        (0.1964, "196ms"),
+        (0.9996, "1.0s"),
+        (2.04, "2.0s"),
+        (9.96, "10s"),
+        (99.4, "99s"),
+        (99.6, "2m"),
+        (754.0, "13m"),
+        (5999.0, "2h"),
+        (86000.0, "24h"),
+        (400000.0, "5d"),
+    ],
+)
+def test_a_brief_duration_has_five_characters_at_most(seconds: float, text: str) -> None:
+    assert format_brief(seconds) == text
+    assert len(text) <= 5

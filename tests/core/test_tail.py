@@ -1,0 +1,99 @@
+"""The end of a log, and what comes to it, whatever is done to the file meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli import tail
+from sentinel.cli.tail import follow, last_lines
+from sentinel.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("content", "count", "lines"),
+    [
+        ("", 5, []),
+        ("a\nb\nc\n", 2, ["b", "c"]),
+        ("a\nb\nc\n", 9, ["a", "b", "c"]),
+        ("a\nb\n", 0, []),
+        ("a\nb\nunfinished", 1, ["b"]),
+        ("\n\n\n", 2, ["", ""]),
+        ("x" * 300 + "\nb\n", 2, ["x" * 300, "b"]),
+    ],
+)
+def test_the_last_lines_are_whole_ones(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+    count: int,
+    lines: list[str],
+) -> None:
+    monkeypatch.setattr(tail, "_BLOCK", 7)
+    path = tmp_path / "log"
+    path.write_text(content)
+    assert last_lines(path, count) == lines
+
+
+def test_bytes_that_are_no_text_are_shown_somehow(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\xff\xfe\n")
+    assert last_lines(path, 1) == ["\ufffd\ufffd"]
+
+
+def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="log cannot be read: No such file"):
+        last_lines(tmp_path / "log", 1)
+
+
+class EndedError(Exception):
+    """The script of a test is over."""
+
+
+def followed(path: Path, *steps: Callable[[], object]) -> list[str]:
+    """Return what is seen of a log while each step is done at one look after the other."""
+    script = iter(steps)
+
+    def look(_: float) -> None:
+        step = next(script, None)
+        if step is None:
+            raise EndedError
+        step()
+
+    seen = []
+    with pytest.raises(EndedError):
+        for line in follow(path, 1, look):
+            seen.append(line)  # noqa: PERF402 - it ends by an error
+    return seen
+
+
+def test_lines_are_told_once_they_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("old\nlast\n")
+    with path.open("a", buffering=1) as log:
+        steps = [lambda: log.write("ne"), log.flush, lambda: log.write("w\nnext\n")]
+        assert followed(path, *steps) == ["last", "new", "next"]
+
+
+def test_a_rotated_log_is_read_to_its_end_and_then_its_successor(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("a\n")
+    with path.open("a", buffering=1) as log:
+
+        def rotate() -> None:
+            log.write("b\n")
+            path.rename(tmp_path / "log.1")
+
+        def go_on() -> None:
+            log.write("c\n")
+            path.write_text("d\n")
+
+        assert followed(path, rotate, go_on) == ["a", "b", "c", "d"]
+
+
+def test_a_log_that_is_cut_short_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("a long line\n")
+    assert followed(path, lambda: path.write_text("b\n")) == ["a long line", "b"]

@@ -1,0 +1,142 @@
+"""A daemon that says what a test tells it to: real HTTP on a real socket, and nothing behind it."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+GPU = {
+    "gpu": "952937bc",
+    "uuid": "GPU-952937bc-67d8-5168-8d5a-083882c8d660",
+    "index": 0,
+    "name": "Simulated GPU",
+    "pci_bus_id": "00000000:01:00.0",
+    "memory_total": 16 * 2**30,
+    "occupancy": "IDLE",
+    "stressor": "RUNNING",
+    "admin": "ENABLED",
+    "rule": "running",
+    "reason": "running",
+    "findings": 0,
+    "since_s": 754.0,
+    "read_s": 0.2,
+    "by": [],
+    "pid": 4711,
+    "memory_used": 14 * 2**30,
+    "held": 14 * 2**30,
+    "utilization": 1.0,
+    "temperature_c": 64,
+    "power_w": 698.4,
+    "workload": "gemm",
+    "flops_per_s": 656.2e12,
+    "handover": {"ago_s": 180.0, "sign": "memory", "exit_s": 0.193, "memory_back_s": 0.196},
+}
+DAEMON = {
+    "pid": 4242,
+    "version": "0.1.0",
+    "phase": "occupying",
+    "since": "2026-11-21T20:00:00+00:00",
+    "driver": "580.65.06",
+    "simulated": False,
+    "workload": "gemm",
+    "socket": "/run/sentinel/sentinel.sock",
+    "log": None,
+    "age_s": 0.1,
+    "ending": None,
+}
+RESERVATION = {
+    "id": "1a2b3c4d",
+    "gpus": [GPU["uuid"]],
+    "indices": [0],
+    "reason": "demo",
+    "since": "2026-11-21T20:00:00+00:00",
+    "until": "2026-11-21T22:00:00+00:00",
+    "bound": False,
+    "holder": {"uid": 1000, "pid": 77, "name": "ana"},
+}
+STATUS = {"daemon": DAEMON, "gpus": [GPU], "reservations": []}
+
+
+@dataclass
+class Reply:
+    """One answer: an object, or the very bytes that are sent, after which the line goes dead."""
+
+    body: Mapping[str, Any] | bytes = field(default_factory=dict)
+    status: int = 200
+    kind: str = "application/json"
+
+
+def problem(code: str, detail: str, status: int = 400) -> Reply:
+    """Return an error as the daemon has it."""
+    body = {"type": "about:blank", "title": code, "status": status, "detail": detail, "code": code}
+    return Reply(body, status, "application/problem+json")
+
+
+@dataclass
+class Scripted:
+    """What it answers to each request, by method and path, and what it was asked."""
+
+    socket: Path
+    replies: dict[str, Reply] = field(default_factory=dict)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+@contextmanager
+def scripted(socket: Path) -> Iterator[Scripted]:
+    """Serve on a socket until the test is done."""
+    script = Scripted(socket)
+    script.replies["GET /v1/status"] = Reply(STATUS)
+    ended = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def address_string(self) -> str:
+            return "a client"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def _answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            script.asked.append((f"{self.command} {self.path}", body))
+            script.headers.append(dict(self.headers))
+            reply = script.replies.get(f"{self.command} {self.path}") or problem(
+                "not_found", f"nothing is at {self.path}", 404
+            )
+            if isinstance(reply.body, bytes):
+                self.wfile.write(reply.body)
+                self.wfile.flush()
+                if reply.status == 0:  # it hangs
+                    ended.wait(30)
+                return
+            data = json.dumps({"schema_version": 1, **reply.body}).encode()
+            self.send_response(reply.status)
+            self.send_header("Content-Type", reply.kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - the server's names
+
+    with _Server(str(socket), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield script
+        finally:
+            ended.set()
+            server.shutdown()
+            thread.join()

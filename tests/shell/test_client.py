@@ -1,0 +1,393 @@
+"""The client against a daemon that answers rightly, wrongly, slowly, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import GPU, RESERVATION, STATUS, Reply, Scripted, problem, scripted
+
+import sentinel
+from sentinel.client import Client, connect
+from sentinel.errors import (
+    AccessDeniedError,
+    ConfigError,
+    ConflictError,
+    NoSuchGpuError,
+    NotRunningError,
+    SentinelError,
+    ServiceError,
+    TimedOutError,
+)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Scripted]:
+    with scripted(tmp_path / "s") as script:
+        yield script
+
+
+@pytest.fixture
+def client(daemon: Scripted) -> Client:
+    return connect(daemon.socket, timeout=5.0)
+
+
+# --- the verbs -------------------------------------------------------------------------------
+
+
+def test_the_status_is_read_into_values_and_what_is_new_in_it_is_kept(
+    daemon: Scripted, client: Client
+) -> None:
+    later = {**STATUS, "gpus": [GPU | {"colour": "green"}], "mood": "good"}
+    later["reservations"] = [RESERVATION]
+    daemon.replies["GET /v1/status"] = Reply(later)
+    status = client.status()
+    assert (status.daemon.pid, status.gpus[0].uuid) == (4242, GPU["uuid"])
+    assert status.gpus[0].occupied
+    assert status.gpus[0].handover is not None
+    assert status.gpus[0].handover.memory_back_s == 0.196
+    assert status.reservations[0].until is not None
+    assert status.reservations[0].holder.name == "ana"
+    assert status.json["mood"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("verb", "request_", "body"),
+    [
+        (lambda c: c.start(), "POST /v1/start", {}),
+        (lambda c: c.stop(wait=5), "POST /v1/stop", {"wait_s": 5}),
+        (lambda c: c.restart(), "POST /v1/restart", {}),
+        (lambda c: c.restart({"util": "50%"}), "POST /v1/restart", {"settings": {"util": "50%"}}),
+        (lambda c: c.reload(), "POST /v1/reload", {}),
+        (lambda c: c.shutdown(wait=0), "POST /v1/shutdown", {}),
+        (lambda c: c.pause(wait=0), "POST /v1/pause", {"wait_s": 0}),
+        (
+            lambda c: c.pause([0, "GPU-ab,1"], seconds=60, release=True, wait=1),
+            "POST /v1/pause",
+            {"gpus": ["0", "GPU-ab", "1"], "seconds": 60, "release": True, "wait_s": 1},
+        ),
+        (lambda c: c.resume(), "POST /v1/resume", {}),
+        (lambda c: c.resume([1]), "POST /v1/resume", {"gpus": ["1"]}),
+        (lambda c: c.unreserve("1a/b"), "DELETE /v1/reservations/1a%2Fb", None),
+    ],
+)
+def test_each_verb_asks_for_what_it_says(
+    daemon: Scripted,
+    client: Client,
+    verb: Callable[[Client], sentinel.client.Outcome],
+    request_: str,
+    body: object,
+) -> None:
+    daemon.replies[request_] = Reply({"text": "so be it", "gpus": [GPU["uuid"]]})
+    outcome = verb(client)
+    assert (outcome.text, outcome.gpus) == ("so be it", (GPU["uuid"],))
+    assert daemon.asked == [(request_, body)]
+
+
+def test_one_gpu_is_asked_for_by_its_name(daemon: Scripted, client: Client) -> None:
+    daemon.replies["GET /v1/gpus/01%3A00.0"] = Reply(GPU)
+    assert client.gpu("01:00.0").index == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked"), [(2, {"count": 2}), ([0, "GPU-ab"], {"gpus": ["0", "GPU-ab"]})]
+)
+def test_a_reservation_is_for_so_many_gpus_or_for_these(
+    daemon: Scripted, client: Client, gpus: Any, asked: dict[str, object]
+) -> None:
+    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    got = client.reserve(gpus, reason="demo", seconds=7200, wait=3, bound=True)
+    assert (got.id, got.gpus) == ("1a2b3c4d", (GPU["uuid"],))
+    rest = {"reason": "demo", "seconds": 7200, "wait_s": 3, "bound": True}
+    assert daemon.asked[-1] == ("POST /v1/reservations", asked | rest)
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
+    assert client.reservations() == (got,)
+
+
+def test_a_shutdown_returns_once_the_process_is_gone(daemon: Scripted, client: Client) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        of_it = {**STATUS, "daemon": {**STATUS["daemon"], "pid": process.pid}}  # type: ignore[dict-item]
+        daemon.replies["GET /v1/status"] = Reply(of_it)
+        daemon.replies["POST /v1/shutdown"] = Reply({"text": "it ends"})
+        with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
+            client.shutdown(wait=0.1)
+        threading.Timer(0.3, process.kill).start()
+        began = time.monotonic()
+        assert client.shutdown(wait=20).text == "it ends"
+        assert 0.1 < time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(("status", "well"), [(200, True), (503, False)])
+def test_health_is_what_the_daemon_says(
+    daemon: Scripted,
+    client: Client,
+    status: int,
+    well: bool,  # noqa: FBT001
+) -> None:
+    daemon.replies["GET /v1/health"] = Reply({}, status)
+    assert client.health() is well
+
+
+# --- events ----------------------------------------------------------------------------------
+
+STREAM = b"""HTTP/1.1 200 OK\r
+Content-Type: text/event-stream\r
+Connection: close\r
+\r
+: heartbeat
+
+id: 7
+event: gpu.busy
+data: {"event": "gpu.busy",
+data: "gpu": "GPU-1"}
+
+event: lost
+data: {"count": 3}
+
+"""
+
+
+def test_events_come_one_by_one_with_their_numbers(daemon: Scripted, client: Client) -> None:
+    daemon.replies["GET /v1/events?since=6"] = Reply(STREAM)
+    busy, lost = client.events(since=6)
+    assert (busy.id, busy.name, busy.fields["gpu"]) == (7, "gpu.busy", "GPU-1")
+    assert (lost.id, lost.name, lost.fields) == (None, "lost", {"count": 3})
+
+
+def test_events_that_are_refused_or_make_no_sense_are_errors(
+    daemon: Scripted, client: Client
+) -> None:
+    daemon.replies["GET /v1/events"] = problem("unavailable", "too many subscribers", 503)
+    with pytest.raises(ServiceError, match="too many subscribers"):
+        list(client.events())
+    daemon.replies["GET /v1/events"] = Reply(STREAM.replace(b'{"count"', b'"count"'))
+    with pytest.raises(ServiceError, match="makes no sense"):
+        list(client.events())
+
+
+# --- what goes wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "exit_code"),
+    [
+        ("no_such_gpu", NoSuchGpuError, 4),
+        ("unauthorized", AccessDeniedError, 4),
+        ("forbidden", AccessDeniedError, 4),
+        ("invalid", ConfigError, 2),
+        ("conflict", ConflictError, 1),
+        ("timeout", TimedOutError, 1),
+        ("not_found", ServiceError, 2),
+        ("ending", ServiceError, 2),
+        ("unavailable", ServiceError, 2),
+        ("of tomorrow", ServiceError, 2),
+    ],
+)
+def test_a_problem_is_the_error_that_it_means(
+    daemon: Scripted, client: Client, code: str, kind: type[SentinelError], exit_code: int
+) -> None:
+    daemon.replies["POST /v1/stop"] = problem(code, "GPU 7: no\nthere are 0, 1")
+    with pytest.raises(kind) as caught:
+        client.stop()
+    assert type(caught.value) is kind
+    assert caught.value.exit_code == exit_code
+    assert str(caught.value) == "GPU 7: no\nthere are 0, 1"
+
+
+def _no_socket(folder: Path) -> Path:
+    return folder / "none"
+
+
+def _nobody_listens(folder: Path) -> Path:
+    path = folder / "stale"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    return path
+
+
+def _a_file(folder: Path) -> Path:
+    path = folder / "file"
+    path.touch()
+    return path / "in a file"
+
+
+@pytest.mark.parametrize("place", [_no_socket, _nobody_listens, _a_file])
+def test_where_no_daemon_listens_it_is_not_running(
+    place: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    path = place(tmp_path)
+    with pytest.raises(NotRunningError, match=f"no sentinel daemon runs at {path}") as caught:
+        connect(path).status()
+    assert caught.value.exit_code == 3
+    assert "sentinel start" in caught.value.remedy
+
+
+def test_a_path_that_is_too_long_is_named() -> None:
+    with pytest.raises(ConfigError, match="cannot be the path of a socket"):
+        connect("/tmp/" + "x" * 120).status()  # noqa: S108
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may use every socket")
+def test_a_socket_that_may_not_be_used_is_said_to_be_so(daemon: Scripted, client: Client) -> None:
+    daemon.socket.chmod(0)
+    with pytest.raises(AccessDeniedError, match="this user may not use the daemon"):
+        client.status()
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"", "went away in the middle"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", "went away in the middle"),
+        (b"HTTP/1.1 200 OK\r\n\r\n[1]", "what answers at .* is no sentinel daemon"),
+        (b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe", "what answers at .* is no sentinel daemon"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "does not answer with HTTP"),
+        (b"HTTP/1.1 502 Bad\r\n\r\n<html>", "answers with HTTP status 502"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"schema_version": 2}', "in version 2 of its language"),
+        (b"HTTP/1.1 200 OK\r\n\r\n{}", "in version None of its language"),
+    ],
+)
+def test_an_answer_that_is_none_is_told_in_words(
+    daemon: Scripted, client: Client, sent: bytes, told: str
+) -> None:
+    daemon.replies["GET /v1/status"] = Reply(sent)
+    with pytest.raises(ServiceError, match=told):
+        client.status()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"index": "0"}, r"status.gpus\[0\].index is not a whole number"),
+        ({"memory_used": 1.5}, r"memory_used is not a whole number"),
+        ({"findings": True}, r"findings is not a whole number"),
+        ({"power_w": float("nan")}, r"power_w is not a number"),
+        ({"by": {}}, r"by is not a list"),
+        ({"by": [{"name": "x"}]}, r"by\[0\].pid is not there"),
+        ({"handover": 3}, r"handover is not an object"),
+        ({"uuid": None}, r"uuid is not text"),
+    ],
+)
+def test_a_field_that_is_not_what_it_must_be_is_named(
+    daemon: Scripted, client: Client, change: dict[str, object], told: str
+) -> None:
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, **change}]})
+    with pytest.raises(ServiceError, match=told):
+        client.status()
+
+
+@pytest.mark.parametrize("moment", [7, "soon", "2026-11-21T20:00:00"])
+def test_a_moment_without_its_offset_is_none(
+    daemon: Scripted, client: Client, moment: object
+) -> None:
+    odd = {**RESERVATION, "until": moment}
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [odd]})
+    with pytest.raises(ServiceError, match=r"reservations\[0\].until is not a moment"):
+        client.reservations()
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
+def test_a_daemon_that_hangs_costs_the_time_that_is_allowed(daemon: Scripted, begun: bytes) -> None:
+    daemon.replies["GET /v1/status"] = Reply(begun, 0)
+    began = time.monotonic()
+    with pytest.raises(TimedOutError, match="did not answer within 300 ms"):
+        connect(daemon.socket, timeout=0.3).status()
+    assert time.monotonic() - began < 5
+
+
+def test_a_daemon_that_dribbles_costs_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    done = threading.Event()
+
+    def dribble(listening: socket.socket) -> None:
+        one, _ = listening.accept()
+        with one:
+            while not done.is_set():
+                try:
+                    one.sendall(b"H")
+                except OSError:
+                    return
+                time.sleep(0.02)
+
+    with socket.create_server(str(path), family=socket.AF_UNIX) as listening:
+        thread = threading.Thread(target=dribble, args=(listening,))
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(TimedOutError):
+            connect(path, timeout=0.5).status()
+        assert time.monotonic() - began < 5
+        done.set()
+        thread.join()
+
+
+def test_a_daemon_with_no_room_for_another_connection_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.create_server(str(path), family=socket.AF_UNIX, backlog=0) as listening:
+        with socket.socket(socket.AF_UNIX) as first:
+            first.connect(str(path))
+            with pytest.raises(TimedOutError):
+                connect(path, timeout=0.3).status()
+        listening.accept()[0].close()
+        with pytest.raises(TimedOutError):  # there is room now, and nobody who answers
+            connect(path, timeout=0.3).status()
+
+
+# --- TCP, and the way to the daemon -----------------------------------------------------------
+
+
+def test_over_tcp_the_token_is_shown(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    heard = []
+
+    def answer(listening: socket.socket) -> None:
+        one, _ = listening.accept()
+        with one:
+            heard.append(one.recv(4096).decode())
+            body = json.dumps({"schema_version": 1, "reservations": []})
+            one.sendall(f"HTTP/1.1 200 OK\r\n\r\n{body}".encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=answer, args=(listening,))
+        thread.start()
+        assert connect(tcp=f"127.0.0.1:{port}", token=token).reservations() == ()
+        thread.join()
+    assert "Authorization: Bearer s3cret\r\n" in heard[0]
+    assert f"Host: 127.0.0.1:{port}\r\n" in heard[0]
+    with pytest.raises(NotRunningError):
+        connect(tcp=f"127.0.0.1:{port}", token=token).reservations()
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", "host:0", "host:70000", ":80"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="is no address"):
+        connect(tcp=address)
+
+
+def test_a_token_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the token cannot be read from"):
+        connect(tcp="127.0.0.1:1", token=tmp_path / "none")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ConfigError, match="there is no token in"):
+        connect(tcp="127.0.0.1:1", token=tmp_path / "empty")
+
+
+def test_the_library_is_light_until_it_is_used() -> None:
+    """Neither the package nor the client may bring in what takes long to import."""
+    heavy = "{'torch', 'numpy', 'click', 'rich', 'pydantic', 'psutil', 'structlog'}"
+    program = (
+        "import sys, sentinel; assert 'sentinel.client' not in sys.modules;"
+        "sentinel.connect('/nowhere');"
+        f"assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,390 @@
+"""The commands that talk to a daemon: what they ask, print and return."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scripted import DAEMON, GPU, RESERVATION, STATUS, Reply, Scripted, problem, scripted
+
+from sentinel.cli.main import run_command_line
+
+UUID = str(GPU["uuid"])
+BUSY = {
+    "time": "2026-11-21T20:00:00.000+00:00",
+    "at": 1.0,
+    "event": "gpu.busy",
+    "gpu": UUID,
+    "index": 0,
+    "reason": "in use by others",
+    "by": [{"pid": 7, "name": "py\x1b[2Jthon", "user": None}],
+}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv("COLUMNS", "80")
+    with scripted(tmp_path / "s") as script:
+        yield script
+
+
+# --- status ----------------------------------------------------------------------------------
+
+
+def test_status_shows_gpus_daemon_and_the_end_of_the_log(
+    daemon: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "sentinel.log"
+    log.write_text("".join(json.dumps(BUSY | {"reason": f"reason {n}"}) + "\n" for n in range(9)))
+    daemon.replies["GET /v1/status"] = Reply(
+        {**STATUS, "daemon": {**DAEMON, "log": str(log)}, "reservations": [RESERVATION]}
+    )
+    assert run_command_line(["status"]) == 0
+    header, gpu, *below = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["GPU", "STATE", "SINCE"]
+    assert gpu.split() == [
+        *("0", "occupied", "13m", "sentinel", "gemm", "14/16G", "100%", "64C", "698W"),
+        *("656TF/s", "196ms,", "3m", "ago"),
+    ]
+    text = "\n".join(below)
+    assert "reserved as 1a2b3c4d for demo" in text
+    assert "pid 4242" in text
+    assert f"log {log}" in text
+    assert ["reason 4" in below[-5], "reason 8" in below[-1], "reason 3" in text] == [1, 1, 0]
+    assert "\x1b" not in text
+    assert all(len(line) <= 80 for line in (header, gpu))
+
+
+def test_status_says_that_no_daemon_runs_by_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
+    assert run_command_line(["status"]) == 3
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("sentinel: no sentinel daemon runs at")
+    assert run_command_line(["status", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "running": False}
+
+
+def test_status_as_json_is_what_the_daemon_says(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "new": 1})
+    assert run_command_line(["status", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"schema_version": 1, "running": True, **STATUS, "new": 1}
+
+
+# --- orders ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "request_", "body"),
+    [
+        (["stop", "--wait", "0"], "POST /v1/stop", {"wait_s": 0}),
+        (["reload"], "POST /v1/reload", {}),
+        (["restart"], "POST /v1/restart", {}),
+        (
+            ["restart", "--util", "50%", "--gpus", "0", "--gpus", "1"],
+            "POST /v1/restart",
+            {"settings": {"gpus": "0,1", "util.target": "50%"}},
+        ),
+        (["shutdown", "--wait", "0"], "POST /v1/shutdown", {}),
+        (["pause"], "POST /v1/pause", {"wait_s": 30}),
+        (
+            ["pause", "0,GPU-ab", "01:00.0", "0", "--for", "30m", "--wait", "5s"],
+            "POST /v1/pause",
+            {"gpus": ["0", "GPU-ab", "01:00.0"], "seconds": 1800, "wait_s": 5},
+        ),
+        (["pause", "--release"], "POST /v1/pause", {"release": True, "wait_s": 30}),
+        (["resume", "1"], "POST /v1/resume", {"gpus": ["1"]}),
+        (["unreserve", "1a2b3c4d"], "DELETE /v1/reservations/1a2b3c4d", None),
+    ],
+)
+def test_an_order_is_passed_on_and_its_answer_printed(
+    daemon: Scripted,
+    capsys: pytest.CaptureFixture[str],
+    typed: list[str],
+    request_: str,
+    body: object,
+) -> None:
+    daemon.replies[request_] = Reply({"text": "so be it", "gpus": [UUID]})
+    assert run_command_line(typed) == 0
+    assert capsys.readouterr().out == "so be it\n"
+    assert daemon.asked == [(request_, body)]
+    assert run_command_line([*typed, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["schema_version"], said["gpus"]) == (1, [UUID])
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [("no_such_gpu", 4), ("conflict", 1), ("timeout", 1), ("invalid", 2)]
+)
+def test_a_refusal_is_told_on_standard_error(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str], code: str, exit_code: int
+) -> None:
+    daemon.replies["POST /v1/pause"] = problem(code, "not so")
+    assert run_command_line(["pause", "7"]) == exit_code
+    assert capsys.readouterr() == ("", "sentinel: not so\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
+        (["pause", "0,,1"], "'0,,1' has an empty name in it"),
+        (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
+        (["reserve"], "say how many GPUs, or which\nEither --gpus 2,"),
+        (["reserve", "--gpus", "1", "--gpu", "0"], "say how many GPUs, or which"),
+        (["exec", "--", "true"], "say how many GPUs, or which"),
+        (["unreserve"], "say which reservations end"),
+        (["unreserve", "1", "--all-mine"], "say which reservations end"),
+        (["status", "--tcp", "x"], "'x' is no address"),
+        (["status", "--tcp", "x:1", "--socket", "y"], "--tcp: a daemon is reached over TCP or"),
+        (["status", "--token", "x"], "--token: only a connection by --tcp takes one"),
+        (["status", "--watch", "1s", "--json"], "--watch: shows a table"),
+        (["reserve", "--gpus", "0"], "Invalid value for '--gpus'"),
+    ],
+)
+def test_a_mistake_is_named_and_asks_nobody(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str], typed: list[str], told: str
+) -> None:
+    assert run_command_line(typed) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"sentinel: {told}")
+    assert daemon.asked == []
+
+
+# --- reservations ----------------------------------------------------------------------------
+
+
+def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = {**RESERVATION, "gpus": [UUID, "GPU-2"], "indices": [0, 1]}
+    daemon.replies["POST /v1/reservations"] = Reply({"reservation": two}, 201)
+    typed = ["reserve", "--gpus", "2", "--for", "2h", "--reason", "demo", "--wait", "5s"]
+    assert run_command_line(typed) == 0
+    output = capsys.readouterr()
+    assert output.out == f"{UUID}\nGPU-2\n"
+    assert "GPU 0, 1 reserved as 1a2b3c4d, until" in output.err
+    asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
+    assert daemon.asked == [("POST /v1/reservations", asked)]
+    assert run_command_line([*typed, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["reservation"] == two
+    assert said["schema_version"] == 1
+
+
+def test_unreserve_all_mine_leaves_those_of_others(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = {**RESERVATION, "id": "00000001", "holder": {"uid": os.getuid()}}
+    theirs = {**RESERVATION, "holder": {"uid": os.getuid() + 1}}
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [mine, theirs]})
+    daemon.replies["DELETE /v1/reservations/00000001"] = Reply({"text": "given back"})
+    assert run_command_line(["unreserve", "--all-mine"]) == 0
+    assert capsys.readouterr().out == "given back\n"
+    assert [request for request, _ in daemon.asked if request.startswith("DELETE")] == [
+        "DELETE /v1/reservations/00000001"
+    ]
+
+
+def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
+    assert run_command_line(["reservations"]) == 0
+    header, one = capsys.readouterr().out.splitlines()
+    assert header.split() == ["ID", "GPU", "UNTIL", "BY", "REASON"]
+    assert one.split()[0] == "1a2b3c4d"
+    assert one.split()[-2:] == ["ana", "demo"]
+    assert run_command_line(["reservations", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reservations"] == [RESERVATION]
+
+
+# --- exec ------------------------------------------------------------------------------------
+
+
+def run_exec(daemon: Scripted, *typed: str) -> subprocess.Popen[str]:
+    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    daemon.replies["DELETE /v1/reservations/1a2b3c4d"] = Reply({"text": "given back"})
+    return subprocess.Popen(
+        [sys.executable, "-m", "sentinel", "exec", *typed],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_exec_becomes_the_command_and_shows_it_its_gpus(daemon: Scripted) -> None:
+    program = 'echo $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
+    with run_exec(daemon, "--gpus", "1", "--", "sh", "-c", program, "sh", "--help") as process:
+        out, err = process.communicate(timeout=30)
+    said, ignored = out.splitlines()
+    assert said == f"{process.pid} {UUID} --help"
+    assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
+    assert (process.returncode, err) == (7, "")
+    ((_, asked),) = daemon.asked
+    assert (asked["count"], asked["bound"]) == (1, True)
+    assert asked["reason"].startswith("sh -c echo")
+
+
+def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: Scripted) -> None:
+    with run_exec(daemon, "--gpu", "0", "--", "sh", "-c", "echo on; exec sleep 60") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+
+
+def test_a_command_that_is_not_there_reserves_nothing(daemon: Scripted) -> None:
+    with run_exec(daemon, "--gpus", "1", "--", "no-such-command") as process:
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (127, "sentinel: there is no command no-such-command\n")
+    assert daemon.asked == []
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "code", "asked"),
+    [("#!/nowhere/sh\n", 0o755, 127, 2), ("", 0o755, 126, 2), ("", 0o644, 126, 0)],
+)
+def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(  # noqa: PLR0917
+    daemon: Scripted, tmp_path: Path, content: str, mode: int, code: int, asked: int
+) -> None:
+    file = tmp_path / "command"
+    file.write_text(content)
+    file.chmod(mode)
+    with run_exec(daemon, "--gpus", "1", "--", str(file)) as process:
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert f"{file} cannot be run" in err
+    requests = [request for request, _ in daemon.asked]
+    assert requests == ["POST /v1/reservations", "DELETE /v1/reservations/1a2b3c4d"][:asked]
+
+
+def test_exec_runs_nothing_where_nothing_is_to_be_had(daemon: Scripted, tmp_path: Path) -> None:
+    with run_exec(daemon, "--gpus", "1", "--", "touch", str(tmp_path / "ran")) as process:
+        daemon.replies["POST /v1/reservations"] = problem("conflict", "ana holds all", 409)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (1, "sentinel: ana holds all\n")
+    assert not (tmp_path / "ran").exists()
+
+
+# --- logs ------------------------------------------------------------------------------------
+
+
+def test_logs_shows_the_end_of_the_log_that_the_daemon_names(
+    daemon: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    lines = [json.dumps(BUSY), "no JSON \x1b[31m"]
+    log.write_text("\n".join([*lines, json.dumps(BUSY), ""]))
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    assert run_command_line(["logs"]) == 0
+    busy, other, _ = capsys.readouterr().out.splitlines()
+    assert busy.endswith("GPU 0     busy        in use by others: py?[2Jthon (pid 7)")
+    assert other == "no JSON ?[31m"
+    assert run_command_line(["logs", "--json", "-n", "1"]) == 0
+    assert capsys.readouterr().out == f"{json.dumps(BUSY)}\n"
+
+
+def test_logs_needs_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setenv("LOGS_DIRECTORY", str(tmp_path))
+    assert run_command_line(["logs"]) == 2
+    assert "sentinel.log cannot be read: No such file" in capsys.readouterr().err
+    (tmp_path / "sentinel.log").write_text("left behind\n")
+    assert run_command_line(["logs"]) == 0
+    assert capsys.readouterr().out == "left behind\n"
+
+
+def test_logs_of_a_daemon_in_the_foreground_says_where_they_are(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["logs"]) == 2
+    assert "its standard output has all" in capsys.readouterr().err
+
+
+def test_logs_follows_until_it_is_ended(daemon: Scripted, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("first\n")
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    command = [sys.executable, "-m", "sentinel", "logs", "-f"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "first\n"
+        log.rename(tmp_path / "log.1")
+        log.write_text("second\n")
+        assert process.stdout.readline() == "second\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+# --- the shell's completion ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_each_shell_is_printed(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["completion", shell]) == 0
+    assert "_SENTINEL_COMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "word", "expected", "other"),
+    [
+        ("sentinel res", 1, {"restart", "reserve", "reservations", "resume"}, {"run"}),
+        ("sentinel ", 1, {"status", "run", "exec"}, set()),
+        ("sentinel --work", 1, {"--workload"}, {"--memory"}),
+        ("sentinel pause --rel", 2, {"--release"}, {"--for"}),
+        ("sentinel config s", 2, {"show"}, {"check"}),
+    ],
+)
+def test_a_shell_is_told_what_could_be_typed(
+    words: str, word: int, expected: set[str], other: set[str]
+) -> None:
+    variables = {"_SENTINEL_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    said = subprocess.run(
+        [sys.executable, "-m", "sentinel"],
+        env={**os.environ, **variables, "COMP_CWORD": str(word)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    offered = {line.partition(",")[2] for line in said.splitlines()}
+    assert expected <= offered
+    assert not other & offered
+
+
+def within(seconds: float, true: Callable[[], object]) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_watching_goes_on_when_the_daemon_is_away_for_a_while(daemon: Scripted) -> None:
+    command = [sys.executable, "-m", "sentinel", "status", "--watch", "50ms"]
+    daemon.replies["GET /v1/status"] = Reply(b"")
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+        within(30, lambda: len(daemon.asked) > 2)
+        daemon.replies["GET /v1/status"] = Reply(STATUS)
+        asked = len(daemon.asked)
+        within(30, lambda: len(daemon.asked) > asked + 2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "went away" in err
+    assert out.count("occupied  ") >= 2
