@@ -257,7 +257,7 @@ def test_a_command_that_is_not_there_reserves_nothing(daemon: Scripted) -> None:
     ("content", "mode", "code", "asked"),
     [("#!/nowhere/sh\n", 0o755, 127, 2), ("", 0o755, 126, 2), ("", 0o644, 126, 0)],
 )
-def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(  # noqa: PLR0917
+def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(
     daemon: Scripted, tmp_path: Path, content: str, mode: int, code: int, asked: int
 ) -> None:
     file = tmp_path / "command"
