@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from sentinel import wire
 from sentinel.control import (
@@ -57,9 +58,13 @@ class ServiceProcess:
         listening: The descriptor of the socket at its path. It outlives each service, so that
             nobody is refused while one is replaced.
         tcp: The descriptor of that at an address, where there is one.
+
+    Attributes:
+        state_folder: Where it keeps what outlives the daemon.
     """
 
     def __init__(self, spec: ServiceSpec, listening: int, tcp: int | None = None) -> None:
+        self.state_folder = Path(spec.state)
         self._spec = spec
         self._listening = listening
         self._tcp = tcp

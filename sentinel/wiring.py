@@ -14,14 +14,14 @@ from typing import TextIO, cast
 
 from setproctitle import setproctitle
 
-from sentinel import __version__, claiming
+from sentinel import __version__, claiming, reservations
 from sentinel.children import Stressors
 from sentinel.claiming import Claim
 from sentinel.config import Config
-from sentinel.control import ServiceSpec
+from sentinel.control import Reservation, ServiceSpec
 from sentinel.core import decide, limits, policy
 from sentinel.core.actions import Event
-from sentinel.core.model import ProbeUp
+from sentinel.core.model import ProbeUp, State
 from sentinel.core.observation import Observation
 from sentinel.core.sparing import let_be, not_yet
 from sentinel.core.view import Host
@@ -287,16 +287,18 @@ def _run(
         )
     )
     up = ProbeUp(generation=1, since=now, heard=True)
+    state = decide.first_state(
+        found.gpus, now, config, up, found.hidden, serves=service is not None
+    )
+    kept, complaint = _kept(service, state)
     supervisor = Supervisor(
-        state=decide.first_state(
-            found.gpus, now, config, up, found.hidden, serves=service is not None
-        ),
+        state=replace(state, reservations=kept),
         config=config,
         parts=parts,
         publish=lambda _, events: journal.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
-    journal.publish([_started(found, now), *_unused(found, now)])
+    journal.publish([_started(found, now), *_unused(found, now), *complaint])
     code = ExitCode.USAGE
     try:
         code = supervisor.run()
@@ -310,6 +312,25 @@ def _run(
         written = journal.close(LAST_WORDS)
         served = service is None or service.close()
     return code, probe_gone and written and served and not stressors.files()
+
+
+def _kept(
+    service: ServiceProcess | None, state: State
+) -> tuple[dict[str, Reservation], list[Event]]:
+    """Return what the daemon before us promised and still holds, and what is wrong with the file.
+
+    Read here, before the loop begins; the service writes it.
+    """
+    if service is None:
+        return {}, []
+    stored, complaint = reservations.load(service.state_folder / reservations.NAME)
+    now, wall, boot = time.monotonic(), time.time(), reservations.boot_id()
+    held = reservations.revive(stored, wall=wall, monotonic=now, boot=boot)
+    kept = {one.id: one for one in held if state.slots.keys() & set(one.gpus)}
+    if complaint is None:
+        return kept, []
+    fields = {"about": "reservations", "text": complaint}
+    return kept, [Event(name="service.trouble", at=now, fields=fields)]
 
 
 def _started(found: Found, now: float) -> Event:
