@@ -222,7 +222,9 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if came and not haunts and not isinstance(before, Busy):
         slot = _claimed(slot, before, seen, own)
     if isinstance(folded.slot.stressor, Stopping) and not isinstance(slot.stressor, Stopping):
-        slot = replace(slot, ended=seen.now)
+        # While it was there, what nobody accounts for was taken for its own.
+        slot, now = _judge(state, replace(slot, ended=seen.now), reading, seen, own)
+        judged += now
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)

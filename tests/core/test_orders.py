@@ -24,7 +24,7 @@ from sentinel.control import (
 from sentinel.core.model import Fatal, Running, Stopped
 from sentinel.messages import Failed, FailureKind
 from sentinel.supervisor import Supervisor
-from sentinel.testing import World
+from sentinel.testing import GIB, World
 
 HOUR = 3600.0
 ALICE = Asker(via="unix", uid=1001, pid=4711, started=99)
@@ -305,6 +305,18 @@ def test_settings_are_taken_over_as_a_whole_or_not_at_all(
     world.run_for(supervisor, 5)
     assert supervisor.config == before
     assert len(world.spawner.started) == 1
+
+
+def test_what_is_in_use_when_a_stressor_has_gone_is_not_started_on() -> None:
+    """Nothing makes us wait after new settings; what is there by then is looked at all the same."""
+    world, supervisor = served(1)
+    assert ask(world, supervisor, Configure, given=given(workload="hold")) is None
+    world.at(0).unlisted = 50 * GIB
+    world.pass_time(7.0)
+    world.run_for(supervisor, 10)
+    assert len(world.spawner.started) == 1
+    world.at(0).unlisted = 0
+    world.run(supervisor, lambda: running(supervisor) == [0])
 
 
 def test_settings_with_which_nothing_can_run_can_be_mended() -> None:
