@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -42,9 +43,7 @@ def command(
     checked(sources)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
-    pretended = simulate is not None or os.environ.get("SENTINEL_SIM_DIR")
-    where = places(os.environ, os.getuid(), default_folder().absolute() if pretended else None)
-    pid = running(where)
+    where, pid = _find(simulated=simulate is not None)
     flags = _flags(sources)
     if pid is None:
         more = ["--simulate", str(simulate)] if simulate is not None else []
@@ -61,6 +60,32 @@ def command(
         where, pid, f"runs already: pid {pid or 'unknown'}; {text}", as_json=as_json, started=False
     )
     return int(ExitCode.OK)
+
+
+def _find(*, simulated: bool) -> tuple[Places, int | None]:
+    """Return where the daemon is or will be, and its PID if it runs; 0 is one that is not known.
+
+    With ``$SENTINEL_SIM_DIR`` the one on simulated GPUs is meant where it runs, as by all clients.
+    """
+    pretended = places(os.environ, os.getuid(), default_folder().absolute())
+    if simulated:
+        return pretended, _pid(pretended)
+    if os.environ.get("SENTINEL_SIM_DIR"):
+        pid = _pid(pretended)
+        if pid is not None:
+            return pretended, pid
+    real = places(os.environ, os.getuid())
+    return real, _pid(real)
+
+
+def _pid(where: Places) -> int | None:
+    """Return the PID of the daemon there, also where only its socket may be used, by a group."""
+    pid = running(where)
+    if pid is None:
+        with contextlib.suppress(OSError, ValueError):
+            ask(where.socket, "GET", "/v1/health")
+            return 0
+    return pid
 
 
 def _flags(sources: Sources) -> list[str]:

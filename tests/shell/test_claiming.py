@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from sentry import PATIENCE, eventually
 
+from sentinel import claiming
 from sentinel.claiming import claim, running
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
 from sentinel.runtime import Places, places
@@ -194,7 +195,28 @@ def test_a_release_leaves_somebody_elses_socket_alone(tmp_path: Path) -> None:
     assert where.socket.exists()
 
 
-def test_a_lock_whose_folder_was_cleaned_meanwhile_is_taken_anew(tmp_path: Path) -> None:
+def test_a_lock_that_is_removed_between_its_opening_and_its_taking_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = at(tmp_path)
+    opened: list[int] = []
+    really_open = claiming._open
+
+    def open_and_remove(path: Path) -> int:
+        file = really_open(path)
+        if not opened:
+            path.unlink()
+        opened.append(file)
+        return file
+
+    monkeypatch.setattr(claiming, "_open", open_and_remove)
+    held = claim(where)
+    assert len(opened) == 2
+    assert running(where) == os.getpid()
+    held.release()
+
+
+def test_in_a_folder_that_was_cleaned_another_may_start(tmp_path: Path) -> None:
     where = at(tmp_path)
     first = claim(where)
     where.socket.unlink()

@@ -247,6 +247,22 @@ def test_the_command_starts_one_and_tells_it_to_occupy_the_next_time(
     assert set(argv[1:]) == {"--gpus=0,1", f"--goldens={tmp_path}/g", "--poll=1s"}
 
 
+def test_the_one_on_simulated_gpus_is_found_by_their_folder(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SENTINEL_SOCKET")
+    monkeypatch.delenv("STATE_DIRECTORY")
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "pretended"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "real"))
+    assert start._find(simulated=False)[0].socket == tmp_path / "real" / "sentinel.sock"
+    where, pid = start._find(simulated=True)
+    assert (where.socket, pid) == (tmp_path / "pretended" / "sentinel.sock", None)
+    held = claim(where)
+    assert start._find(simulated=False) == (where, os.getpid())
+    held.release()
+
+
 def test_flags_for_one_that_runs_are_refused(
     where: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
