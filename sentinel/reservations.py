@@ -183,7 +183,7 @@ def _stored(body: dict[str, Any]) -> Stored:
     """Return one record; raises one of ``_NOT_OURS`` where it is none."""
     return Stored(
         id=_of(str, body["id"]),
-        gpus=tuple(_of(str, uuid) for uuid in body["gpus"]),
+        gpus=tuple(_of(str, uuid) for uuid in _of(list, body["gpus"])),
         reason=_of(str, body["reason"]),
         since=_time(body["since"]),
         until=None if body["until"] is None else _time(body["until"]),

@@ -284,6 +284,7 @@ class Front:
         with self.lock:
             self._said += 1
             line = json.dumps({"event": name, "time": "now", **fields})
+            select.select([], [self.child.channel], [], PATIENCE)  # not to be lost
             self.child.send(Said(number=self._said, line=line))
             return self._said
 

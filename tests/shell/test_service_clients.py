@@ -1,0 +1,363 @@
+"""Clients that are slow, broken, many or not welcome cost the service nothing but a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from front import PATIENCE, Front, Reply, UnixConnection, ask, exchange
+
+from sentinel.service import connection
+
+STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+        yield front
+
+
+def connect(front: Front) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(PATIENCE)
+    connection.connect(front.path)
+    return connection
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """Return everything until the service closes the connection."""
+    data = b""
+    while True:
+        try:
+            piece = connection.recv(65536)
+        except ConnectionResetError:  # it was closed with words of ours unread
+            return data
+        if not piece:
+            return data
+        data += piece
+
+
+# --- slow and broken ones --------------------------------------------------------------------
+
+
+def test_connections_without_a_whole_request_in_time_are_closed_and_others_are_served(
+    front: Front,
+) -> None:
+    began = time.monotonic()
+    silent, half, loris = connect(front), connect(front), connect(front)
+    half.sendall(STATUS)
+    body = connect(front)
+    body.sendall(b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+    idle = connect(front)
+    idle.sendall(STATUS + b"\r\n")
+    assert idle.recv(15) == b"HTTP/1.1 200 OK"
+    loris.settimeout(0.25)
+    closed = False
+    while not closed:
+        assert time.monotonic() - began < 10
+        try:
+            loris.sendall(b"X")
+            closed = loris.recv(1) == b""
+        except TimeoutError:
+            assert ask(front, "GET", "/v1/health").status == 200
+        except (BrokenPipeError, ConnectionResetError):
+            closed = True
+    assert time.monotonic() - began > 4
+    for connection in (silent, half, body, idle):
+        all_of(connection)
+        connection.close()
+    loris.close()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "invalid"),
+        (b"GET /v1/status\r\n\r\n", 400, "invalid"),
+        (b"GET /v1/status HTTP/1.1\r\n\r\n", 400, "invalid"),
+        (STATUS + b"X-Long: " + b"x" * 20_000, 431, "too_large"),
+        (b"GET /" + b"x" * 20_000, 431, "too_large"),
+        (
+            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            400,
+            "invalid",
+        ),
+        (
+            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n",
+            413,
+            "too_large",
+        ),
+        (
+            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"8000\r\n"
+            + b" " * 0x8000
+            + b"\r\n"
+            + b"8000\r\n"
+            + b" " * 0x8000
+            + b"\r\n"
+            + b"1\r\n \r\n",
+            413,
+            "too_large",
+        ),
+    ],
+)
+def test_what_is_no_request_or_too_large_a_one_is_refused_and_closed(
+    front: Front, sent: bytes, status: int, code: str
+) -> None:
+    with connect(front) as connection:
+        connection.sendall(sent)
+        reply = all_of(connection)
+    assert reply.startswith(f"HTTP/1.1 {status} ".encode()), reply
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    assert json.loads(body)["code"] == code
+    assert json.loads(body)["status"] == status
+
+
+def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "STALLED_AFTER", 0.2)
+
+    async def talk(_: object, __: object, send: Callable[..., Awaitable[None]]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for left in reversed(range(100)):
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": left > 0})
+
+    async def stall() -> bytes:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "socket"))
+        config = uvicorn.Config(talk, http=connection.Connection, ws="none", lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listening]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(listening.getsockname())
+            client.sendall(STATUS + b"\r\n")
+            async with asyncio.timeout(PATIENCE):
+                while not server.server_state.connections:
+                    await asyncio.sleep(0.01)
+                while server.server_state.connections:
+                    await asyncio.sleep(0.01)
+            server.should_exit = server.force_exit = True
+            await serving
+            return all_of(client)
+
+    data = asyncio.run(stall())
+    assert data.startswith(b"HTTP/1.1 200")
+    assert len(data) < 2**20
+
+
+def test_a_client_that_goes_away_in_the_middle_costs_nothing(front: Front) -> None:
+    for sent in (b"", b"GET", STATUS, STATUS + b"\r\n", b"POST /v1/stop HTTP/1.1\r\nHo"):
+        with connect(front) as connection:
+            connection.sendall(sent)
+    assert ask(front, "GET", "/v1/health").status == 200
+
+
+def test_many_requests_at_once_on_one_connection_are_answered_in_turn(front: Front) -> None:
+    request = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n"
+    with connect(front) as connection:
+        connection.sendall((request + b"\r\n") * 9 + request + b"Connection: close\r\n\r\n")
+        assert all_of(connection).count(b"HTTP/1.1 200 OK") == 10
+
+
+def test_a_thousand_clients_at_once_are_all_answered(front: Front) -> None:
+    async def client() -> int:
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(front.path)
+                break
+            except BlockingIOError:  # more than may wait to be accepted
+                await asyncio.sleep(0.05)
+        writer.write(STATUS + b"Connection: close\r\n\r\n")
+        data = await reader.read()
+        writer.close()
+        return int(data.split(b" ", 2)[1])
+
+    async def all_at_once() -> list[int]:
+        return await asyncio.gather(*(client() for _ in range(1000)))
+
+    began = time.monotonic()
+    count = Counter(asyncio.run(all_at_once()))
+    assert count.keys() <= {200, 503}
+    assert count[200] >= 512
+    assert time.monotonic() - began < PATIENCE
+    assert ask(front, "GET", "/v1/health").status == 200
+
+
+def test_more_connections_than_there_may_be_hear_so_and_room_is_made_again(front: Front) -> None:
+    many = [connect(front) for _ in range(600)]
+    try:
+        many[-1].sendall(STATUS + b"\r\n")
+        reply = all_of(many[-1])
+        assert b" 503 " in reply.partition(b"\r\n")[0]
+        assert b'"unavailable"' in reply
+        many[0].sendall(STATUS + b"Connection: close\r\n\r\n")
+        assert all_of(many[0]).startswith(b"HTTP/1.1 200")
+    finally:
+        for connection in many:
+            connection.close()
+    assert ask(front, "GET", "/v1/health").status == 200
+
+
+def test_after_all_that_the_service_is_small_and_holds_no_connection(front: Front) -> None:
+    ask(front, "GET", "/openapi.json")
+    process = Path(f"/proc/{front.child.pid}")
+    memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
+    assert memory is not None
+    assert int(memory[1]) < 70_000
+    deadline = time.monotonic() + PATIENCE
+    while len(list((process / "fd").iterdir())) > 30:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- who may ask -----------------------------------------------------------------------------
+
+AS_NOBODY = """
+import os, socket, sys
+os.setgroups([int(g) for g in sys.argv[2:]])
+os.setgid(65534)
+os.setuid(65534)
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+s.sendall(b"GET /v1/health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+data = b""
+while piece := s.recv(4096):
+    data += piece
+print(data.decode())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_user_is_let_in_by_the_group_of_the_socket_only() -> None:
+    # pytest's own folders are for one user only.
+    with tempfile.TemporaryDirectory() as folder, Front(Path(folder)) as front:
+        Path(folder).chmod(0o755)
+        Path(front.path).chmod(0o666)
+        front.kill()
+        os.chown(front.path, 0, 12345)
+        front.start()  # it looks at the socket's group once
+
+        def as_nobody(*groups: str) -> str:
+            command = [sys.executable, "-c", AS_NOBODY, front.path, *groups]
+            return subprocess.run(
+                command, capture_output=True, text=True, check=True, timeout=PATIENCE
+            ).stdout
+
+        refused = as_nobody()
+        assert refused.startswith("HTTP/1.1 403")
+        assert "User 65534 may not use this socket" in refused
+        assert as_nobody("12345").startswith("HTTP/1.1 200")
+
+
+def over_tcp(front: Front, headers: dict[str, str], path: str = "/v1/status") -> Reply:
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+    return exchange(connection, "GET", path, headers=headers)
+
+
+def token(front: Front) -> dict[str, str]:
+    return {"Authorization": f"Bearer {Path(front.spec.token or '').read_text().strip()}"}
+
+
+def test_the_token_is_made_for_its_owner_alone(front: Front) -> None:
+    path = Path(front.spec.token or "")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_text().strip()) >= 32
+
+
+def test_over_tcp_only_who_has_the_token_is_let_in(front: Front) -> None:
+    good = token(front)
+    assert over_tcp(front, good).status == 200
+    for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good["Authorization"][7:]}):
+        refused = over_tcp(front, wrong)
+        assert (refused.status, refused.body["code"]) == (401, "unauthorized")
+        assert refused.headers["www-authenticate"] == "Bearer"
+    Path(front.spec.token or "").chmod(0o644)
+    assert over_tcp(front, good).status == 401  # what others may have read is no secret
+    Path(front.spec.token or "").chmod(0o600)
+
+
+def test_over_tcp_a_page_from_elsewhere_is_not_let_in(front: Front) -> None:
+    good, here = token(front), f"127.0.0.1:{front.port}"
+    assert over_tcp(front, {**good, "Host": f"localhost:{front.port}"}).status == 200
+    assert over_tcp(front, {**good, "Origin": f"http://{here}"}).status == 200
+    for wrong in (
+        {"Host": "rebound.example"},
+        {"Host": f"rebound.example:{front.port}"},
+        {"Host": ""},
+        {"Origin": "http://elsewhere.example"},
+        {"Origin": "null"},
+    ):
+        refused = over_tcp(front, {**good, **wrong})
+        assert (refused.status, refused.body["code"]) == (403, "forbidden"), wrong
+
+
+def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: Front) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+    wish = {"count": 1, "bound": True}
+    refused = exchange(connection, "POST", "/v1/reservations", wish, token(front))
+    assert (refused.status, refused.body["code"]) == (422, "invalid")
+
+
+# --- the service's own end -------------------------------------------------------------------
+
+
+def test_a_new_service_on_the_same_sockets_serves_the_clients_who_waited(tmp_path: Path) -> None:
+    with Front(tmp_path) as front:
+        front.kill()
+        with connect(front) as connection:
+            connection.sendall(STATUS + b"Connection: close\r\n\r\n")
+            front.start()
+            assert all_of(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path: Path) -> None:
+    with Front(tmp_path) as front:
+        with front.acting() as script:
+            script.slow = True
+        events = UnixConnection(front.path)
+        events.request("GET", "/v1/events")
+        waiting = UnixConnection(front.path)
+        waiting.request("POST", "/v1/stop")
+        front.wait_for(lambda: bool(front.orders))
+        front.leave()
+        front.child.channel.close()
+        assert waiting.getresponse().status == 503
+        assert events.getresponse().read().startswith(b":")
+        front.child.process.join(PATIENCE)
+        assert front.child.process.exitcode == 0
+        events.close()
+        waiting.close()
+
+
+def test_what_is_no_message_ends_the_service(tmp_path: Path) -> None:
+    with Front(tmp_path) as front:
+        front.child.channel.send(b"nonsense")
+        front.child.process.join(PATIENCE)
+        assert front.child.process.exitcode == 1
+
+
+def test_to_name_its_entry_imports_no_web_server() -> None:
+    program = "import sys, sentinel.service.entry; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"asyncio", "fastapi", "pydantic", "starlette", "uvicorn"} & set(out)

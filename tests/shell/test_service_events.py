@@ -1,0 +1,167 @@
+"""Clients follow the events live, find again what they missed, and hear what they lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from pathlib import Path
+
+import pytest
+from front import Front, UnixConnection, ask
+
+from sentinel.control import Said
+from sentinel.service import ring as rings
+from sentinel.service.ring import MOST_EVENTS, MOST_SUBSCRIBERS, Ring
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service")) as front:
+        yield front
+
+
+@dataclass(frozen=True)
+class Event:
+    """One server-sent event."""
+
+    id: str | None
+    name: str
+    data: Mapping[str, object]
+
+
+def events(response: HTTPResponse) -> Iterator[Event]:
+    fields: dict[str, str] = {}
+    while line := response.readline().decode():
+        name, _, value = line.rstrip("\n").partition(": ")
+        if name.startswith(":"):
+            continue
+        if name:
+            fields[name] = value
+        elif fields:
+            yield Event(fields.get("id"), fields["event"], json.loads(fields["data"]))
+            fields = {}
+
+
+@contextlib.contextmanager
+def following(
+    front: Front, query: str = "", headers: Mapping[str, str] = {}
+) -> Iterator[Iterator[Event]]:
+    connection = UnixConnection(front.path)
+    connection.request("GET", f"/v1/events{query}", headers=dict(headers))
+    response = connection.getresponse()
+    assert response.status == 200
+    assert response.getheader("content-type", "").startswith("text/event-stream")
+    response.readline()  # it has begun
+    yield events(response)
+    connection.close()
+
+
+def test_a_client_gets_each_event_as_it_is_said(front: Front) -> None:
+    with following(front) as stream:
+        number = front.say("gpu.idle", gpu="GPU-1")
+        assert next(stream) == Event(
+            str(number), "gpu.idle", {"event": "gpu.idle", "time": "now", "gpu": "GPU-1"}
+        )
+        front.say("gpu.yielding")
+        assert next(stream).name == "gpu.yielding"
+
+
+@pytest.mark.parametrize("way", ["query", "header"])
+def test_a_client_that_comes_back_gets_what_was_said_meanwhile(front: Front, way: str) -> None:
+    seen = front.say()
+    missed = [str(front.say("gpu.claimed", number=number)) for number in range(3)]
+    front.say("gpu.last")
+    with following(front, "?since=0") as stream:  # everything has arrived
+        assert next(event for event in stream if event.name == "gpu.last")
+    query = f"?since={seen}" if way == "query" else ""
+    headers = {} if way == "query" else {"Last-Event-ID": str(seen)}
+    with following(front, query, headers) as stream:
+        assert [next(stream).id for _ in missed] == missed
+
+
+def test_what_is_not_kept_any_more_is_counted(front: Front) -> None:
+    first = front.say("gpu.first")
+    for _ in range(MOST_EVENTS + 100):
+        last = front.say()
+    front.say("gpu.last")
+    with following(front, "?since=0") as stream:
+        list(iter(lambda: next(stream).name, "gpu.last"))
+    with following(front, f"?since={first - 1}") as stream:
+        lost = next(stream)
+        kept = next(stream)
+    assert lost.name == "lost"
+    assert lost.data == {"schema_version": 1, "count": last + 1 - MOST_EVENTS - first + 1}
+    assert kept.id == str(last + 2 - MOST_EVENTS)
+
+
+def test_there_is_an_end_of_followers_and_room_when_one_leaves(front: Front) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_SUBSCRIBERS):
+            stack.enter_context(following(front))
+        refused = ask(front, "GET", "/v1/events")
+        assert (refused.status, refused.body["code"]) == (503, "unavailable")
+    while ask_for_events(front) == 503:  # that they left is seen at the next turn of its loop
+        pass
+    with following(front) as stream:
+        front.say("gpu.after")
+        assert next(stream).name == "gpu.after"
+
+
+def ask_for_events(front: Front) -> int:
+    connection = UnixConnection(front.path)
+    connection.request("GET", "/v1/events")
+    with contextlib.closing(connection):
+        return connection.getresponse().status
+
+
+# --- the ring alone --------------------------------------------------------------------------
+
+
+def said(number: int, size: int = 0) -> Said:
+    return Said(number=number, line=json.dumps({"event": f"e{number}", "fill": "x" * size}))
+
+
+def names(piece: bytes) -> list[str]:
+    lines = piece.decode().splitlines()
+    return [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+
+
+def test_a_follower_that_falls_behind_hears_how_many_it_lost() -> None:
+    ring = Ring()
+    for number in range(1, 2 * MOST_EVENTS + 1):
+        ring.add(said(number, 100))
+    piece, last = ring._after(10)
+    assert names(piece)[:2] == ["lost", f"e{MOST_EVENTS + 1}"]
+    assert f'"count": {MOST_EVENTS - 10}' in piece.decode()
+    assert names(ring._after(last)[0])[0] == f"e{(last or 0) + 1}"
+
+
+def test_a_gap_in_the_numbers_is_a_loss_too() -> None:
+    ring = Ring()
+    for number in (1, 2, 5):
+        ring.add(said(number))
+    assert names(ring._after(1)[0]) == ["e2", "lost", "e5"]
+
+
+def test_the_numbers_of_a_new_daemon_begin_anew_and_nothing_is_passed_over() -> None:
+    ring = Ring()
+    ring.add(said(1))
+    assert names(ring._after(900)[0]) == ["e1"]
+
+
+def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rings, "MOST_BYTES", 100_000)
+    ring = Ring()
+    for number in range(1, 21):
+        ring.add(said(number, 20_000))
+    piece, _ = ring._after(0)
+    assert names(piece)[:2] == ["lost", "e17"]
+
+
+def test_a_line_without_a_name_is_passed_on_all_the_same(tmp_path: Path) -> None:
+    ring = Ring()
+    ring.add(Said(number=1, line="[]"))
+    assert names(ring._after(0)[0]) == ["message"]

@@ -1,0 +1,194 @@
+"""Reservations: had when the memory is free, undone when not, kept on disk, ended with a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from front import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask
+
+from sentinel.control import Asker, Reservation, Reserve, Unreserve
+from sentinel.procfs import own_stat
+from sentinel.reservations import NAME, boot_id, load
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service")) as front:
+        yield front
+
+
+@pytest.fixture
+def front(service: Front) -> Front:
+    service.reset()
+    return service
+
+
+def reserve(front: Front, **wish: Any) -> Reply:
+    return ask(front, "POST", "/v1/reservations", wish)
+
+
+def on_disk(front: Front) -> list[str]:
+    return [one.id for one in load(Path(front.spec.state) / NAME)[0]]
+
+
+def eventually(met: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_reservation_is_had_shown_kept_on_disk_and_ended(front: Front) -> None:
+    made = reserve(front, count=1, seconds=60, reason="demo")
+    assert made.status == 201
+    one = made.body["reservation"]
+    assert len(one["id"]) == 8
+    assert one["gpus"] == [UUIDS[0]]
+    assert one["reason"] == "demo"
+    assert one["until"] > one["since"]
+    assert front.script.gpus[UUIDS[0]].stressor == "STOPPED"
+    (record,), _ = load(Path(front.spec.state) / NAME)
+    assert (record.id, record.gpus, record.boot) == (one["id"], (UUIDS[0],), boot_id())
+    assert abs(record.since - time.time()) < 10
+    assert ask(front, "GET", "/v1/reservations").body["reservations"] == [one]
+    ended = ask(front, "DELETE", f"/v1/reservations/{one['id']}")
+    assert (ended.status, ended.body["text"]) == (200, "ended")
+    eventually(lambda: on_disk(front) == [])
+
+
+def test_where_somebody_has_the_gpus_it_is_tried_until_they_are_free(front: Front) -> None:
+    first = reserve(front, gpus=["0"], reason="first").body["reservation"]["id"]
+    refused = reserve(front, count=2, wait_s=0)
+    assert (refused.status, refused.body["code"]) == (409, "conflict")
+    assert "reserved" in refused.body["detail"]
+    replies: list[Reply] = []
+    client = threading.Thread(target=lambda: replies.append(reserve(front, count=2, wait_s=15)))
+    client.start()
+    front.wait_for(lambda: len(front.orders) >= 4)
+    ask(front, "DELETE", f"/v1/reservations/{first}")
+    client.join()
+    assert replies[0].status == 201
+    assert replies[0].body["reservation"]["gpus"] == list(UUIDS)
+    # It is not asked again and again while nothing changes.
+    assert sum(isinstance(order, Reserve) for order in front.orders) <= 6
+
+
+def test_what_cannot_be_freed_in_time_is_not_reserved(front: Front) -> None:
+    with front.acting() as script:
+        script.slow = True
+    late = reserve(front, gpus=["1"], wait_s=0.1)
+    assert (late.status, late.body["code"]) == (504, "timeout")
+    assert "GPU 1" in late.body["detail"]
+    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
+    assert not front.script.reservations
+
+
+def test_a_client_that_goes_away_while_it_waits_reserves_nothing(front: Front) -> None:
+    with front.acting() as script:
+        script.slow = True
+    client = UnixConnection(front.path)
+    headers = {"content-type": "application/json"}
+    client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
+    front.wait_for(lambda: bool(front.script.reservations))
+    client.close()
+    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
+    assert not front.script.reservations
+
+
+ASKS = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+from front import UnixConnection
+connection = UnixConnection(sys.argv[1])
+body = json.dumps({"count": 1, "bound": True})
+connection.request("POST", "/v1/reservations", body, {"content-type": "application/json"})
+print(connection.getresponse().read().decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_bound_reservation_ends_with_its_process(front: Front) -> None:
+    command = [sys.executable, "-c", ASKS, front.path, str(Path(__file__).parent)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        made = json.loads(holder.stdout.readline())["reservation"]
+        assert made["bound"]
+        assert made["holder"]["pid"] == holder.pid
+        time.sleep(0.5)  # views go by meanwhile
+        assert made["id"] in front.script.reservations
+        holder.kill()
+        front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
+        assert not front.script.reservations
+    assert front.orders[-1].by.via == "service"
+
+
+def test_a_bound_reservation_of_before_is_watched_by_a_new_service(tmp_path: Path) -> None:
+    with Front(tmp_path) as front, subprocess.Popen(["sleep", "600"]) as holder:
+        front.kill()
+        stat = own_stat()
+        gone = Asker(via="unix", uid=0, pid=stat.pid, started=stat.started - 1)
+        lives = Asker(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
+        for name, by in (("gone", gone), ("lives", lives)):
+            front.script.reservations[name] = Reservation(
+                id=name, gpus=(), reason="", by=by, since=time.monotonic(), bound=True
+            )
+        front.orders.clear()
+        front.start()
+        front.wait_for(lambda: bool(front.orders))
+        assert [order.id for order in front.orders if isinstance(order, Unreserve)] == ["gone"]
+        assert list(front.script.reservations) == ["lives"]
+        eventually(lambda: on_disk(front) == ["lives"])
+        holder.kill()
+        front.wait_for(lambda: not front.script.reservations)
+
+
+def started(pid: int) -> int:
+    from sentinel.procfs import read_stat
+
+    stat = read_stat(pid)
+    assert stat is not None
+    return stat.started
+
+
+def test_the_end_of_a_holder_is_told_until_it_is_heard(front: Front) -> None:
+    with subprocess.Popen(["true"]) as holder:
+        by = Asker(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
+    with front.acting() as script:
+        script.mute = True
+        script.reservations["x"] = Reservation(
+            id="x", gpus=(), reason="", by=by, since=time.monotonic(), bound=True
+        )
+    front.wait_for(lambda: len(front.orders) >= 2)
+    with front.acting() as script:
+        script.mute = False
+    front.wait_for(lambda: not front.script.reservations)
+
+
+def test_a_file_that_cannot_be_written_is_said_once_and_the_reservation_holds(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / f"{NAME}.new").mkdir()
+    with Front(tmp_path) as front:
+        made = reserve(front, count=1)
+        assert made.status == 201
+        front.wait_for(lambda: bool(front.troubles))
+        (trouble,) = front.troubles
+        assert trouble.about == "reservations"
+        assert "cannot be written: Is a directory" in trouble.text
+        (tmp_path / f"{NAME}.new").rmdir()
+        with front.acting() as script:
+            script.reservations = {
+                name: replace(held, reason="again") for name, held in script.reservations.items()
+            }
+        eventually(lambda: on_disk(front) == list(front.script.reservations))
