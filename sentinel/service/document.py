@@ -45,10 +45,10 @@ def document(app: FastAPI) -> str:
 
 def _name_problems(response: dict[str, Any]) -> None:
     """Give errors the media type that they have."""
-    content = response.get("content", {})
-    schema = content.get("application/json", {}).get("schema", {})
-    if schema.get("$ref", "").endswith("/Problem"):
-        response["content"] = {MEDIA_TYPE: content["application/json"]}
+    for body in response.get("content", {}).values():
+        if body.get("schema", {}).get("$ref", "").endswith("/Problem"):
+            response["content"] = {MEDIA_TYPE: body}
+            return
 
 
 if __name__ == "__main__":

@@ -35,10 +35,10 @@ _DAY = 86_400
 _YEAR = 366 * _DAY
 
 Selectors = Annotated[
-    list[Annotated[str, Field(max_length=4096)]],
+    list[Annotated[str, Field(max_length=256)]],
     Field(
         min_length=1,
-        max_length=256,
+        max_length=128,
         description="GPUs by nvidia-smi's index, UUID or its unique beginning, or PCI address;"
         " `all` is all of them.",
     ),
@@ -95,7 +95,7 @@ class Resume(Asked):
 class Restart(Asked):
     """Take new settings, and occupy anew with them."""
 
-    settings: dict[str, Annotated[str, Field(max_length=16_384)]] | None = Field(
+    settings: dict[str, Annotated[str, Field(max_length=4096)]] | None = Field(
         default=None,
         max_length=256,
         description="What would be given as flags, by key; it takes the place of all flags.",

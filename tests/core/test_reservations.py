@@ -63,7 +63,7 @@ def test_a_missing_file_has_nothing_and_is_no_trouble(tmp_path: Path) -> None:
 
 def bodies() -> list[str]:
     good = vars(ON_DISK[0])
-    wrong = [
+    wrong: list[object] = [
         {**good, "gpus": "GPU-1"},
         {**good, "gpus": [1]},
         {**good, "since": "now"},

@@ -21,7 +21,7 @@ import pytest
 import uvicorn
 from front import PATIENCE, Front, Reply, UnixConnection, ask, exchange
 
-from sentinel.service import connection
+from sentinel.service import connection as connections
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -37,6 +37,12 @@ def connect(front: Front) -> socket.socket:
     connection.settimeout(PATIENCE)
     connection.connect(front.path)
     return connection
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not met():  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.01)
 
 
 def all_of(connection: socket.socket) -> bytes:
@@ -133,7 +139,7 @@ def test_what_is_no_request_or_too_large_a_one_is_refused_and_closed(
 def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "STALLED_AFTER", 0.2)
+    monkeypatch.setattr(connections, "STALLED_AFTER", 0.2)
 
     async def talk(_: object, __: object, send: Callable[..., Awaitable[None]]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -143,19 +149,15 @@ def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
     async def stall() -> bytes:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(tmp_path / "socket"))
-        config = uvicorn.Config(talk, http=connection.Connection, ws="none", lifespan="off")
+        config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listening]))
-        while not server.started:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.started)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(listening.getsockname())
             client.sendall(STATUS + b"\r\n")
-            async with asyncio.timeout(PATIENCE):
-                while not server.server_state.connections:
-                    await asyncio.sleep(0.01)
-                while server.server_state.connections:
-                    await asyncio.sleep(0.01)
+            await until(lambda: bool(server.server_state.connections))
+            await until(lambda: not server.server_state.connections)
             server.should_exit = server.force_exit = True
             await serving
             return all_of(client)

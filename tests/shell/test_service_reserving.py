@@ -1,4 +1,4 @@
-"""Reservations: had when the memory is free, undone when not, kept on disk, ended with a process."""
+"""Reservations: had when memory is free, undone when not, kept on disk, ended with a process."""
 
 from __future__ import annotations
 

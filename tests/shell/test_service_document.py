@@ -1,0 +1,73 @@
+"""The API's document is what is committed, and what the service does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+import schemathesis
+from front import Front, ask
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+COMMITTED = Path(__file__).resolve().parents[2] / "docs/openapi.json"
+
+schema = schemathesis.openapi.from_dict(json.loads(COMMITTED.read_text()))
+#: What waits is told not to; a stream has no end.
+FINITE = schema.exclude(path="/v1/events")
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+        yield front
+
+
+def test_the_committed_document_is_what_the_service_says(front: Front) -> None:
+    said = ask(front, "GET", "/openapi.json").body
+    # If not: python -m sentinel.service.document > docs/openapi.json
+    assert json.loads(COMMITTED.read_text()) == said
+
+
+def test_every_path_has_a_version_and_every_error_the_one_shape() -> None:
+    body = json.loads(COMMITTED.read_text())
+    for path, operations in body["paths"].items():
+        assert path.startswith("/v1/")
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if int(status) >= 400:
+                    assert list(response["content"]) == ["application/problem+json"]
+
+
+@FINITE.parametrize()
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
+)
+def test_the_service_does_what_its_document_says(front: Front, case: schemathesis.Case) -> None:
+    front.reset()
+    token = Path(front.spec.token or "").read_text().strip()
+    response = case.call(
+        base_url=f"http://127.0.0.1:{front.port}", headers={"Authorization": f"Bearer {token}"}
+    )
+    checks = [
+        not_a_server_error,
+        status_code_conformance,
+        content_type_conformance,
+        response_schema_conformance,
+    ]
+    if response.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # which is a refusal, too
+        checks.append(negative_data_rejection)
+    case.validate_response(response, checks=checks)
