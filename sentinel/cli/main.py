@@ -17,7 +17,7 @@ from sentinel.errors import ExitCode, SentinelError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["run_command_line"]
+__all__ = ["COMMANDS", "SECTIONS", "run_command_line", "sentinel_command"]
 
 #: Each command by what it is for, with the module that has it, under a name where it has several.
 SECTIONS = {
@@ -31,6 +31,7 @@ SECTIONS = {
     },
     "Looking": {
         "status": ("sentinel.cli.status", "Show every GPU, the daemon and its last words."),
+        "top": ("sentinel.cli.top", "The same live, with keys to pause, resume and reserve."),
         "logs": ("sentinel.cli.logs", "Show the end of the daemon's log, and follow it."),
     },
     "Handing over": {
@@ -115,7 +116,7 @@ class _Commands(click.Group):
     "second Ctrl+C.",
 )
 @click.version_option(__version__, prog_name="sentinel")
-def _sentinel() -> None:
+def sentinel_command() -> None:
     """Keep idle NVIDIA GPUs busy, and give each back the instant somebody else needs it.
 
     Options without a command are those of `run`: see `sentinel run --help`. A GPU is named by
@@ -126,7 +127,7 @@ def _sentinel() -> None:
 def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; an error is one message on standard error."""
     try:
-        result = _sentinel.main(list(arguments), prog_name="sentinel", standalone_mode=False)
+        result = sentinel_command.main(list(arguments), prog_name="sentinel", standalone_mode=False)
     except SentinelError as error:
         print(f"sentinel: {error}", file=sys.stderr)
         return int(error.exit_code)

@@ -2,7 +2,7 @@
 
 from sentinel.client.answers import (
     DaemonInfo,
-    Event,
+    EventInfo,
     GpuStatus,
     Handover,
     Holder,
@@ -16,7 +16,7 @@ from sentinel.client.verbs import Client, connect
 __all__ = [
     "Client",
     "DaemonInfo",
-    "Event",
+    "EventInfo",
     "GpuStatus",
     "Handover",
     "Holder",

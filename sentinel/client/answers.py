@@ -22,7 +22,7 @@ from sentinel.errors import ServiceError
 __all__ = [
     "SCHEMA_VERSION",
     "DaemonInfo",
-    "Event",
+    "EventInfo",
     "GpuStatus",
     "Handover",
     "Holder",
@@ -176,7 +176,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class EventInfo:
     """One event: ``fields`` is its JSON object; ``id`` counts them and continues a stream."""
 
     id: int | None

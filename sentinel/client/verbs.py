@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from sentinel.client.answers import (
     SCHEMA_VERSION,
-    Event,
+    EventInfo,
     GpuStatus,
     Outcome,
     ReservationInfo,
@@ -151,7 +151,7 @@ class Client:
             return False
         return True
 
-    def events(self, since: int | None = None) -> Iterator[Event]:
+    def events(self, since: int | None = None) -> Iterator[EventInfo]:
         """Yield events as they happen, after those still known that follow number ``since``.
 
         An event ``lost`` counts what came too fast for this reader. Ends where the daemon does.
@@ -315,7 +315,7 @@ def _named(gpus: Gpus) -> list[str] | None:
     return [part.strip() for gpu in gpus for part in str(gpu).split(",")] or None
 
 
-def _event(given: Mapping[str, str]) -> Event:
+def _event(given: Mapping[str, str]) -> EventInfo:
     try:
         fields = json.loads(given["data"])
         number = int(given["id"]) if "id" in given else None
@@ -324,4 +324,4 @@ def _event(given: Mapping[str, str]) -> Event:
     if not isinstance(fields, dict):
         raise ServiceError(f"the daemon's event makes no sense: {given['data'][:80]!r}")
     name = given.get("event") or str(fields.get("event", "message"))
-    return Event(id=number, name=name, fields=fields)
+    return EventInfo(id=number, name=name, fields=fields)

@@ -1,0 +1,34 @@
+"""Keep a GPU warm between two steps of a script, and give it back whenever somebody needs it.
+
+python hold.py --gpu 0                 # on a real GPU
+python hold.py --simulate 1            # without one
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import sentinel
+
+
+def main() -> None:
+    """Hold a GPU for some seconds and say how it went."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", default="0", help="index, UUID or PCI address")
+    parser.add_argument("--simulate", type=int, help="pretend so many GPUs")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long to hold it")
+    given = parser.parse_args()
+    with sentinel.hold(
+        gpus=[given.gpu], memory="50%", workload="hold", simulate=given.simulate
+    ) as held:
+        (gpu,) = held.wait_held().gpus
+        print(f"GPU {gpu.index} ({gpu.name}) is held: {(gpu.held or 0) / 2**30:.1f} GiB")
+        time.sleep(given.seconds)  # whatever comes between two steps
+        (gpu,) = held.status().gpus
+        print("still held" if gpu.occupied else f"given away: {gpu.reason}")
+    print("let go")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The manual page, made of the text of the commands: ``python -m sentinel.cli.manual``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from sentinel import __version__
+from sentinel.cli.main import SECTIONS, sentinel_command
+
+__all__ = ["page"]
+
+_ENVIRONMENT = {
+    "SENTINEL_SOCKET": "The path of the daemon's socket, for the daemon and its clients.",
+    "SENTINEL_CONFIG": "The file with settings, where --config names none.",
+    "SENTINEL_SIM_DIR": "The folder of the simulated GPUs, and of the daemon that holds them.",
+    "CUDA_VISIBLE_DEVICES": "Which GPUs are meant, as CUDA reads it.",
+    "NO_COLOR": "Anything in it turns colours off; so does TERM=dumb.",
+}
+
+
+def page() -> str:
+    """Return the manual page as roff, the same at every call."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    top = sentinel_command
+    yield f'.TH SENTINEL 1 "" "sentinel {__version__}" "User Commands"'
+    yield ".SH NAME"
+    yield "sentinel \\- keep idle NVIDIA GPUs busy, and give each back at once"
+    yield ".SH SYNOPSIS"
+    yield ".B sentinel\n[\\fICOMMAND\\fR] [\\fIOPTION\\fR]..."
+    yield ".SH DESCRIPTION"
+    yield from _paragraphs(top.help or "")
+    context = click.Context(top, info_name="sentinel")
+    for title, section in SECTIONS.items():
+        yield f".SH {_escaped(title.upper())}"
+        for name in section:
+            command = top.get_command(context, name)
+            if command is not None:
+                yield from _command(command, click.Context(command, context, info_name=name))
+    yield ".SH EXIT STATUS"
+    yield from _paragraphs(top.epilog or "")
+    yield ".SH ENVIRONMENT"
+    for name, text in _ENVIRONMENT.items():
+        yield from _item(name, text)
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield what there is to say of a command, and of those below it."""
+    yield f".SS sentinel {_escaped(_usage(context))}"
+    yield from _paragraphs(command.help or "")
+    for option in command.get_params(context):
+        record = option.get_help_record(context)
+        if record is not None and "--help" not in option.opts:
+            yield from _item(*record)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None:
+                yield from _command(below, click.Context(below, context, info_name=name))
+
+
+def _usage(context: click.Context) -> str:
+    """Return how a command is typed, without the program's name and what can be given anywhere."""
+    path = context.command_path.removeprefix("sentinel ")
+    pieces = context.command.collect_usage_pieces(context)
+    return " ".join([path, *pieces])
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in text.split("\n\n"):
+        yield ".PP"
+        yield _escaped(" ".join(paragraph.split()))
+
+
+def _item(name: str, text: str) -> Iterator[str]:
+    yield ".TP"
+    yield f"\\fB{_escaped(name)}\\fR"
+    yield _escaped(" ".join(text.split()))
+
+
+def _escaped(text: str) -> str:
+    """Return text in which roff takes nothing for a command of its own."""
+    plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
+    plain = plain.replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
+    return f"\\&{plain}" if plain.startswith(".") else plain
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,33 @@
+"""``sentinel top``: every GPU live, with small graphs, and keys to pause, resume and reserve."""
+
+from __future__ import annotations
+
+import click
+
+from sentinel.cli.talking import duration, talks
+from sentinel.client import Client
+from sentinel.errors import ConfigError, ExitCode
+
+__all__ = ["command"]
+
+
+@click.command("top")
+@duration("--every", "every", "Ask the daemon this often.  [default: 1s]")
+@talks
+def command(client: Client, every: float | None) -> int:
+    """Show every GPU live; p pauses the chosen one, r resumes it, v reserves it, q ends.
+
+    Needs textual: pip install 'gpu-sentry[tui]'. Exit code 3 if no daemon runs.
+    """
+    try:
+        from sentinel.cli.live import Live
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        raise ConfigError(
+            "sentinel top needs textual, which is not installed",
+            "Install it: pip install 'gpu-sentry[tui]'. Without it: sentinel status --watch 2s",
+        ) from error
+    first = client.status()
+    Live(client, first, every=1.0 if every is None else every).run()
+    return int(ExitCode.OK)

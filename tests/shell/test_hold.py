@@ -1,0 +1,150 @@
+"""A script holds GPUs by a sentinel of its own, which ends with it, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sentinel
+from sentinel.client import holding
+from sentinel.errors import (
+    ConfigError,
+    DriverUnavailableError,
+    GpuHeldError,
+    NoSuchGpuError,
+    SentinelError,
+    ServiceError,
+    TimedOutError,
+)
+from sentinel.procfs import read_stat
+
+STAND_IN = (sys.executable, str(Path(__file__).with_name("pretended_run.py")))
+
+
+@pytest.fixture
+def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have a program in sentinel's place that only answers."""
+    monkeypatch.setattr(holding, "SENTINEL", STAND_IN)
+    monkeypatch.setenv("SIGN", str(tmp_path))
+
+    def choose(how: str) -> None:
+        monkeypatch.setenv("PRETEND", how)
+
+    return choose
+
+
+def within(seconds: float, true: Callable[[], object]) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not become true"
+        time.sleep(0.01)
+
+
+def test_gpus_are_held_while_the_block_lasts(
+    pretend: Callable[[str], None], tmp_path: Path
+) -> None:
+    pretend("held")
+    with sentinel.hold(gpus=[0, "GPU-ab"], memory="20GiB", flags=["--util", "50%"]) as held:
+        assert held.wait_held(30).gpus[0].occupied
+        words = Path(f"/proc/{held.pid}/cmdline").read_bytes().decode().split("\0")
+        asked = "run --memory 20GiB --workload hold --gpus 0,GPU-ab --util 50%"
+        assert asked in " ".join(words)
+        assert not (tmp_path / "ended").exists()
+    assert (tmp_path / "ended").exists()
+
+
+def test_an_error_in_the_block_lets_go_as_well(
+    pretend: Callable[[str], None], tmp_path: Path
+) -> None:
+    pretend("held")
+    with pytest.raises(KeyError), sentinel.hold() as held:
+        {}[held.wait_held(30)]
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "told"),
+    [
+        ("says 75 GPU 0 is held by pid 7", GpuHeldError, "GPU 0 is held by pid 7"),
+        ("says 4 no GPU is called '9'", NoSuchGpuError, "no GPU is called '9'"),
+        ("says 5 no driver", DriverUnavailableError, "no driver"),
+        ("says 2 --memory: no", ConfigError, "--memory: no"),
+        ("7", ServiceError, "ended with exit code 7"),
+    ],
+)
+def test_a_sentinel_that_cannot_begin_says_why(
+    pretend: Callable[[str], None], how: str, kind: type[SentinelError], told: str
+) -> None:
+    pretend(how)
+    with sentinel.hold() as held, pytest.raises(kind, match=told):
+        held.wait_held(30)
+
+
+def test_a_gpu_that_is_not_held_in_time_says_why(pretend: Callable[[str], None]) -> None:
+    pretend("busy")
+    with sentinel.hold() as held, pytest.raises(TimedOutError, match="GPU 0: in use by others"):
+        held.wait_held(1.5)
+
+
+PROGRAM = f"""
+import sentinel, threading
+from sentinel.client import holding
+holding.SENTINEL = {STAND_IN}
+with sentinel.hold() as held:
+    held.wait_held(30)
+    print(held.pid, flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_script_that_is_killed_lets_go(
+    pretend: Callable[[str], None], tmp_path: Path, number: signal.Signals
+) -> None:
+    pretend("held")
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
+        pid = int(script.stdout.readline())
+        os.kill(script.pid, number)
+        within(30, (tmp_path / "ended").exists)
+        within(30, lambda: (stat := read_stat(pid)) is None or not stat.alive)
+
+
+def test_a_thread_that_holds_and_ends_takes_nothing_along(
+    pretend: Callable[[str], None], tmp_path: Path
+) -> None:
+    """The kernel tells a child of the end of the thread that made it, not of the process."""
+    pretend("held")
+    entered: list[sentinel.Hold] = []
+    holding = sentinel.hold()
+    thread = threading.Thread(target=lambda: entered.append(holding.__enter__()))
+    thread.start()
+    thread.join()
+    entered[0].wait_held(30)
+    time.sleep(0.2)
+    assert not (tmp_path / "ended").exists()
+    holding.__exit__(None, None, None)
+    assert (tmp_path / "ended").exists()
+
+
+def test_the_example_holds_a_gpu_and_lets_go(
+    pretend: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pretend("held")
+    example = Path(__file__).parents[2] / "examples" / "hold" / "hold.py"
+    monkeypatch.setattr(sys, "argv", [str(example), "--simulate", "1", "--seconds", "0.1"])
+    runpy.run_path(str(example), run_name="__main__")
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["GPU 0 (Simulated GPU) is held: 14.0 GiB", "still held", "let go"]
