@@ -73,7 +73,7 @@ class _AskHowLong(ModalScreen[float | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="ask"):
-            yield Label(f"Reserve GPU {self._index} for how long? (Escape: not at all)")
+            yield Label(f"Reserve GPU {self._index} for how long? Escape cancels.")
             yield Input("1h", id="how-long")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -176,13 +176,13 @@ class Live(App[None]):
                 )
 
     def _cell(self, number: int, text: str, style: str = "") -> Text:
-        """Return a cell, a space from the next; the flexible one is cut."""
+        """Return a cell, a space from the one before; the flexible one is cut."""
         plain = printable(text)
         if number == board.FLEXIBLE:
             room = max(8, self.size.width - 66)
             plain = plain if len(plain) <= room else f"{plain[: room - 1]}…"
         right = "right" if number in board.RIGHT else "left"
-        return Text(f"{plain} ", style=style, justify=right)  # type: ignore[arg-type]
+        return Text(f"{' ' if number else ''}{plain}", style=style, justify=right)  # type: ignore[arg-type]
 
     def _show_chosen(self) -> None:
         """Show more of the GPU that the cursor is on."""

@@ -66,8 +66,14 @@ def test_an_error_in_the_block_lets_go_as_well(
     pretend: Callable[[str], None], tmp_path: Path
 ) -> None:
     pretend("held")
-    with pytest.raises(KeyError), sentinel.hold() as held:
-        {}[held.wait_held(30)]
+
+    def work() -> None:
+        with sentinel.hold() as held:
+            held.wait_held(30)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        work()
     assert (tmp_path / "ended").exists()
 
 

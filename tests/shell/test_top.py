@@ -1,0 +1,155 @@
+"""`sentinel top` as a person has it, in a real terminal: what it shows, and what its keys do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scripted import GPU, RESERVATION, STATUS, Reply, Scripted, scripted
+
+from sentinel.cli.live import graph
+from sentinel.cli.main import run_command_line
+
+SECOND = {
+    **GPU,
+    "uuid": "GPU-67750949-3d58-58a0-b106-f4bfd7f7c993",
+    "index": 1,
+    "stressor": "STOPPED",
+    "occupancy": "BUSY",
+    "by": [{"pid": 7, "name": "python", "user": "ana"}],
+    "flops_per_s": None,
+}
+
+
+class Terminal:
+    """A terminal of 80 by 24 in which a command runs."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self._tmux = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]
+        size = ["-x", "80", "-y", "24"]
+        # What is typed into a shell that stays, so that the exit code can be seen.
+        program = " ".join([*command, "; echo exit code $?; exec cat"])
+        self._run("new-session", "-d", "-s", "t", *size, "sh", "-c", program)
+
+    def _run(self, *words: str) -> str:
+        done = subprocess.run([*self._tmux, *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def press(self, *keys: str) -> None:
+        self._run("send-keys", "-t", "t", *keys)
+
+    def screen(self) -> str:
+        return self._run("capture-pane", "-p", "-t", "t")
+
+    def shows(self, *texts: str, within: float = 30.0) -> str:
+        """Wait until all of this is on the screen."""
+        until = time.monotonic() + within
+        while not all(text in (screen := self.screen()) for text in texts):
+            assert time.monotonic() < until, f"no {texts} on:\n{screen}"
+            time.sleep(0.05)
+        return screen
+
+    def close(self) -> None:
+        subprocess.run([*self._tmux, "kill-server"], check=False, capture_output=True)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Scripted]:
+    with scripted(tmp_path / "s") as script:
+        script.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [GPU, SECOND]})
+        script.replies["POST /v1/pause"] = Reply({"text": "GPU 1 is paused"})
+        script.replies["POST /v1/resume"] = Reply({"text": "GPU 1 goes on"})
+        script.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+        yield script
+
+
+@pytest.fixture
+def terminal(daemon: Scripted, tmp_path: Path) -> Iterator[Terminal]:
+    if shutil.which("tmux") is None:
+        pytest.skip("there is no tmux")
+    command = [sys.executable, "-m", "sentinel", "top", "--every", "200ms"]
+    one = Terminal(tmp_path, *command, "--socket", str(daemon.socket))
+    yield one
+    one.close()
+
+
+def orders(daemon: Scripted) -> list[tuple[str, object]]:
+    return [asked for asked in daemon.asked if asked[0] != "GET /v1/status"]
+
+
+def eventually(true: Callable[[], object]) -> None:
+    until = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
+    daemon: Scripted, terminal: Terminal
+) -> None:
+    screen = terminal.shows("occupied", "busy", "python 7 ana", "656TF/s", "██", "Pause", "Quit")
+    assert "pid 4242" in screen
+    terminal.press("Down")
+    terminal.shows(f"GPU 1  Simulated GPU  {SECOND['uuid']}")
+    terminal.press("p")
+    terminal.shows("GPU 1 is paused")
+    terminal.press("r")
+    terminal.shows("GPU 1 goes on")
+    terminal.press("v")
+    terminal.shows("Reserve GPU 1 for how long?")
+    terminal.press("3", "0", "m", "Enter")  # over what is proposed
+    terminal.shows("reserved as", "1a2b3c4d")
+    chosen = {"gpus": [SECOND["uuid"]]}
+    rest = {"reason": "sentinel top", "seconds": 1800, "wait_s": 30, "bound": False}
+    assert orders(daemon) == [
+        ("POST /v1/pause", {**chosen, "wait_s": 0}),
+        ("POST /v1/resume", chosen),
+        ("POST /v1/reservations", {**chosen, **rest}),
+    ]
+    terminal.press("q")
+    terminal.shows("exit code 0")
+
+
+def test_top_goes_on_when_the_daemon_is_away_for_a_while(
+    daemon: Scripted, terminal: Terminal
+) -> None:
+    terminal.shows("occupied")
+    daemon.replies["GET /v1/status"] = Reply(b"")
+    terminal.shows("went away in the middle", "occupied")
+    daemon.replies["GET /v1/status"] = Reply(STATUS)
+    terminal.shows("pid 4242")
+    assert "python 7 ana" not in terminal.screen()
+    daemon.replies["GET /v1/status"] = Reply(b"", 0)  # it hangs, and q does not
+    asked = len(daemon.asked)
+    eventually(lambda: len(daemon.asked) > asked)
+    terminal.press("q")
+    terminal.shows("exit code 0", within=5)
+
+
+def test_top_without_a_daemon_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["top", "--socket", str(tmp_path / "none")]) == 3
+    assert "no sentinel daemon runs at" in capsys.readouterr().err
+
+
+def test_top_without_textual_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "textual"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "sentinel.cli.live", raising=False)
+    monkeypatch.setitem(sys.modules, "textual.app", None)
+    assert run_command_line(["top", "--socket", "/nowhere"]) == 2
+    assert "pip install 'gpu-sentry[tui]'" in capsys.readouterr().err
+
+
+def test_a_graph_has_a_bar_for_each_value_and_a_dot_for_what_is_unknown() -> None:
+    assert graph([0.0, 0.5, 1.0, None, 2.0, -1.0], 1.0) == " ▄█·█ "
+    assert graph([350.0, 700.0], 700.0) == "▄█"
+    assert graph([0.0], 0.0) == " "
