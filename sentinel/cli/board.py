@@ -146,6 +146,6 @@ def _handover(gpu: GpuStatus) -> str:
     """Return how long the last hand-over took until the memory was back, and when it was."""
     if gpu.handover is None:
         return ""
-    took = gpu.handover.memory_back_s
-    took = gpu.handover.exit_s if took is None else took
+    took = gpu.handover.memory_back
+    took = gpu.handover.exit if took is None else took
     return f"{format_brief(took)}, {format_brief(gpu.handover.ago_s)} ago"

@@ -55,7 +55,7 @@ def command(
     if path is None:  # known before anybody yields for it
         return _missing(command[0])
     client = connect(socket, simulated=simulated_folder(chosen=simulated))
-    told = " ".join(command)[:200] if reason is None else reason
+    told = _summary(command) if reason is None else reason
     got = client.reserve(gpus, reason=told, wait=wait, bound=True)
     try:
         _become(path, command, got.gpus)
@@ -66,6 +66,12 @@ def command(
     except BaseException:
         _give_back(client, got.id)
         raise
+
+
+def _summary(command: tuple[str, ...]) -> str:
+    """Return a command as a reason: one line, no longer than a reason may be."""
+    text = " ".join(" ".join(command).split())
+    return "".join(one if one.isprintable() else "?" for one in text)[:200]
 
 
 def _missing(name: str) -> int:

@@ -199,7 +199,7 @@ class Live(App[None]):
                 f"power  {graph(past.power, watts)} of {watts:.0f}W",
             ]
             if gpu.handover is not None:
-                took, ago = gpu.handover.exit_s, gpu.handover.ago_s
+                took, ago = gpu.handover.exit, gpu.handover.ago_s
                 lines.append(f"handed over {format_brief(ago)} ago within {format_brief(took)}")
         notes = [line for line in board.notes(self._status) if "reserved" in line or "find" in line]
         text = "\n".join(printable(line) for line in [*lines, *notes])

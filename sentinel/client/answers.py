@@ -55,15 +55,16 @@ class Process:
 class Handover:
     """The last time that a GPU was given to somebody: how long ago, and how long each step took.
 
-    All but ``ago_s`` count from the first sign of the newcomer. ``kill_s`` is ``None`` where our
-    stressor was asked to end, ``memory_back_s`` where the newcomer's memory took its place at once.
+    All but ``ago_s`` are seconds from the first sign of the newcomer. ``kill`` is ``None`` where
+    our stressor was asked to end, ``memory_back`` where the newcomer's memory took its place at
+    once.
     """
 
     ago_s: float
     sign: str
-    exit_s: float
-    kill_s: float | None = None
-    memory_back_s: float | None = None
+    exit: float
+    kill: float | None = None
+    memory_back: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

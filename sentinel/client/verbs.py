@@ -197,7 +197,7 @@ class Client:
         Raises:
             ConfigError: A setting is not allowed; nothing has changed.
         """
-        body = {} if settings is None else {"settings": dict(settings)}
+        body = {"settings": None if settings is None else dict(settings), "wait_s": wait}
         return self._do("/v1/restart", body, wait=wait)
 
     def reload(self) -> Outcome:

@@ -116,7 +116,7 @@ def test_the_rate_is_told_in_the_unit_that_says_most(fields: dict[str, float], t
 def test_the_last_handover_says_how_long_it_took_and_when_it_was(
     back: float | None, text: str
 ) -> None:
-    last = Handover(ago_s=180.0, sign="memory", exit_s=0.193, memory_back_s=back)
+    last = Handover(ago_s=180.0, sign="memory", exit=0.193, memory_back=back)
     assert board.row(gpu(handover=last))[-1] == text
 
 
@@ -131,7 +131,7 @@ FULL = gpu(
     temperature_c=104,
     power_w=1000.4,
     flops_per_s=656.2e12,
-    handover=Handover(ago_s=86000.0, sign="memory", exit_s=0.193, memory_back_s=0.196),
+    handover=Handover(ago_s=86000.0, sign="memory", exit=0.193, memory_back=0.196),
 )
 
 

@@ -36,7 +36,7 @@ GPU = {
     "power_w": 698.4,
     "workload": "gemm",
     "flops_per_s": 656.2e12,
-    "handover": {"ago_s": 180.0, "sign": "memory", "exit_s": 0.193, "memory_back_s": 0.196},
+    "handover": {"ago_s": 180.0, "sign": "memory", "exit": 0.193, "memory_back": 0.196},
 }
 DAEMON = {
     "pid": 4242,

@@ -92,11 +92,11 @@ def test_status_as_json_is_what_the_daemon_says(
     [
         (["stop", "--wait", "0"], "POST /v1/stop", {"wait_s": 0}),
         (["reload"], "POST /v1/reload", {}),
-        (["restart"], "POST /v1/restart", {}),
+        (["restart"], "POST /v1/restart", {"wait_s": 30}),
         (
             ["restart", "--util", "50%", "--gpus", "0", "--gpus", "1"],
             "POST /v1/restart",
-            {"settings": {"gpus": "0,1", "util.target": "50%"}},
+            {"settings": {"gpus": "0,1", "util.target": "50%"}, "wait_s": 30},
         ),
         (["shutdown", "--wait", "0"], "POST /v1/shutdown", {}),
         (["pause"], "POST /v1/pause", {"wait_s": 30}),
@@ -226,7 +226,7 @@ def run_exec(daemon: Scripted, *typed: str) -> subprocess.Popen[str]:
 
 
 def test_exec_becomes_the_command_and_shows_it_its_gpus(daemon: Scripted) -> None:
-    program = 'echo $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
+    program = '\necho $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
     with run_exec(daemon, "--gpus", "1", "--", "sh", "-c", program, "sh", "--help") as process:
         out, err = process.communicate(timeout=30)
     said, ignored = out.splitlines()
