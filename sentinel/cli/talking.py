@@ -54,24 +54,28 @@ def talks(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def connected(
-        *, socket: str | None, simulated: bool, tcp: str | None, token: str | None, **rest: Any
+        *, socket: str | None, simulated: bool, connect: str | None, token: str | None, **rest: Any
     ) -> Any:
-        return function(client=_connect(socket, tcp, token, simulated=simulated), **rest)
+        return function(client=_connect(socket, connect, token, simulated=simulated), **rest)
 
-    command = click.option("--token", metavar="FILE", help="The file with the token for --tcp.")(
-        connected
-    )
-    command = click.option(
-        "--tcp", metavar="HOST:PORT", help="Talk to the daemon there, instead of over its socket."
-    )(command)
-    return place(command)
+    # Not --tcp, which is a setting of the daemon, and `restart` has both.
+    for option in (
+        click.option("--token", metavar="FILE", help="The file with the token for --connect."),
+        click.option(
+            "--connect",
+            metavar="HOST:PORT",
+            help="Talk to the daemon there, instead of over its socket.",
+        ),
+    ):
+        connected = option(connected)
+    return place(connected)
 
 
 def _connect(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Client:
     if tcp is not None and (socket is not None or simulated):
-        raise ConfigError("--tcp: a daemon is reached over TCP or over its socket, not both")
+        raise ConfigError("--connect: a daemon is reached over TCP or over its socket, not both")
     if token is not None and tcp is None:
-        raise ConfigError("--token: only a connection by --tcp takes one")
+        raise ConfigError("--token: only a connection by --connect takes one")
     if tcp is not None:
         return connect(tcp=tcp, token=token or os.environ.get("SENTINEL_TOKEN_FILE"))
     return connect(socket, simulated=simulated_folder(chosen=simulated))

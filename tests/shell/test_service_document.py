@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemathesis
@@ -56,7 +57,9 @@ def test_every_path_has_a_version_and_every_error_the_one_shape() -> None:
     derandomize=True,
     database=None,
 )
-def test_the_service_does_what_its_document_says(front: Front, case: schemathesis.Case[Any]) -> None:
+def test_the_service_does_what_its_document_says(
+    front: Front, case: schemathesis.Case[Any]
+) -> None:
     front.reset()
     token = Path(front.spec.token or "").read_text().strip()
     response = case.call(
