@@ -220,7 +220,7 @@ class GpuState(BaseModel):
     last_finding: str | None
 
 
-class SingleGpu(Versioned, GpuState):
+class SingleGpu(GpuState, Versioned):
     """The GPU that was asked for."""
 
 

@@ -84,7 +84,7 @@ def problem_body(code: Code, detail: str, status: HTTPStatus | None = None) -> b
         "detail": detail,
         "code": code.value,
     }
-    return json.dumps(body, ensure_ascii=False).encode()
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def problem(

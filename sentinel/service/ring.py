@@ -29,6 +29,7 @@ class Ring:
         self._events: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self._bell = Bell()
+        self._new = False
         self._ended = False
         self.subscribers = 0
 
@@ -38,13 +39,16 @@ class Ring:
         text = f"id: {said.number}\nevent: {_name(line)}\ndata: {line}\n\n".encode()
         self._events.append((said.number, text))
         self._bytes += len(text)
+        self._new = True
         while len(self._events) > MOST_EVENTS or self._bytes > MOST_BYTES:
             _, oldest = self._events.popleft()
             self._bytes -= len(oldest)
 
     def announce(self) -> None:
-        """Wake those who follow, after some events were added."""
-        self._bell.ring()
+        """Wake those who follow, if there is something new for them."""
+        if self._new:
+            self._new = False
+            self._bell.ring()
 
     def end(self) -> None:
         """Let everybody's stream end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPResponse
@@ -67,6 +68,16 @@ def test_a_client_gets_each_event_as_it_is_said(front: Front) -> None:
         )
         front.say("gpu.yielding")
         assert next(stream).name == "gpu.yielding"
+
+
+def test_nothing_is_sent_while_nothing_is_said(front: Front) -> None:
+    connection = UnixConnection(front.path)
+    connection.request("GET", "/v1/events")
+    response = connection.getresponse()
+    time.sleep(0.6)  # views go by meanwhile
+    number = front.say()
+    assert [response.readline() for _ in range(3)][2] == f"id: {number}\n".encode()
+    connection.close()
 
 
 @pytest.mark.parametrize("way", ["query", "header"])
