@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from sentinel.cli.talking import duration, json_option, printed, selectors, talks, waits
-from sentinel.client import Client, ReservationInfo
+from sentinel.client import Client, Holder, ReservationInfo
 from sentinel.errors import ConfigError, ExitCode
 
 __all__ = ["as_object", "choice", "reservations", "reserve", "unreserve", "wanted"]
@@ -149,12 +150,22 @@ def _ours(one: ReservationInfo) -> bool:
 
 
 def _row(one: ReservationInfo) -> tuple[str, ...]:
-    holder = one.holder
-    who = holder.name or ("" if holder.uid is None else f"uid {holder.uid}")
-    by = f"{who} (pid {holder.pid})" if one.bound and holder.pid else who
+    by = _person(one.holder)
+    if one.bound and one.holder.pid is not None:
+        by = f"{by} ({one.holder.name or 'pid'} {one.holder.pid})".lstrip()
     end = "its process ends" if one.bound else "given back"
     until = end if one.until is None else _clock(one.until)
     return one.id, ",".join(map(str, one.indices)), until, by, one.reason
+
+
+def _person(holder: Holder) -> str:
+    """Return the name of the user who holds something, as this host knows it."""
+    if holder.uid is None:
+        return ""
+    try:
+        return pwd.getpwuid(holder.uid).pw_name
+    except KeyError:
+        return f"uid {holder.uid}"
 
 
 def _clock(moment: datetime) -> str:

@@ -204,14 +204,17 @@ def test_unreserve_all_mine_leaves_those_of_others(
 
 
 def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
+    root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "pid": 77, "name": "train"}}
+    nobody = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, nobody]})
     assert run_command_line(["reservations"]) == 0
-    header, one = capsys.readouterr().out.splitlines()
+    header, one, other = capsys.readouterr().out.splitlines()
     assert header.split() == ["ID", "GPU", "UNTIL", "BY", "REASON"]
     assert one.split()[0] == "1a2b3c4d"
-    assert one.split()[-2:] == ["ana", "demo"]
+    assert one.split()[-4:] == ["root", "(train", "77)", "demo"]
+    assert other.split()[-3:] == ["uid", "4000000", "demo"]
     assert run_command_line(["reservations", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["reservations"] == [RESERVATION]
+    assert json.loads(capsys.readouterr().out)["reservations"] == [root, nobody]
 
 
 # --- exec ------------------------------------------------------------------------------------
