@@ -13,7 +13,11 @@ from benchmarks.rig import Rig, Sentinel
 __all__ = ["Costs", "census"]
 
 #: How the processes of a sentinel call themselves, and what they are.
-_TITLES = {"sentinel: probe": "probe", "sentinel: keeps": "stressor"}
+_TITLES = {
+    "sentinel: probe": "probe",
+    "sentinel: keeps": "stressor",
+    "sentinel: service": "service",
+}
 
 
 def census(sentinel: Sentinel) -> dict[int, tuple[str, psutil.Process]]:

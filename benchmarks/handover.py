@@ -100,6 +100,8 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
     if workload == "hold":  # the one that leaves the least time
         run = partial(races.on_a_busy_host, "bare", workload)
         yield Cell(name="hold-bare-busy-host", rounds=10, seconds=20, run=run)
+        run = partial(races.among_clients, "bare", workload)
+        yield Cell(name="hold-bare-clients", rounds=10, seconds=15, run=run)
         run = partial(races.beside_nvidia_smi, "bare", workload)
         yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
     run = partial(races.against_floor, "bare", workload)

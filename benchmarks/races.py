@@ -24,6 +24,8 @@ _MOMENTS = (0.0, 1.0)
 #: beginning: from there to Ready takes 0.2 to 0.6 s on an H200.
 _WHILE_IT_STARTS = (0.0, 0.6)
 _BEGUN = 16 * 2**20
+#: How many clients ask at once.
+CROWD = 1000
 
 
 class Races:
@@ -74,6 +76,16 @@ class Races:
         self._expect(kind, cards[0], ahead)
         with self._rig.nvidia_smi():
             return self._against_sentinel(kind, workload, ahead, cards)
+
+    def among_clients(self, kind: str, workload: str, ahead: int) -> list[Record]:
+        """Race a sentinel while a thousand clients ask it for this and that."""
+        cards = self._rig.host.cards[:1]
+        self._expect(kind, cards[0], ahead)
+        self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
+        with self._rig.crowd(CROWD) as crowd:
+            records = self._against_sentinel(kind, workload, ahead, cards)
+        answers = crowd.lines[-1].get("answers", {})
+        return [{**record, "answers": answers} for record in records]
 
     def elsewhere(self, place: str, workload: str, ahead: int) -> list[Record]:
         """Race a sentinel where it, or the newcomer, sees no processes but its own."""

@@ -17,6 +17,7 @@ WORST_MARGIN = 0.045
 EXTRA_OVER_FLOOR = 1.5
 FREE_SLACK = 16 * 2**20
 GROWTH_SLACK = 2 * 2**20
+_KINDS = ("supervisor", "probe", "service", "stressor")
 RSS = {"supervisor": 45 * 10**6, "probe": 40 * 10**6, "stressor": 900 * 10**6}
 OWN_CPU = {"cost-idle": 0.005, "cost-held": 0.05, "cost-held-nvidia-smi": 0.10}
 
@@ -164,8 +165,9 @@ class Report:
         for name in ("cost-idle", "cost-held", "cost-held-nvidia-smi"):
             rows += [self._cost_row(name, record) for record in self._results.of(name)]
         head = [
-            *("state", "GPUs", "seconds", "CPU of a core: supervisor", "probe", "both"),
-            *("stressor, each", "resident: supervisor", "probe", "stressor", "yields", "bars"),
+            *("state", "GPUs", "seconds", "CPU of a core: supervisor", "probe", "both", "service"),
+            *("stressor, each", "resident: supervisor", "probe", "service", "stressor", "yields"),
+            "bars",
         ]
         return markdown(head, rows)
 
@@ -188,8 +190,9 @@ class Report:
             str(record["gpus"]),
             f"{record['seconds']:.0f}",
             *(f"{share:.2%}" for share in (cpu["supervisor"], cpu["probe"], own)),
+            f"{cpu['service']:.2%}" if "service" in cpu else "-",
             f"{each:.1%}" if "stressor" in cpu else "-",
-            *(_megabytes(resident.get(kind)) for kind in ("supervisor", "probe", "stressor")),
+            *(_megabytes(resident.get(kind)) for kind in _KINDS),
             str(record["yields"]),
             self._verdict(missed_what, good=not missed),
         ]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -178,10 +179,14 @@ class Rig:
         host: The GPUs.
         errors: A file for everybody's standard error.
         rearm: After how long sentinel takes a GPU again.
+
+    Attributes:
+        socket: Where sentinel is asked.
     """
 
     def __init__(self, host: Host, errors: Path, rearm: str) -> None:
         self.host = host
+        self.socket = str(Path(tempfile.mkdtemp(prefix="sentinel-benchmark-")) / "socket")
         self._errors = errors.open("a")
         self._rearm = rearm
         self._started: list[Speaker] = []
@@ -217,7 +222,8 @@ class Rig:
         self._started.remove(speaker)
 
     def _environment(self, cards: Sequence[Card]) -> Line:
-        plain = {"SENTINEL_CONFIG": os.devnull}
+        # A socket of its own: benchmarks run side by side, and the host may have a daemon.
+        plain = {"SENTINEL_CONFIG": os.devnull, "SENTINEL_SOCKET": self.socket}
         if self.host.simulation is not None:
             return {**plain, "SENTINEL_SIM_DIR": self.host.simulation}
         if not cards:
@@ -362,6 +368,18 @@ class Rig:
         finally:
             for running in loops:
                 self.end(running)
+
+    @contextlib.contextmanager
+    def crowd(self, clients: int) -> Iterator[Speaker]:
+        """Have so many clients ask the sentinel all the time."""
+        running = self.start(
+            sys.executable, "-m", "benchmarks.crowd", self.socket, "--clients", str(clients)
+        )
+        try:
+            running.ready()
+            yield running
+        finally:
+            self.end(running)
 
     @contextlib.contextmanager
     def nvidia_smi(self) -> Iterator[None]:
