@@ -302,7 +302,7 @@ class Supervisor:
                 self._service.kill(generation)
             case StartService(generation=generation):
                 self._service.start(generation)
-                self._show_all_at = 0.0  # it knows nothing yet
+                self._show_at = self._show_all_at = 0.0  # it knows nothing yet
             case Reply(answer=answer):
                 self._service.tell(answer)
             case AskReread():
