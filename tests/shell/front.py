@@ -86,8 +86,8 @@ def gpu_view(index: int) -> GpuView:
 class Script:
     """The supervisor's end: it does what a supervisor does, or what a test wants of it.
 
-    ``slow``: memory does not come back. ``mute``: orders get no answer. ``refusal``: what every
-    Configure is refused with.
+    ``slow``: memory does not come back. ``mute``: orders get no answer. ``blind``: nothing
+    is shown. ``refusal``: what every Configure is refused with.
     """
 
     gpus: dict[str, GpuView] = field(
@@ -97,6 +97,7 @@ class Script:
     phase: Phase = Phase.OCCUPYING
     slow: bool = False
     mute: bool = False
+    blind: bool = False
     refusal: str | None = None
 
     def host(self) -> HostView:
@@ -275,6 +276,8 @@ class Front:
             self.show()
 
     def show(self) -> None:
+        if self.script.blind:
+            return
         self.child.send(self.script.host())
         for view in self.script.gpus.values():
             self.child.send(replace(view, at=time.monotonic()))

@@ -95,10 +95,6 @@ def test_a_selector_of_no_single_gpu_is_refused_with_a_choice(
     assert (refused.status, refused.body["code"]) == (status, code)
 
 
-def test_health_follows_the_age_of_what_is_shown(front: Front) -> None:
-    assert ask(front, "GET", "/v1/health").status == 200
-
-
 # --- orders ----------------------------------------------------------------------------------
 
 
@@ -158,13 +154,18 @@ def test_a_pause_that_releases_the_driver_waits_until_it_is_released(front: Fron
     assert front.script.phase is Phase.RELEASED
 
 
-def test_without_an_answer_of_the_supervisor_the_client_hears_so(front: Front) -> None:
+def test_of_a_supervisor_that_says_nothing_clients_hear_so(front: Front) -> None:
+    assert ask(front, "GET", "/v1/health").status == 200
     with front.acting() as script:
-        script.mute = True
+        script.mute = script.blind = True
     began = time.monotonic()
     silent = ask(front, "POST", "/v1/start")
     assert (silent.status, silent.body["code"]) == (503, "unavailable")
     assert 4.5 < time.monotonic() - began < 10
+    while (health := ask(front, "GET", "/v1/health")).status == 200:
+        assert time.monotonic() - began < 10
+    assert (health.status, health.body["code"]) == (503, "unavailable")
+    assert ask(front, "GET", "/v1/status").body["daemon"]["age_s"] > 4  # and how old that is
 
 
 # --- settings --------------------------------------------------------------------------------

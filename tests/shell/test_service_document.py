@@ -23,7 +23,8 @@ from schemathesis.specs.openapi.checks import (
 COMMITTED = Path(__file__).resolve().parents[2] / "docs/openapi.json"
 
 schema = schemathesis.openapi.from_dict(json.loads(COMMITTED.read_text()))
-#: What waits is told not to; a stream has no end.
+Case = schemathesis.Case[Any]
+#: A stream has no end.
 FINITE = schema.exclude(path="/v1/events")
 
 
@@ -57,9 +58,7 @@ def test_every_path_has_a_version_and_every_error_the_one_shape() -> None:
     derandomize=True,
     database=None,
 )
-def test_the_service_does_what_its_document_says(
-    front: Front, case: schemathesis.Case[Any]
-) -> None:
+def test_the_service_does_what_its_document_says(front: Front, case: Case) -> None:
     front.reset()
     token = Path(front.spec.token or "").read_text().strip()
     response = case.call(
