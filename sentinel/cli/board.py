@@ -129,8 +129,10 @@ def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
 
 
 def _person(process: Process) -> str:
-    user = f" {process.user}" if process.user else ""
-    return f"{process.name or 'pid'} {process.pid}{user}"
+    """Return who a process is, the most telling first: the end is cut where there is no room."""
+    if process.user:
+        return f"{process.user} {process.pid} {process.name or ''}".rstrip()
+    return f"{process.name or 'pid'} {process.pid}"
 
 
 def _memory(gpu: GpuStatus) -> str:

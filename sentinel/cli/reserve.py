@@ -51,7 +51,7 @@ def wanted(count: int | None, named: tuple[str, ...]) -> int | tuple[str, ...]:
 
 @click.command("reserve")
 @choice
-@duration("--for", "seconds", "Until when; without it, until `sentinel unreserve`.")
+@duration("--for", "seconds", "For how long; without it, until `sentinel unreserve`.")
 @click.option("--reason", metavar="TEXT", default="", help="What others are told.")
 @waits("How long to wait until there are so many and their memory is free")
 @json_option

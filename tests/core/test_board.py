@@ -76,10 +76,10 @@ ANA = Process(pid=7, name="python", user="ana")
         ({}, ""),
         ({"stressor": "RUNNING", "workload": "gemm", "by": (ANA,)}, "sentinel gemm"),
         ({"stressor": "STARTING"}, "sentinel"),
-        ({"by": (ANA,)}, "python 7 ana"),
+        ({"by": (ANA,)}, "ana 7 python"),
         ({"by": (Process(pid=7), ANA, ANA)}, "pid 7 +2"),
         ({"reservation": "1a2b3c4d"}, "demo"),
-        ({"reservation": "1a2b3c4d", "by": (ANA,)}, "python 7 ana"),
+        ({"reservation": "1a2b3c4d", "by": (ANA,)}, "ana 7 python"),
         ({"reservation": "of another"}, ""),
     ],
 )
