@@ -51,7 +51,7 @@ def wanted(count: int | None, named: tuple[str, ...]) -> int | tuple[str, ...]:
 
 @click.command("reserve")
 @choice
-@duration("--for", "seconds", "For how long; without it, until `sentinel unreserve`.")
+@duration("--for", "seconds", "For how long, or until `sentinel unreserve`.", required=True)
 @click.option("--reason", metavar="TEXT", default="", help="What others are told.")
 @waits("How long to wait until there are so many and their memory is free")
 @json_option
@@ -60,7 +60,7 @@ def reserve(
     client: Client,
     count: int | None,
     named: tuple[str, ...],
-    seconds: float | None,
+    seconds: float,
     reason: str,
     wait: float,
     as_json: bool,  # noqa: FBT001 - click's

@@ -110,9 +110,11 @@ def _seconds_or_none(context: click.Context, option: click.Parameter, text: str)
     return _seconds(context, option, text) or 0.0
 
 
-def duration(flag: str, name: str, text: str) -> Callable[[_Function], _Function]:
+def duration(
+    flag: str, name: str, text: str, *, required: bool = False
+) -> Callable[[_Function], _Function]:
     """Return an option that is a time, in seconds where it is given."""
-    return click.option(flag, name, metavar="TIME", callback=_seconds, help=text)
+    return click.option(flag, name, metavar="TIME", callback=_seconds, help=text, required=required)
 
 
 def waits(text: str, default: str = "30s") -> Callable[[_Function], _Function]:

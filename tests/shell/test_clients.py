@@ -1,0 +1,235 @@
+"""Commands, library and scripts against a real daemon on simulated GPUs, from start to shutdown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import sentinel
+from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
+from sentinel.procfs import read_stat
+from sentinel.simulation import Registry
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ("--workload", "hold", "--rearm", "300ms", "--poll", "100ms")
+PATIENCE = 60.0
+
+
+class Here:
+    """A daemon of its own on two simulated GPUs, and the commands that talk to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = Registry(folder)
+        self.socket = folder / "sentinel.sock"
+        others = ("CUDA_", "SENTINEL_")
+        mine = {name: text for name, text in os.environ.items() if not name.startswith(others)}
+        self.environment = mine | {
+            "SENTINEL_SIM_DIR": str(folder),
+            "SENTINEL_CONFIG": os.devnull,
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run a command to its end, and return its standard output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "sentinel", *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Run a command, and return it while it runs."""
+        command = [sys.executable, "-m", "sentinel", *words]
+        return subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def client(self) -> sentinel.Client:
+        return sentinel.connect(self.socket, timeout=30.0)
+
+    def held(self, gpu: int) -> bool:
+        return self.registry.memory(self.registry.gpus()[gpu].uuid).used > 2**30
+
+    def occupied(self) -> None:
+        """Wait until both GPUs are."""
+        within(lambda: all(gpu.occupied for gpu in self.client().status().gpus))
+
+
+def within(true: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < until, "it did not become true"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    one = Here(tmp_path)
+    one.run("start", "--simulate", "2", *FLAGS)
+    pid = one.client().status().daemon.pid
+    family = psutil.Process(pid).children(recursive=True)
+    try:
+        one.occupied()
+        family = psutil.Process(pid).children(recursive=True)
+        yield one
+    finally:
+        stat = read_stat(pid)
+        if stat is not None and stat.alive:
+            os.kill(pid, signal.SIGTERM)
+        within(lambda: all((s := read_stat(p.pid)) is None or not s.alive for p in family))
+        within(lambda: (stat := read_stat(pid)) is None or not stat.alive)
+
+
+def test_gpus_are_let_go_of_on_request_and_taken_again(here: Here) -> None:
+    assert "occupied" in here.run("status")
+    here.run("pause", "0", "--for", "10m")
+    assert (here.held(0), here.held(1)) == (False, True)
+    assert "paused for another" in here.run("status")
+    here.run("resume", "0")
+    here.occupied()
+    here.run("stop")
+    assert not here.held(0)
+    assert not here.held(1)
+    here.run("restart", *FLAGS, "--workload", "pulse")
+    here.occupied()
+    status = json.loads(here.run("status", "--json"))
+    assert (status["running"], status["gpus"][0]["workload"]) == (True, "pulse")
+    here.run("reload")
+    here.run("restart", *FLAGS, "--util", "900%", code=2)
+    here.run("pause", "9", code=4)
+    pid = here.client().status().daemon.pid
+    here.run("shutdown")
+    stat = read_stat(pid)
+    assert stat is None or not stat.alive
+    here.run("status", code=3)
+    assert "stopped" in here.run("logs")
+
+
+def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Here) -> None:
+    uuid = here.run("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
+    assert uuid == here.registry.gpus()[1].uuid
+    assert not here.held(1)
+    assert "demo" in here.run("reservations")
+    here.run("reserve", "--gpu", "1", "--for", "1m", "--wait", "0", code=1)
+    here.run("unreserve", "--all-mine")
+    here.occupied()
+
+
+def test_the_library_has_the_same_verbs(here: Here) -> None:
+    client = here.client()
+    events = client.events()
+    with pytest.raises(NoSuchGpuError):
+        client.gpu(9)
+    assert client.health()
+    got = client.reserve([0], reason="library", seconds=60)
+    assert not here.held(0)
+    with pytest.raises(ConflictError, match="library"):
+        client.reserve([0], seconds=60, wait=0)
+    assert next(events).name
+    events.close()  # type: ignore[attr-defined]
+    assert client.unreserve(got.id).gpus == got.gpus
+    client.shutdown()
+    with pytest.raises(NotRunningError):
+        client.status()
+
+
+def test_a_reservation_ends_with_its_command_however_that_ends(here: Here) -> None:
+    assert here.registry.gpus()[0].uuid in here.run(
+        "exec", "--gpu", "0", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 5", code=5
+    )
+    within(lambda: not here.client().reservations())
+    with here.begin("exec", "--gpus", "2", "--", "sh", "-c", "echo on; exec sleep 600") as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "on\n"
+        (one,) = here.client().reservations()
+        assert (one.bound, one.holder.pid) == (True, job.pid)
+        assert not here.held(0)
+        job.kill()
+    within(lambda: not here.client().reservations())
+    here.occupied()
+
+
+def test_a_command_does_not_notice_that_the_daemon_dies(here: Here) -> None:
+    with here.begin("exec", "--gpus", "1", "--", "sh", "-c", "echo on; exec sleep 600") as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "on\n"
+        os.kill(here.client().status().daemon.pid, signal.SIGKILL)
+        within(lambda: not here.held(0) and not here.held(1))
+        assert job.poll() is None
+        job.terminate()
+        assert job.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_the_log_is_followed(here: Here) -> None:
+    with here.begin("logs", "-f", "-n", "0") as follower:
+        assert follower.stdout is not None
+        time.sleep(1.0)  # it has found the end; what comes earlier is not its business
+        here.run("pause", "1")
+        assert "paused" in follower.stdout.readline()
+        follower.kill()
+
+
+# --- sentinel.hold ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """Return a place without a daemon."""
+    here = Here(tmp_path)
+    for name in ("SENTINEL_SIM_DIR", "SENTINEL_CONFIG", "PYTHONPATH"):
+        monkeypatch.setenv(name, here.environment[name])
+    return here
+
+
+def test_a_script_holds_gpus_and_lets_go(alone: Here) -> None:
+    with sentinel.hold(gpus=[1], memory="50%", simulate=2) as held:
+        status = held.wait_held(PATIENCE)
+        assert [gpu.index for gpu in status.gpus] == [1]
+        assert (alone.held(0), alone.held(1)) == (False, True)
+        with sentinel.hold(gpus=[1], simulate=2) as second, pytest.raises(GpuHeldError):
+            second.wait_held(PATIENCE)
+    assert not alone.held(1)
+
+
+def test_a_script_that_is_killed_leaves_nothing_held(alone: Here) -> None:
+    program = (
+        "import sentinel, time\n"
+        "with sentinel.hold(simulate=1) as held:\n"
+        "    held.wait_held(60)\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, env=alone.environment, stdout=subprocess.PIPE, text=True
+    ) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "held\n"
+        script.kill()
+    within(lambda: not alone.held(0))
+
+
+def test_the_example_works_as_it_stands(alone: Here) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/hold/hold.py"), "--simulate", "1", "--seconds", "1"],
+        env=alone.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout.splitlines()[1:] == ["still held", "let go"]
