@@ -29,7 +29,7 @@ _KEPT = 60
 _SHORT = 10
 
 #: The table without the last hand-over, which stands below, and with a graph in its place.
-_HEADER = (*board.HEADER[:-1], "LOAD SO FAR")
+_HEADER = (*board.HEADER[:-1], "SO FAR")
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -56,6 +56,16 @@ class _Past:
         self.power.append(gpu.power_w)
         used = gpu.memory_used
         self.memory.append(None if used is None else used / gpu.memory_total)
+
+    def watts(self) -> float:
+        """Return the most power that it drew."""
+        return max((value for value in self.power if value is not None), default=1.0)
+
+    def shortly(self) -> str:
+        """Return a small graph of its load, or of its power where nobody asks for the load."""
+        known = any(value is not None for value in self.load)
+        past, most = (self.load, 1.0) if known else (self.power, self.watts())
+        return graph(list(past)[-_SHORT:], most)
 
 
 class _AskHowLong(ModalScreen[float | None]):
@@ -168,8 +178,7 @@ class Live(App[None]):
                 table.add_row(*("" for _ in _HEADER), key=uuid)  # type: ignore[arg-type]
         for gpu in self._status.gpus:
             cells = board.row(gpu, self._status.reservations)[:-1]
-            load = graph(list(self._past[gpu.uuid].load)[-_SHORT:], 1.0)
-            for number, cell in enumerate((*cells, load)):
+            for number, cell in enumerate((*cells, self._past[gpu.uuid].shortly())):
                 style = board.STYLES.get(cell, "")
                 table.update_cell(
                     gpu.uuid, _HEADER[number], self._cell(number, cell, style), update_width=True
@@ -190,13 +199,12 @@ class Live(App[None]):
         lines = []
         if gpu is not None:
             past = self._past[gpu.uuid]
-            watts = max((value for value in past.power if value is not None), default=1.0)
             lines = [
                 f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}",
                 f"{gpu.reason}{f'; {gpu.note}' if gpu.note else ''}",
                 f"load   {graph(past.load, 1.0)}",
                 f"memory {graph(past.memory, 1.0)}",
-                f"power  {graph(past.power, watts)} of {watts:.0f}W",
+                f"power  {graph(past.power, past.watts())} of {past.watts():.0f}W",
             ]
             if gpu.handover is not None:
                 took, ago = gpu.handover.exit, gpu.handover.ago_s
