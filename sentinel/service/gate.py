@@ -17,6 +17,8 @@ __all__ = ["MOST_BODY", "Gate"]
 
 #: The most bytes that the body of a request may have.
 MOST_BODY = 64 * 1024
+#: A body that is larger than that, but not than this, is read and thrown away.
+_MOST_READ = 2**20
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -48,10 +50,9 @@ class Gate:
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Hand on a request, or answer it."""
         headers = Headers(scope=scope)
-        refused = self._refusal(scope["state"], headers)
-        body = b""
-        if refused is None:
-            body, refused = await _whole(headers, receive)
+        # Read before it is refused: many a client does not look for an answer while it sends.
+        body, refused = await _whole(headers, receive)
+        refused = self._refusal(scope["state"], headers) or refused
         if refused is not None:
             await refused(scope, receive, send)
             return
@@ -108,13 +109,14 @@ async def _whole(headers: Headers, receive: _Receive) -> tuple[bytes, Response |
     why = f"The body of a request may have {MOST_BODY} bytes."
     too_large = problem(Code.TOO_LARGE, why, headers=_CLOSE)
     length = headers.get("content-length", "0")
-    if length.isdigit() and int(length) > MOST_BODY:
+    if length.isdigit() and int(length) > _MOST_READ:
         return b"", too_large
-    body = b""
-    while True:
+    body, size = b"", 0
+    while size <= _MOST_READ:
         message = await receive()
-        body += message.get("body", b"")
-        if len(body) > MOST_BODY:
-            return b"", too_large
+        piece = message.get("body", b"")
+        size += len(piece)
+        body = body + piece if size <= MOST_BODY else b""
         if not message.get("more_body", False):  # nor has a client that has gone
-            return body, None
+            break
+    return body, (too_large if size > MOST_BODY else None)

@@ -273,6 +273,7 @@ def test_settings_are_read_anew_when_the_supervisor_says_so(front: Front) -> Non
         ("DELETE", "/v1/reservations/none", None, 404, "not_found"),
         ("GET", "/v1/events?since=x", None, 422, "invalid"),
         ("POST", "/v1/stop", b" " * 70_000, 413, "too_large"),
+        ("POST", "/v1/stop", b" " * 1_000_000, 413, "too_large"),
     ],
 )
 def test_every_error_has_one_shape(

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import schemathesis
 from front import Front, ask
-from hypothesis import HealthCheck, settings
-from schemathesis.checks import not_a_server_error
+from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -56,6 +55,7 @@ def test_every_path_has_a_version_and_every_error_the_one_shape() -> None:
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
+    phases=(Phase.generate,),  # to make a failure smaller takes minutes
     database=None,
 )
 def test_the_service_does_what_its_document_says(front: Front, case: Case) -> None:
@@ -64,8 +64,9 @@ def test_the_service_does_what_its_document_says(front: Front, case: Case) -> No
     response = case.call(
         base_url=f"http://127.0.0.1:{front.port}", headers={"Authorization": f"Bearer {token}"}
     )
+    # 503 and 504 are answers; this is the one that says that the service is wrong.
+    assert response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR
     checks = [
-        not_a_server_error,
         status_code_conformance,
         content_type_conformance,
         response_schema_conformance,
