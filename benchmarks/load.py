@@ -23,7 +23,7 @@ from benchmarks.host import Telemetry
 from benchmarks.load_table import LoadTable
 from benchmarks.results import Record, Results
 from benchmarks.rig import Rig, Sentinel, Speaker, TooLateError
-from sentinel.stressor.loading import known_workloads
+from sentinel.naming import known_workloads
 
 __all__ = ["CELLS", "Cell", "Load", "NotHereError"]
 

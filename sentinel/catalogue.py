@@ -14,8 +14,8 @@ from importlib.metadata import EntryPoint
 from sentinel.errors import WireError
 from sentinel.hearing import Crashed, Ended, Failure, Garbage, NotStarted, Silent, hear_out
 from sentinel.inquiries import Described, Importing, WorkloadOption
+from sentinel.naming import registered
 from sentinel.stressor import lister
-from sentinel.stressor.loading import registered
 
 __all__ = ["Listed", "Patience", "describe_places", "list_workloads"]
 

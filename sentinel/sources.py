@@ -12,12 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sentinel.config import Given, Override
+from sentinel.config import Config, Given, Override, build_config
 from sentinel.errors import ConfigError
+from sentinel.naming import check_workload
 from sentinel.runtime import SOCKET_VARIABLE
 from sentinel.settings import SETTINGS, Setting
 
-__all__ = ["FILE_VARIABLE", "Sources", "find_file", "from_environment", "gather", "read_file"]
+__all__ = [
+    "FILE_VARIABLE",
+    "Sources",
+    "checked",
+    "find_file",
+    "from_environment",
+    "gather",
+    "read_file",
+]
 
 #: Names the configuration file, where ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
@@ -168,3 +177,20 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
     near = difflib.get_close_matches(name, names, n=1)
     remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}"
     return ConfigError(what, remedy)
+
+
+def checked(sources: Sources) -> Config:
+    """Return the Config of what was given.
+
+    Raises:
+        ConfigError: A value is not allowed, or there is no such workload.
+    """
+    for given in (sources.given, *(override.given for override in sources.overrides)):
+        workload = given.get("workload")
+        if workload is None:
+            continue
+        try:
+            check_workload(workload.text)
+        except ConfigError as error:
+            raise ConfigError(f"{workload.source}: {error.what}", error.remedy) from error
+    return build_config(sources.given, sources.overrides)

@@ -32,10 +32,10 @@ from sentinel.hours import first_after
 from sentinel.journal import Journal, Sink, json_lines
 from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.messages import Gpu, Reading, StressorSpec, Watch
+from sentinel.naming import parse_workload
 from sentinel.notify import Notifier
 from sentinel.serving import ServiceProcess
 from sentinel.signals import Signals
-from sentinel.stressor.loading import parse_workload
 from sentinel.supervisor import Parts, Supervisor
 
 __all__ = ["Options", "Parts", "Survey", "inventory", "leave", "run_parts", "supervise", "survey"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from sentinel.cli.options import checked, settings
+from sentinel.cli.options import settings
 from sentinel.config import Given
 from sentinel.errors import ExitCode
 from sentinel.settings import SETTINGS, Setting
-from sentinel.sources import Sources, read_file
+from sentinel.sources import Sources, checked, read_file
 
 __all__ = ["command"]
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 
-from sentinel.cli.options import checked
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.goldens import Conflict, Golden, Goldens, Skipped, locate
-from sentinel.sources import find_file, gather
+from sentinel.sources import checked, find_file, gather
 
 __all__ = ["command"]
 

@@ -11,30 +11,10 @@ from typing import Any
 
 import click
 
-from sentinel.config import Config, build_config
-from sentinel.errors import ConfigError
 from sentinel.settings import SETTINGS
-from sentinel.sources import Sources, find_file, gather
-from sentinel.stressor.loading import check_workload
+from sentinel.sources import find_file, gather
 
-__all__ = ["checked", "flags", "log_format", "settings"]
-
-
-def checked(sources: Sources) -> Config:
-    """Return the Config of what was given.
-
-    Raises:
-        ConfigError: A value is not allowed, or there is no such workload.
-    """
-    for given in (sources.given, *(override.given for override in sources.overrides)):
-        workload = given.get("workload")
-        if workload is None:
-            continue
-        try:
-            check_workload(workload.text)
-        except ConfigError as error:
-            raise ConfigError(f"{workload.source}: {error.what}", error.remedy) from error
-    return build_config(sources.given, sources.overrides)
+__all__ = ["flags", "log_format", "settings"]
 
 
 def _as_text(_: click.Context, __: click.Parameter, chosen: str) -> bool:

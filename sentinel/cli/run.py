@@ -12,7 +12,7 @@ import click
 
 from sentinel import simulation, wiring
 from sentinel.cli import lines
-from sentinel.cli.options import checked, log_format, settings
+from sentinel.cli.options import log_format, settings
 from sentinel.control import Value
 from sentinel.discovery import Options, Serve
 from sentinel.errors import ConfigError, ExitCode
@@ -20,7 +20,7 @@ from sentinel.journal import Sink, json_lines
 from sentinel.messages import Gpu
 from sentinel.rotating import RotatingLog
 from sentinel.runtime import places, prepare
-from sentinel.sources import Sources
+from sentinel.sources import Sources, checked
 
 __all__ = ["command"]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from sentinel.claiming import running
-from sentinel.cli.options import checked, settings
+from sentinel.cli.options import settings
 from sentinel.daemon import NotStartedError, ask, start_detached
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
 from sentinel.runtime import Places, places
 from sentinel.settings import SETTINGS
 from sentinel.simulation import default_folder
-from sentinel.sources import Sources
+from sentinel.sources import Sources, checked
 
 __all__ = ["command"]
 

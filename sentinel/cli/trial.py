@@ -20,7 +20,7 @@ from sentinel.discovery import Options
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.journal import Sink
 from sentinel.messages import LONGEST_QUANTUM, Gpu
-from sentinel.stressor.loading import check_workload
+from sentinel.naming import check_workload
 from sentinel.trial.facts import Trial
 from sentinel.trial.judging import Judgement, Verdict, grown, judge
 from sentinel.trial.running import try_workload

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.config import Given, build_config
+from sentinel.config import Given
 from sentinel.control import OverrideValues, ServiceSpec, Value
 from sentinel.errors import ConfigError
 from sentinel.settings import SETTINGS
-from sentinel.sources import find_file, gather
+from sentinel.sources import checked, find_file, gather
 
 __all__ = ["Gathered", "Settings"]
 
@@ -54,7 +54,7 @@ class Settings:
         # A file that was found at the start is read again; where there was none, there may be now.
         file = find_file(self._file, self._environment, home)
         sources = gather(flags, self._environment, file)
-        build_config(sources.given, sources.overrides)
+        checked(sources)
         return Gathered(
             given=_values(sources.given),
             overrides=tuple(

@@ -8,13 +8,8 @@ import pytest
 
 from sentinel.errors import ConfigError, WorkloadError
 from sentinel.inquiries import WorkloadOption
-from sentinel.stressor.loading import (
-    check_workload,
-    describe,
-    known_workloads,
-    load_workload,
-    parse_workload,
-)
+from sentinel.naming import check_workload, known_workloads, parse_workload
+from sentinel.stressor.loading import describe, load_workload
 from sentinel.stressor.options import bind_options, list_options, start, summary
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from sentinel.messages import (
     Stop,
     StressorSpec,
 )
+from sentinel.naming import parse_workload
 from sentinel.simulation import Registry
 from sentinel.stressor import entry
-from sentinel.stressor.loading import parse_workload
 
 M = TypeVar("M", Attaching, Failed, Finding, Note, Progress, Ready)
 

@@ -1,0 +1,103 @@
+"""The names of workloads: how they are written, and which are registered; imports no workload.
+
+Workloads come from the entry-point group ``sentinel.workloads`` or are named by where they are.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import EntryPoint, entry_points
+
+from sentinel.errors import ConfigError
+
+__all__ = [
+    "GROUP",
+    "check_workload",
+    "find_workload",
+    "known_workloads",
+    "parse_workload",
+    "registered",
+]
+
+#: The entry-point group in which a package registers its workloads.
+GROUP = "sentinel.workloads"
+
+_FORM = "NAME[:key=value,...] or module:attribute[:key=value,...]"
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_KEY = re.compile(r"[A-Za-z_]\w*")
+
+
+def parse_workload(text: str) -> tuple[str, dict[str, str]]:
+    """Return the name and the options that ``text`` writes as ``NAME[:key=value,...]``.
+
+    The name may be ``module:attribute``. A value may hold colons and equals signs, but no comma.
+
+    Raises:
+        ConfigError: It is not written so, or names an option twice.
+    """
+    name, _, rest = text.strip().partition(":")
+    good = _NAME.fullmatch(name)
+    first, colon, more = rest.partition(":")
+    if rest and "=" not in first:
+        good = _DOTTED.fullmatch(name) and _DOTTED.fullmatch(first)
+        name, rest = f"{name}:{first}", more
+        if colon and not more:
+            good = None
+    if not good or text.strip().endswith(":"):
+        raise ConfigError(f"{text!r} does not name a workload; write {_FORM}")
+    options: dict[str, str] = {}
+    for item in rest.split(",") if rest else ():
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not _KEY.fullmatch(key):
+            raise ConfigError(f"{item!r} in {text!r} is not key=value; write {_FORM}")
+        if key in options:
+            raise ConfigError(f"{text!r} gives the option {key!r} twice; give it once")
+        options[key] = value
+    return name, options
+
+
+def registered() -> tuple[EntryPoint, ...]:
+    """Return the entry points of all workloads, by name, importing none."""
+    return tuple(sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)))
+
+
+def known_workloads() -> dict[str, str]:
+    """Return the name of each registered workload and where it comes from, importing none."""
+    found: dict[str, list[str]] = {}
+    for entry in registered():
+        found.setdefault(entry.name, []).append(_origin(entry))
+    return {name: " and ".join(origins) for name, origins in sorted(found.items())}
+
+
+def check_workload(text: str) -> None:
+    """Make sure that ``text`` names a workload that is registered or a place; imports nothing.
+
+    Raises:
+        ConfigError: It is not written as parse_workload wants it, or no package registers it.
+    """
+    name, _ = parse_workload(text)
+    if ":" not in name:
+        find_workload(name)
+
+
+def _origin(entry: EntryPoint) -> str:
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "no package"
+    return f"{package} ({entry.value})"
+
+
+def find_workload(name: str) -> EntryPoint:
+    """Return the one entry point called ``name``.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    found = list(entry_points(group=GROUP, name=name))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        origins = " and ".join(_origin(entry) for entry in found)
+        text = f"workload {name!r} is registered by {origins}"
+        raise ConfigError(text, "Name the one that you mean as module:attribute.")
+    known = ", ".join(known_workloads()) or "none (is the package installed with pip?)"
+    raise ConfigError(f"there is no workload {name!r}; known are {known}, or module:attribute")
