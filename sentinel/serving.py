@@ -6,12 +6,15 @@ The only module that names the service's entry function.
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from dataclasses import replace
+from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 
 from sentinel import wire
 from sentinel.control import (
+    Answer,
     Configure,
     Occupy,
     PauseGpus,
@@ -35,6 +38,12 @@ __all__ = ["ServiceProcess"]
 
 #: Orders taken in one tick; the rest is still there at the next.
 MOST_AT_ONCE = 64
+
+#: How long a service may take to answer what is open and to end, in seconds.
+_GRACE = 1.5
+
+#: What it gets on top of our environment, to stay small: one pool of memory for all its threads.
+_SMALL = {"MALLOC_ARENA_MAX": "1"}
 
 _SAYS: tuple[type[ServiceMessage], ...] = (
     Serving,
@@ -73,6 +82,7 @@ class ServiceProcess:
         self._given_up: list[Child] = []
         self._failure: ChildExit | None = None
         self._said = 0
+        self._configure: Configure | None = None
 
     def start(self, generation: int) -> None:
         """Spawn a service; a spawn that fails is an exit that :meth:`collect` tells."""
@@ -81,7 +91,7 @@ class ServiceProcess:
         tcp = Inherited(self._tcp) if self._tcp is not None else None
         try:
             sockets = (Inherited(self._listening), tcp)
-            self._child = Child(service_process.run, self._spec, sockets, {})
+            self._child = Child(service_process.run, self._spec, sockets, _SMALL)
         except OSError:
             self._failure = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
 
@@ -92,6 +102,8 @@ class ServiceProcess:
 
     def tell(self, message: object) -> None:
         """Send it a message; one that it does not read is lost."""
+        if isinstance(message, Answer) and self._configure is not None:
+            self._remember(self._configure, message)
         child = self._child
         if child is not None:
             with contextlib.suppress(WireError, OSError):  # too large, or closed by now
@@ -127,6 +139,9 @@ class ServiceProcess:
                     facts = replace(facts, serving=True)
                 case Trouble():
                     facts = replace(facts, troubles=(*facts.troubles, message))
+                case Configure():
+                    self._configure = message
+                    facts = replace(facts, orders=(*facts.orders, message))
                 case _:
                     facts = replace(facts, orders=(*facts.orders, message))
         if ended:
@@ -138,12 +153,24 @@ class ServiceProcess:
     def close(self) -> bool:
         """Kill the service; return whether all of them are gone."""
         if self._child is not None:
+            # The end of the channel tells it: whoever asked for this end is still to be answered.
+            with contextlib.suppress(OSError):
+                self._child.channel.shutdown(socket.SHUT_RDWR)
+            wait_for_files([self._child.pidfd], _GRACE)
             self._give_up(self._child)
         until = time.monotonic() + 1.0
         while self._given_up and time.monotonic() < until:
             self._bury()
             time.sleep(0.005)
         return not self._given_up
+
+    def _remember(self, configure: Configure, answer: Answer) -> None:
+        """Keep the flags of settings that were taken over: a successor is to read them anew."""
+        if answer.number == configure.number:
+            self._configure = None
+            if answer.refused is None:
+                flags = tuple(value for value in configure.given if value.source.startswith("--"))
+                self._spec = replace(self._spec, flags=flags)
 
     def _give_up(self, child: Child) -> None:
         child.kill()

@@ -18,6 +18,7 @@ class Standing:
     admin: str
     rule: str
     reason: str
+    since: float | None = None
     until: float | None = None
     reservation: str | None = None
 
@@ -27,7 +28,11 @@ def standing(state: State, slot: Slot, now: float) -> Standing | None:
     if state.released is not None:
         reason = "the driver was let go of (pause --release)"
         return Standing(
-            admin="RELEASED", rule="released", reason=reason, until=state.released.until
+            admin="RELEASED",
+            rule="released",
+            reason=reason,
+            since=state.released.since,
+            until=state.released.until,
         )
     reserved = reservation_of(state, slot.gpu.uuid)
     if reserved is not None:
@@ -36,12 +41,19 @@ def standing(state: State, slot: Slot, now: float) -> Standing | None:
             admin="RESERVED",
             rule="reserved",
             reason=reason,
+            since=reserved.since,
             until=reserved.until,
             reservation=reserved.id,
         )
     if slot.paused is not None:
         reason = f"paused{_left(slot.paused.until, now)}"
-        return Standing(admin="PAUSED", rule="paused", reason=reason, until=slot.paused.until)
+        return Standing(
+            admin="PAUSED",
+            rule="paused",
+            reason=reason,
+            since=slot.paused.since,
+            until=slot.paused.until,
+        )
     if not state.occupying:
         return Standing(admin="VACATED", rule="vacated", reason="told to hold nothing (stop)")
     return None

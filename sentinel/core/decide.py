@@ -109,7 +109,9 @@ def first_state(
         serves: Whether somebody is to be served.
     """
     return State(
-        slots={gpu.uuid: Slot(gpu=gpu, identity=Identity(hidden=hidden)) for gpu in gpus},
+        slots={
+            gpu.uuid: Slot(gpu=gpu, identity=Identity(hidden=hidden), changed=now) for gpu in gpus
+        },
         started=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
@@ -130,7 +132,8 @@ def watch(state: State, now: float) -> Watch:
         match slot.stressor:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
-        if ghosts.may_have_load(slot, now) or pacing.wants_load(slot):
+        # Whoever is served wants to see it, too.
+        if state.service is not None or ghosts.may_have_load(slot, now) or pacing.wants_load(slot):
             load.append(uuid)
         read.append(uuid)
     return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load))
@@ -199,7 +202,7 @@ def _urgency(action: Action) -> int:
 
 def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     """Fold in what happened on one GPU, then take at most one step there."""
-    before, own = slot.occupancy, config.of(slot.gpu.uuid)
+    was, before, own = slot, slot.occupancy, config.of(slot.gpu.uuid)
     reading = seen.readings.get(slot.gpu.uuid)
     facts = seen.children.get(slot.gpu.uuid)
     folded = found = Step(slot=slot)
@@ -228,6 +231,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
         asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
         slot, actions = asked.slot, (*actions, *asked.actions)
+    if (type(slot.occupancy), type(slot.stressor)) != (type(before), type(was.stressor)):
+        slot = replace(slot, changed=seen.now)
     events = (*found.events, *folded.events, *haunted, *learned, *judged, *step.events)
     return Step(slot=slot, actions=actions, events=(*events, *paced.events))
 

@@ -283,8 +283,9 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Paused:
-    """We are to keep off until then, or until somebody says otherwise."""
+    """We are to keep off since and until then, or until somebody says otherwise."""
 
+    since: float
     until: float | None = None
 
 
@@ -308,7 +309,8 @@ class Slot:
     started and was gone. ``claims`` are the times of the last hour at which somebody came,
     ``failures`` those at which a stressor failed, ``streak`` how many since it last ran well.
     ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor. ``terms``
-    are those of its last stressor, ``paused`` is set while we were told to keep off.
+    are those of its last stressor, ``paused`` is set while we were told to keep off. ``changed`` is
+    when its occupancy or its stressor became another.
     """
 
     gpu: Gpu
@@ -329,6 +331,7 @@ class Slot:
     health_pace: float = 1.0
     terms: Terms | None = None
     paused: Paused | None = None
+    changed: float = 0.0
 
     @property
     def child_is_listed(self) -> bool:

@@ -79,7 +79,9 @@ def carry_out(state: State, seen: Observation, config: Config) -> Carried:
         done = _carry_out(carried.state, order, seen, carried.config)
         answer = Answer(number=order.number, refused=done.refused, text=done.text, gpus=done.gpus)
         events = done.events
-        if done.refused is not None:
+        if done.refused is not None and order.by.via == "service":
+            events = []  # of its own accord: it says itself what matters of that
+        elif done.refused is not None:
             name = type(order).__name__.lower()
             fields = {"order": name, "reason": done.text, "by": _who(order.by)}
             events = [Event(name="order.refused", at=seen.now, fields=fields)]
@@ -181,7 +183,7 @@ def _pause(state: State, order: PauseGpus, now: float) -> _Done:
     if order.release and order.gpus:
         text = "the driver is let go of for all GPUs at once; name none with it"
         return _Done(state, text, refused=Refusal.INVALID)
-    paused = Paused(until=None if order.seconds is None else now + order.seconds)
+    paused = Paused(since=now, until=None if order.seconds is None else now + order.seconds)
     fields = {"for_s": order.seconds, "by": _who(order.by)}
     if order.release:
         event = Event(name="driver.unwanted", at=now, fields=fields)

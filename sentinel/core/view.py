@@ -9,7 +9,6 @@ from sentinel.core.admin import standing
 from sentinel.core.model import (
     Busy,
     Handover,
-    Idle,
     ProbeDown,
     Running,
     Slot,
@@ -103,23 +102,12 @@ def _view(
         "reason": verdict.reason,
         "findings": slot.findings.total,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
-        "since": _since(slot),
+        "since": keeps_off.since if keeps_off and keeps_off.since else slot.changed,
         "by": slot.occupancy.by if isinstance(slot.occupancy, Busy) else (),
         "workload": config.of(slot.gpu.uuid).workload,
         "handover": _handover(slot.handover),
     }
     return GpuView(**{**view, **_read(reading), **_running(slot)})  # type: ignore[arg-type]
-
-
-def _since(slot: Slot) -> float | None:
-    """Return since when the GPU is what it is."""
-    match slot.stressor, slot.occupancy:
-        case ((Starting(since=since) | Running(since=since) | Stopping(since=since)), _):
-            return since
-        case _, Idle(since=since):
-            return since
-        case _:
-            return None
 
 
 def _read(reading: Reading | None) -> dict[str, object]:
