@@ -283,8 +283,6 @@ def _wrong_reservation(state: State, order: Reserve) -> _Done | None:
         wrong = f"{order.count} GPUs are asked for, and there are {len(state.slots)}"
     elif len(order.reason) > _LONGEST_REASON or not order.reason.isprintable():
         wrong = f"a reason is one line of at most {_LONGEST_REASON} characters"
-    elif order.seconds is None and not order.bound:
-        wrong = "a reservation is for a time, or bound to the process that asks"
     elif order.bound and (by.pid is None or by.started is None):
         wrong = "who asks cannot be seen from here, so nothing can be bound to it; say how long"
     return None if wrong is None else _Done(state, wrong, refused=Refusal.INVALID)

@@ -217,6 +217,15 @@ def test_a_job_on_a_reserved_gpu_comes_and_goes_and_nothing_of_ours_follows_it()
     world.run(supervisor, lambda: running(supervisor) == [0])
 
 
+def test_a_reservation_without_a_time_holds_until_it_is_ended() -> None:
+    world, supervisor = served(1)
+    assert ask(world, supervisor, Reserve, id="a1", reason="", count=1) is None
+    world.run_for(supervisor, 600)
+    assert running(supervisor) == []
+    assert ask(world, supervisor, Unreserve, id="a1") is None
+    world.run(supervisor, lambda: running(supervisor) == [0])
+
+
 @pytest.mark.parametrize(
     ("wish", "refusal", "says"),
     [
@@ -225,7 +234,6 @@ def test_a_job_on_a_reserved_gpu_comes_and_goes_and_nothing_of_ours_follows_it()
         ({}, Refusal.INVALID, "either GPUs or how many"),
         ({"gpus": ("GPU-0", "GPU-0")}, Refusal.INVALID, "twice"),
         ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
-        ({"count": 1, "seconds": None}, Refusal.INVALID, "for a time, or bound"),
         ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "no time"),
         ({"count": 1, "reason": "a\nb"}, Refusal.INVALID, "one line"),
         ({"count": 1, "reason": 201 * "x"}, Refusal.INVALID, "200 characters"),
