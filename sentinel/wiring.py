@@ -25,6 +25,7 @@ from sentinel.core.model import ProbeUp, State
 from sentinel.core.observation import Observation
 from sentinel.core.sparing import let_be, not_yet
 from sentinel.core.view import Host
+from sentinel.daemon import keep_prints
 from sentinel.discovery import Found, Options, check_torch, find_gpus, hear_probe
 from sentinel.errors import ExitCode
 from sentinel.goldens import locate
@@ -217,6 +218,8 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
     config = options.config
     claim = claiming.claim(options.serve.places, config.tcp, config.socket_group)
     try:
+        if options.serve.detached:  # before there are children, who inherit where prints go
+            keep_prints(options.serve.places)
         yield claim
     finally:
         claim.release()
