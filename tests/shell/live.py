@@ -1,0 +1,219 @@
+"""A real daemon on simulated GPUs, reached as people and scripts reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from ground import ROOT, SimulatedGround
+from sentry import eventually, gone
+
+import sentinel
+from sentinel.claiming import running
+from sentinel.cli.main import run_command_line
+from sentinel.client import Client, GpuStatus
+from sentinel.errors import SentinelError
+from sentinel.runtime import Places, places
+
+#: Quick, and a workload that leaves the processors to others.
+QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command went: its exit code, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Live:
+    """The daemon of the simulated GPUs of a ground, whether it runs or not.
+
+    Args:
+        ground: Where its GPUs are.
+    """
+
+    def __init__(self, ground: SimulatedGround) -> None:
+        self.ground = ground
+        self.places: Places = places(os.environ, os.getuid(), ground.folder)
+        self.client: Client = sentinel.connect()
+        self._known: list[psutil.Process] = []
+
+    def do(self, *words: str) -> str:
+        """Run a command that must go well, and return its standard output."""
+        said = self.ask(*words)
+        assert said.code == 0, said
+        return said.out
+
+    def ask(self, *words: str) -> Said:
+        """Run a command in this process, as the command line does."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run_command_line(list(words))
+        self.family()
+        return Said(code, out.getvalue(), err.getvalue())
+
+    @contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a command in a process of its own, and end it in any case."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sentinel", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def start(self, gpus: int, *flags: str) -> int:
+        """Start a daemon, and return its PID once it answers."""
+        self.do("start", "--simulate", str(gpus), *QUICK, *flags)
+        return self.pid
+
+    @property
+    def pid(self) -> int:
+        """The PID of the daemon that runs."""
+        pid = running(self.places)
+        assert pid, "no daemon runs"
+        return pid
+
+    def gpu(self, index: int = 0) -> GpuStatus:
+        """Return what the daemon shows of a GPU."""
+        return self.client.gpu(index)
+
+    def occupied(self, *indices: int) -> None:
+        """Wait until these GPUs are occupied, and each is held by one stressor, not two."""
+        for index in indices:
+            self._occupied(index)
+
+    def _occupied(self, index: int) -> None:
+        eventually(lambda: self.gpu(index).occupied)
+        (held,) = self.ground.registry.processes(self.ground.uuid(index))
+        assert held.pid == self.gpu(index).pid
+
+    def comes_back(self, index: int) -> None:
+        """Wait until a GPU gets a stressor."""
+        eventually(lambda: self.gpu(index).stressor in {"STARTING", "RUNNING"})
+
+    def holders(self) -> list[int]:
+        """Return the PIDs of all who hold memory of any GPU."""
+        registry = self.ground.registry
+        return [one.pid for gpu in registry.gpus() for one in registry.processes(gpu.uuid)]
+
+    def process(self, title: str) -> psutil.Process:
+        """Return the daemon's child with this word in its title."""
+        eventually(lambda: any(title in _title(one) for one in self.family()))
+        return next(one for one in self.family() if title in _title(one))
+
+    def family(self) -> list[psutil.Process]:
+        """Return the daemon and all processes below it."""
+        pid = running(self.places)
+        if not pid:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            daemon = psutil.Process(pid)
+            family = [daemon, *daemon.children(recursive=True)]
+            self._known += [one for one in family if one not in self._known]
+            return family
+        return []
+
+    def kill(self) -> None:
+        """SIGKILL the daemon; all below it must follow."""
+        self.family()
+        os.kill(self.pid, signal.SIGKILL)
+        self.leaves_nothing()
+
+    def leaves_nothing(self) -> None:
+        """Wait until every process that was seen is gone, and no memory is held."""
+        eventually(lambda: all(gone(one) for one in self._known))
+        assert running(self.places) is None
+        assert self.holders() == []
+
+    def close(self) -> None:
+        """End whatever is left, and say so."""
+        self.family()
+        with contextlib.suppress(SentinelError):
+            self.client.shutdown(10)
+        left = self._known
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: all(gone(one) for one in left), 5)
+        left = [one for one in left if not gone(one)]
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        assert not left, f"left behind: {left}"
+
+
+@contextmanager
+def live(ground: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """Make this process one that uses a ground's simulated GPUs, and end their daemon after it."""
+    for name in list(os.environ):
+        if name.startswith(("SENTINEL_", "NOTIFY_", "WATCHDOG_", "STATE_", "LOGS_", "CUDA_")):
+            monkeypatch.delenv(name)
+    for name, value in surroundings(ground.folder).items():
+        monkeypatch.setenv(name, value)
+    one = Live(ground)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """Return the variables by which commands find the daemon of a folder."""
+    return {
+        "SENTINEL_SIM_DIR": str(folder),
+        "SENTINEL_CONFIG": str(settings_file(folder)),
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "80",
+    }
+
+
+def settings_file(folder: Path) -> Path:
+    """Return the daemon's settings file, which is made empty where there is none."""
+    file = folder / "config.toml"
+    file.touch()
+    return file
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """Return the next line of a process, or its last words where there is none."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return line.rstrip("\n")
+
+
+def write_line(process: subprocess.Popen[str], text: str) -> None:
+    """Give a process a line to read."""
+    assert process.stdin is not None
+    process.stdin.write(f"{text}\n")
+    process.stdin.flush()
+
+
+def children_of(words: Sequence[str], family: Sequence[psutil.Process]) -> list[int]:
+    """Return the PIDs of those of a family that have one of these words in their title."""
+    return [one.pid for one in family if any(word in _title(one) for word in words)]
+
+
+def _title(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""

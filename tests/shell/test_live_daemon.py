@@ -1,0 +1,178 @@
+"""The whole daemon on simulated GPUs, from the first start to the last, by its own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ground import SimulatedGround
+from live import Live, children_of, live, read_line, settings_file, write_line
+from sentry import PATIENCE, eventually, gone
+
+#: A training script, as far as this is about it: it says that it runs, which GPUs it was given, and
+#: ends as the line says that it reads.
+JOB = """
+import os, sys
+print(os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+sys.exit(int(sys.stdin.readline()))
+"""
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    with live(simulated, monkeypatch) as one:
+        yield one
+
+
+def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
+    daemon: Live,
+) -> None:
+    ground = daemon.ground
+    nobody = daemon.ask("status")
+    assert (nobody.code, nobody.out) == (3, "")
+    assert "Start one with `sentinel start`" in nobody.err
+    pid = daemon.start(2)
+    daemon.occupied(0, 1)
+    table = daemon.do("status").splitlines()
+    assert [row.split()[1] for row in table[1:3]] == ["occupied", "occupied"]
+    assert f"pid {pid} " in "\n".join(table)
+    assert all(len(row) <= 80 for row in table[:3])
+    assert json.loads(daemon.do("start", "--json"))["pid"] == pid
+
+    # The memory is back when the command is, and that of the others is still held.
+    daemon.do("pause", "0")
+    assert (ground.empty(0), ground.empty(1)) == (True, False)
+    daemon.do("resume", "0")
+    daemon.comes_back(0)
+
+    uuid = daemon.do("reserve", "--gpu", "0", "--reason", "a demo").strip()
+    assert (uuid, ground.empty(0)) == (ground.uuid(0), True)
+    with ground.job(0, stay=0.1) as job:
+        assert job.got()
+        job.left()
+    # It has come, gone, and been away for longer than it takes until a GPU is occupied again.
+    eventually(lambda: daemon.gpu().occupancy == "IDLE" and (daemon.gpu().since_s or 0) > 0.6)
+    assert (daemon.gpu().stressor, daemon.gpu().admin) == ("STOPPED", "RESERVED")
+    assert not ground.empty(1)
+
+    daemon.do("shutdown")
+    assert not daemon.places.socket.exists()
+    daemon.leaves_nothing()
+    assert daemon.ask("status").code == 3
+
+    assert daemon.start(2) != pid
+    daemon.occupied(1)
+    assert ground.empty(0)
+    assert "a demo" in daemon.do("reservations")
+    daemon.do("unreserve", "--all-mine")
+    daemon.comes_back(0)
+    assert daemon.places.stray.read_text() == ""
+
+
+def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
+    daemon: Live,
+) -> None:
+    ground = daemon.ground
+    daemon.start(1)
+    daemon.occupied(0)
+    command = ("exec", "--gpus", "1", "--", sys.executable, "-c", JOB)
+    with daemon.running("logs", "-f", "-n", "1", "--json") as logs:
+        read_line(logs)  # it follows from here on
+        with daemon.running(*command) as job:
+            assert read_line(job) == f"{job.pid} {ground.uuid()}"
+            write_line(job, "7")
+            assert job.wait(PATIENCE) == 7
+        seen = [json.loads(read_line(logs))["event"]]
+        while seen[-1] != "gpu.unreserved":
+            seen.append(json.loads(read_line(logs))["event"])
+        assert "gpu.reserved" in seen
+        logs.send_signal(signal.SIGINT)
+        assert logs.wait(PATIENCE) == 130
+
+    with daemon.running(*command) as job:
+        assert read_line(job) == f"{job.pid} {ground.uuid()}"
+        daemon.kill()
+        assert daemon.places.socket.exists()
+        daemon.start(1)
+        # Whose it was, it still is: the process that it is bound to lives.
+        (held,) = daemon.client.reservations()
+        assert (held.bound, held.holder.pid) == (True, job.pid)
+        assert job.poll() is None
+        assert ground.empty()
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(PATIENCE) == -signal.SIGTERM
+    daemon.comes_back(0)
+    assert daemon.client.reservations() == ()
+
+
+def test_it_stays_while_settings_service_and_driver_come_and_go(
+    daemon: Live, tmp_path: Path
+) -> None:
+    ground, file = daemon.ground, settings_file(tmp_path)
+    pid = daemon.start(1)
+    daemon.occupied(0)
+    daemon.do("stop")
+    assert (ground.empty(), daemon.holders()) == (True, [])
+    assert daemon.client.status().daemon.phase == "vacated"
+    daemon.do("start")
+    daemon.comes_back(0)
+
+    _settings_change(daemon, file)
+    _the_service_is_killed(daemon)
+    _the_driver_is_let_go_of(daemon)
+    assert daemon.pid == pid
+    daemon.do("shutdown")
+    assert not daemon.places.socket.exists()
+    daemon.leaves_nothing()
+
+
+def _settings_change(daemon: Live, file: Path) -> None:
+    """Have settings taken over by each way there is, and refused where they are wrong."""
+    file.write_text('workload = "gemm"')
+    daemon.do("restart", "--rearm", "300ms", "--poll", "100ms")
+    assert daemon.client.status().daemon.workload == "gemm"
+    daemon.occupied(0)
+
+    file.write_text('workload = "hold"\nmemory = "lots"')
+    refused = daemon.ask("reload")
+    assert refused.code == 2
+    assert "config.toml" in refused.err
+    assert daemon.client.status().daemon.workload == "gemm"
+    os.kill(daemon.pid, signal.SIGHUP)
+    eventually(lambda: '"about": "settings"' in daemon.places.log.read_text())
+    file.write_text('workload = "hold"')
+    daemon.do("reload")
+    assert daemon.client.status().daemon.workload == "hold"
+    file.write_text('workload = "pulse"')
+    os.kill(daemon.pid, signal.SIGHUP)
+    eventually(lambda: daemon.gpu().workload == "pulse")
+    daemon.occupied(0)
+
+
+def _logged(daemon: Live, name: str) -> bool:
+    return name in daemon.places.log.read_text()
+
+
+def _the_service_is_killed(daemon: Live) -> None:
+    """SIGKILL the service: clients wait for the next one, and the GPUs never hear of it."""
+    held = daemon.holders()
+    service = daemon.process("sentinel: service")
+    service.kill()
+    eventually(lambda: gone(service))
+    assert daemon.client.status().gpus[0].occupied
+    assert daemon.process("sentinel: service") != service
+    assert daemon.holders() == held
+
+
+def _the_driver_is_let_go_of(daemon: Live) -> None:
+    """Let go of the driver: not even the probe is left; then take it back."""
+    daemon.do("pause", "--release")
+    assert daemon.ground.empty()
+    eventually(lambda: not children_of(["sentinel: probe", "keeps idle GPU"], daemon.family()))
+    daemon.do("resume")
+    daemon.comes_back(0)
