@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from ground import SimulatedGround
+from sentry import PATIENCE
 
 from sentinel.notify import Notifier
 
@@ -96,3 +99,36 @@ def test_no_child_is_told_of_the_manager() -> None:
     }
     Notifier(environ).close()
     assert environ == {"A": "b"}
+
+
+# --- a whole sentinel ------------------------------------------------------------------------
+
+
+def test_a_sentinel_says_that_it_is_ready_feeds_the_watchdog_and_says_that_it_ends(
+    simulated: SimulatedGround, tmp_path: Path
+) -> None:
+    address = str(tmp_path / "notify")
+    told = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "800000"}
+    with manager(address) as listening:
+        listening.settimeout(PATIENCE)
+        with simulated.sentry(1, "--workload", "hold", environment=told) as one:
+            said = ""
+            while "READY=1" not in said or said.count("WATCHDOG=1") < 3:
+                said += listening.recv(4096).decode() + "\n"
+            assert "STATUS=1 GPU: " in said
+            one.process.send_signal(signal.SIGSTOP)  # nobody decides any more
+            with suppress(BlockingIOError):
+                listening.setblocking(False)
+                while True:
+                    listening.recv(4096)
+            listening.settimeout(1.0)
+            with pytest.raises(TimeoutError):
+                listening.recv(4096)
+            one.process.send_signal(signal.SIGCONT)
+            listening.settimeout(PATIENCE)
+            assert b"WATCHDOG=1" in listening.recv(4096)
+            assert one.stop() == 0
+            said = ""
+            while "STOPPING=1" not in said:
+                said += listening.recv(4096).decode()
+            assert "EXTEND_TIMEOUT_USEC=" in said
