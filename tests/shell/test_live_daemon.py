@@ -98,6 +98,8 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
         assert read_line(job) == f"{job.pid} {ground.uuid()}"
         daemon.kill()
         assert daemon.places.socket.exists()
+        for words in (["status"], ["stop"], ["shutdown"], ["reserve", "--gpus", "1"]):
+            assert daemon.ask(*words).code == 3
         daemon.start(1)
         # Whose it was, it still is: the process that it is bound to lives.
         (held,) = daemon.client.reservations()

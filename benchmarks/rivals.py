@@ -1,0 +1,126 @@
+"""Two daemons are started at the same moment, again and again: ``python -m benchmarks.rivals``.
+
+On simulated GPUs. Exactly one of each pair must win, and the other must name it. The winner is then
+killed at a random moment of its life, and the next pair starts at once, over what it left behind;
+meanwhile nobody may ever see a GPU that is held twice. The exit code is 1 if anything was not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from sentinel.claiming import running
+from sentinel.runtime import Places, places
+from sentinel.simulation import Registry
+
+__all__ = ["main"]
+
+#: What a daemon is: quick, and with a workload that leaves the processors to others.
+DAEMON = (sys.executable, "-m", "sentinel", "run", "--daemon", "--simulate", "1", "--rearm=300ms")
+FLAGS = ("--poll=100ms", "--workload=hold")
+#: How long the loser may take to say so, and a daemon until it holds its GPU, in seconds.
+PATIENCE = 60.0
+#: The winner is killed within so many seconds of its victory: most hold their GPU by then.
+LIFE = 4.0
+
+
+def main() -> int:
+    """Start pair after pair; return 1 if anything was not as it must be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    chance = random.Random(asked.seed)
+    seen: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="sentinel-rivals-") as name:
+        folder = Path(name)
+        environment = {
+            **{key: text for key, text in os.environ.items() if not key.startswith("SENTINEL_")},
+            "SENTINEL_SIM_DIR": name,
+            "SENTINEL_CONFIG": os.devnull,
+        }
+        where = places(environment, os.getuid(), folder)
+        for number in range(asked.pairs):
+            # Every second pair is killed early, where less is in place.
+            life = chance.uniform(0, LIFE if number % 2 else LIFE / 8)
+            seen.update(_pair(environment, where, life))
+        seen.update(_afterwards(Registry(folder)))
+    print("| of each pair | times |\n|---|---|")
+    for what, times in sorted(seen.items()):
+        print(f"| {what} | {times} |")
+    good = seen["one won and the other named it"] == asked.pairs
+    return int(not good or any(what.startswith("WRONG") for what in seen))
+
+
+def _pair(environment: dict[str, str], where: Places, life: float) -> Counter[str]:
+    """Start two, kill the winner after ``life`` seconds; return what was seen."""
+    with tempfile.TemporaryFile() as words:
+        two = [
+            subprocess.Popen(
+                [*DAEMON, *FLAGS], env=environment, stdout=words, stderr=subprocess.PIPE, text=True
+            )
+            for _ in range(2)
+        ]
+        try:
+            seen = _judge(two, where)
+            seen.update(_watch(Registry(where.state), time.monotonic() + life))
+        finally:
+            for process in two:
+                process.kill()
+        for process in two:
+            process.communicate()
+    return seen
+
+
+def _judge(two: list[subprocess.Popen[str]], where: Places) -> Counter[str]:
+    """Return whether one of two won, and the other named it."""
+    until = time.monotonic() + PATIENCE
+    while all(process.poll() is None for process in two) and time.monotonic() < until:
+        time.sleep(0.01)
+    losers = [process for process in two if process.poll() is not None]
+    if len(losers) != 1:
+        return Counter([f"WRONG: {len(losers)} ended"])
+    (loser,) = losers
+    (winner,) = [process for process in two if process is not loser]
+    assert loser.stderr is not None
+    error = loser.stderr.read()
+    named = f"a daemon runs already: pid {winner.pid} " in error
+    if loser.returncode != 75 or not named or running(where) != winner.pid:  # noqa: PLR2004
+        return Counter([f"WRONG: exit code {loser.returncode}: {error.strip()}"])
+    return Counter(["one won and the other named it"])
+
+
+def _watch(registry: Registry, until: float) -> Counter[str]:
+    """Look at the GPU until the winner is killed; return how it was held."""
+    most = 0
+    while time.monotonic() < until:
+        most = max(most, _holders(registry))
+        time.sleep(0.01)
+    if most > 1:
+        return Counter([f"WRONG: {most} held the GPU"])
+    return Counter(["its GPU was held when it was killed" if most else "its GPU was not held yet"])
+
+
+def _holders(registry: Registry) -> int:
+    """Return how many processes hold memory of the GPU."""
+    return sum(bool(one.memory) for gpu in registry.gpus() for one in registry.processes(gpu.uuid))
+
+
+def _afterwards(registry: Registry) -> Counter[str]:
+    """Return whether the GPU is free in the end."""
+    until = time.monotonic() + PATIENCE
+    while _holders(registry) and time.monotonic() < until:
+        time.sleep(0.01)
+    return Counter(["WRONG: the GPU is held after the last"] if _holders(registry) else [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

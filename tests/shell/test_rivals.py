@@ -1,0 +1,129 @@
+"""Of two daemons one wins, whatever became of the one before; who cannot be reached holds nothing.
+
+The claim itself is tried a hundred times in test_claiming.py, and whole daemons as often as one
+likes by ``python -m benchmarks.rivals``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ground import SimulatedGround
+from live import QUICK, Live, live
+from sentry import eventually
+
+from sentinel.claiming import running
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    with live(simulated, monkeypatch) as one:
+        yield one
+
+
+def winner_of_two(daemon: Live) -> int:
+    """Start two daemons at the same moment; return the PID of the one that won."""
+    command = [sys.executable, "-m", "sentinel", "run", "--daemon", "--simulate", "1", *QUICK]
+    pair = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    eventually(lambda: any(process.poll() is not None for process in pair))
+    (loser,) = [process for process in pair if process.poll() is not None]
+    (winner,) = [process for process in pair if process is not loser]
+    _, error = loser.communicate()
+    assert loser.returncode == 75, error
+    assert f"a daemon runs already: pid {winner.pid} of uid {os.getuid()} since 2" in error
+    assert str(daemon.places.socket) in error
+    assert running(daemon.places) == winner.pid
+    winner.returncode = 0  # it is somebody else's to wait for
+    assert winner.stderr is not None
+    winner.stderr.close()
+    return winner.pid
+
+
+def test_a_daemon_that_is_killed_at_any_point_is_followed_at_once_by_one_of_two(
+    daemon: Live,
+) -> None:
+    """Nobody waits between a kill and the next start."""
+    log = daemon.places.log
+
+    def logged(event: str, times: int = 1) -> None:
+        text = f'"event": "{event}"'
+        eventually(lambda: log.exists() and log.read_text().count(text) >= times)
+        daemon.family()
+
+    os.kill(winner_of_two(daemon), signal.SIGKILL)  # it has only just claimed its places
+    assert daemon.places.socket.exists()
+
+    pid = winner_of_two(daemon)
+    logged("stressor.starting")
+    os.kill(pid, signal.SIGKILL)
+
+    pid = winner_of_two(daemon)
+    logged("stressor.starting", 2)
+    os.kill(pid, signal.SIGTERM)
+    logged("sentinel.stopping")
+    os.kill(pid, signal.SIGKILL)
+
+    pid = winner_of_two(daemon)
+    logged("stressor.ready")
+    with daemon.ground.job(stay=0.1) as job:
+        logged("gpu.yielding")
+        os.kill(pid, signal.SIGKILL)
+        assert job.got()
+
+    daemon.start(1)
+    daemon.occupied(0)
+
+
+@pytest.mark.parametrize("what", ["state", "log", "prints"])
+def test_where_the_state_or_the_log_cannot_be_written_nothing_is_started(
+    daemon: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    if what == "state":
+        monkeypatch.setenv("STATE_DIRECTORY", "/proc/nowhere")
+        told = "the folder /proc/nowhere cannot be made: "
+    else:
+        file = daemon.places.log if what == "log" else daemon.places.stray
+        file.mkdir()
+        told = f"{file} cannot be written: Is a directory. Nothing was started."
+    said = daemon.ask("start", "--simulate", "1")
+    assert (said.code, said.out) == (2, "")
+    assert told in said.err
+    assert running(daemon.places) is None
+    assert not daemon.places.socket.exists()
+    assert daemon.holders() == []
+
+
+def test_where_the_disk_of_the_socket_is_full_nothing_is_started(
+    daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
+) -> None:
+    (tiny_disk / "fill").write_bytes(bytes(4096))
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tiny_disk / "s.sock"))
+    said = daemon.ask("start", "--simulate", "1")
+    assert said.code == 2
+    assert f"{tiny_disk}/s.sock.lock cannot be written: No space left on device" in said.err
+    assert not (tiny_disk / "s.sock").exists()
+    assert daemon.holders() == []
+
+
+def test_a_full_disk_of_the_state_is_said_and_costs_nothing_but_what_would_stand_there(
+    daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
+) -> None:
+    (tiny_disk / "fill").write_bytes(bytes(4096))
+    monkeypatch.setenv("STATE_DIRECTORY", str(tiny_disk))
+    daemon.start(1)
+    events = daemon.client.events(since=0)
+    daemon.do("reserve", "--gpu", "0")
+    trouble = next(one for one in events if one.name == "service.trouble")
+    assert "No space left on device" in trouble.fields["text"]
+    assert daemon.ground.empty()
+    daemon.do("shutdown")
+    daemon.leaves_nothing()
