@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ground import SimulatedGround
+from ground import ROOT, SimulatedGround
 from live import Live, children_of, live, read_line, settings_file, write_line
 from sentry import PATIENCE, eventually, gone
 
@@ -23,10 +25,30 @@ sys.exit(int(sys.stdin.readline()))
 """
 
 
+#: Sentinel on each node of a cluster.
+MANIFEST = ROOT / "deploy" / "kubernetes" / "daemonset.yaml"
+
+
+def hook(name: str) -> list[str]:
+    """Return the first command below this name in the manifest."""
+    _, _, below = MANIFEST.read_text().partition(f"{name}:")
+    found = re.search(r"command: (\[.*\])", below)
+    assert found is not None
+    return [str(word) for word in json.loads(found[1])]
+
+
 @pytest.fixture
 def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
         yield one
+
+
+def train() -> str:
+    """Run the example of a script that reserves a GPU; return what it prints."""
+    script = ROOT / "examples" / "reserve" / "train.py"
+    return subprocess.run(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
+    ).stdout
 
 
 def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
@@ -60,13 +82,18 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert (daemon.gpu().stressor, daemon.gpu().admin) == ("STOPPED", "RESERVED")
     assert not ground.empty(1)
 
+    # A script reserves what is left, and ends without giving it back by hand.
+    assert train() == f"training on {ground.uuid(1)}\n"
+    assert [one.reason for one in daemon.client.reservations()] == ["a demo"]
+
     daemon.do("shutdown")
     assert not daemon.places.socket.exists()
     daemon.leaves_nothing()
     assert daemon.ask("status").code == 3
+    assert train() == "training on all there is\n"
 
     assert daemon.start(2) != pid
-    daemon.occupied(1)
+    daemon.comes_back(1)
     assert ground.empty(0)
     assert "a demo" in daemon.do("reservations")
     daemon.do("unreserve", "--all-mine")
@@ -126,6 +153,8 @@ def test_it_stays_while_settings_service_and_driver_come_and_go(
 
     _settings_change(daemon, file)
     _the_service_is_killed(daemon)
+    _, *words = hook("readinessProbe")
+    daemon.do(*words)
     _the_driver_is_let_go_of(daemon)
     assert daemon.pid == pid
     daemon.do("shutdown")
@@ -173,7 +202,8 @@ def _the_service_is_killed(daemon: Live) -> None:
 
 def _the_driver_is_let_go_of(daemon: Live) -> None:
     """Let go of the driver: not even the probe is left; then take it back."""
-    daemon.do("pause", "--release")
+    _, *words = hook("preStop")
+    daemon.do(*words)
     assert daemon.ground.empty()
     eventually(lambda: not children_of(["sentinel: probe", "keeps idle GPU"], daemon.family()))
     daemon.do("resume")

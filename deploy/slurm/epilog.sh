@@ -1,0 +1,18 @@
+#!/bin/sh
+# Slurm's Epilog: gives sentinel back the GPUs that the prolog had it keep off.
+#
+# In slurm.conf: Epilog=/etc/slurm/sentinel/epilog.sh. It ends with 0 always: a GPU that stays reserved
+# lies idle, and that is no reason for Slurm to drain the node.
+set -u
+
+PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
+sentinel=${SENTINEL:-/usr/local/bin/sentinel}
+names=${SENTINEL_SLURM:-/run/sentinel-slurm}/${SLURM_JOB_ID:-none}
+
+[ -e "$names" ] || exit 0
+# One by one: a name that the daemon has forgotten must not keep the others.
+while read -r name; do
+    "$sentinel" unreserve "$name" </dev/null
+done <"$names"
+rm -f "$names"
+exit 0

@@ -1,0 +1,48 @@
+#!/bin/sh
+# Slurm's Prolog: has sentinel give up the GPUs of a job before it starts, and keep off until the epilog.
+#
+# In slurm.conf: Prolog=/etc/slurm/sentinel/prolog.sh and PrologFlags=Alloc, so that it runs when the
+# job gets its GPUs and not only at its first step. It runs as root, as slurmd does.
+#
+# It ends with 0 as soon as nothing of sentinel's is on the GPUs, and so where no daemon runs. With
+# anything else Slurm drains the node and puts the job back into the queue: then somebody else is on
+# a GPU of the job, or its memory did not come back.
+set -u
+
+# slurmd gives no PATH.
+PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
+sentinel=${SENTINEL:-/usr/local/bin/sentinel}
+kept=${SENTINEL_SLURM:-/run/sentinel-slurm}
+wait=${SENTINEL_WAIT:-30s}
+# Longer than any job: only for a node that dies before its epilog.
+longest=${SENTINEL_LONGEST:-30d}
+
+gpus=${SLURM_JOB_GPUS:-${CUDA_VISIBLE_DEVICES:-}}
+[ -n "$gpus" ] && [ -n "${SLURM_JOB_ID:-}" ] || exit 0
+[ -x "$sentinel" ] || exit 0
+umask 077
+mkdir -p "$kept" || exit 1
+names=$kept/$SLURM_JOB_ID
+
+# Reserves GPU,... and writes down the reservation's name for the epilog.
+take() {
+    said=$("$sentinel" reserve --gpu "$1" --for "$longest" --wait "$wait" \
+        --reason "Slurm job $SLURM_JOB_ID" --json)
+    result=$?
+    [ "$result" -ne 0 ] ||
+        printf '%s\n' "$said" | sed -n 's/.*"id": "\([0-9a-f]*\)".*/\1/p' >>"$names"
+    return "$result"
+}
+
+take "$gpus"
+code=$?
+if [ "$code" -eq 4 ]; then # there is one that this daemon does not care for: each by itself then
+    code=0
+    for gpu in $(printf '%s' "$gpus" | tr ',' ' '); do
+        take "$gpu"
+        one=$?
+        [ "$one" -eq 0 ] || [ "$one" -eq 4 ] || code=$one
+    done
+fi
+[ "$code" -ne 3 ] || code=0 # no daemon runs, so nothing is held
+exit "$code"

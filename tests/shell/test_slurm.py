@@ -1,0 +1,193 @@
+"""Slurm's prolog and epilog: GPUs are free before a job starts, and kept free until its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ground import ROOT, SimulatedGround
+from live import Live, live
+from sentry import PATIENCE, eventually
+
+SCRIPTS = ROOT / "deploy" / "slurm"
+SLURM = ("slurmctld", "slurmd", "srun", "sinfo")
+
+#: One node with two GPUs, for whoever is root here, and no passwords between its parts.
+CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
+SlurmUser=root
+SlurmctldPort={controller}
+SlurmdPort={node}
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+GresTypes=gpu
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+ReturnToService=2
+Prolog={folder}/prolog
+Epilog={folder}/epilog
+PrologFlags=Alloc
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmdSpoolDir={folder}/slurmd
+StateSaveLocation={folder}/slurmctld
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+"""
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    with live(simulated, monkeypatch) as one:
+        yield one
+
+
+def command(folder: Path) -> Path:
+    """Return a ``sentinel`` that can be called by its path, as an installed one is."""
+    file = folder / "sentinel"
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m sentinel "$@"\n')
+    file.chmod(0o755)
+    return file
+
+
+def script(daemon: Live, name: str, **variables: str) -> int:
+    """Run one of the two scripts as slurmd does, with few variables; return its exit code."""
+    folder = daemon.ground.folder
+    kept = {name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
+    ours = {"SENTINEL": str(command(folder)), "SENTINEL_SLURM": str(folder / "kept")}
+    ours |= {"SENTINEL_WAIT": "5s", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(
+        [SCRIPTS / f"{name}.sh"],
+        env=kept | ours | variables,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=PATIENCE,
+    )
+    return done.returncode
+
+
+def test_the_scripts_are_scripts() -> None:
+    for name in ("prolog", "epilog"):
+        file = SCRIPTS / f"{name}.sh"
+        assert file.stat().st_mode & stat.S_IXUSR
+        subprocess.run(["bash", "-n", file], check=True)
+        if shutil.which("shellcheck"):
+            subprocess.run(["shellcheck", file], check=True)
+
+
+def test_a_job_starts_whenever_nothing_of_ours_is_on_its_gpus(daemon: Live) -> None:
+    assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # nobody runs
+    daemon.start(1)
+    daemon.comes_back(0)
+    assert script(daemon, "prolog") == 0  # it has no GPU
+    assert daemon.client.reservations() == ()
+    # This daemon does not care for GPU 5.
+    assert script(daemon, "prolog", SLURM_JOB_GPUS="0,5") == 0
+    (held,) = daemon.client.reservations()
+    assert (held.reason, held.indices, held.bound) == ("Slurm job 7", (0,), False)
+    assert daemon.ground.empty(0)
+    other = {"SLURM_JOB_ID": "8", "SENTINEL_WAIT": "0"}
+    assert script(daemon, "prolog", CUDA_VISIBLE_DEVICES="0", **other) == 1  # job 7 has it
+    assert script(daemon, "epilog", SLURM_JOB_ID="8") == 0
+    assert script(daemon, "epilog") == 0
+    assert daemon.client.reservations() == ()
+    assert script(daemon, "epilog") == 0
+
+
+def ports() -> tuple[int, int]:
+    """Return two ports that are free."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[dict[str, str]]:
+    """Run a Slurm of one node; return the variables by which its commands find it."""
+    folder.mkdir()
+    controller, node = ports()
+    conf = folder / "slurm.conf"
+    host = socket.gethostname().partition(".")[0]
+    conf.write_text(CONF.format(host=host, folder=folder, controller=controller, node=node))
+    for index in range(2):
+        os.mknod(folder / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/gpu[0-1]\n")
+    (folder / "slurmctld").mkdir()
+    here = {"SENTINEL": command(folder), "SENTINEL_SLURM": folder / "kept"}
+    here |= {name: Path(os.environ[name]) for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
+    for name in ("prolog", "epilog"):
+        exports = "".join(f"export {key}={value}\n" for key, value in here.items())
+        (folder / name).write_text(f"#!/bin/sh\n{exports}exec {SCRIPTS}/{name}.sh\n")
+        (folder / name).chmod(0o755)
+    environment = {**os.environ, "SLURM_CONF": str(conf)}
+    with contextlib.ExitStack() as cleanup:
+        for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D", "-N", host]):
+            process = subprocess.Popen(
+                words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            cleanup.callback(process.wait, PATIENCE)
+            cleanup.callback(process.kill)
+        # A step would outlive its slurmd.
+        cleanup.callback(subprocess.run, ["scancel", "--user=root"], env=environment, timeout=10)
+        eventually(lambda: _state(environment) == "idle")
+        yield environment
+
+
+def _state(environment: dict[str, str]) -> str:
+    """Return what Slurm says of its node."""
+    words = ["sinfo", "--noheader", "--format=%T"]
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(not all(map(shutil.which, SLURM)), reason="needs Slurm")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, as slurmd does")
+def test_a_real_slurm_hands_its_jobs_gpus_that_are_free(daemon: Live, tmp_path: Path) -> None:
+    daemon.start(2)
+    daemon.occupied(0, 1)
+    with cluster(tmp_path / "slurm") as environment:
+
+        def job(*words: str) -> str:
+            done = subprocess.run(
+                ["srun", "--immediate=20", "--gres=gpu:1", *words],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PATIENCE,
+            )
+            assert done.returncode == 0, done.stderr + (tmp_path / "slurm/slurmd.log").read_text()
+            return done.stdout
+
+        ours = f"{sys.executable} -m sentinel"
+        greedy = "simulate-job --gpu $CUDA_VISIBLE_DEVICES --memory 97% --for 10ms"
+        said = job("sh", "-c", f"{ours} reservations --json && {ours} {greedy}")
+        (held,) = json.loads(said.splitlines()[0])["reservations"]
+        assert (held["reason"], held["indices"]) == ("Slurm job 1", [0])
+        assert '"job.got"' in said
+        eventually(lambda: daemon.client.reservations() == ())
+        daemon.comes_back(0)
+        assert not daemon.ground.empty(1)
+        daemon.do("shutdown")
+        job("true")
+        eventually(lambda: _state(environment) == "idle")  # and not drained
