@@ -220,7 +220,7 @@ def test_a_job_on_a_reserved_gpu_comes_and_goes_and_nothing_of_ours_follows_it()
 def test_a_reservation_without_a_time_holds_until_it_is_ended() -> None:
     world, supervisor = served(1)
     assert ask(world, supervisor, Reserve, id="a1", reason="", count=1) is None
-    world.run_for(supervisor, 600)
+    world.run_for(supervisor, 60)
     assert running(supervisor) == []
     assert ask(world, supervisor, Unreserve, id="a1") is None
     world.run(supervisor, lambda: running(supervisor) == [0])
