@@ -274,7 +274,7 @@ class Client:
         Args:
             gpus: How many, or which.
             reason: What others are told.
-            seconds: For how long at most; may be left out of one that is bound.
+            seconds: For how long at most; until :meth:`unreserve` without.
             wait: Seconds that it may take until there are so many and their memory is free.
             bound: End it with this process; not over TCP.
 

@@ -72,7 +72,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     daemon.do("resume", "0")
     daemon.comes_back(0)
 
-    uuid = daemon.do("reserve", "--gpu", "0", "--reason", "a demo").strip()
+    uuid = daemon.do("reserve", "--gpu", "0", "--for", "1h", "--reason", "a demo").strip()
     assert (uuid, ground.empty(0)) == (ground.uuid(0), True)
     with ground.job(0, stay=0.1) as job:
         assert job.got()
@@ -125,8 +125,8 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
         assert read_line(job) == f"{job.pid} {ground.uuid()}"
         daemon.kill()
         assert daemon.places.socket.exists()
-        for words in (["status"], ["stop"], ["shutdown"], ["reserve", "--gpus", "1"]):
-            assert daemon.ask(*words).code == 3
+        for words in ("status", "stop", "shutdown", "reserve --gpus 1 --for 1h"):
+            assert daemon.ask(*words.split()).code == 3
         daemon.start(1)
         # Whose it was, it still is: the process that it is bound to lives.
         (held,) = daemon.client.reservations()
