@@ -192,7 +192,8 @@ class Serving:
 class Trouble:
     """What the service could not do though no client asked for it, for the journal.
 
-    ``about`` is "settings" or "reservations" or "token", ``text`` says what is wrong and where.
+    ``about`` is "settings", "reservations", "token" or "socket", ``text`` says what is wrong and
+    where.
     """
 
     about: str

@@ -162,7 +162,8 @@ def _change_all(state: State, order: Occupy | Vacate | ShutDown, now: float) -> 
             state = replace(state, occupying=False)
             return _Done(state, "lets go of every GPU", gpus, events=[event])
         case ShutDown():
-            reason = f"asked to by uid {by.uid}" if by.uid is not None else f"asked to by {by.via}"
+            who = f"uid {by.uid}" if by.uid is not None else f"a client over {by.via}"
+            reason = "no client can find it any more" if by.via == "service" else f"asked by {who}"
             return _Done(state, "lets go of every GPU and ends", gpus, stop=reason)
 
 

@@ -16,6 +16,7 @@ from sentinel.control import (
     Reread,
     Said,
     ServiceSpec,
+    ShutDown,
     Trouble,
     Unreserve,
 )
@@ -66,6 +67,11 @@ class Desk:
     def complain(self, about: str, text: str) -> None:
         """Have it said in the journal that something went wrong."""
         self.channel.send(Trouble(about=about, text=text[:_MOST_TOLD]))
+
+    def give_up(self, why: str) -> None:
+        """Have the daemon end, and say why."""
+        self.complain("socket", why)
+        self.channel.tell(ShutDown, by=_OURSELVES)
 
     def _hear(self, message: Heard | None) -> None:
         match message:

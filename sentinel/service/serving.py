@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -99,11 +100,28 @@ async def _serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket
 
 
 async def _say(desk: Desk, server: _Server) -> None:
-    """Tell the supervisor that clients are answered, as soon as they are and ever after."""
+    """Tell the supervisor that clients are answered, as soon as they are and ever after.
+
+    Unless nobody can find us any more, as after a clean-up of /tmp: GPUs that nobody could ask for
+    are not held.
+    """
     await server.begun.wait()
+    ours = _inode(desk.spec.socket)
     while True:
         desk.channel.send(Serving())
+        if ours is None or _inode(desk.spec.socket) != ours:
+            desk.give_up(f"{desk.spec.socket} was removed or replaced: no client finds us")
+            return
         await asyncio.sleep(_SAYS_EVERY)
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    """Return what tells a file from every other, ``None`` where there is none."""
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
 
 
 def _secret(desk: Desk) -> Secret | None:

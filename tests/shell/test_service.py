@@ -296,3 +296,12 @@ def test_a_refusal_of_the_supervisor_becomes_a_status(
     monkeypatch.setattr(front.script, "answer", refuse)
     refused = ask(front, "POST", "/v1/start")
     assert (refused.status, refused.body["code"]) == (status, refusal.value)
+
+
+def test_a_daemon_that_no_client_finds_any_more_is_to_end(tmp_path: Path) -> None:
+    with Front(tmp_path) as front:
+        Path(front.path).rename(tmp_path / "elsewhere")
+        front.wait_for(lambda: bool(front.orders))
+        (order,) = front.orders
+        assert isinstance(order, ShutDown)
+        assert [trouble.about for trouble in front.troubles] == ["socket"]
