@@ -41,6 +41,7 @@ SECTIONS = {
         "unreserve": ("sentinel.cli.reserve:unreserve", "Give back what you reserved."),
         "reservations": ("sentinel.cli.reserve:reservations", "List what is reserved."),
         "exec": ("sentinel.cli.execute", "Run a command on GPUs that are kept free for it."),
+        "mcp": ("sentinel.cli.mcp", "Give agents tools to see, pause and reserve GPUs."),
     },
     "Setting up and proving": {
         "config": ("sentinel.cli.config", "Show what is set and by whom, or check a file."),

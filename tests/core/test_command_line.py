@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from sentinel.cli.main import run_command_line
@@ -32,3 +34,16 @@ def test_a_mistake_is_named_and_ends_with_exit_code_2(
     assert output.out == ""
     assert output.err.startswith(f"sentinel: {told}")
     assert "Traceback" not in output.err
+
+
+def test_the_server_for_agents_says_what_to_install_where_its_package_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mcp"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "sentinel.cli.agents", raising=False)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    assert run_command_line(["mcp", "--socket", "/nowhere"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "pip install 'gpu-sentry[mcp]'" in output.err

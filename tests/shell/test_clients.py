@@ -1,4 +1,4 @@
-"""Commands, library and scripts against a real daemon on simulated GPUs, from start to shutdown."""
+"""Commands, library, agents and scripts against a real daemon on simulated GPUs, first to last."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import anyio
+import anyio.to_thread
+import mcp
 import psutil
 import pytest
+from mcp.client.stdio import StdioServerParameters
 
 import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
@@ -181,6 +186,57 @@ def test_the_log_is_followed(here: Here) -> None:
         here.run("pause", "1")
         assert "paused" in follower.stdout.readline()
         follower.kill()
+
+
+# --- sentinel mcp ----------------------------------------------------------------------------
+
+
+def test_an_agent_sees_gpus_and_has_them_kept_free(here: Here) -> None:
+    anyio.run(_be_an_agent, here)
+
+
+async def _be_an_agent(here: Here) -> None:
+    own = StdioServerParameters(
+        command=sys.executable, args=["-m", "sentinel", "mcp"], env=here.environment
+    )
+    async with mcp.Client(own, read_timeout_seconds=PATIENCE) as agent:
+
+        async def call(tool: str, **given: Any) -> dict[str, Any]:
+            done = await agent.call_tool(tool, given)
+            assert not done.is_error, done.content
+            assert isinstance(done.structured_content, dict)
+            return done.structured_content
+
+        async def refused(tool: str, **given: Any) -> str:
+            done = await agent.call_tool(tool, given)
+            assert done.is_error
+            return str(done.content)
+
+        tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
+        assert list(tools) == ["status", "pause", "resume", "reserve", "unreserve"]
+        assert all(tool.description for tool in tools.values())
+        assert tools["reserve"].input_schema["required"] == ["seconds", "reason"]
+        assert [gpu["stressor"] for gpu in (await call("status"))["gpus"]] == ["RUNNING"] * 2
+        (one,) = (await call("status", gpu=1))["gpus"]
+        assert one["uuid"] == here.registry.gpus()[1].uuid
+
+        got = await call("reserve", gpus=["0"], seconds=600, reason="an agent's run")
+        assert got["gpus"] == [here.registry.gpus()[0].uuid]
+        assert (here.held(0), here.held(1)) == (False, True)
+        assert "an agent's run" in await anyio.to_thread.run_sync(here.run, "reservations")
+        again = {"gpus": ["0"], "seconds": 60, "reason": "again", "wait_s": 0}
+        assert "an agent's run" in await refused("reserve", **again)
+        await call("unreserve", id=got["id"])
+        assert (await call("status"))["reservations"] == []
+
+        await call("pause", gpus=[1], seconds=60)
+        assert not here.held(1)
+        await call("resume", gpus=[1])
+        assert "no GPU is called '9'" in await refused("pause", gpus=[9])
+        assert "how many GPUs" in await refused("reserve", seconds=60, reason="none")
+        assert "less than or equal to 45" in await refused("pause", wait_s=900)
+        assert "less than or equal to 604800" in await refused("pause", seconds=1e6)
+        assert "at least 1 item" in await refused("pause", gpus=[])  # which would mean all
 
 
 # --- sentinel.hold ---------------------------------------------------------------------------
