@@ -9,17 +9,47 @@ if TYPE_CHECKING:
     from sentinel.client import connect as connect
     from sentinel.client.holding import Hold as Hold
     from sentinel.client.holding import hold as hold
+    from sentinel.config import Config as Config
+    from sentinel.core.actions import Event as Event
+    from sentinel.discovery import Options as Options
+    from sentinel.messages import Gpu as Gpu
+    from sentinel.messages import MemoryTarget as MemoryTarget
+    from sentinel.supervisor import Parts as Parts
+    from sentinel.supervisor import Supervisor as Supervisor
+    from sentinel.wiring import supervise as supervise
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "Hold", "__version__", "connect", "hold"]
+__all__ = [
+    "Client",
+    "Config",
+    "Event",
+    "Gpu",
+    "Hold",
+    "MemoryTarget",
+    "Options",
+    "Parts",
+    "Supervisor",
+    "__version__",
+    "connect",
+    "hold",
+    "supervise",
+]
 
 #: What is imported on its first use: every child of a sentinel imports this file, too.
 _LATE = {
     "Client": "sentinel.client",
+    "Config": "sentinel.config",
+    "Event": "sentinel.core.actions",
+    "Gpu": "sentinel.messages",
     "Hold": "sentinel.client.holding",
+    "MemoryTarget": "sentinel.messages",
+    "Options": "sentinel.discovery",
+    "Parts": "sentinel.supervisor",
+    "Supervisor": "sentinel.supervisor",
     "connect": "sentinel.client",
     "hold": "sentinel.client.holding",
+    "supervise": "sentinel.wiring",
 }
 
 

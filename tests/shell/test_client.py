@@ -390,8 +390,14 @@ def test_the_library_is_light_until_it_is_used() -> None:
     """Neither the package nor the client may bring in what takes long to import."""
     heavy = "{'torch', 'numpy', 'click', 'rich', 'pydantic', 'psutil', 'structlog'}"
     program = (
-        "import sys, sentinel; assert 'sentinel.client' not in sys.modules;"
+        "import sys, sentinel; assert not [n for n in sys.modules if n.startswith('sentinel.')];"
         "sentinel.connect('/nowhere');"
         f"assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", sentinel.__all__)
+def test_what_the_package_names_is_there_when_it_is_used(name: str) -> None:
+    assert getattr(sentinel, name) is not None
+    assert name in dir(sentinel)

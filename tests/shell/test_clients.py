@@ -289,3 +289,23 @@ def test_the_example_works_as_it_stands(alone: Here) -> None:
         check=True,
     )
     assert done.stdout.splitlines()[1:] == ["still held", "let go"]
+
+
+# --- sentinel.supervise ----------------------------------------------------------------------
+
+
+def test_a_program_with_a_supervisor_in_it_hands_over(alone: Here) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/embedded/embedded.py")],
+        env=alone.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "GPU 0 was handed over",
+        "exit code 0, hand-overs: 1",
+    ]
+    assert not alone.held(0)
+    assert not alone.held(1)
