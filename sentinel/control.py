@@ -16,6 +16,7 @@ __all__ = [
     "Answer",
     "Asker",
     "Configure",
+    "Confirm",
     "GpuView",
     "HandoverView",
     "HostView",
@@ -136,6 +137,15 @@ class Reserve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Confirm:
+    """Keep a reservation from now on, whatever becomes of the service: its client is told of it."""
+
+    number: int
+    by: Asker
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unreserve:
     """End a reservation."""
 
@@ -180,7 +190,9 @@ class ShutDown:
     by: Asker
 
 
-Order = Occupy | Vacate | PauseGpus | ResumeGpus | Reserve | Unreserve | Configure | ShutDown
+Order = (
+    Occupy | Vacate | PauseGpus | ResumeGpus | Reserve | Confirm | Unreserve | Configure | ShutDown
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +258,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """GPUs that are kept free for somebody, until ``until`` or for as long as ``by`` lives."""
+    """GPUs that are kept free for somebody, until ``until`` or for as long as ``by`` lives.
+
+    One that is not ``confirmed`` ends with the service that was to tell its client of it.
+    """
 
     id: str
     gpus: tuple[str, ...]
@@ -255,6 +270,7 @@ class Reservation:
     since: float
     until: float | None = None
     bound: bool = False
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,8 +304,9 @@ class GpuView:
     """What is shown of one GPU, at the time ``at``.
 
     ``occupancy``, ``stressor`` and ``admin`` are the names of states, ``rule`` and ``reason`` say
-    why it is not occupied, or "running". ``since`` is when ``stressor`` became what it is, ``read``
-    when the GPU was read last. ``held`` is the memory of our stressor, ``until`` when the pause or
+    why it is not occupied, or "running". ``since`` is when it became what it is, ``read`` when the
+    GPU was read last, ``ended`` when our last stressor on it was gone; ``ghost``: something stayed
+    in use by nobody after that. ``held`` is the memory of our stressor, ``until`` when the pause or
     reservation ends. Rates are per second; ``share`` is of the time. ``None`` is not known.
     """
 
@@ -307,6 +324,8 @@ class GpuView:
     findings: int
     since: float | None = None
     read: float | None = None
+    ended: float | None = None
+    ghost: bool = False
     until: float | None = None
     reservation: str | None = None
     by: tuple[GpuProcess, ...] = ()

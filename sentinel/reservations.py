@@ -115,6 +115,7 @@ def revive(
             since=one.since - ahead,
             until=None if one.until is None else one.until - ahead,
             bound=one.bound,
+            confirmed=True,
         )
         for one in found
         if (one.until is None or one.until > wall) and (not one.bound or one.boot == boot)

@@ -16,6 +16,7 @@ from sentinel import wire
 from sentinel.control import (
     Answer,
     Configure,
+    Confirm,
     Occupy,
     PauseGpus,
     Reserve,
@@ -52,6 +53,7 @@ _SAYS: tuple[type[ServiceMessage], ...] = (
     PauseGpus,
     ResumeGpus,
     Reserve,
+    Confirm,
     Unreserve,
     Configure,
     ShutDown,

@@ -49,6 +49,8 @@ from sentinel.core.model import (
     ProbeState,
     ProbeUp,
     Running,
+    ServiceDown,
+    ServiceUp,
     Slot,
     Starting,
     State,
@@ -154,6 +156,9 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     state, asked = ending.begin(state, seen, config)
     events += asked
     service = servicing.step(state, seen)
+    if isinstance(state.service, ServiceUp) and isinstance(service.state.service, ServiceDown):
+        forgotten, unheard = orders.forget_unconfirmed(service.state, seen.now)
+        service = replace(service, state=forgotten, events=(*service.events, *unheard))
     probe = probing.step(service.state, seen, config)
     state, actions = probe.state, [*actions, *service.actions, *probe.actions]
     events += [*service.events, *probe.events]

@@ -10,6 +10,7 @@ from sentinel.control import (
     Answer,
     Asker,
     Configure,
+    Confirm,
     Occupy,
     Order,
     OverrideValues,
@@ -31,7 +32,7 @@ from sentinel.core.observation import Observation
 from sentinel.errors import ConfigError
 from sentinel.hours import first_after
 
-__all__ = ["Carried", "carry_out", "deadlines", "expire"]
+__all__ = ["Carried", "carry_out", "deadlines", "expire", "forget_unconfirmed"]
 
 #: How many reservations there may be at once, and characters of a reason.
 _MOST_RESERVATIONS = 256
@@ -138,8 +139,8 @@ def _carry_out(state: State, order: Order, seen: Observation, config: Config) ->
             return _resume(state, order, seen.now)
         case Reserve():
             return _reserve(state, order, seen.now)
-        case Unreserve():
-            return _unreserve(state, order, seen.now)
+        case Confirm() | Unreserve():
+            return _decide_on(state, order, seen.now)
         case Configure():
             return _configure(state, order, seen, config)
         case Occupy() | Vacate() | ShutDown():
@@ -305,12 +306,27 @@ def _why_not(state: State, slot: Slot) -> str | None:
             return f"{name} is unknown: {reason}"
 
 
-def _unreserve(state: State, order: Unreserve, now: float) -> _Done:
+def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
+    """End the reservations of which nobody will hear: the service that made them is gone."""
+    events: list[Event] = []
+    for reservation in tuple(state.reservations.values()):
+        if not reservation.confirmed:
+            state, said = _end_reservation(state, reservation, Asker(via="service"), now)
+            events += said
+    return state, events
+
+
+def _decide_on(state: State, order: Confirm | Unreserve, now: float) -> _Done:
+    """Keep or end a reservation."""
     reservation = state.reservations.get(order.id)
     if reservation is None:
         known = ", ".join(sorted(state.reservations)) or "none"
         text = f"there is no reservation {order.id!r}; there are: {known}"
         return _Done(state, text, refused=Refusal.NOT_FOUND)
+    if isinstance(order, Confirm):
+        kept = {**state.reservations, order.id: replace(reservation, confirmed=True)}
+        state = replace(state, reservations=kept)
+        return _Done(state, f"reservation {order.id} holds", reservation.gpus)
     state, events = _end_reservation(state, reservation, order.by, now)
     return _Done(state, f"reservation {order.id} is over", reservation.gpus, events=events)
 

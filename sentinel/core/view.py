@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sentinel.config import Config
 from sentinel.control import GpuView, HandoverView, HostView, Phase
 from sentinel.core import limits
@@ -100,6 +102,8 @@ def _view(
         "reservation": keeps_off.reservation if keeps_off else None,
         "rule": verdict.rule,
         "reason": verdict.reason,
+        "ended": slot.ended if math.isfinite(slot.ended) else None,
+        "ghost": slot.ghost.load or slot.ghost.unnamed is not None,
         "findings": slot.findings.total,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
         "since": keeps_off.since if keeps_off and keeps_off.since else slot.changed,
