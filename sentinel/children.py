@@ -265,6 +265,12 @@ class ProbeProcess:
             self._given_up.append(self._child)
             self._child = None
 
+    def gone(self) -> bool:
+        """Return whether no probe of ours lives, not even one that was killed."""
+        if self._given_up:
+            self._bury()
+        return self._child is None and not self._given_up
+
     def watch(self, what: Watch) -> None:
         """Tell the probe what to read."""
         if self._child is not None:

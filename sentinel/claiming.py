@@ -235,7 +235,7 @@ def _bind(places: Places, gid: int | None) -> socket.socket:
             listening.bind(str(path))
         try:
             if gid is not None:
-                _admit(path, gid)
+                _admit(path, gid, named=places.named)
             listening.listen(BACKLOG)
         except BaseException:
             path.unlink()
@@ -281,13 +281,13 @@ def _gid(group: str) -> int:
         ) from None
 
 
-def _admit(path: Path, gid: int) -> None:
-    """Let a group use the socket: write it, and reach it through its folder."""
+def _admit(path: Path, gid: int, *, named: bool) -> None:
+    """Let a group use the socket: write it, and reach it through its folder if that is ours."""
     try:
         os.chown(path, -1, gid)
         path.chmod(0o660)
         folder = path.parent.stat()
-        if folder.st_uid == os.getuid() and not folder.st_mode & stat.S_IXOTH:
+        if not named and folder.st_uid == os.getuid() and not folder.st_mode & stat.S_IXOTH:
             os.chown(path.parent, -1, gid)
             path.parent.chmod(stat.S_IMODE(folder.st_mode) & 0o700 | stat.S_IXGRP)
     except OSError as error:

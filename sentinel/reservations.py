@@ -113,13 +113,18 @@ def revive(
                 started=one.started if one.boot == boot else None,
             ),
             since=one.since - ahead,
-            until=None if one.until is None else one.until - ahead,
+            until=None if one.until is None else _end(one.since, one.until, wall) - ahead,
             bound=one.bound,
             confirmed=True,
         )
         for one in found
         if (one.until is None or one.until > wall) and (not one.bound or one.boot == boot)
     )
+
+
+def _end(since: float, until: float, wall: float) -> float:
+    """Return when it ends: where the clock was set back, no later than its whole time from now."""
+    return min(until, wall + until - since)
 
 
 def parse(text: str) -> tuple[Stored, ...]:

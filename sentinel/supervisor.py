@@ -75,6 +75,9 @@ class Probe(Protocol):
     def watch(self, what: Watch) -> None:
         """Tell the probe what to read."""
 
+    def gone(self) -> bool:
+        """Return whether no probe of ours lives, not even one that was killed."""
+
     def files(self) -> list[int]:
         """Return what to wait for."""
 
@@ -266,6 +269,7 @@ class Supervisor:
             probe=facts,
             service=self._service.collect() if self._service is not None else None,
             reread=self._interrupts.reread(),
+            probe_gone=self._probe.gone(),
             stop=stop,
             at_once=at_once,
             stalled=max(0.0, now - self._due),

@@ -21,7 +21,7 @@ from sentinel.config import Config
 from sentinel.control import Reservation, ServiceSpec
 from sentinel.core import decide, limits, policy
 from sentinel.core.actions import Event
-from sentinel.core.model import ProbeUp, State
+from sentinel.core.model import ProbeUp
 from sentinel.core.observation import Observation
 from sentinel.core.sparing import let_be, not_yet
 from sentinel.core.view import Host
@@ -293,7 +293,7 @@ def _run(
     state = decide.first_state(
         found.gpus, now, config, up, found.hidden, serves=service is not None
     )
-    kept, complaint = _kept(service, state)
+    kept, complaint = _kept(service)
     supervisor = Supervisor(
         state=replace(state, reservations=kept),
         config=config,
@@ -317,9 +317,7 @@ def _run(
     return code, probe_gone and written and served and not stressors.files()
 
 
-def _kept(
-    service: ServiceProcess | None, state: State
-) -> tuple[dict[str, Reservation], list[Event]]:
+def _kept(service: ServiceProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
     """Return what the daemon before us promised and still holds, and what is wrong with the file.
 
     Read here, before the loop begins; the service writes it.
@@ -329,7 +327,8 @@ def _kept(
     stored, complaint = reservations.load(service.state_folder / reservations.NAME)
     now, wall, boot = time.monotonic(), time.time(), reservations.boot_id()
     held = reservations.revive(stored, wall=wall, monotonic=now, boot=boot)
-    kept = {one.id: one for one in held if state.slots.keys() & set(one.gpus)}
+    # Also those of GPUs that are not here now: a card may be lost today and back tomorrow.
+    kept = {one.id: one for one in held}
     if complaint is None:
         return kept, []
     fields = {"about": "reservations", "text": complaint}
@@ -358,11 +357,11 @@ def _unused(found: Found, now: float) -> list[Event]:
 
 def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], StressorSpec]:
     """Return what tells a child on a GPU its task, by the settings of that moment."""
-    goldens = locate(found.config.goldens, os.environ, found.folder)
 
     def spec(gpu: Gpu) -> StressorSpec:
         config = settings().of(gpu.uuid)
         name, options = parse_workload(config.workload)
+        goldens = locate(config.goldens, os.environ, found.folder)
         return StressorSpec(
             gpu=gpu,
             memory=config.memory,

@@ -39,6 +39,7 @@ from sentinel.core.actions import (
     StartProbe,
     StartService,
 )
+from sentinel.core.admin import standing
 from sentinel.core.events import slot_event, who
 from sentinel.core.identity import Identity
 from sentinel.core.model import (
@@ -115,6 +116,7 @@ def first_state(
             gpu.uuid: Slot(gpu=gpu, identity=Identity(hidden=hidden), changed=now) for gpu in gpus
         },
         started=now,
+        counted_from=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
         service=servicing.first(now) if serves else None,
@@ -347,8 +349,11 @@ def _clear_one(
             continue
         if not policy.is_fresh(reading, seen.now, config):
             continue
+        if standing(state, slot, seen.now) is not None:
+            continue  # somebody wants nothing of ours there, not even for a moment
         ghost = replace(slot.ghost, clearings=slot.ghost.clearings + 1)
         begun = lifecycle.start(replace(slot, ghost=ghost), reading, seen.now, clearing=True)
+        begun = replace(begun, terms=limits.terms(config.of(uuid)))
         state = replace(state, slots={**state.slots, uuid: begun}, last_start=seen.now)
         event = slot_event("gpu.clearing", begun, seen.now, attempt=ghost.clearings)
         return state, [Start(uuid=uuid, generation=begun.generation, clearing=True)], [event]
@@ -367,14 +372,14 @@ def _may_spawn(state: State) -> bool:
 
 def _wake_at(state: State, seen: Observation, config: Config) -> float:
     """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
-    times = [state.next_status, probing.deadline(state, seen.readings, config)]
+    times = [state.next_status, probing.deadline(state, seen.readings, config, seen.now)]
     times += limits.deadlines(state, seen, config)
     times += orders.deadlines(state)
     service = servicing.deadline(state)
     times += [service] if service is not None else []
     times += [suspect.until for suspect in state.suspects.values()]
     if config.run_for is not None:
-        times.append(state.started + config.run_for)
+        times.append(state.counted_from + config.run_for)
     if state.shutdown is not None:
         times += [state.shutdown.kill_at, state.shutdown.give_up_at]
     for uuid, slot in state.slots.items():

@@ -56,7 +56,7 @@ def begin(state: State, seen: Observation, config: Config) -> tuple[State, list[
 
 def _time_is_over(state: State, seen: Observation, config: Config) -> str | None:
     """Return why the clock ends it, if it does."""
-    if config.run_for is not None and seen.now - state.started >= config.run_for:
+    if config.run_for is not None and seen.now - state.counted_from >= config.run_for:
         return "its time is over"
     until = config.until
     if isinstance(until, datetime) and seen.local is not None and seen.local >= until:

@@ -52,6 +52,7 @@ def terms(config: Config) -> Terms:
         memory=config.memory,
         chunk=config.chunk,
         reserve=config.reserve,
+        goldens=config.goldens,
     )
 
 

@@ -297,6 +297,7 @@ class Terms:
     memory: MemoryTarget
     chunk: int
     reserve: int
+    goldens: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,11 +357,15 @@ class ProbeUp:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeDown:
-    """No probe runs; the next, of the next generation, is started then."""
+    """No probe runs; the next, of the next generation, is started then.
+
+    ``gone``: no earlier one is left either, which may take its time in the driver.
+    """
 
     generation: int
     until: float
     reason: str
+    gone: bool = False
 
 
 ProbeState = ProbeUp | ProbeDown
@@ -413,12 +418,14 @@ class State:
     ``service`` is ``None`` where nobody is to be served; until it has ``served`` once, nothing is
     started that nobody could control. ``occupying`` is whether we may hold anything at all,
     ``released`` is set while nothing of ours is to use the driver either. ``reconfigured``: other
-    settings were taken over than those of the beginning.
+    settings were taken over than those of the beginning; ``reread``: they are still to be read
+    anew. ``counted_from`` is when the time began for which to run, where that is set.
     """
 
     slots: Mapping[str, Slot]
     started: float
     probe: ProbeState
+    counted_from: float = 0.0
     probe_failures: int = 0
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     stalled_at: float | None = None
@@ -430,6 +437,7 @@ class State:
     served: bool = False
     occupying: bool = True
     reconfigured: bool = False
+    reread: bool = False
     released: Paused | None = None
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     shutdown: Shutdown | None = None

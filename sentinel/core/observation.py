@@ -86,7 +86,7 @@ class Observation:
     ``dice`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
     that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many seconds
     longer than it meant to the supervisor did not run. ``local`` is what a clock on the wall shows.
-    ``reread``: somebody wants the settings read anew.
+    ``reread``: somebody wants the settings read anew. ``probe_gone``: no probe lives, old or new.
     """
 
     now: float
@@ -97,6 +97,7 @@ class Observation:
     probe: ProbeFacts | None = None
     service: ServiceFacts | None = None
     reread: bool = False
+    probe_gone: bool = False
     stop: str | None = None
     at_once: bool = False
     stalled: float = 0.0

@@ -375,7 +375,8 @@ def _configure(state: State, order: Configure, seen: Observation, config: Config
         for override in unused
     ]
     slots = {uuid: _given_another_chance(slot) for uuid, slot in state.slots.items()}
-    state = replace(state, slots=slots, reconfigured=True)
+    begun = seen.now if new.run_for != config.run_for else state.counted_from
+    state = replace(state, slots=slots, reconfigured=True, counted_from=begun)
     return _Done(state, "the settings were taken over", (), None, events, config=new)
 
 

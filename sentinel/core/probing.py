@@ -32,6 +32,8 @@ INITIALISATION_HANGS_AFTER = 60.0
 LONGEST_PAUSE = 30.0
 #: A probe that lived so long has made good for the failures of those before it.
 FORGIVEN_AFTER = 60.0
+#: How often to look whether a probe is gone that was killed so that nothing uses the driver.
+GONE_EVERY = 0.1
 #: How long a GPU on which a call hung is left out at first and at most, in seconds.
 FIRST_EXCLUSION = 10.0
 LONGEST_EXCLUSION = 600.0
@@ -75,11 +77,12 @@ def step(state: State, seen: Observation, config: Config) -> ProbeStep:
         case ProbeUp() as up if state.released is not None and _holds_nothing(state):
             down = ProbeDown(generation=up.generation + 1, until=math.inf, reason="let go of")
             kill = KillProbe(generation=up.generation)
-            said = Event(name="driver.released", at=seen.now)
             state = replace(state, probe=down)
-            return ProbeStep(state=state, actions=(kill,), events=(*events, said))
+            return ProbeStep(state=state, actions=(kill,), events=tuple(events))
         case ProbeDown() as down if state.released is not None:
-            state = replace(state, probe=replace(down, until=math.inf))
+            if seen.probe_gone and not down.gone:
+                events.append(Event(name="driver.released", at=seen.now))
+            state = replace(state, probe=replace(down, until=math.inf, gone=seen.probe_gone))
             return ProbeStep(state=state, events=tuple(events))
         case ProbeDown(until=math.inf) as down:
             state = replace(state, probe=replace(down, until=seen.now))
@@ -105,9 +108,11 @@ def _holds_nothing(state: State) -> bool:
     return not any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
 
 
-def deadline(state: State, readings: Mapping[str, Reading], config: Config) -> float:
+def deadline(state: State, readings: Mapping[str, Reading], config: Config, now: float) -> float:
     """Return when the probe must be looked at again even if it says nothing."""
     match state.probe:
+        case ProbeDown(gone=False) if state.released is not None:
+            return now + GONE_EVERY
         case ProbeDown(until=until):
             return until
         case ProbeUp() as up:

@@ -36,6 +36,8 @@ def first(now: float) -> ServiceDown:
 
 def step(state: State, seen: Observation) -> ServiceStep:
     """Fold in what became known of the service, then take at most one step."""
+    if seen.reread and state.service is not None:
+        state = replace(state, reread=True)  # until there is somebody to do it
     match state.service:
         case ServiceDown(generation=generation, until=until):
             if seen.now < until or state.shutdown is not None:
@@ -91,7 +93,8 @@ def _watch_over(
         state, pause = _down(state, up, seen.now)
         failed = {"reason": why, "pause_s": pause}
         events.append(Event(name="service.failed", at=seen.now, fields=failed))
-    elif seen.reread and up.heard is not None:
+    elif state.reread and up.heard is not None:
+        state = replace(state, reread=False)
         actions.append(AskReread())
     return ServiceStep(state=state, actions=tuple(actions), events=tuple(events))
 

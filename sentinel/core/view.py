@@ -69,7 +69,7 @@ def _phase(state: State) -> Phase:
     held = any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
     if state.shutdown is not None:
         return Phase.STOPPING
-    if state.released is not None and isinstance(state.probe, ProbeDown):
+    if state.released is not None and isinstance(state.probe, ProbeDown) and state.probe.gone:
         return Phase.RELEASED
     if not state.occupying:
         return Phase.VACATED

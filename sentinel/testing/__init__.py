@@ -233,6 +233,10 @@ class FakeProbe:
         assert generation == self.generation
         self.alive = False
 
+    def gone(self) -> bool:
+        """Return whether no probe lives."""
+        return not self.alive
+
     def watch(self, what: Watch) -> None:
         """Note what is to be read, also of what was to be skipped."""
         self.watched = what

@@ -10,6 +10,7 @@ from sentinel.config import Config
 from sentinel.control import (
     Asker,
     Configure,
+    Confirm,
     Occupy,
     PauseGpus,
     Phase,
@@ -184,6 +185,31 @@ def test_what_is_wrong_with_a_pause_is_said_and_changes_nothing() -> None:
     assert len(world.events("order.refused")) == 3
 
 
+def test_the_driver_is_let_go_of_only_when_the_last_probe_is_gone() -> None:
+    """One that hangs in the driver outlives its SIGKILL."""
+    world, supervisor = served(1)
+    dies = world.probe.gone
+    vars(world.probe)["gone"] = lambda: False
+    assert ask(world, supervisor, PauseGpus, release=True) is None
+    world.run(supervisor, lambda: not world.probe.alive)
+    world.run_for(supervisor, 5)
+    assert phase(world) != Phase.RELEASED
+    assert world.events("driver.released") == []
+    vars(world.probe)["gone"] = dies
+    world.run(supervisor, lambda: world.events("driver.released"))
+    world.run(supervisor, lambda: phase(world) == Phase.RELEASED)
+
+
+@pytest.mark.parametrize("order", [Vacate, PauseGpus])
+def test_nothing_is_cleared_where_somebody_wants_us_to_keep_off(order: type) -> None:
+    world, supervisor = served(1)
+    assert ask(world, supervisor, order) is None
+    world.at(0).left = 20 * GIB  # when our stressor ends
+    world.run(supervisor, lambda: world.events("gpu.ghost"))
+    world.run_for(supervisor, 120)
+    assert world.spawner.cleared == []
+
+
 # --- reservations ----------------------------------------------------------------------------
 
 
@@ -202,6 +228,17 @@ def test_a_reservation_takes_what_is_had_most_easily_and_keeps_off_until_it_ends
     world.run(supervisor, lambda: running(supervisor) == [0, 1], within=60)
     assert world.service.views["GPU-2"].admin == "PAUSED", "that is another matter"
     assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_reservation_that_no_client_heard_of_ends_with_the_service(*, confirmed: bool) -> None:
+    world, supervisor = served(1)
+    assert ask(world, supervisor, Reserve, id="a1", reason="", count=1) is None
+    if confirmed:
+        assert ask(world, supervisor, Confirm, id="a1") is None
+    world.service.dies = True
+    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
+    assert bool(supervisor.state.reservations) is confirmed
 
 
 def test_a_job_on_a_reserved_gpu_comes_and_goes_and_nothing_of_ours_follows_it() -> None:
@@ -315,6 +352,15 @@ def test_settings_are_taken_over_as_a_whole_or_not_at_all(
     assert len(world.spawner.started) == 1
 
 
+def test_a_new_time_to_run_for_counts_from_when_it_was_given() -> None:
+    world, supervisor = served(1)
+    world.run_for(supervisor, 60)
+    assert ask(world, supervisor, Configure, given=given(**{"for": "30s"})) is None
+    world.run_for(supervisor, 20)
+    assert supervisor.state.shutdown is None
+    world.run(supervisor, lambda: supervisor.state.finished, within=20)
+
+
 def test_what_is_in_use_when_a_stressor_has_gone_is_not_started_on() -> None:
     """Nothing makes us wait after new settings; what is there by then is looked at all the same."""
     world, supervisor = served(1)
@@ -405,6 +451,10 @@ def test_a_wish_to_read_the_settings_anew_goes_to_the_service() -> None:
     supervisor.turn()
     supervisor.turn()
     assert world.service.rereads == 1
+    world.service.dies = world.interrupts.rereads = True
+    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
+    world.run_for(supervisor, 1)
+    assert world.service.rereads == 2, "a service that is replaced hears of it later"
 
 
 def test_changes_are_shown_soon_and_not_at_every_tick() -> None:

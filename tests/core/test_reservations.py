@@ -19,8 +19,14 @@ MADE = Reservation(
     since=50.0,
     until=150.0,
     bound=False,
+    confirmed=True,
 )
 ON_DISK = stored([MADE], wall=1_000_100.0, monotonic=100.0, boot="this")
+
+
+def test_a_clock_that_was_set_back_makes_no_reservation_longer() -> None:
+    (one,) = revive(ON_DISK, wall=900_000.0, monotonic=110.0, boot="this")
+    assert one.until == 110.0 + 100.0
 
 
 def test_times_are_those_of_the_calendar() -> None:

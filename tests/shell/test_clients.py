@@ -25,7 +25,7 @@ from sentinel.procfs import read_stat
 from sentinel.simulation import Registry
 
 ROOT = Path(__file__).parents[2]
-FLAGS = ("--workload", "hold", "--rearm", "300ms", "--poll", "100ms")
+FLAGS = ("--workload", "hold", "--rearm", "300ms", "--poll", "100ms", "--status-every", "1s")
 PATIENCE = 60.0
 
 
