@@ -19,7 +19,7 @@ demo: $(STAMP) ## Show sentinel at work on two simulated GPUs, for about half a 
 	@$(BIN)/python -m sentinel demo
 
 test: $(STAMP) ## Run the tests; those that need a GPU are skipped without one
-	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(STAMP) ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check

@@ -13,6 +13,7 @@ from sentinel.hours import parse_duty, parse_hours, parse_until
 from sentinel.ignoring import parse_ignored
 from sentinel.units import (
     one_of,
+    or_off,
     parse_address,
     parse_count,
     parse_duration,
@@ -421,16 +422,16 @@ SETTINGS: tuple[Setting, ...] = (
         key="api.tcp",
         field="tcp",
         flag="--tcp",
-        metavar="[HOST:]PORT",
+        metavar="[HOST:]PORT|off",
         help="Answer clients that have the token at this address, too, such as 127.0.0.1:8765.",
-        parse=parse_address,
+        parse=or_off(parse_address),
     ),
     Setting(
         key="api.group",
         field="socket_group",
         flag="--socket-group",
-        metavar="GROUP",
+        metavar="GROUP|off",
         help="Let this group use the socket, too.",
-        parse=str,
+        parse=or_off(str),
     ),
 )

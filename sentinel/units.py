@@ -12,6 +12,7 @@ __all__ = [
     "format_duration",
     "format_size",
     "one_of",
+    "or_off",
     "parse_address",
     "parse_count",
     "parse_duration",
@@ -182,6 +183,15 @@ def parse_address(text: str) -> str:
         message = f"{text!r} is no address; write one such as 127.0.0.1:8765 or [::1]:8765"
         raise ValueError(message)
     return f"{match['host'] or '127.0.0.1'}:{int(match['port'])}"
+
+
+def or_off(parse: Callable[[str], str]) -> Callable[[str], str | None]:
+    """Return what takes what ``parse`` takes, and ``off`` for nothing at all."""
+
+    def parse_or_off(text: str) -> str | None:
+        return None if text.strip() == "off" else parse(text)
+
+    return parse_or_off
 
 
 def one_of(*words: str) -> Callable[[str], str]:

@@ -150,6 +150,8 @@ def hold(
             begin: a GPU is held by another sentinel, there is no such GPU, no driver.
     """
     command = [*SENTINEL, "run", "--memory", memory, "--workload", workload]
+    # This one is for the script alone, whatever the host's own daemon has for others.
+    command += ["--tcp", "off", "--socket-group", "off"]
     if gpus:
         command += ["--gpus", ",".join(map(str, gpus))]
     if simulate is not None:

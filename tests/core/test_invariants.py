@@ -417,7 +417,7 @@ class ServedHistories(Histories):
 
 # Shrinking a history takes minutes; the one that failed is printed step by step as it is.
 LONG = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
+    max_examples=50, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
 )
 TestHistories = Histories.TestCase
 TestHistories.settings = LONG

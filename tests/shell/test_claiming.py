@@ -244,12 +244,15 @@ def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) ->
 
 def test_a_group_can_be_let_in(tmp_path: Path) -> None:
     gid = max(os.getgroups() or [os.getgid()])
-    held = claim(at(tmp_path / "new"), group=str(gid))
-    there = held.places.socket.stat()
-    assert (stat.S_IMODE(there.st_mode), there.st_gid) == (0o660, gid)
-    folder = (tmp_path / "new").stat()
+    ours = places({"RUNTIME_DIRECTORY": str(tmp_path / "run"), "HOME": str(tmp_path)}, os.getuid())
+    for where in (ours, at(tmp_path / "new")):
+        held = claim(where, group=str(gid))
+        there = where.socket.stat()
+        assert (stat.S_IMODE(there.st_mode), there.st_gid) == (0o660, gid)
+        held.release()
+    folder = (tmp_path / "run").stat()
     assert (stat.S_IMODE(folder.st_mode), folder.st_gid) == (0o710, gid)
-    held.release()
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700, "that was not ours to change"
 
 
 def test_a_group_that_does_not_exist_is_named_and_nothing_is_left(tmp_path: Path) -> None:
