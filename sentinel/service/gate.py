@@ -51,7 +51,10 @@ class Gate:
         """Hand on a request, or answer it."""
         headers = Headers(scope=scope)
         # Read before it is refused: many a client does not look for an answer while it sends.
-        body, refused = await _whole(headers, receive)
+        whole = await _whole(headers, receive)
+        if whole is None:  # it has gone, and what it began to ask for is not carried out
+            return
+        body, refused = whole
         refused = self._refusal(scope["state"], headers) or refused
         if refused is not None:
             await refused(scope, receive, send)
@@ -104,8 +107,8 @@ def _without_port(host: str) -> str:
     return (name if colon and port.isdigit() else host).strip("[]")
 
 
-async def _whole(headers: Headers, receive: _Receive) -> tuple[bytes, Response | None]:
-    """Return the body of a request, or why it is not taken."""
+async def _whole(headers: Headers, receive: _Receive) -> tuple[bytes, Response | None] | None:
+    """Return the body of a request, and why it is not taken if so; ``None`` where it never came."""
     why = f"The body of a request may have {MOST_BODY} bytes."
     too_large = problem(Code.TOO_LARGE, why, headers=_CLOSE)
     length = headers.get("content-length", "0")
@@ -114,9 +117,11 @@ async def _whole(headers: Headers, receive: _Receive) -> tuple[bytes, Response |
     body, size = b"", 0
     while size <= _MOST_READ:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         piece = message.get("body", b"")
         size += len(piece)
         body = body + piece if size <= MOST_BODY else b""
-        if not message.get("more_body", False):  # nor has a client that has gone
+        if not message.get("more_body", False):
             break
     return body, (too_large if size > MOST_BODY else None)

@@ -22,6 +22,7 @@ import pytest
 import uvicorn
 from front import PATIENCE, Front, Reply, UnixConnection, ask, exchange
 
+from sentinel.control import Occupy
 from sentinel.service import connection as connections
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
@@ -180,6 +181,20 @@ def test_a_client_that_goes_away_in_the_middle_costs_nothing(front: Front) -> No
         with connect(front) as connection:
             connection.sendall(sent)
     assert ask(front, "GET", "/v1/health").status == 200
+
+
+@pytest.mark.parametrize("path", ["pause", "stop", "restart", "shutdown", "reservations"])
+@pytest.mark.parametrize("sent", [b"", b'{"gpus": [', b"{}"])
+def test_a_request_whose_client_goes_away_before_all_of_it_came_is_not_carried_out(
+    front: Front, path: str, sent: bytes
+) -> None:
+    front.reset()
+    head = f"POST /v1/{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with connect(front) as connection:
+        connection.sendall(head.encode() + b"Content-Length: 15\r\n\r\n" + sent)
+    # This is a later request to the same loop, so the one before it was looked at.
+    assert ask(front, "POST", "/v1/start").status == 200
+    assert [type(order) for order in front.orders] == [Occupy]
 
 
 def test_many_requests_at_once_on_one_connection_are_answered_in_turn(front: Front) -> None:
