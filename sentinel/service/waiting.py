@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from sentinel.control import GpuView, Phase
 from sentinel.service.problems import Code, ProblemError
 from sentinel.service.views import Views
 from sentinel.units import format_duration, format_size
 
-__all__ = ["memory_back", "released", "something_else"]
+__all__ = ["free_for", "memory_back", "released", "something_else"]
 
 #: The states of a stressor in which GPU memory is, or may be, in our hands.
 _HOLDS = {"STARTING", "RUNNING", "STOPPING"}
@@ -20,11 +21,27 @@ _LOOK_AGAIN = 5.0
 async def memory_back(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
     """Return when our stressors are gone from these GPUs, all where none is named, memory and all.
 
+    Once the driver is let go of that is so: nothing is held then, and nothing is read any more.
+
     Raises:
         ProblemError: They are not at ``deadline``, or the daemon ended.
     """
-    if not await views.until(lambda: not _holding(views, gpus), deadline):
-        raise ProblemError(Code.TIMEOUT, f"Still held: {_named(_holding(views, gpus))}.")
+
+    def met() -> bool:
+        return views.host.phase is Phase.RELEASED or not _those(views, gpus, _held)
+
+    if not await views.until(met, deadline):
+        raise ProblemError(Code.TIMEOUT, f"Still held: {_named(_those(views, gpus, _held))}.")
+
+
+async def free_for(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
+    """Return when these GPUs were seen to be free: nobody is on them, neither we nor another.
+
+    Raises:
+        ProblemError: They are not at ``deadline``, or the daemon ended.
+    """
+    if not await views.until(lambda: not _those(views, gpus, _taken), deadline):
+        raise ProblemError(Code.TIMEOUT, f"Not free yet: {_named(_those(views, gpus, _taken))}.")
 
 
 async def released(views: Views, deadline: float) -> None:
@@ -54,12 +71,26 @@ def _standing(views: Views) -> tuple[object, ...]:
     return (*gpus, *(held.id for held in views.host.reservations))
 
 
-def _holding(views: Views, gpus: tuple[str, ...]) -> list[GpuView]:
-    return [
-        view
-        for view in views.gpus
-        if (view.uuid in gpus or not gpus) and view.stressor.upper() in _HOLDS
-    ]
+def _those(views: Views, gpus: tuple[str, ...], so: Callable[[GpuView], bool]) -> list[GpuView]:
+    """Return those of these GPUs, of all where none is named, of which something is so."""
+    return [view for view in views.gpus if (view.uuid in gpus or not gpus) and so(view)]
+
+
+def _held(view: GpuView) -> bool:
+    """Return whether GPU memory is, or may be, in our hands, or in nobody's after us."""
+    if view.stressor in _HOLDS:
+        return True
+    return view.ended is not None and (_unread(view) or view.ghost)
+
+
+def _taken(view: GpuView) -> bool:
+    """Return whether somebody is, or may be, on a GPU, or something is left of us."""
+    return view.stressor in _HOLDS or view.occupancy != "IDLE" or view.ghost or _unread(view)
+
+
+def _unread(view: GpuView) -> bool:
+    """Return whether a GPU was not read since our last stressor on it was gone."""
+    return view.ended is not None and (view.read is None or view.read <= view.ended)
 
 
 def _named(views: list[GpuView]) -> str:
@@ -73,4 +104,11 @@ def _state(view: GpuView) -> str:
         parts[0] += f" for {format_duration(max(0.0, time.monotonic() - view.since))}"
     if view.held:
         parts.append(format_size(view.held))
+    if view.stressor not in _HOLDS:
+        if _unread(view):
+            parts.append("not read since")
+        if view.ghost:
+            parts.append("in use by nobody")
+        elif view.occupancy != "IDLE":
+            parts.append(view.occupancy.lower())
     return ", ".join(parts)

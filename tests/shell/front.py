@@ -120,7 +120,10 @@ class Script:
     def memory_comes_back(self) -> None:
         for uuid, view in self.gpus.items():
             if view.stressor == "STOPPING":
-                self.gpus[uuid] = replace(view, stressor="STOPPED", held=None)
+                ended = time.monotonic()
+                self.gpus[uuid] = replace(
+                    view, stressor="STOPPED", held=None, ended=ended, read=ended + 1e-3
+                )
 
     def answer(self, order: Order) -> Answer:
         gpus: tuple[str, ...] = UUIDS

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from front import UUIDS, Front, Reply, ask
@@ -136,6 +137,23 @@ def test_a_stop_that_takes_too_long_says_what_is_still_held(front: Front) -> Non
     assert "GPU 0 (stopping for" in late.body["detail"]
     assert "1.0 GiB" in late.body["detail"]
     assert ask(front, "POST", "/v1/stop", {"wait_s": 0}).status == 200
+
+
+@pytest.mark.parametrize("left", [{"ghost": True}, {"ended": 3.0}, {"read": None}])
+def test_a_stop_is_not_answered_before_memory_was_seen_to_be_back(
+    front: Front, left: dict[str, Any]
+) -> None:
+    with front.acting() as script:
+        view = replace(script.gpus[UUIDS[1]], stressor="STOPPED", ended=1.0, read=2.0)
+        script.gpus[UUIDS[1]] = replace(view, **left)
+    late = ask(front, "POST", "/v1/stop", {"wait_s": 0.1})
+    assert (late.status, late.body["code"]) == (504, "timeout")
+    with front.acting() as script:  # that somebody else is on it is no matter of ours
+        script.gpus[UUIDS[1]] = replace(view, occupancy="BUSY")
+    assert ask(front, "POST", "/v1/stop").status == 200
+    with front.acting() as script:  # nothing is read once the driver is let go of
+        script.gpus[UUIDS[1]] = replace(view, **left)
+    assert ask(front, "POST", "/v1/pause", {"release": True}).status == 200
 
 
 def test_a_pause_names_gpus_in_any_way_and_waits_for_those_only(front: Front) -> None:

@@ -92,6 +92,42 @@ def test_what_cannot_be_freed_in_time_is_not_reserved(front: Front) -> None:
     assert not front.script.reservations
 
 
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        ({"occupancy": "BUSY"}, "busy"),
+        ({"occupancy": "UNKNOWN"}, "unknown"),
+        ({"ghost": True}, "in use by nobody"),
+        ({"ended": 2.0, "read": 1.0}, "not read since"),
+        ({"ended": 2.0, "read": None}, "not read since"),
+        ({"stressor": "STOPPING"}, "stopping"),
+    ],
+)
+def test_gpus_that_were_not_seen_to_be_free_are_not_given(
+    front: Front, left: dict[str, Any], why: str
+) -> None:
+    with front.acting() as script:
+        view = replace(script.gpus[UUIDS[1]], stressor="STOPPED", held=None)
+        script.gpus[UUIDS[1]] = replace(view, **left)
+        script.slow = True
+    late = reserve(front, gpus=["1"], wait_s=0.1)
+    assert (late.status, late.body["code"]) == (504, "timeout")
+    assert "GPU 1" in late.body["detail"]
+    assert why in late.body["detail"]
+    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
+    with front.acting() as script:
+        script.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
+    assert reserve(front, gpus=["1"]).status == 201
+
+
+@pytest.mark.parametrize("stressor", ["BACKOFF", "FATAL"])
+def test_a_gpu_on_which_a_stressor_failed_can_be_had(front: Front, stressor: str) -> None:
+    with front.acting() as script:
+        view = script.gpus[UUIDS[1]]
+        script.gpus[UUIDS[1]] = replace(view, stressor=stressor, ended=1.0, read=2.0)
+    assert reserve(front, gpus=["1"], wait_s=0.1).status == 201
+
+
 def test_a_client_that_goes_away_while_it_waits_reserves_nothing(front: Front) -> None:
     with front.acting() as script:
         script.slow = True

@@ -84,9 +84,10 @@ async def _pause(desk: Desk, by: Asker, wish: Pause) -> Done:
         PauseGpus, by=by, gpus=gpus, seconds=wish.seconds, release=wish.release
     )
     if wish.wait_s > 0:
-        await memory_back(desk.views, () if wish.release else gpus, deadline)
-        if wish.release:
+        if wish.release:  # nothing is held by then
             await released(desk.views, deadline)
+        else:
+            await memory_back(desk.views, gpus, deadline)
     return _done(answer)
 
 

@@ -16,7 +16,7 @@ from sentinel.service.models import Done, Reservations, Reserved, ReserveWish
 from sentinel.service.problems import Code, ProblemError
 from sentinel.service.routes.shared import AtDesk, By, attended, may
 from sentinel.service.showing import reservation
-from sentinel.service.waiting import memory_back, something_else
+from sentinel.service.waiting import free_for, something_else
 
 __all__ = ["router"]
 
@@ -62,7 +62,7 @@ async def _reserve(desk: Desk, by: Asker, wish: ReserveWish) -> Reserved:
     name = _new_name(desk)
     try:
         answer = await _have(desk, by, wish, gpus, name, deadline)
-        await memory_back(desk.views, answer.gpus, deadline)
+        await free_for(desk.views, answer.gpus, deadline)
         held = _still_there(desk, name)
     except BaseException:
         # Nobody was told of it, so nobody would ever end it. It may be that there is none.
