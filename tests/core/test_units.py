@@ -11,6 +11,7 @@ from sentinel.units import (
     format_duration,
     format_size,
     one_of,
+    or_off,
     parse_address,
     parse_count,
     parse_duration,
@@ -249,3 +250,11 @@ def test_an_address_without_a_host_is_this_host_alone(text: str, address: str) -
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no address; write one such as"):
         parse_address(text)
+
+
+def test_off_is_nothing_at_all_and_the_rest_is_as_it_was() -> None:
+    parse = or_off(parse_address)
+    assert parse(" off ") is None
+    assert parse("8765") == "127.0.0.1:8765"
+    with pytest.raises(ValueError, match="no address"):
+        parse("offline")
