@@ -77,7 +77,8 @@ class Desk:
         match message:
             case HostView(reservations=reservations):
                 self.views.take(message)
-                self.records.want(reservations)
+                # What no client was told of ends with this service, so it is not for the next one.
+                self.records.want(tuple(held for held in reservations if held.confirmed))
                 self._holders.watch(reservations)
             case GpuView():
                 self.views.take(message)

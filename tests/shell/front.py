@@ -18,6 +18,7 @@ from typing import Any, Self
 from sentinel.control import (
     Answer,
     Configure,
+    Confirm,
     GpuView,
     HandoverView,
     HostView,
@@ -49,6 +50,7 @@ KINDS: tuple[type[ServiceMessage], ...] = (
     PauseGpus,
     ResumeGpus,
     Reserve,
+    Confirm,
     Unreserve,
     Configure,
     ShutDown,
@@ -87,7 +89,7 @@ class Script:
     """The supervisor's end: it does what a supervisor does, or what a test wants of it.
 
     ``slow``: memory does not come back. ``mute``: orders get no answer. ``blind``: nothing
-    is shown. ``refusal``: what every Configure is refused with.
+    is shown. ``deaf``: to orders of these kinds. ``refusal``: what every Configure is refused with.
     """
 
     gpus: dict[str, GpuView] = field(
@@ -98,6 +100,7 @@ class Script:
     slow: bool = False
     mute: bool = False
     blind: bool = False
+    deaf: tuple[type[Order], ...] = ()
     refusal: str | None = None
 
     def host(self) -> HostView:
@@ -145,8 +148,8 @@ class Script:
                     self.free(uuid, "PAUSED")
             case Reserve():
                 return self.reserve(order)
-            case Unreserve():
-                return self.unreserve(order)
+            case Confirm() | Unreserve():
+                return self.decide_on(order)
             case Configure() if self.refusal:
                 refusal = Refusal.INVALID
                 return Answer(number=order.number, refused=refusal, text=self.refusal)
@@ -175,12 +178,15 @@ class Script:
             self.free(uuid, "RESERVED")
         return Answer(number=order.number, text="reserved", gpus=gpus)
 
-    def unreserve(self, order: Unreserve) -> Answer:
+    def decide_on(self, order: Confirm | Unreserve) -> Answer:
         held = self.reservations.pop(order.id, None)
         if held is None:
             text = f"there is no reservation {order.id!r}"
             return Answer(number=order.number, refused=Refusal.NOT_FOUND, text=text)
-        return Answer(number=order.number, text="ended", gpus=held.gpus)
+        if isinstance(order, Unreserve):
+            return Answer(number=order.number, text="ended", gpus=held.gpus)
+        self.reservations[order.id] = replace(held, confirmed=True)
+        return Answer(number=order.number, text="it holds", gpus=held.gpus)
 
 
 class Front:
@@ -320,7 +326,7 @@ class Front:
                 self.troubles.append(message)
             case _:
                 self.orders.append(message)
-                if self.script.mute:
+                if self.script.mute or isinstance(message, self.script.deaf):
                     return
                 answer = self.script.answer(message)
                 self.show()

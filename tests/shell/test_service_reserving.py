@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from front import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask
 
-from sentinel.control import Asker, Reservation, Reserve, Unreserve
+from sentinel.control import Asker, Confirm, Reservation, Reserve, Unreserve
 from sentinel.procfs import own_stat
 from sentinel.reservations import NAME, boot_id, load
 
@@ -140,6 +140,51 @@ def test_a_client_that_goes_away_while_it_waits_reserves_nothing(front: Front) -
     assert not front.script.reservations
 
 
+def test_a_reservation_is_confirmed_once_it_is_complete_and_on_disk_only_then(
+    front: Front,
+) -> None:
+    with front.acting() as script:
+        script.deaf = (Confirm,)
+    client = UnixConnection(front.path)
+    headers = {"content-type": "application/json"}
+    client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
+    front.wait_for(lambda: len(front.orders) == 2)
+    assert [type(order) for order in front.orders] == [Reserve, Confirm]
+    time.sleep(0.3)  # views go by, and it would be written by now
+    assert on_disk(front) == []
+    client.close()  # before it was told of it
+    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
+    assert not front.script.reservations
+
+
+def test_a_client_that_goes_away_while_the_file_is_written_reserves_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / f"{NAME}.new").mkdir()  # it cannot be, and is waited for
+    with Front(tmp_path) as front:
+        client = UnixConnection(front.path)
+        headers = {"content-type": "application/json"}
+        client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
+        front.wait_for(lambda: any(held.confirmed for held in front.script.reservations.values()))
+        client.close()
+        front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
+        assert not front.script.reservations
+
+
+def test_a_reservation_that_is_ended_before_it_is_confirmed_is_no_success(front: Front) -> None:
+    with front.acting() as script:
+        script.slow = True
+    replies: list[Reply] = []
+    client = threading.Thread(target=lambda: replies.append(reserve(front, gpus=["0"])))
+    client.start()
+    front.wait_for(lambda: bool(front.script.reservations))
+    with front.acting() as script:
+        script.reservations.clear()
+        script.memory_comes_back()
+    client.join()
+    assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
+
+
 ASKS = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
@@ -177,7 +222,13 @@ def test_a_bound_reservation_of_before_is_watched_by_a_new_service(tmp_path: Pat
         lives = Asker(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
         for name, by in (("gone", gone), ("lives", lives)):
             front.script.reservations[name] = Reservation(
-                id=name, gpus=(), reason="", by=by, since=time.monotonic(), bound=True
+                id=name,
+                gpus=(),
+                reason="",
+                by=by,
+                since=time.monotonic(),
+                bound=True,
+                confirmed=True,
             )
         front.orders.clear()
         front.start()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from sentinel.control import Answer, Asker, Refusal, Reservation, Reserve, Unreserve
+from sentinel.control import Answer, Asker, Confirm, Refusal, Reservation, Reserve, Unreserve
 from sentinel.service.channel import accepted
 from sentinel.service.desk import Desk
 from sentinel.service.holders import lives
@@ -24,6 +24,7 @@ router = APIRouter(prefix="/v1/reservations", tags=["reserving"])
 
 #: How long an answer may wait for the file of the reservations, in seconds.
 _STORED_WITHIN = 2.0
+_ENDED = "The reservation was ended before it was complete."
 
 
 @router.get("", responses=may())
@@ -63,12 +64,11 @@ async def _reserve(desk: Desk, by: Asker, wish: ReserveWish) -> Reserved:
     try:
         answer = await _have(desk, by, wish, gpus, name, deadline)
         await free_for(desk.views, answer.gpus, deadline)
-        held = _still_there(desk, name)
+        held = await _kept(desk, by, name)
     except BaseException:
         # Nobody was told of it, so nobody would ever end it. It may be that there is none.
         desk.channel.tell(Unreserve, by=by, id=name)
         raise
-    await desk.records.written(_STORED_WITHIN)  # where that fails, it is said in the journal
     return Reserved(reservation=reservation(held, desk.views, time.monotonic()))
 
 
@@ -114,15 +114,30 @@ async def _have(
         await something_else(desk.views, deadline)
 
 
-def _still_there(desk: Desk, name: str) -> Reservation:
-    """Return the reservation of this id.
+async def _kept(desk: Desk, by: Asker, name: str) -> Reservation:
+    """Return the reservation of this id once it outlives this service, and is in the file.
+
+    Where it cannot be written that is said in the journal, and the reservation holds.
 
     Raises:
-        ProblemError: Somebody has ended it.
+        ProblemError: Somebody has ended it, or there is no answer.
     """
+    answer = await desk.channel.ask(Confirm, by=by, id=name)
+    if answer.refused is Refusal.NOT_FOUND:
+        raise ProblemError(Code.CONFLICT, _ENDED)
+    accepted(answer)
+
+    def shown() -> bool:
+        held = desk.views.reservation(name)
+        return held is None or held.confirmed
+
+    deadline = time.monotonic() + _STORED_WITHIN
+    if not await desk.views.until(shown, deadline):
+        raise ProblemError(Code.UNAVAILABLE, "The daemon does not show the reservation.")
+    await desk.records.written(deadline - time.monotonic())
     held = desk.views.reservation(name)
     if held is None:
-        raise ProblemError(Code.CONFLICT, "The reservation was ended before it was complete.")
+        raise ProblemError(Code.CONFLICT, _ENDED)
     return held
 
 
