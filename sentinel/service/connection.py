@@ -30,6 +30,7 @@ class Connection(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
+    _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who it is, and begin to wait for a request."""
@@ -46,6 +47,8 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave nothing behind."""
         self._cancel()
+        if self._closing is not None:
+            self._closing.cancel()
         self.resume_writing()
         super().connection_lost(exc)
 
@@ -78,7 +81,7 @@ class Connection(H11Protocol):
         """Say in the shape of all errors that this is no HTTP, or too much of it; then close."""
         error: Any = sys.exception()
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
-            self.transport.close()
+            self._close()
             return
         status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
         large = status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -91,11 +94,17 @@ class Connection(H11Protocol):
         response = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        self._close()
 
     def _expect(self) -> None:
         self._cancel()
-        self._deadline = self.loop.call_later(REQUEST_WITHIN, self.transport.close)
+        self._deadline = self.loop.call_later(REQUEST_WITHIN, self._close)
+
+    def _close(self) -> None:
+        """Close the connection, which waits for what is not read yet, but not for ever."""
+        self.transport.close()
+        if self._closing is None:
+            self._closing = self.loop.call_later(STALLED_AFTER, self.transport.abort)
 
     def _cancel(self) -> None:
         if self._deadline is not None:

@@ -176,6 +176,38 @@ def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
     assert len(data) < 2**20
 
 
+@pytest.mark.parametrize("sent", [b"", b"no request\r\n\r\n"])
+def test_a_client_that_reads_nothing_before_its_connection_is_closed_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(connections, "STALLED_AFTER", 0.2)
+    monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.2)
+
+    async def leave(sent: bytes) -> None:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "socket"))
+
+        async def talk(_: object, __: object, ___: object) -> None: ...
+
+        config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listening]))
+        await until(lambda: server.started)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(listening.getsockname())
+            await until(lambda: bool(server.server_state.connections))
+            (connection,) = server.server_state.connections
+            assert isinstance(connection, connections.Connection)
+            connection.transport.set_write_buffer_limits(high=2**24)
+            connection.transport.write(b"x" * 2**22)  # more than the socket takes
+            client.sendall(sent)
+            await until(lambda: not server.server_state.connections)
+        server.should_exit = server.force_exit = True
+        await serving
+
+    asyncio.run(leave(sent))
+
+
 def test_a_client_that_goes_away_in_the_middle_costs_nothing(front: Front) -> None:
     for sent in (b"", b"GET", STATUS, STATUS + b"\r\n", b"POST /v1/stop HTTP/1.1\r\nHo"):
         with connect(front) as connection:
