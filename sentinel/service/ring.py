@@ -23,7 +23,11 @@ _PIECE = 64 * 1024
 
 
 class Ring:
-    """The last events, by number, ready to be sent."""
+    """The last events, by number, ready to be sent.
+
+    Attributes:
+        subscribers: How many follow; who lets them counts them, before they begin.
+    """
 
     def __init__(self) -> None:
         self._events: deque[tuple[int, bytes]] = deque()
@@ -62,17 +66,13 @@ class Ring:
         says how many.
         """
         last = self._newest if since is None else since
-        self.subscribers += 1
-        try:
-            yield b": these are the events of sentinel\n\n"
-            while not self._ended:
-                piece, last = self._after(last)
-                if piece:
-                    yield piece
-                elif not await self._news(last):
-                    yield b":\n\n"
-        finally:
-            self.subscribers -= 1
+        yield b": these are the events of sentinel\n\n"
+        while not self._ended:
+            piece, last = self._after(last)
+            if piece:
+                yield piece
+            elif not await self._news(last):
+                yield b":\n\n"
 
     @property
     def _newest(self) -> int | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPResponse
@@ -119,6 +122,18 @@ def test_there_is_an_end_of_followers_and_room_when_one_leaves(front: Front) -> 
     with following(front) as stream:
         front.say("gpu.after")
         assert next(stream).name == "gpu.after"
+
+
+def test_followers_who_come_at_once_are_counted_before_they_are_let_in(tmp_path: Path) -> None:
+    with Front(tmp_path) as front, contextlib.ExitStack() as stack:
+        many = [UnixConnection(front.path) for _ in range(2 * MOST_SUBSCRIBERS)]
+        os.kill(front.child.pid, signal.SIGSTOP)
+        for connection in many:
+            stack.callback(connection.close)
+            connection.request("GET", "/v1/events")
+        os.kill(front.child.pid, signal.SIGCONT)
+        statuses = Counter(connection.getresponse().status for connection in many)
+    assert statuses == {200: MOST_SUBSCRIBERS, 503: MOST_SUBSCRIBERS}
 
 
 def ask_for_events(front: Front) -> int:

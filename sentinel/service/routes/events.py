@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from sentinel.service.problems import Code, ProblemError
-from sentinel.service.ring import MOST_SUBSCRIBERS
+from sentinel.service.ring import MOST_SUBSCRIBERS, Ring
 from sentinel.service.routes.shared import AtDesk, may
 
 __all__ = ["router"]
@@ -20,6 +21,19 @@ class EventStream(StreamingResponse):
     """Server-sent events, as the HTML standard has them."""
 
     media_type = "text/event-stream"
+
+    def __init__(self, ring: Ring, since: int | None) -> None:
+        super().__init__(ring.follow(since), headers={"cache-control": "no-store"})
+        self._ring = ring
+        # Its generator begins later, when others who ask at the same time were let in as well.
+        ring.subscribers += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the client goes; then there is room for another one."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ring.subscribers -= 1
 
 
 @router.get("/v1/events", response_class=EventStream, responses=may(Code.INVALID))
@@ -35,5 +49,4 @@ async def follow(
     """
     if desk.ring.subscribers >= MOST_SUBSCRIBERS:
         raise ProblemError(Code.UNAVAILABLE, f"There are {MOST_SUBSCRIBERS} followers already.")
-    stream = desk.ring.follow(since if last_event_id is None else last_event_id)
-    return EventStream(stream, headers={"cache-control": "no-store"})
+    return EventStream(desk.ring, since if last_event_id is None else last_event_id)
