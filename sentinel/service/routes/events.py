@@ -22,11 +22,17 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, ring: Ring, since: int | None) -> None:
-        super().__init__(ring.follow(since), headers={"cache-control": "no-store"})
-        self._ring = ring
+    # The parameters of StreamingResponse stay: FastAPI takes its status from them.
+    _ring: Ring
+
+    @classmethod
+    def of(cls, ring: Ring, since: int | None) -> EventStream:
+        """Return the events after number ``since``, for one follower more."""
+        stream = cls(ring.follow(since), headers={"cache-control": "no-store"})
+        stream._ring = ring
         # Its generator begins later, when others who ask at the same time were let in as well.
         ring.subscribers += 1
+        return stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events until the client goes; then there is room for another one."""
@@ -49,4 +55,4 @@ async def follow(
     """
     if desk.ring.subscribers >= MOST_SUBSCRIBERS:
         raise ProblemError(Code.UNAVAILABLE, f"There are {MOST_SUBSCRIBERS} followers already.")
-    return EventStream(desk.ring, since if last_event_id is None else last_event_id)
+    return EventStream.of(desk.ring, since if last_event_id is None else last_event_id)
