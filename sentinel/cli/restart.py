@@ -7,26 +7,24 @@ from collections.abc import Mapping
 import click
 
 from sentinel.cli.options import flags
-from sentinel.cli.talking import json_option, show, talks, waits
+from sentinel.cli.talking import json_option, show, talks
 from sentinel.client import Client
 
 __all__ = ["command"]
 
 
 @click.command("restart")
-@waits("How long to wait until the memory of every GPU is back")
 @json_option
 @talks
 @flags
 def command(
     client: Client,
-    wait: float,
     as_json: bool,  # noqa: FBT001 - click's
     given: Mapping[str, str],
 ) -> int:
-    """Let go of every GPU, and begin anew with these settings; the daemon stays.
+    """Take over these settings, and occupy anew with them; the daemon stays.
 
     Settings given here replace all those that the daemon was started with. Without any, those
     stay, and the file is read anew.
     """
-    return show(client.restart(given or None, wait), as_json=as_json)
+    return show(client.restart(given or None), as_json=as_json)

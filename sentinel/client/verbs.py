@@ -186,19 +186,18 @@ class Client:
         """
         return self._do("/v1/stop", {"wait_s": wait}, wait=wait)
 
-    def restart(self, settings: Mapping[str, str] | None = None, wait: float = WAIT) -> Outcome:
-        """Let go of every GPU, take over new settings, and occupy again.
+    def restart(self, settings: Mapping[str, str] | None = None) -> Outcome:
+        """Take over new settings, and occupy anew with them.
 
         Args:
             settings: What replaces the flags that the daemon was started with, by key; ``None``
                 keeps them and reads the file anew.
-            wait: Seconds that letting go may take.
 
         Raises:
             ConfigError: A setting is not allowed; nothing has changed.
         """
-        body = {"settings": None if settings is None else dict(settings), "wait_s": wait}
-        return self._do("/v1/restart", body, wait=wait)
+        body = {"settings": None if settings is None else dict(settings)}
+        return self._do("/v1/restart", body)
 
     def reload(self) -> Outcome:
         """Read the settings anew and take over all of them, or none.

@@ -100,7 +100,6 @@ class Restart(Asked):
         max_length=256,
         description="What would be given as flags, by key; it takes the place of all flags.",
     )
-    wait_s: WaitS = 30.0
 
 
 class ReserveWish(Asked):

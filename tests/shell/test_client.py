@@ -65,11 +65,11 @@ def test_the_status_is_read_into_values_and_what_is_new_in_it_is_kept(
     [
         (lambda c: c.start(), "POST /v1/start", {}),
         (lambda c: c.stop(wait=5), "POST /v1/stop", {"wait_s": 5}),
-        (lambda c: c.restart(), "POST /v1/restart", {"wait_s": 30}),
+        (lambda c: c.restart(), "POST /v1/restart", {}),
         (
-            lambda c: c.restart({"util": "50%"}, wait=1),
+            lambda c: c.restart({"util": "50%"}),
             "POST /v1/restart",
-            {"settings": {"util": "50%"}, "wait_s": 1},
+            {"settings": {"util": "50%"}},
         ),
         (lambda c: c.reload(), "POST /v1/reload", {}),
         (lambda c: c.shutdown(wait=0), "POST /v1/shutdown", {}),

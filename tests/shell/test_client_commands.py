@@ -92,11 +92,11 @@ def test_status_as_json_is_what_the_daemon_says(
     [
         (["stop", "--wait", "0"], "POST /v1/stop", {"wait_s": 0}),
         (["reload"], "POST /v1/reload", {}),
-        (["restart"], "POST /v1/restart", {"wait_s": 30}),
+        (["restart"], "POST /v1/restart", {}),
         (
             ["restart", "--util", "50%", "--gpus", "0", "--gpus", "1"],
             "POST /v1/restart",
-            {"settings": {"gpus": "0,1", "util.target": "50%"}, "wait_s": 30},
+            {"settings": {"gpus": "0,1", "util.target": "50%"}},
         ),
         (["shutdown", "--wait", "0"], "POST /v1/shutdown", {}),
         (["pause"], "POST /v1/pause", {"wait_s": 30}),

@@ -215,11 +215,10 @@ def test_settings_that_the_supervisor_refuses_are_refused(front: Front) -> None:
     assert refused.body["detail"] == "there is no workload 'gem'"
 
 
-def test_a_restart_vacates_configures_and_occupies_and_keeps_the_new_flags(front: Front) -> None:
+def test_a_restart_configures_and_occupies_and_keeps_the_new_flags(front: Front) -> None:
     done = ask(front, "POST", "/v1/restart", {"settings": {"poll": "500ms"}})
     assert done.status == 200
-    vacate, configure, occupy = front.orders
-    assert isinstance(vacate, Vacate)
+    configure, occupy = front.orders
     assert isinstance(occupy, Occupy)
     assert isinstance(configure, Configure)
     assert [(v.text, v.source) for v in configure.given if v.key == "poll"] == [("500ms", "--poll")]
@@ -243,17 +242,19 @@ def test_a_restart_with_a_wrong_setting_lets_go_of_nothing(
     assert not front.orders
 
 
-def test_a_restart_that_fails_half_way_goes_on_as_before(front: Front) -> None:
+def test_of_a_restart_that_is_refused_nothing_stays(front: Front) -> None:
     with front.acting() as script:
         script.refusal = "no"
-    assert ask(front, "POST", "/v1/restart").status == 422
-    front.wait_for(lambda: len(front.orders) == 3)
-    assert isinstance(front.orders[-1], Occupy)
+        script.phase = Phase.RELEASED
+    assert ask(front, "POST", "/v1/restart", {"settings": {"poll": "700ms"}}).status == 422
+    assert [type(order) for order in front.orders] == [Configure]
+    assert front.script.phase is Phase.RELEASED
     with front.acting() as script:
-        script.slow = True
-    assert ask(front, "POST", "/v1/restart", {"wait_s": 0.05}).status == 504
-    front.wait_for(lambda: len(front.orders) == 5)
-    assert isinstance(front.orders[-1], Occupy)
+        script.refusal = None
+    assert ask(front, "POST", "/v1/reload").status == 200
+    reload = front.orders[-1]
+    assert isinstance(reload, Configure)
+    assert "700ms" not in [value.text for value in reload.given]
 
 
 def test_settings_are_read_anew_when_the_supervisor_says_so(front: Front) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from fastapi import APIRouter
 
-from fastapi import APIRouter, Request
-
-from sentinel.control import Answer, Asker, Configure, Occupy, Phase, Vacate
+from sentinel.control import Answer, Asker, Configure, Occupy
 from sentinel.service.desk import Desk
 from sentinel.service.models import Configured, Nothing, Restart
 from sentinel.service.problems import Code
 from sentinel.service.rereading import Gathered
-from sentinel.service.routes.shared import AtDesk, By, attended, may
-from sentinel.service.waiting import memory_back
+from sentinel.service.routes.shared import AtDesk, By, may
 
 __all__ = ["router"]
 
@@ -28,31 +25,18 @@ async def reload(desk: AtDesk, by: By, _: Nothing | None = None) -> Configured:
     return Configured(text=answer.text)
 
 
-@router.post("/v1/restart", responses=may(Code.INVALID, Code.CONFLICT, Code.TIMEOUT))
-async def restart(
-    request: Request, desk: AtDesk, by: By, wish: Restart | None = None
-) -> Configured:
-    """Let go of every GPU, take over new settings, and occupy anew.
+@router.post("/v1/restart", responses=may(Code.INVALID, Code.CONFLICT))
+async def restart(desk: AtDesk, by: By, wish: Restart | None = None) -> Configured:
+    """Take over new settings, and occupy anew with them.
 
-    Where a setting is wrong or the memory is not back in time, all goes on as before.
+    Stressors for which they change something end, and start again. Where a setting is wrong, all
+    goes on as before.
     """
-    return await attended(request, _restart(desk, by, wish or Restart()))
-
-
-async def _restart(desk: Desk, by: Asker, wish: Restart) -> Configured:
-    deadline = time.monotonic() + wish.wait_s
+    new_flags = (wish or Restart()).settings
     async with desk.reconfiguring:
-        flags = desk.settings.flags if wish.settings is None else wish.settings
-        new = await desk.settings.gather(flags)  # before anything is let go of
-        occupied = desk.views.host.phase not in {Phase.VACATED, Phase.RELEASED}
-        try:
-            await desk.channel.order(Vacate, by=by)
-            await memory_back(desk.views, (), deadline)
-            answer = await _configure(desk, by, new)
-        except BaseException:
-            if occupied:
-                desk.channel.tell(Occupy, by=by)
-            raise
+        flags = desk.settings.flags if new_flags is None else new_flags
+        new = await desk.settings.gather(flags)
+        answer = await _configure(desk, by, new)
         desk.settings.flags = dict(flags)
         await desk.channel.order(Occupy, by=by)
     return Configured(text=answer.text)
