@@ -233,7 +233,8 @@ def test_a_bound_reservation_of_before_is_watched_by_a_new_service(tmp_path: Pat
         front.orders.clear()
         front.start()
         front.wait_for(lambda: bool(front.orders))
-        assert [order.id for order in front.orders if isinstance(order, Unreserve)] == ["gone"]
+        # Said again until it is shown to be over, so more than once on a busy host.
+        assert {order.id for order in front.orders if isinstance(order, Unreserve)} == {"gone"}
         assert list(front.script.reservations) == ["lives"]
         eventually(lambda: on_disk(front) == ["lives"])
         holder.kill()
