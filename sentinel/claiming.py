@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sentinel.errors import AlreadyRunningError, ConfigError
 from sentinel.procfs import own_stat, read_stat
-from sentinel.runtime import Places, prepare
+from sentinel.runtime import Places, identity, prepare
 
 __all__ = ["Claim", "claim", "running"]
 
@@ -52,11 +52,11 @@ class Claim:
         self.tcp = tcp
         self.address = None if tcp is None else _address(tcp)
         self._lock = lock
-        self._socket_is = _identity(places.socket)
+        self._socket_is = identity(places.socket)
 
     def lost(self) -> bool:
         """Return whether the socket's path is gone or another's, so that no client finds us."""
-        return _identity(self.places.socket) != self._socket_is
+        return identity(self.places.socket) != self._socket_is
 
     def release(self) -> None:
         """Remove the socket and the record of who runs, and let another be the daemon.
@@ -143,7 +143,7 @@ def _lock(places: Places) -> int:
                 time.sleep(_RETRY)
                 continue
             raise _already(places, holder) from None
-        if _identity(places.lock) == _identity(file):
+        if identity(places.lock) == identity(file):
             return file
         os.close(file)  # the folder was cleaned between the open and the lock
 
@@ -212,15 +212,6 @@ def _already(places: Places, holder: Mapping[str, object] | None) -> AlreadyRunn
 
 
 # --- the sockets -----------------------------------------------------------------------------
-
-
-def _identity(what: Path | int) -> tuple[int, int] | None:
-    """Return what tells a file from every other, ``None`` where there is none."""
-    try:
-        there = os.fstat(what) if isinstance(what, int) else what.lstat()
-    except OSError:
-        return None
-    return there.st_dev, there.st_ino
 
 
 def _bind(places: Places, gid: int | None) -> socket.socket:

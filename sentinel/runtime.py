@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sentinel.errors import ConfigError
 
-__all__ = ["SOCKET_VARIABLE", "Places", "check_length", "places", "prepare"]
+__all__ = ["SOCKET_VARIABLE", "Places", "check_length", "identity", "places", "prepare"]
 
 #: Names the socket, where people and scripts want another than the usual one.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
@@ -184,3 +184,12 @@ def _check_writable(folder: Path, remedy: str) -> None:
     """Refuse a folder in which we cannot make files."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"the folder {folder} cannot be written", remedy)
+
+
+def identity(what: Path | int) -> tuple[int, int] | None:
+    """Return what tells a file from every other, ``None`` where there is none."""
+    try:
+        there = os.fstat(what) if isinstance(what, int) else what.lstat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino

@@ -154,14 +154,6 @@ class Child:
             return True
         return False
 
-    def forget(self) -> None:
-        """Let our own end not wait for this child, which may never come out of the kernel.
-
-        multiprocessing's exit hook joins every child that it knows of, and knows no bound.
-        """
-        known: set[object] = multiprocessing.process._children  # type: ignore[attr-defined] # noqa: SLF001 - there is no other way
-        known.discard(self.process)
-
     def reap(self) -> int:
         """Kill what the dead child left behind in its group, and return its exit code."""
         self.kill()

@@ -35,7 +35,6 @@ def fold(slot: Slot, facts: ChildFacts, reading: Reading | None, now: float) -> 
             generation=facts.generation,
             number=finding.number,
             last=finding,
-            last_at=now,
         )
         slot = replace(slot, findings=kept)
         events.append(_say(slot, finding, reading, now))

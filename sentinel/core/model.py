@@ -278,7 +278,6 @@ class Findings:
     generation: int = 0
     number: int = 0
     last: Finding | None = None
-    last_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

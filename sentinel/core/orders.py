@@ -358,8 +358,6 @@ def _configure(state: State, order: Configure, seen: Observation, config: Config
     except ConfigError as error:
         return _Done(state, str(error), refused=Refusal.INVALID)
     settled = [key for name, key in _SETTLED.items() if getattr(new, name) != getattr(config, name)]
-    if (new.idle_utilization is None) != (config.idle_utilization is None):
-        settled.append("idle.utilization")  # the probe was told whether to read it
     if settled:
         text = f"{settled[0]} is settled when sentinel begins: shut it down and start it"
         return _Done(state, text, refused=Refusal.INVALID)

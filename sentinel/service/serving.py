@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import uvicorn
 
 from sentinel.control import ServiceSpec, Serving
 from sentinel.errors import WireError
+from sentinel.runtime import identity
 from sentinel.service.app import make_app
 from sentinel.service.connection import MOST_CONNECTIONS, MOST_HEADERS, REQUEST_WITHIN, Connection
 from sentinel.service.desk import Desk
@@ -106,22 +106,14 @@ async def _say(desk: Desk, server: _Server) -> None:
     are not held.
     """
     await server.begun.wait()
-    ours = _inode(desk.spec.socket)
+    place = Path(desk.spec.socket)
+    ours = identity(place)
     while True:
         desk.channel.send(Serving())
-        if ours is None or _inode(desk.spec.socket) != ours:
+        if ours is None or identity(place) != ours:
             desk.give_up(f"{desk.spec.socket} was removed or replaced: no client finds us")
             return
         await asyncio.sleep(_SAYS_EVERY)
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    """Return what tells a file from every other, ``None`` where there is none."""
-    try:
-        there = os.lstat(path)
-    except OSError:
-        return None
-    return there.st_dev, there.st_ino
 
 
 def _secret(desk: Desk) -> Secret | None:

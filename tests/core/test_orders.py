@@ -336,7 +336,6 @@ def test_new_settings_reach_those_that_live_and_restart_only_whom_they_concern()
         ({"memory__target": "lots"}, "a test: "),
         ({"rearm": "7s", "memory__target": "200%"}, "a test: "),
         ({"rearm": "7s", "nonesuch": "1"}, "there is no setting 'nonesuch'"),
-        ({"idle__utilization": "5%"}, "idle.utilization is settled when sentinel begins"),
         ({"poll": "2s"}, "poll is settled when sentinel begins"),
     ],
 )
