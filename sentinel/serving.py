@@ -17,8 +17,11 @@ from sentinel.control import (
     Answer,
     Configure,
     Confirm,
+    GpuView,
+    HostView,
     Occupy,
     PauseGpus,
+    Reread,
     Reserve,
     ResumeGpus,
     Said,
@@ -84,11 +87,14 @@ class ServiceProcess:
         self._given_up: list[Child] = []
         self._failure: ChildExit | None = None
         self._said = 0
+        #: What there was no room for yet, by what it is about.
+        self._owed: dict[tuple[str, object], Answer | GpuView | HostView | Reread] = {}
         self._configure: Configure | None = None
 
     def start(self, generation: int) -> None:
         """Spawn a service; a spawn that fails is an exit that :meth:`collect` tells."""
         self._bury()
+        self._owed.clear()
         self._generation = generation
         tcp = Inherited(self._tcp) if self._tcp is not None else None
         try:
@@ -102,19 +108,23 @@ class ServiceProcess:
         if self._child is not None and generation == self._generation:
             self._give_up(self._child)
 
-    def tell(self, message: object) -> None:
-        """Send it a message; one that it does not read is lost."""
+    def tell(self, message: Answer | GpuView | HostView | Reread) -> None:
+        """Send it a message, or keep that until there is room: what was done must be answered.
+
+        In their order, since a client that is answered looks at what was shown before; but of each
+        GPU only the newest is worth to be kept.
+        """
         if isinstance(message, Answer) and self._configure is not None:
             self._remember(self._configure, message)
-        child = self._child
-        if child is not None:
-            with contextlib.suppress(WireError, OSError):  # too large, or closed by now
-                child.send(message)
+        self._owed[_about(message)] = message
+        self._send_owed()
 
     def hear(self, line: str) -> None:
         """Pass on one line of the journal, from its writer's thread; a gap in the numbers shows."""
         self._said += 1
-        self.tell(Said(number=self._said, line=line))
+        child = self._child
+        if child is not None and not self._owed:
+            _send(child, Said(number=self._said, line=line))
 
     def files(self) -> list[int]:
         """Return what to wait for."""
@@ -122,6 +132,7 @@ class ServiceProcess:
 
     def collect(self) -> ServiceFacts | None:
         """Return what became known since the last call."""
+        self._send_owed()
         if self._failure is not None:
             facts = ServiceFacts(generation=self._generation, exit=self._failure)
             self._failure = None
@@ -166,6 +177,14 @@ class ServiceProcess:
             time.sleep(0.005)
         return not self._given_up
 
+    def _send_owed(self) -> None:
+        """Send what is owed, as far as there is room; nothing to a service that is gone."""
+        while self._owed:
+            about, message = next(iter(self._owed.items()))
+            if self._child is not None and not _send(self._child, message):
+                return
+            del self._owed[about]
+
     def _remember(self, configure: Configure, answer: Answer) -> None:
         """Keep the flags of settings that were taken over: a successor is to read them anew."""
         if answer.number == configure.number:
@@ -184,3 +203,22 @@ class ServiceProcess:
         for child in [child for child in self._given_up if child.ended()]:
             child.reap()
             self._given_up.remove(child)
+
+
+def _about(message: Answer | GpuView | HostView | Reread) -> tuple[str, object]:
+    """Return what a message is about: a newer one about the same takes its place."""
+    match message:
+        case Answer(number=number):
+            return "answer", number
+        case GpuView(uuid=uuid):
+            return "gpu", uuid
+        case _:
+            return type(message).__name__, None
+
+
+def _send(child: Child, message: object) -> bool:
+    """Send a message; return whether it needs no second try: sent, too large, or nobody there."""
+    try:
+        return child.send(message)
+    except (WireError, OSError):  # too large, or closed by now
+        return True

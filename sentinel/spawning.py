@@ -99,10 +99,18 @@ class Child:
         """Return what to wait for: its end, and its words while it can speak."""
         return [self.pidfd, self.channel.fileno()] if self._listening else [self.pidfd]
 
-    def send(self, message: object) -> None:
-        """Send a message; a child that does not read its messages loses them."""
-        with contextlib.suppress(BlockingIOError, ConnectionError, BrokenPipeError):
+    def send(self, message: object) -> bool:
+        """Send a message; return whether there was room for it: a child may not read its messages.
+
+        To one that is gone everything counts as sent.
+        """
+        try:
             self.channel.send(wire.encode(message))
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            pass
+        return True
 
     def receive(self, most: int) -> list[bytes]:
         """Return at most ``most`` datagrams that are there.

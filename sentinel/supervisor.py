@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from sentinel.config import Config
-from sentinel.control import GpuView, Reread
+from sentinel.control import Answer, GpuView, HostView, Reread
 from sentinel.core.actions import (
     Acknowledge,
     Action,
@@ -122,8 +122,8 @@ class Service(Protocol):
     def kill(self, generation: int) -> None:
         """Kill the service and forget it."""
 
-    def tell(self, message: object) -> None:
-        """Send it a view, an answer or a wish; what it does not read is lost."""
+    def tell(self, message: Answer | GpuView | HostView | Reread) -> None:
+        """Send it a view, an answer or a wish, once it has room for it."""
 
     def files(self) -> list[int]:
         """Return what to wait for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import itertools
 import socket
@@ -50,11 +51,12 @@ class Channel:
         ended: Callable[[WireError | None], None],
     ) -> None:
         channel.setblocking(False)
-        self._channel = channel
+        self._socket = channel
         self._hear = hear
         self._ended = ended
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._owed: collections.deque[ServiceMessage] = collections.deque()
         self._open = True
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel, self._read)
@@ -66,14 +68,24 @@ class Channel:
             WireError: It is too large.
         """
         try:
-            self._channel.send(encode(message))
+            self._socket.send(encode(message))
         except (BlockingIOError, ConnectionError):
             return False
         return True
 
-    def tell(self, order: Callable[..., Order], **fields: Any) -> bool:
-        """Post an order whose answer nobody waits for; return whether there was room for it."""
-        return self.send(order(number=next(self._numbers), **fields))
+    def tell(self, order: Callable[..., Order], **fields: Any) -> None:
+        """Post an order whose answer nobody waits for, as soon as there is room for it."""
+        self._owed.append(order(number=next(self._numbers), **fields))
+        self._send_owed()
+
+    def _send_owed(self) -> None:
+        """Send what is owed, as far as there is room; the loop calls again when there is more."""
+        while self._owed and self._open:
+            if not self.send(self._owed[0]):
+                self._loop.add_writer(self._socket, self._send_owed)
+                return
+            self._owed.popleft()
+        self._loop.remove_writer(self._socket)
 
     async def ask(self, order: Callable[..., Order], **fields: Any) -> Answer:
         """Post an order and return what came of it, a refusal too.
@@ -109,7 +121,7 @@ class Channel:
         """Take what is there; what is left makes the loop call again."""
         try:
             for _ in range(_MOST_AT_ONCE):
-                data = self._channel.recv(MAX_DATAGRAM)
+                data = self._socket.recv(MAX_DATAGRAM)
                 if not data:
                     self._close(None)
                     break
@@ -132,7 +144,8 @@ class Channel:
 
     def _close(self, error: WireError | None) -> None:
         self._open = False
-        self._loop.remove_reader(self._channel)
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         for waiting in self._waiting.values():
             with contextlib.suppress(asyncio.InvalidStateError):
                 waiting.set_exception(ProblemError(Code.UNAVAILABLE, "The daemon has ended."))

@@ -1,0 +1,131 @@
+"""What must be said between supervisor and service is said late where there is no room for it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sentinel import serving, wire
+from sentinel.control import (
+    Answer,
+    Asker,
+    HostView,
+    Order,
+    Phase,
+    Said,
+    ServiceSpec,
+    Serving,
+    Unreserve,
+)
+from sentinel.service.channel import Channel
+from sentinel.spawning import Child
+
+SPEC = ServiceSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
+HOST = HostView(
+    at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
+)
+LONG = "x" * 4000
+
+
+class Deaf(Child):
+    """A child that reads nothing before it is told to, and needs no process for that."""
+
+    def __init__(self, made: list[Deaf]) -> None:
+        self.theirs, self.channel = pair()
+        made.append(self)
+
+    def kill(self) -> None:
+        """Leave it: there is nobody."""
+
+    def ended(self) -> bool:
+        return False
+
+    def receive(self, most: int) -> list[bytes]:
+        return []
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setblocking(False)
+    return ends
+
+
+def heard(end: socket.socket, kinds: tuple[type[Any], ...]) -> list[Any]:
+    found = []
+    while True:
+        try:
+            found.append(wire.decode(end.recv(wire.MAX_DATAGRAM), kinds))
+        except BlockingIOError:
+            return found
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[serving.ServiceProcess, list[Deaf]]]:
+    made: list[Deaf] = []
+    monkeypatch.setattr(serving, "Child", lambda *_: Deaf(made))
+    service = serving.ServiceProcess(SPEC, listening=0)
+    service.start(1)
+    yield service, made
+    for child in made:
+        child.theirs.close()
+        child.channel.close()
+
+
+def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
+    deaf: tuple[serving.ServiceProcess, list[Deaf]],
+) -> None:
+    service, (child,) = deaf
+    while child.send(Said(number=1, line=LONG)):
+        pass
+    service.tell(HOST)
+    service.tell(Answer(number=1))
+    service.tell(HostView(**{**vars(HOST), "at": 2.0}))
+    service.tell(Answer(number=2))
+    service.hear("left out: there is no room for what only informs")
+    kinds = (Said, Answer, HostView)
+    assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, Said)]
+    service.collect()
+    late = heard(child.theirs, kinds)
+    assert [type(one) for one in late] == [HostView, Answer, Answer]
+    assert late[0].at == 2.0  # of two views only the newer is worth anything
+    assert [one.number for one in late[1:]] == [1, 2]
+
+
+def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
+    deaf: tuple[serving.ServiceProcess, list[Deaf]],
+) -> None:
+    service, made = deaf
+    while made[0].send(Said(number=1, line=LONG)):
+        pass
+    service.tell(Answer(number=7))
+    service.kill(1)
+    service.start(2)
+    service.collect()
+    assert heard(made[1].theirs, (Answer,)) == []
+
+
+def test_an_order_that_nobody_waits_for_finds_its_way_once_there_is_room() -> None:
+    async def scene() -> list[Order]:
+        ours, theirs = pair()
+        channel = Channel(ours, lambda _: None, lambda _: None)
+        while channel.send(Serving()):
+            pass
+        channel.tell(Unreserve, by=Asker(via="service"), id="a")
+        channel.tell(Unreserve, by=Asker(via="service"), id="b")
+        found: list[Order] = []
+        async with asyncio.timeout(10):
+            while len(found) < 2:
+                said = heard(theirs, (Serving, Unreserve))
+                found += [one for one in said if isinstance(one, Unreserve)]
+                await asyncio.sleep(0)
+        theirs.close()
+        await asyncio.sleep(0.01)
+        ours.close()
+        return found
+
+    assert [order.id for order in asyncio.run(scene())] == ["a", "b"]  # type: ignore[union-attr]
