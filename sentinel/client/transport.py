@@ -10,6 +10,7 @@ import errno
 import http.client
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,10 +28,13 @@ from sentinel.errors import (
 )
 from sentinel.units import format_duration
 
-__all__ = ["Address", "ask", "listen"]
+__all__ = ["Address", "ask", "listen", "listener"]
 
 #: The largest answer that is taken in, in bytes; thousands of GPUs fit.
 MAX_ANSWER = 16 * 2**20
+
+#: pid_t, uid_t, gid_t, as in struct ucred.
+_UCRED = struct.Struct("iII")
 
 #: How long to wait between tries while the daemon has more connections waiting than it may.
 _CROWDED = 0.02
@@ -201,6 +205,23 @@ def listen(
             yield line.decode(errors="replace").rstrip("\r\n")
     finally:
         connection.close()
+
+
+def listener(address: Address, timeout: float) -> int | None:
+    """Return the PID of who listens at an address, as the kernel knows it; nothing is sent.
+
+    It is the number in our own PID namespace; ``None`` where there is none, over TCP, and where
+    nobody takes a connection within ``timeout`` seconds.
+    """
+    if address.host:
+        return None
+    try:
+        with _connect_to(address.socket, time.monotonic() + timeout) as sock:
+            size = _UCRED.size
+            pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    except OSError:
+        return None
+    return pid or None
 
 
 def _send(

@@ -18,6 +18,16 @@ class Handle(Protocol):
         """Return the descriptor in the child, once."""
 
 
+class _Listening(socket.socket):
+    """A socket that listens already."""
+
+    def listen(self, backlog: int = 0, /) -> None:
+        """Do nothing, whatever the web server wants.
+
+        Who called listen() last is whom the kernel names to clients: that stays the supervisor.
+        """
+
+
 def run(
     spec: ServiceSpec,
     channel: socket.socket,
@@ -42,7 +52,9 @@ def run(
         WireError: The supervisor sent what is no message; the process ends with exit code 1.
     """
     be_born(parent, "sentinel: service, answers clients")
-    sockets = [socket.socket(fileno=handle.detach()) for handle in (listening, tcp) if handle]
+    sockets: list[socket.socket] = [
+        _Listening(fileno=handle.detach()) for handle in (listening, tcp) if handle
+    ]
     from sentinel.service.serving import serve
 
     serve(spec, channel, sockets)

@@ -81,9 +81,13 @@ def problem(code: str, detail: str, status: int = 400) -> Reply:
 
 @dataclass
 class Scripted:
-    """What it answers to each request, by method and path, and what it was asked."""
+    """What it answers to each request, by method and path, and what it was asked.
+
+    ``listening`` is the descriptor of the socket at ``socket``.
+    """
 
     socket: Path
+    listening: int = -1
     replies: dict[str, Reply] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -132,6 +136,7 @@ def scripted(socket: Path) -> Iterator[Scripted]:
         do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - the server's names
 
     with _Server(str(socket), Handler) as server:
+        script.listening = server.fileno()
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import GPU, RESERVATION, STATUS, Reply, Scripted, problem, scripted
+from scripted import DAEMON, GPU, RESERVATION, STATUS, Reply, Scripted, problem, scripted
 
 import sentinel
 from sentinel.client import Client, connect
@@ -117,17 +117,55 @@ def test_a_reservation_is_for_so_many_gpus_or_for_these(
     assert client.reservations() == (got,)
 
 
+#: Listens on a socket that is its first argument, so that the kernel names it, and does no more.
+LISTENS = """
+import socket, sys, time
+socket.socket(fileno=int(sys.argv[1])).listen(64)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def says_that_it_is(daemon: Scripted, pid: int) -> None:
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "pid": pid}})
+    daemon.replies["POST /v1/shutdown"] = Reply({"text": "it ends"})
+
+
 def test_a_shutdown_returns_once_the_process_is_gone(daemon: Scripted, client: Client) -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        of_it = {**STATUS, "daemon": {**STATUS["daemon"], "pid": process.pid}}  # type: ignore[dict-item]
-        daemon.replies["GET /v1/status"] = Reply(of_it)
-        daemon.replies["POST /v1/shutdown"] = Reply({"text": "it ends"})
+    command = [sys.executable, "-c", LISTENS, str(daemon.listening)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[daemon.listening]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        says_that_it_is(daemon, process.pid)
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
             client.shutdown(wait=0.1)
         threading.Timer(0.3, process.kill).start()
         began = time.monotonic()
         assert client.shutdown(wait=20).text == "it ends"
         assert 0.1 < time.monotonic() - began < 15
+
+
+def test_a_shutdown_does_not_wait_for_a_stranger_with_the_daemons_number(
+    daemon: Scripted, client: Client
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        says_that_it_is(daemon, stranger.pid)
+        with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
+            client.shutdown(wait=0.1)
+        threading.Timer(0.3, daemon.socket.unlink).start()
+        assert client.shutdown(wait=20).text == "it ends"
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_shutdown_does_not_take_a_strangers_end_for_the_daemons(
+    daemon: Scripted, client: Client
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        says_that_it_is(daemon, stranger.pid)
+        threading.Timer(0.1, stranger.kill).start()
+        with pytest.raises(TimedOutError, match=r"has not ended within 1 s"):
+            client.shutdown(wait=1)
 
 
 @pytest.mark.parametrize(("status", "well"), [(200, True), (503, False)])

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from ground import ROOT, SimulatedGround
 from live import Live, children_of, live, read_line, settings_file, write_line
+from namespaces import OWN_NAMESPACE, needs_namespaces
 from sentry import PATIENCE, eventually, gone
+
+from sentinel.client.transport import listener
 
 #: A training script, as far as this is about it: it says that it runs, which GPUs it was given, and
 #: ends as the line says that it reads.
@@ -139,6 +142,40 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
     assert daemon.client.reservations() == ()
 
 
+#: Where the number of the next process of a PID namespace can be chosen.
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+#: Ends the daemon from a PID namespace where somebody else has the daemon's number.
+FROM_ELSEWHERE = f"""
+import subprocess, sys
+from pathlib import Path
+import sentinel
+client = sentinel.connect()
+pid = client.status().daemon.pid
+Path("{LAST_PID}").write_text(str(pid - 1))
+with subprocess.Popen(["sleep", "600"]) as stranger:
+    try:
+        assert stranger.pid == pid, stranger.pid
+        client.shutdown(wait=20)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+"""
+
+
+@needs_namespaces
+@pytest.mark.skipif(not LAST_PID.exists(), reason="needs a kernel where PIDs can be chosen")
+def test_a_client_in_another_pid_namespace_waits_for_the_daemon_and_not_for_a_stranger(
+    daemon: Live,
+) -> None:
+    daemon.start(1)
+    daemon.occupied(0)
+    command = [*OWN_NAMESPACE, sys.executable, "-c", FROM_ELSEWHERE]
+    subprocess.run(command, check=True, timeout=PATIENCE)
+    assert not daemon.places.socket.exists()
+    daemon.leaves_nothing()
+
+
 def test_it_stays_while_settings_service_and_driver_come_and_go(
     daemon: Live, tmp_path: Path
 ) -> None:
@@ -198,6 +235,7 @@ def _the_service_is_killed(daemon: Live) -> None:
     assert daemon.client.status().gpus[0].occupied
     assert daemon.process("sentinel: service") != service
     assert daemon.holders() == held
+    assert listener(daemon.client.address, PATIENCE) == daemon.pid
 
 
 def _the_driver_is_let_go_of(daemon: Live) -> None:

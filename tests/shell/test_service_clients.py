@@ -22,6 +22,7 @@ import pytest
 import uvicorn
 from front import PATIENCE, Front, Reply, UnixConnection, ask, exchange
 
+from sentinel.client.transport import Address, listener
 from sentinel.control import Occupy
 from sentinel.service import connection as connections
 
@@ -387,6 +388,11 @@ def test_a_new_service_on_the_same_sockets_serves_the_clients_who_waited(tmp_pat
             connection.sendall(STATUS + b"Connection: close\r\n\r\n")
             front.start()
             assert all_of(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_clients_are_told_by_the_kernel_that_the_supervisor_listens(front: Front) -> None:
+    address = Address(socket=front.path)
+    assert listener(address, PATIENCE) == os.getpid() != front.child.pid
 
 
 def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path: Path) -> None:
