@@ -13,7 +13,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from sentinel.service.peers import peer_of
 from sentinel.service.problems import MEDIA_TYPE, Code, problem_body
 
-__all__ = ["MOST_CONNECTIONS", "MOST_HEADERS", "REQUEST_WITHIN", "STALLED_AFTER", "Connection"]
+__all__ = [
+    "MOST_CONNECTIONS",
+    "MOST_HEADERS",
+    "MOST_OVER_TCP",
+    "REQUEST_WITHIN",
+    "STALLED_AFTER",
+    "Connection",
+]
 
 #: A request must be complete so many seconds after the connection or the response before it.
 REQUEST_WITHIN = 5.0
@@ -21,13 +28,20 @@ REQUEST_WITHIN = 5.0
 STALLED_AFTER = 10.0
 #: Who comes when there are so many is told so; who comes when there are twice as many is let go.
 MOST_CONNECTIONS = 512
+#: The same over TCP, counted apart: anybody may come there, and take no place on the Unix socket.
+MOST_OVER_TCP = 64
 #: The most bytes that a request line and its headers may have.
 MOST_HEADERS = 16 * 1024
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, with the peer in each request's state, and with bounds in time."""
+    """uvicorn's connection, with the peer in each request's state, and with bounds in time.
 
+    Attributes:
+        via: The socket that it came by, ``unix`` or ``tcp``.
+    """
+
+    via: str | None = None
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _closing: asyncio.TimerHandle | None = None
@@ -35,13 +49,15 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who it is, and begin to wait for a request."""
         super().connection_made(transport)
-        if len(self.connections) > 2 * MOST_CONNECTIONS:
+        peer = peer_of(transport.get_extra_info("socket"))
+        self.via = peer.via
+        alike = (one for one in self.connections if isinstance(one, Connection))
+        count = sum(one.via == self.via for one in alike)
+        most = MOST_CONNECTIONS if self.via == "unix" else MOST_OVER_TCP
+        if count > 2 * most:
             transport.abort()
             return
-        self.app_state = {
-            "peer": peer_of(transport.get_extra_info("socket")),
-            "crowded": len(self.connections) > MOST_CONNECTIONS,
-        }
+        self.app_state = {"peer": peer, "crowded": count > most}
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -16,7 +16,13 @@ from sentinel.control import ServiceSpec, Serving
 from sentinel.errors import WireError
 from sentinel.runtime import identity
 from sentinel.service.app import make_app
-from sentinel.service.connection import MOST_CONNECTIONS, MOST_HEADERS, REQUEST_WITHIN, Connection
+from sentinel.service.connection import (
+    MOST_CONNECTIONS,
+    MOST_HEADERS,
+    MOST_OVER_TCP,
+    REQUEST_WITHIN,
+    Connection,
+)
 from sentinel.service.desk import Desk
 from sentinel.service.gate import Gate
 from sentinel.service.peers import Secret, group_of
@@ -27,8 +33,12 @@ __all__ = ["serve"]
 _SAYS_EVERY = 1.0
 #: How long responses may take that are under way when the supervisor is gone, in seconds.
 _FINISH_WITHIN = 1
-#: File descriptors for the connections and all else.
-_DESCRIPTORS = 4 * MOST_CONNECTIONS
+#: Connections that are taken from a socket in one turn of the loop; others wait in the kernel.
+_AT_ONCE = 64
+#: A connection too many is closed so many turns after it was taken.
+_TURNS = 4
+#: File descriptors: for the connections, for those too many, and for all else.
+_DESCRIPTORS = 2 * (MOST_CONNECTIONS + MOST_OVER_TCP) + 2 * _TURNS * _AT_ONCE + 512
 
 
 def serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket]) -> None:
@@ -82,7 +92,7 @@ async def _serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=MOST_CONNECTIONS,
+            backlog=_AT_ONCE,
             timeout_keep_alive=round(REQUEST_WITHIN),
             timeout_graceful_shutdown=_FINISH_WITHIN,
             h11_max_incomplete_event_size=MOST_HEADERS,

@@ -211,7 +211,7 @@ class Front:
         self.listening = socket.socket(socket.AF_UNIX)
         self.listening.bind(self.path)
         self.listening.listen(512)
-        self.tcp = socket.create_server(("127.0.0.1", 0)) if tcp else None
+        self.tcp = socket.create_server(("127.0.0.1", 0), backlog=512) if tcp else None
         self.port = self.tcp.getsockname()[1] if self.tcp else 0
         self.spec = ServiceSpec(
             socket=self.path,

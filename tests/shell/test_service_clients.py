@@ -278,6 +278,36 @@ def test_more_connections_than_there_may_be_hear_so_and_room_is_made_again(front
     assert ask(front, "GET", "/v1/health").status == 200
 
 
+def test_strangers_over_tcp_take_no_place_on_the_unix_socket_and_none_there_over_tcp(
+    front: Front,
+) -> None:
+    many: list[socket.socket] = []
+    try:
+        where = ("127.0.0.1", front.port)
+        strangers = [socket.create_connection(where, PATIENCE) for _ in range(150)]
+        many.extend(strangers)
+        request = STATUS + b"Connection: close\r\n\r\n"
+        for nth, status in ((50, b"401"), (100, b"503")):
+            strangers[nth].sendall(request)
+            assert all_of(strangers[nth]).startswith(b"HTTP/1.1 " + status)
+        assert all_of(strangers[-1]) == b""
+        assert len(list(Path(f"/proc/{front.child.pid}/fd").iterdir())) < 2 * 64 + 50
+        ours = [connect(front) for _ in range(500)]
+        many.extend(ours)
+        ours[-1].sendall(request)
+        assert all_of(ours[-1]).startswith(b"HTTP/1.1 200")
+        for stranger in strangers:
+            stranger.close()
+        many.extend(connect(front) for _ in range(100))
+        many[-1].sendall(request)
+        assert all_of(many[-1]).startswith(b"HTTP/1.1 503")
+        assert over_tcp(front, token(front)).status == 200
+    finally:
+        for connection in many:
+            connection.close()
+    assert ask(front, "GET", "/v1/health").status == 200
+
+
 def test_after_all_that_the_service_is_small_and_holds_no_connection(front: Front) -> None:
     ask(front, "GET", "/openapi.json")
     process = Path(f"/proc/{front.child.pid}")
