@@ -1,6 +1,7 @@
 """Reservations in a file, so that a new daemon keeps free what the one before promised.
 
-The monotonic clock begins anew at a boot: in the file, times are seconds since the epoch.
+A time is kept by two clocks: the monotonic one, which nobody can set, but which begins anew at a
+boot; and for after a boot in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ __all__ = ["NAME", "Stored", "boot_id", "load", "parse", "revive", "store", "sto
 #: What the file is called in a state folder.
 NAME = "reservations.json"
 
-#: The version of the file. One of another version is a bad one.
-SCHEMA = 1
+#: The version of the file. One of a later version is a bad one.
+SCHEMA = 2
+#: The version before, which had no monotonic times.
+_WITHOUT_MONOTONIC = 1
 
 #: What can go wrong with a file that somebody else wrote.
 _NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -32,7 +35,9 @@ _NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Rec
 class Stored:
     """One reservation as it outlives a daemon; times are seconds since the epoch.
 
-    ``boot`` is the boot of the host during which it was made: a PID of another one means nothing.
+    ``boot`` is the boot of the host during which it was made: a PID of another one means nothing,
+    nor do ``since_monotonic`` and ``until_monotonic``, the same times by the monotonic clock. Where
+    there is no ``since_monotonic``, they were not stored.
     """
 
     id: str
@@ -40,6 +45,8 @@ class Stored:
     reason: str
     since: float
     until: float | None
+    since_monotonic: float | None
+    until_monotonic: float | None
     bound: bool
     via: str
     uid: int | None
@@ -74,6 +81,8 @@ def stored(
             reason=held.reason,
             since=round(held.since + ahead, 3),
             until=None if held.until is None else round(held.until + ahead, 3),
+            since_monotonic=held.since,
+            until_monotonic=held.until,
             bound=held.bound,
             via=held.by.via,
             uid=held.by.uid,
@@ -99,7 +108,6 @@ def revive(
         monotonic: Now, by the clock that the reservations are to have.
         boot: This boot of the host.
     """
-    ahead = wall - monotonic
     return tuple(
         Reservation(
             id=one.id,
@@ -112,14 +120,26 @@ def revive(
                 pid=one.pid if one.boot == boot else None,
                 started=one.started if one.boot == boot else None,
             ),
-            since=one.since - ahead,
-            until=None if one.until is None else _end(one.since, one.until, wall) - ahead,
+            since=since,
+            until=until,
             bound=one.bound,
             confirmed=True,
         )
         for one in found
-        if (one.until is None or one.until > wall) and (not one.bound or one.boot == boot)
+        for since, until in [_times(one, wall, monotonic, boot)]
+        if (until is None or until > monotonic) and (not one.bound or one.boot == boot)
     )
+
+
+def _times(one: Stored, wall: float, monotonic: float, boot: str) -> tuple[float, float | None]:
+    """Return when it began and when it ends, by the monotonic clock."""
+    since = one.since_monotonic
+    # What is yet to begin was not stored by this clock, whatever the boot is called.
+    if since is not None and since <= monotonic and boot and one.boot == boot:
+        return since, one.until_monotonic
+    ahead = wall - monotonic
+    until = None if one.until is None else _end(one.since, one.until, wall) - ahead
+    return one.since - ahead, until
 
 
 def _end(since: float, until: float, wall: float) -> float:
@@ -135,9 +155,11 @@ def parse(text: str) -> tuple[Stored, ...]:
     """
     try:
         body = json.loads(text)
-        if body["schema_version"] != SCHEMA:
-            raise ValueError(f"its schema_version is {body['schema_version']!r}, not {SCHEMA}")
-        return tuple(_stored(one) for one in body["reservations"])
+        version = body["schema_version"]
+        if version not in {SCHEMA, _WITHOUT_MONOTONIC}:
+            raise ValueError(f"its schema_version is {version!r}, not {SCHEMA}")
+        absent = {} if version == SCHEMA else {"since_monotonic": None, "until_monotonic": None}
+        return tuple(_stored({**one, **absent}) for one in body["reservations"])
     except _NOT_OURS as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
@@ -187,12 +209,14 @@ def store(path: Path, reservations: Iterable[Stored]) -> None:
 
 def _stored(body: dict[str, Any]) -> Stored:
     """Return one record; raises one of ``_NOT_OURS`` where it is none."""
-    return Stored(
+    one = Stored(
         id=_of(str, body["id"]),
         gpus=tuple(_of(str, uuid) for uuid in _of(list, body["gpus"])),
         reason=_of(str, body["reason"]),
         since=_time(body["since"]),
-        until=None if body["until"] is None else _time(body["until"]),
+        until=_time_or_none(body["until"]),
+        since_monotonic=_time_or_none(body["since_monotonic"]),
+        until_monotonic=_time_or_none(body["until_monotonic"]),
         bound=_of(bool, body["bound"]),
         via=_of(str, body["via"]),
         uid=_number(body["uid"]),
@@ -200,6 +224,10 @@ def _stored(body: dict[str, Any]) -> Stored:
         started=_number(body["started"]),
         boot=_of(str, body["boot"]),
     )
+    ends = one.until is not None and one.since_monotonic is not None
+    if ends != (one.until_monotonic is not None):
+        raise ValueError(f"the ends of {one.id!r} are not one")
+    return one
 
 
 def _of(kind: type, value: Any) -> Any:
@@ -211,6 +239,10 @@ def _of(kind: type, value: Any) -> Any:
 def _number(value: Any) -> int | None:
     number: int | None = None if value is None else _of(int, value)
     return number
+
+
+def _time_or_none(value: Any) -> float | None:
+    return None if value is None else _time(value)
 
 
 def _time(value: Any) -> float:

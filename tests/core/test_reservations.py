@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.control import Asker, Reservation
 from sentinel.reservations import Stored, boot_id, load, parse, revive, store, stored
@@ -25,13 +27,51 @@ ON_DISK = stored([MADE], wall=1_000_100.0, monotonic=100.0, boot="this")
 
 
 def test_a_clock_that_was_set_back_makes_no_reservation_longer() -> None:
-    (one,) = revive(ON_DISK, wall=900_000.0, monotonic=110.0, boot="this")
+    (one,) = revive(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
     assert one.until == 110.0 + 100.0
 
 
-def test_times_are_those_of_the_calendar() -> None:
+@pytest.mark.parametrize("wall", [0.0, 900_000.0, 1_000_110.0, 1_000_160.0, 4e9])
+def test_within_a_boot_it_does_not_matter_how_the_clock_was_set(wall: float) -> None:
+    endless = replace(MADE, id="x", until=None)
+    kept = stored([MADE, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
+    assert revive(kept, wall=wall, monotonic=149.9, boot="this") == (MADE, endless)
+    assert revive(kept, wall=wall, monotonic=150.0, boot="this") == (endless,)
+
+
+@given(
+    since=st.floats(0, 1e6),
+    lasts=st.floats(0.001, 1e6),
+    gone=st.floats(0, 2e6),
+    before=st.floats(0, 4e9),
+    after=st.floats(0, 4e9),
+)
+def test_a_reservation_ends_within_a_boot_when_it_would_have_without_a_restart(
+    since: float, lasts: float, gone: float, before: float, after: float
+) -> None:
+    held = replace(MADE, since=since, until=since + lasts)
+    kept = stored([held], wall=before, monotonic=since, boot="this")
+    found = revive(kept, wall=after, monotonic=since + gone, boot="this")
+    assert found == ((held,) if since + gone < since + lasts else ())
+
+
+@pytest.mark.parametrize(
+    ("monotonic", "made", "boot"),
+    [(110.0, "this", "next"), (110.0, "", ""), (40.0, "this", "this")],
+)
+def test_where_it_is_not_the_same_clock_the_calendar_has_to_do(
+    monotonic: float, made: str, boot: str
+) -> None:
+    kept = stored([MADE], wall=1_000_100.0, monotonic=100.0, boot=made)
+    (one,) = revive(kept, wall=1_000_120.0, monotonic=monotonic, boot=boot)
+    assert one.until == monotonic + 30.0
+    assert revive(kept, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
+
+
+def test_times_are_those_of_the_calendar_and_of_the_clock_that_nobody_sets() -> None:
     (one,) = ON_DISK
     assert (one.since, one.until) == (1_000_050.0, 1_000_150.0)
+    assert (one.since_monotonic, one.until_monotonic) == (50.0, 150.0)
 
 
 def test_what_was_stored_is_the_same_after_a_restart_of_the_daemon() -> None:
@@ -56,11 +96,47 @@ def test_what_was_bound_to_a_process_ends_with_the_boot() -> None:
 
 def test_a_file_gives_back_what_was_stored(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
-    endless = replace(ON_DISK[0], id="x", until=None, uid=None, pid=None, started=None)
+    endless = replace(
+        ON_DISK[0], id="x", until=None, until_monotonic=None, uid=None, pid=None, started=None
+    )
     store(path, [*ON_DISK, endless])
     assert load(path) == ((*ON_DISK, endless), None)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+#: A file of a daemon that stored no monotonic times.
+FIRST_VERSION = """{
+ "schema_version": 1,
+ "reservations": [
+  {
+   "id": "1a2b3c4d",
+   "gpus": ["GPU-1", "GPU-2"],
+   "reason": "gr\\u00f6\\u00dfer",
+   "since": 1000050.0,
+   "until": 1000150.0,
+   "bound": false,
+   "via": "unix",
+   "uid": 1000,
+   "pid": 4711,
+   "started": 99,
+   "boot": "this"
+  }
+ ]
+}
+"""
+
+
+def test_a_file_of_the_first_version_is_read_and_goes_by_the_calendar(tmp_path: Path) -> None:
+    path = tmp_path / "reservations.json"
+    path.write_text(FIRST_VERSION)
+    found, complaint = load(path)
+    assert complaint is None
+    assert found == (replace(ON_DISK[0], since_monotonic=None, until_monotonic=None),)
+    assert revive(found, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
+    assert revive(found, wall=1_000_150.0, monotonic=110.0, boot="this") == ()
+    store(path, found)
+    assert load(path) == (found, None)
 
 
 def test_a_missing_file_has_nothing_and_is_no_trouble(tmp_path: Path) -> None:
@@ -75,16 +151,22 @@ def bodies() -> list[str]:
         {**good, "since": "now"},
         {**good, "until": True},
         {**good, "until": 10**400},
+        {**good, "until": None},
+        {**good, "since_monotonic": "now"},
+        {**good, "since_monotonic": None},
+        {**good, "until_monotonic": None},
+        {**good, "until_monotonic": True},
         {**good, "pid": 1.5},
         {**good, "bound": 1},
-        {name: value for name, value in good.items() if name != "boot"},
+        *({name: good[name] for name in good if name != missing} for missing in good),
         [],
         None,
     ]
-    bodies = [{"schema_version": 1, "reservations": [one]} for one in wrong]
-    rest = [{"schema_version": 2, "reservations": []}, {}, [], 7, {"schema_version": 1}]
+    bodies = [{"schema_version": 2, "reservations": [one]} for one in wrong]
+    rest = [{"schema_version": 3, "reservations": []}, {}, [], 7, {"schema_version": 2}]
     texts = [json.dumps(body) for body in (*bodies, *rest)]
-    nan = '{"schema_version": 1, "reservations": [' + json.dumps({**good, "since": 0}) + "]}"
+    texts.append(FIRST_VERSION.replace('"boot": "this"', '"boot": 1'))
+    nan = '{"schema_version": 2, "reservations": [' + json.dumps({**good, "since": 0}) + "]}"
     return [*texts, nan.replace('"since": 0', '"since": NaN'), "", "{", "\x00", "[" * 100_000]
 
 

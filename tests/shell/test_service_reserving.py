@@ -59,6 +59,8 @@ def test_a_reservation_is_had_shown_kept_on_disk_and_ended(front: Front) -> None
     (record,), _ = load(Path(front.spec.state) / NAME)
     assert (record.id, record.gpus, record.boot) == (one["id"], (UUIDS[0],), boot_id())
     assert abs(record.since - time.time()) < 10
+    (held,) = front.script.reservations.values()
+    assert (record.since_monotonic, record.until_monotonic) == (held.since, held.until)
     assert ask(front, "GET", "/v1/reservations").body["reservations"] == [one]
     ended = ask(front, "DELETE", f"/v1/reservations/{one['id']}")
     assert (ended.status, ended.body["text"]) == (200, "ended")
