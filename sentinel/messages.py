@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from sentinel.telemetry import Telemetry
+
 __all__ = [
     "LONGEST_QUANTUM",
     "Attaching",
@@ -72,7 +74,8 @@ class GpuProcess:
 
     ``started`` is in clock ticks since boot and tells a PID from a later use of the same number;
     ``session`` is its session's leader, by which what a stressor started is known as ours.
-    All but ``pid`` and ``kind`` are ``None`` where nobody says.
+    ``ancestors`` are the PIDs of its parent, of the parent of that and so on, as they were when it
+    was seen first. All but ``pid`` and ``kind`` are ``None`` where nobody says.
     """
 
     pid: int
@@ -82,6 +85,7 @@ class GpuProcess:
     session: int | None = None
     name: str | None = None
     user: str | None = None
+    ancestors: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +108,8 @@ class Reading:
     kernel ran, ``computing`` the PIDs, in the host's namespace, of those who used the GPU since the
     last such reading; both where somebody asked for it and the GPU tells. ``temperature`` is in
     degrees Celsius, ``power`` in watts, ``sm_clock`` in MHz, each where the GPU tells. These and
-    the utilisation were read at ``load_at``, and may be older than the rest.
+    the utilisation were read at ``load_at``, and may be older than the rest. ``telemetry`` comes
+    with the reading after which it is new, and with no other.
     """
 
     uuid: str
@@ -122,6 +127,7 @@ class Reading:
     power: float | None = None
     sm_clock: int | None = None
     load_at: float = 0.0
+    telemetry: Telemetry | None = None
     fault: str | None = None
     lost: bool = False
 
@@ -330,12 +336,13 @@ class Known:
 class Watch:
     """What the probe is to read: ``gpus`` at every poll, those of them in ``held`` all the time.
 
-    Of those in ``load`` the utilisation, too.
+    Of those in ``load`` the utilisation, too; and with ``telemetry`` all that they tell.
     """
 
     gpus: tuple[str, ...]
     held: tuple[str, ...]
     load: tuple[str, ...] = ()
+    telemetry: bool = False
 
 
 class ChildExitCode(IntEnum):

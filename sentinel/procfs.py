@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ProcessStat", "own_stat", "read_stat"]
+__all__ = ["ProcessStat", "ancestors_of", "own_stat", "read_stat"]
+
+#: Nobody starts a job over more processes than this; what is beyond is not looked at.
+_MOST_ANCESTORS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +21,7 @@ class ProcessStat:
     pid: int
     name: str
     state: str
+    parent: int
     session: int
     started: int
 
@@ -38,8 +42,26 @@ def read_stat(pid: int | str) -> ProcessStat | None:
     name, _, rest = rest.rpartition(") ")  # a name may hold spaces and brackets
     fields = rest.split()
     return ProcessStat(
-        pid=int(number), name=name, state=fields[0], session=int(fields[3]), started=int(fields[19])
+        pid=int(number),
+        name=name,
+        state=fields[0],
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
     )
+
+
+def ancestors_of(stat: ProcessStat) -> tuple[int, ...]:
+    """Return the PIDs of a process's parent, of the parent of that and so on, without init's."""
+    found: list[int] = []
+    parent = stat.parent
+    while parent > 1 and len(found) < _MOST_ANCESTORS:
+        found.append(parent)
+        above = read_stat(parent)
+        if above is None:
+            break
+        parent = above.parent
+    return tuple(found)
 
 
 def own_stat() -> ProcessStat:

@@ -156,6 +156,21 @@ class Registry:
         else:
             path.write_text(fault)
 
+    def heat(self, gpu: str) -> int | None:
+        """Return the temperature that a test planted on ``gpu``, in degrees Celsius."""
+        try:
+            return int((self.folder / gpu / "heat").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def warm(self, gpu: str, degrees: int | None) -> None:
+        """Let ``gpu`` have this temperature for a test, or that of its work again."""
+        path = self.folder / gpu / "heat"
+        if degrees is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_text(str(degrees))
+
     def attach(self, gpu: str) -> Membership:
         """Join ``gpu`` as this process, holding nothing yet; opens its node."""
         with self.node(gpu).open("rb"):

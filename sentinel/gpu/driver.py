@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
+from sentinel.telemetry import Telemetry
 
 __all__ = [
     "Driver",
@@ -93,6 +94,9 @@ class Driver(Protocol):
 
     def sm_clock(self, uuid: str) -> int | None:
         """Return the clock of one GPU's multiprocessors in MHz; ``None`` if never told."""
+
+    def telemetry(self, uuid: str) -> Telemetry:
+        """Return all that one GPU tells of itself; what it does not tell is ``None``."""
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return the host's PIDs of those who used one GPU since the last call.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -16,17 +15,17 @@ from sentinel.gpu.driver import (
     ReadError,
     merge_lists,
 )
+from sentinel.gpu.lean import without_ctypes_util
 from sentinel.gpu.nvml_errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
+from sentinel.gpu.power import Meter
+from sentinel.gpu.telling import Teller
 from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
+from sentinel.telemetry import Telemetry
 
 __all__ = ["NvmlDriver", "as_text"]
 
 #: How long a GPU may take to say who it is where another call hung, in seconds; as for all calls.
 _PATIENCE = 3.0
-
-#: The shortest time over which power is told from the energy, and the longest, in seconds. The
-#: counter moves in steps of up to some 100 ms.
-_ENERGY_OVER = (0.5, 10.0)
 
 _NEW_MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
@@ -60,8 +59,8 @@ class NvmlDriver:
         self._memory_version: int | None = None
         #: When the newest sample was taken that :meth:`computing` has seen, by UUID.
         self._sampled: dict[str, int] = {}
-        #: When the energy of a GPU was read last, in seconds, and what it was, in millijoules.
-        self._energy: dict[str, tuple[float, int]] = {}
+        self._meter = Meter(self._supported)
+        self._teller = Teller(self._politely)
 
     def open(self) -> None:
         """Load libnvidia-ml and initialise it; a driver without persistence takes seconds.
@@ -70,7 +69,8 @@ class NvmlDriver:
             DriverGoneError: There is no driver, or it cannot be talked to.
         """
         try:
-            import pynvml
+            with without_ctypes_util():
+                import pynvml
         except ImportError as error:
             reason = "nvidia-ml-py is not installed, so no NVIDIA driver can be asked"
             raise DriverGoneError("no_binding", reason) from error
@@ -163,24 +163,9 @@ class NvmlDriver:
             return degrees
 
     def power(self, uuid: str) -> float | None:
-        """Return the mean power in watts since the last call, told from the energy.
-
-        Where there is no such counter, at the first call and after a long pause, it is what NVML
-        says of the power, which on some cards is of a moment and on others a mean over a second.
-        """
+        """Return the mean power of late in watts; see :class:`~sentinel.gpu.power.Meter`."""
         with self._translated():
-            now = time.monotonic()
-            energy: int | None = self._supported("nvmlDeviceGetTotalEnergyConsumption", uuid)
-            if energy is not None:
-                before, had = self._energy.get(uuid, (0.0, 0))
-                least, most = _ENERGY_OVER
-                if now - before >= least:
-                    self._energy[uuid] = now, energy
-                    # The counter begins anew when the driver is loaded anew.
-                    if now - before <= most and energy >= had:
-                        return (energy - had) / 1000 / (now - before)
-            milliwatts: int | None = self._supported("nvmlDeviceGetPowerUsage", uuid)
-            return None if milliwatts is None else milliwatts / 1000
+            return self._meter.power(self._nvml, uuid)
 
     def sm_clock(self, uuid: str) -> int | None:
         """Return the clock of the multiprocessors in MHz, as it is now."""
@@ -188,6 +173,11 @@ class NvmlDriver:
             which = self._nvml.NVML_CLOCK_SM
             megahertz: int | None = self._supported("nvmlDeviceGetClockInfo", uuid, which)
             return megahertz
+
+    def telemetry(self, uuid: str) -> Telemetry:
+        """Return all that one GPU tells of itself; what fails is not known, and no fault."""
+        with self._translated():
+            return self._teller.tell(self._nvml, uuid)
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return the host's PIDs of those who used the GPU since the last call.
@@ -336,19 +326,35 @@ class NvmlDriver:
             raise first or self._nvml.NVMLError(min(ABSENT))
         return []
 
-    def _supported(self, name: str, uuid: str, *arguments: int) -> Any:
+    def _politely(self, name: str, uuid: str, *arguments: Any) -> Any:
+        """Return what a function says of this GPU, or ``None`` where it does not.
+
+        Raises:
+            NVMLError: The GPU, or the driver as a whole, is gone.
+        """
+        try:
+            return self._supported(name, uuid, *arguments)
+        except self._nvml.NVMLError as error:
+            if not isinstance(self._translate(error), ReadError):
+                raise
+            return None
+
+    def _supported(self, name: str, uuid: str, *arguments: Any) -> Any:
         """Return what a function says of this GPU, or ``None`` where there is no such thing."""
         handle = self._handle(uuid)
         absent = self._absent.setdefault(uuid, set())
-        if name in absent:
+        question = f"{name}{arguments or ''}"
+        if question in absent:
             return None
+        ask = getattr(self._nvml, name, None)
         try:
-            return getattr(self._nvml, name)(handle, *arguments)
+            if ask is not None:  # a binding older than the function has none
+                return ask(handle, *arguments)
         except self._nvml.NVMLError as error:
             if error.value not in ABSENT:
                 raise
-            absent.add(name)
-            return None
+        absent.add(question)
+        return None
 
     @contextlib.contextmanager
     def _translated(self, uuid: str | None = None) -> Iterator[None]:

@@ -150,5 +150,6 @@ def _follow_orders(channel: socket.socket, readers: list[Reader], rounds: Rounds
                 wanted=reader.uuid in watch.gpus,
                 held=reader.uuid in watch.held,
                 load=reader.uuid in watch.load,
+                telemetry=watch.telemetry,
             )
         rounds.wake()

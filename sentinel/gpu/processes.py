@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from sentinel.messages import GpuProcess
-from sentinel.procfs import read_stat
+from sentinel.procfs import ProcessStat, ancestors_of, read_stat
 
 __all__ = ["Identifier", "user_of"]
 
@@ -34,6 +34,8 @@ class Identifier:
     def __init__(self, find_user: Callable[[int], str | None] | None = None) -> None:
         self._find_user = find_user or user_of
         self._users: dict[tuple[int, int], str | None] = {}
+        # As it was at first: a process whose parent has ended is init's from then on.
+        self._ancestors: dict[tuple[int, int], tuple[int, ...]] = {}
         self._asked: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         threading.Thread(target=self._look_up, name="users", daemon=True).start()
 
@@ -54,7 +56,19 @@ class Identifier:
             session=stat.session,
             name=stat.name,
             user=self._user((stat.pid, stat.started)),
+            ancestors=self._ancestry(stat),
         )
+
+    def _ancestry(self, stat: ProcessStat) -> tuple[int, ...]:
+        """Return who started a process, and who started that, as it was when it was new here."""
+        who = (stat.pid, stat.started)
+        known = self._ancestors.get(who)
+        if known is None:
+            known = ancestors_of(stat)
+            if len(self._ancestors) >= _REMEMBERED:
+                self._ancestors = {}
+            self._ancestors[who] = known
+        return known
 
     def _user(self, who: tuple[int, int]) -> str | None:
         """Return the user of one process if known, and ask for it the first time."""

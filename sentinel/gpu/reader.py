@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sentinel.board import Board
@@ -20,6 +20,7 @@ from sentinel.gpu.driver import Driver, DriverError, GpuLostError, ReadError
 from sentinel.gpu.outbox import Outbox
 from sentinel.gpu.processes import Identifier
 from sentinel.messages import GpuProcess, Memory, ProbeSpec, Reading
+from sentinel.telemetry import Telemetry
 
 __all__ = ["Reader", "ReaderTurn", "Tools"]
 
@@ -45,6 +46,9 @@ SETTLING = 0.5
 #: How long NVML's word on compute mode, MIG and displays holds, in seconds. To ask for MIG takes
 #: 0.2 to 0.4 ms of CPU on an H200, more than all else, and people change none while they work.
 MODES_HOLD = 5.0
+
+#: How often a GPU is asked for all that it tells of itself, in seconds, where somebody wants that.
+TELEMETRY_EVERY = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +136,7 @@ class Reader:
         # What others say: each is written whole and read whole.
         self._orders = _Orders(number=0, wanted=uuid not in spec.skip, held=False)
         self._hurry_until = 0.0
-        self._load_wanted = False
+        self._load_wanted = self._telemetry_wanted = False
         # What is known: each is one value, with the time when its reading began.
         self._memory: tuple[float, float, Memory] | None = None
         self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
@@ -144,19 +148,22 @@ class Reader:
         self._glance_failures = self._poll_failures = 0
         self._settled_at = 0.0
         self._followed: _Orders | None = None
-        self._next_poll = self._modes_until = 0.0
+        self._next_poll = self._modes_until = self._tell_at = 0.0
         self._look = False
         # What of it the supervisor has; guarded, since both turns post.
         self._posting = threading.Lock()
         self._sent_used = -1
         self._owing = False
 
-    def order(self, *, wanted: bool, held: bool, load: bool = False) -> None:
+    def order(
+        self, *, wanted: bool, held: bool, load: bool = False, telemetry: bool = False
+    ) -> None:
         """Take the supervisor's wish; a change of it is answered by a full reading at once.
 
-        But for the wish to know the ``load``, which may wait for the next poll.
+        But for the wish to know the ``load`` and the ``telemetry``, which may wait for the next
+        poll.
         """
-        had, self._load_wanted = self._orders, load
+        had, self._load_wanted, self._telemetry_wanted = self._orders, load, telemetry
         if (had.wanted, had.held) != (wanted, held):
             self._orders = _Orders(number=had.number + 1, wanted=wanted, held=held)
         self.glance.ask()
@@ -259,7 +266,13 @@ class Reader:
         if self._spec.computing:
             ask_who = self._tools.driver.computing
             self._computing = self._ask(self._poll_slot, "computing", ask_who)
-        self._post()
+        telemetry = None
+        if self._telemetry_wanted and now >= self._tell_at:
+            self._tell_at = now + TELEMETRY_EVERY - self._spec.poll / 2  # polls keep time roughly
+            telemetry = self._ask_politely("telemetry", self._tools.driver.telemetry)
+            if telemetry is not None:
+                telemetry = replace(telemetry, power_w=self._load.power)
+        self._post(telemetry)
 
     def _read_modes(self) -> _Modes:
         """Return what rarely changes."""
@@ -329,7 +342,7 @@ class Reader:
         finally:
             self._tools.board.finish(slot)
 
-    def _post(self) -> None:
+    def _post(self, telemetry: Telemetry | None = None) -> None:
         """Post what is known; where there is no room for it, the next glance or poll posts again.
 
         Raises:
@@ -356,6 +369,7 @@ class Reader:
                 power=self._load.power,
                 sm_clock=self._load.sm_clock,
                 load_at=self._load.at,
+                telemetry=telemetry,
             )
             try:
                 sent = self._tools.outbox.send(reading)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from sentinel.gpu.driver import DriverGoneError, GpuLostError, ReadError
 from sentinel.messages import Gpu, GpuProcess, Memory
 from sentinel.simulation import Registry
+from sentinel.telemetry import Telemetry
 
 __all__ = ["SimulatedDriver"]
 
@@ -29,6 +30,8 @@ _IDLE_POWER, _WORK_POWER = 80.0, 540.0
 _IDLE_HEAT, _WORK_HEAT = 32, 30
 #: Its clock at rest and at work, in MHz.
 _SLOW, _FAST = 345, 1980
+#: Where it would slow itself down, in degrees, and the clock of its memory, in MHz: an H200's.
+_SLOWDOWN, _MEMORY_CLOCK = 89, 3201
 
 
 class SimulatedDriver:
@@ -43,13 +46,15 @@ class SimulatedDriver:
 
     How much a GPU is used follows from the work that stressors count; anybody else is taken to use
     it all the time. Power, temperature and clock are made of that by a rule of three, without any
-    inertia: they are plausible and mean nothing.
+    inertia: they are plausible and mean nothing. But a test may plant a temperature.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         #: When the utilisation of each GPU was told last, the work by then, and what was told.
         self._told: dict[str, tuple[float, dict[str, float | None], float]] = {}
+        #: When the energy of each GPU was told last, and how much it was, in joules.
+        self._energy: dict[str, tuple[float, float]] = {}
 
     def open(self) -> None:
         """Look whether the registry is there."""
@@ -119,6 +124,9 @@ class SimulatedDriver:
 
     def temperature(self, uuid: str) -> int | None:
         """Return a pretended temperature in degrees Celsius."""
+        planted = self._registry.heat(uuid)
+        if planted is not None:
+            return planted
         return _IDLE_HEAT + round(_WORK_HEAT * (self.utilization(uuid) or 0.0))
 
     def power(self, uuid: str) -> float | None:
@@ -128,6 +136,48 @@ class SimulatedDriver:
     def sm_clock(self, uuid: str) -> int | None:
         """Return a pretended clock in MHz."""
         return _FAST if self.utilization(uuid) else _SLOW
+
+    def telemetry(self, uuid: str) -> Telemetry:
+        """Return what a pretended GPU tells: about as much as an H200 without NVLinks."""
+        busy = self.utilization(uuid) or 0.0
+        degrees = self.temperature(uuid)
+        return Telemetry(
+            at=time.monotonic(),
+            memory_reserved=0,
+            utilization=busy,
+            memory_utilization=busy / 2,
+            temperature_c=degrees,
+            memory_temperature_c=degrees,
+            temperature_margin_c=None if degrees is None else _SLOWDOWN - degrees,
+            slowdown_c=_SLOWDOWN,
+            maximum_c=_SLOWDOWN - 2,
+            shutdown_c=_SLOWDOWN + 6,
+            power_w=self.power(uuid),
+            power_limit_w=_IDLE_POWER + _WORK_POWER,
+            energy_j=self._spent(uuid),
+            sm_clock_mhz=self.sm_clock(uuid),
+            memory_clock_mhz=_MEMORY_CLOCK,
+            reasons=() if busy else ("gpu_idle",),
+            power_throttled_s=0.0,
+            thermal_throttled_s=0.0,
+            pcie_generation=5,
+            pcie_width=16,
+            pcie_replays_total=0,
+            ecc_corrected_total=0,
+            ecc_uncorrected_total=0,
+            remapped_corrected_total=0,
+            remapped_uncorrected_total=0,
+            remap_pending=False,
+            remap_failed=False,
+            performance_state=0,
+        )
+
+    def _spent(self, uuid: str) -> float:
+        """Return a counter of energy that grows by the pretended power."""
+        now, drawn = time.monotonic(), self.power(uuid) or 0.0
+        before, energy = self._energy.get(uuid, (now, 0.0))
+        self._energy[uuid] = now, energy + drawn * (now - before)
+        return self._energy[uuid][1]
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return that everyone does who is on it; who is hidden has a PID that nobody has here."""

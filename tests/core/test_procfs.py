@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from sentinel.procfs import own_stat, read_stat
+from sentinel.procfs import ancestors_of, own_stat, read_stat
 
 #: Takes the name given as its argument, says so, and waits for the end of its input.
 NAMED = """
@@ -98,3 +98,10 @@ def test_there_is_nothing_to_read_of_a_process_that_is_gone() -> None:
 @pytest.mark.parametrize("pid", [0, -1, 2**22 + 1, "nobody"])
 def test_there_is_nothing_to_read_of_what_is_no_process(pid: int | str) -> None:
     assert read_stat(pid) is None
+
+
+def test_who_started_a_process_is_known_up_to_init() -> None:
+    found = ancestors_of(own_stat())
+    assert found[0] == os.getppid()
+    assert 1 not in found
+    assert len(set(found)) == len(found)

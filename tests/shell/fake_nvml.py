@@ -11,6 +11,7 @@ call, so that a test changes the driver under a running sentinel. Each line is a
 - ``stale CODE``: what handles give that were not looked up by UUID.
 - ``left CODE``: what handles of a GPU give that is not listed any more; 15 where it is not said.
 - ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and PIDs that are listed as computing, too.
+- ``field@UUID NUMBER:VALUE``: a field that the GPU has, and what it says.
 - ``sample@UUID PID:TIME:SHARE``: who used a GPU, and when.
 - ``grow N``: so often has the list of those who compute grown while it was copied.
 - ``overflow 1``: that list is said to be longer than the room for it.
@@ -296,7 +297,8 @@ int nvmlDeviceGetProcessUtilization(void *device, sample *out, unsigned *count, 
 int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *degrees) {
     USE("temperature"); if (sensor) return 2; *degrees = 41; return 0; }
 int nvmlDeviceGetClockInfo(void *device, unsigned which, unsigned *megahertz) {
-    USE("clock"); if (which != 1) return 2; *megahertz = 1980; return 0; }
+    USE("clock"); if (which != 1 && which != 2) return 2;
+    *megahertz = which == 1 ? 1980 : 3201; return 0; }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
     USE("power"); *milliwatts = 91500; return 0; }
 int nvmlDeviceGetTotalEnergyConsumption(void *device, u64 *millijoules) {
@@ -305,6 +307,35 @@ int nvmlDeviceGetTotalEnergyConsumption(void *device, u64 *millijoules) {
     USE("energy");
     clock_gettime(CLOCK_MONOTONIC, &now);
     *millijoules = (now.tv_sec + now.tv_nsec / 1e9) * 600000; return 0; }
+typedef struct {
+    unsigned id, scope; long long at, took; unsigned kind; int code; u64 value; } field;
+int nvmlDeviceGetFieldValues(void *device, int count, field *fields) {
+    char word[LONG];
+    unsigned id;
+    u64 value;
+    USE("fields");
+    for (int n = 0; n < count; n++) {
+        fields[n].kind = 3; fields[n].code = 3; fields[n].value = 0;
+        for (int i = 0; for_gpu("field", name_of(device), i, word); i++)
+            if (sscanf(word, "%u:%llu", &id, &value) == 2 && id == fields[n].id)
+                fields[n].code = 0, fields[n].value = value;
+    }
+    return 0; }
+int nvmlDeviceGetCurrentClocksEventReasons(void *device, u64 *reasons) {
+    USE("reasons"); *reasons = 0x4 | 0x1000; return 0; }
+int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *milliwatts) {
+    USE("limit"); *milliwatts = 700000; return 0; }
+int nvmlDeviceGetPerformanceState(void *device, unsigned *state) {
+    USE("pstate"); *state = at(device) ? 32 : 0; return 0; }
+int nvmlDeviceGetTemperatureThreshold(void *device, unsigned which, unsigned *degrees) {
+    static const unsigned of[] = {95, 89, 0, 87};
+    USE("threshold"); if (which > 3) return 2; *degrees = of[which]; return 0; }
+int nvmlDeviceGetFanSpeed(void *device, unsigned *percent) {
+    USE("fan"); *percent = 40; return at(device) ? 0 : 3; }
+int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *generation) {
+    USE("pcie"); *generation = 5; return 0; }
+int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *width) {
+    USE("pcie"); *width = 16; return 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
     USE("minor"); *minor = 7 - at(device); return 0; }
 """

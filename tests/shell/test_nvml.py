@@ -89,6 +89,7 @@ def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path:
         ("sm_clock", FIRST, "", 1980),
         ("sm_clock", FIRST, "clock 3", None),
         ("power", FIRST, "", 91.5),
+        ("power", FIRST, f"field@{FIRST} 185:612500", 612.5),
         ("power", FIRST, "energy 3", 91.5),
         ("power", FIRST, "energy 3\npower 3", None),
         ("node", FIRST, "", "/dev/nvidia7"),

@@ -31,7 +31,7 @@ from sentinel.messages import (
     Unavailable,
     Watch,
 )
-from sentinel.procfs import own_stat
+from sentinel.procfs import ancestors_of, own_stat
 from sentinel.simulation import Registry
 from sentinel.spawning import Inherited
 from sentinel.wire import MAX_DATAGRAM, decode, encode
@@ -263,6 +263,7 @@ def test_a_process_is_named_with_all_that_is_known_of_it(registry: Registry, sta
             session=os.getsid(0),
             name=stat.name,
             user=getpass.getuser(),
+            ancestors=ancestors_of(stat),
         ),
     )
 

@@ -21,6 +21,7 @@ from sentinel.gpu.reader import TRIES, Reader, Tools
 from sentinel.gpu.rounds import Rounds
 from sentinel.gpu.watch import Burst, NodeWatch
 from sentinel.messages import Gpu, GpuProcess, Memory, ProbeSpec, ProcessKind, Reading
+from sentinel.telemetry import Telemetry
 from sentinel.wire import MAX_DATAGRAM, decode
 
 # --- one reader, over a driver that does as it is told ---------------------------------------
@@ -97,6 +98,10 @@ class Scripted:
         """Return nothing."""
         del uuid
         return None
+
+    def telemetry(self, uuid: str) -> Telemetry:
+        """Return nothing; only who wants to know may ask."""
+        raise AssertionError(uuid)
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
         """Return nothing; only who wants to know may ask."""
