@@ -113,10 +113,13 @@ class Stressors:
         self._locks = locks
         self._all: dict[str, _Stressor] = {}
 
-    def start(self, gpu: Gpu, generation: int, *, clearing: bool = False) -> None:
+    def start(
+        self, gpu: Gpu, generation: int, *, clearing: bool = False, promised: int = 0
+    ) -> None:
         """Spawn a stressor on ``gpu``; a spawn that fails is an exit that :meth:`collect` tells."""
         self._kill_leftovers()
-        spec = replace(self._spec(gpu), clearing=clearing)
+        spec = self._spec(gpu)
+        spec = replace(spec, clearing=clearing, reserve=spec.reserve + promised)
         try:
             child = _spawn_stressor(spec, self._locks(gpu))
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, time
+from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 from sentinel.errors import ConfigError
@@ -68,6 +69,19 @@ class Config:
     idle_utilization: float | None = None
     idle_wait: float = 0.0
     idle_gate: str = "each"
+    throttle: str = "on"
+    temp_optimal: float = 65.0
+    temp_normal: float = 75.0
+    temp_throttle: float = 85.0
+    temp_critical: float = 90.0
+    memory_optimal: float = 0.70
+    memory_normal: float = 0.85
+    memory_critical: float = 0.95
+    hysteresis: float = 2.0
+    cooldown: float = 30.0
+    critical_pause: float = 60.0
+    budget_limit: int | None = None
+    budget_reserve: int = 512 * 2**20
     max_gpus: int | None = None
     leave_idle: int = 0
     starts_per_second: float | None = None
@@ -102,7 +116,7 @@ def build_config(given: Mapping[str, Given], overrides: Sequence[Override] = ())
     """
     for override in overrides:
         _values(override.given)
-    return replace(Config(), **_values(given))
+    return _checked(replace(Config(), **_values(given)), given)
 
 
 def resolve(
@@ -114,7 +128,7 @@ def resolve(
     off the bus must not keep the others from being cared for.
 
     Raises:
-        ConfigError: An override names more than one GPU.
+        ConfigError: An override names more than one GPU, or makes no sense with the rest.
     """
     each: dict[str, Config] = {}
     unused = []
@@ -124,8 +138,43 @@ def resolve(
             raise ConfigError(f"{override.source}: {override.selector!r} means more than one GPU")
         unused += [] if named else [override]
         for gpu in named:
-            each[gpu.uuid] = replace(each.get(gpu.uuid, config), **_values(override.given))
+            own = replace(each.get(gpu.uuid, config), **_values(override.given))
+            each[gpu.uuid] = _checked(own, override.given)
     return replace(config, each=each), tuple(unused)
+
+
+#: Settings that must rise in this order, by their keys and fields.
+_RISING = (
+    (
+        ("throttle.temp_optimal", "temp_optimal"),
+        ("throttle.temp_normal", "temp_normal"),
+        ("throttle.temp_throttle", "temp_throttle"),
+        ("throttle.temp_critical", "temp_critical"),
+    ),
+    (
+        ("throttle.memory_optimal", "memory_optimal"),
+        ("throttle.memory_normal", "memory_normal"),
+        ("throttle.memory_critical", "memory_critical"),
+    ),
+)
+
+
+def _checked(config: Config, given: Mapping[str, Given]) -> Config:
+    """Return a Config of which the values make sense together.
+
+    Raises:
+        ConfigError: Two thresholds are in the wrong order; the message names those that were given.
+    """
+    for rising in _RISING:
+        for (low, low_field), (high, high_field) in pairwise(rising):
+            least, most = getattr(config, low_field), getattr(config, high_field)
+            if least < most:
+                continue
+            sources = [given[key].source for key in (low, high) if key in given]
+            where = f"{', '.join(sources)}: " if sources else ""
+            text = f"{where}{low} is {least:g} and {high} is {most:g}"
+            raise ConfigError(text, f"{low} must be below {high}")
+    return config
 
 
 def parse_given(parse: Callable[[str], T], given: Given) -> T:

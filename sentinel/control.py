@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sentinel.messages import GpuProcess
+from sentinel.telemetry import Telemetry
 
 __all__ = [
+    "Allocate",
+    "Allocation",
     "Answer",
     "Asker",
+    "Condition",
     "Configure",
     "Confirm",
+    "Deallocate",
     "GpuView",
     "HandoverView",
     "HostView",
@@ -138,7 +143,20 @@ class Reserve:
 
 @dataclass(frozen=True, kw_only=True)
 class Confirm:
-    """Keep a reservation from now on, whatever becomes of the service: its client is told of it."""
+    """Keep a reservation from now on, whatever becomes of the service: its client is told of it.
+
+    ``allocation``: the id is that of a part of a GPU's memory, and not of a reservation.
+    """
+
+    number: int
+    by: Asker
+    id: str
+    allocation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreserve:
+    """End a reservation."""
 
     number: int
     by: Asker
@@ -146,8 +164,23 @@ class Confirm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unreserve:
-    """End a reservation."""
+class Allocate:
+    """Promise ``size`` bytes of a GPU's memory to the process that asks, and to its children.
+
+    They are guests there from then on, and not newcomers. Where that process cannot be seen from
+    here, nobody can be told from others, and nothing of ours is started beside them.
+    """
+
+    number: int
+    by: Asker
+    id: str
+    gpu: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deallocate:
+    """End the promise of memory with this id."""
 
     number: int
     by: Asker
@@ -191,7 +224,17 @@ class ShutDown:
 
 
 Order = (
-    Occupy | Vacate | PauseGpus | ResumeGpus | Reserve | Confirm | Unreserve | Configure | ShutDown
+    Occupy
+    | Vacate
+    | PauseGpus
+    | ResumeGpus
+    | Reserve
+    | Confirm
+    | Unreserve
+    | Allocate
+    | Deallocate
+    | Configure
+    | ShutDown
 )
 
 
@@ -274,6 +317,31 @@ class Reservation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """Memory of a GPU that was promised to the process ``by`` and its children.
+
+    One that is not ``confirmed`` ends with the service that was to tell its client of it. One whose
+    process cannot be seen (``by.started`` is ``None``) lasts until it is given back.
+    """
+
+    id: str
+    gpu: str
+    size: int
+    by: Asker
+    since: float
+    confirmed: bool = False
+
+
+class Condition(StrEnum):
+    """How a GPU does, by its temperature and by the memory on it that is not ours."""
+
+    OPTIMAL = "optimal"
+    NORMAL = "normal"
+    THROTTLED = "throttled"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostView:
     """What is shown of the daemon as a whole, at the time ``at``."""
 
@@ -285,6 +353,7 @@ class HostView:
     workload: str
     gpus: tuple[str, ...]
     reservations: tuple[Reservation, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
     ending: str | None = None
 
 
@@ -308,6 +377,11 @@ class GpuView:
     GPU was read last, ``ended`` when our last stressor on it was gone; ``ghost``: something stayed
     in use by nobody after that. ``held`` is the memory of our stressor, ``until`` when the pause or
     reservation ends. Rates are per second; ``share`` is of the time. ``None`` is not known.
+    ``condition`` has held since ``condition_since``, and ``multiplier`` is the share of its speed
+    that it leaves to whoever works there. ``memory_foreign`` is what of the used memory is not our
+    stressor's, ``budget`` how much may be promised in all; ``guests`` are the processes of those to
+    whom memory was promised. ``yields`` counts how often a newcomer got the GPU of us, ``starts``
+    our stressors, since the daemon began.
     """
 
     at: float
@@ -346,6 +420,15 @@ class GpuView:
     errors: int | None = None
     handover: HandoverView | None = None
     last_finding: str | None = None
+    condition: Condition | None = None
+    condition_since: float | None = None
+    multiplier: float = 1.0
+    memory_foreign: int | None = None
+    budget: int = 0
+    guests: tuple[GpuProcess, ...] = ()
+    yields: int = 0
+    starts: int = 0
+    telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

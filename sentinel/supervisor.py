@@ -88,8 +88,13 @@ class Probe(Protocol):
 class Spawner(Protocol):
     """The stressor children, as the supervisor sees them. Nothing here blocks."""
 
-    def start(self, gpu: Gpu, generation: int, *, clearing: bool = False) -> None:
-        """Spawn a stressor on ``gpu``; one for ``clearing`` ends once it has had a context."""
+    def start(
+        self, gpu: Gpu, generation: int, *, clearing: bool = False, promised: int = 0
+    ) -> None:
+        """Spawn a stressor on ``gpu`` that leaves ``promised`` bytes more than it is told to.
+
+        One for ``clearing`` ends once it has had a context.
+        """
 
     def kill(self, uuid: str, generation: int) -> None:
         """Send SIGKILL to the child and everything it started."""
@@ -286,9 +291,13 @@ class Supervisor:
                 self._spawner.acknowledge(uuid, generation, number)
             case SetPace(uuid=uuid, generation=generation, share=share):
                 self._spawner.pace(uuid, generation, share)
-            case Start(uuid=uuid, generation=generation, clearing=clearing):
-                gpu = self.state.slots[uuid].gpu
-                self._spawner.start(gpu, generation, clearing=clearing)
+            case Start(uuid=uuid) as start:
+                self._spawner.start(
+                    self.state.slots[uuid].gpu,
+                    start.generation,
+                    clearing=start.clearing,
+                    promised=start.promised,
+                )
             case KillProbe(generation=generation):
                 self._probe.kill(generation)
             case StartProbe(generation=generation):

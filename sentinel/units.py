@@ -14,6 +14,7 @@ __all__ = [
     "one_of",
     "or_off",
     "parse_address",
+    "parse_celsius",
     "parse_count",
     "parse_duration",
     "parse_file",
@@ -131,6 +132,19 @@ def parse_power(text: str) -> float:
         message = f"{text!r} is not a power; write a number and a unit, such as 400W or 0.4kW"
         raise ValueError(message)
     return watts
+
+
+def parse_celsius(text: str) -> float:
+    """Return the degrees Celsius in ``text``, such as ``85`` or ``85C``.
+
+    Raises:
+        ValueError: It is no number, or one with another unit.
+    """
+    match = re.fullmatch(r"\s*([0-9]{1,4}(?:\.[0-9]{1,3})?)\s*(?:°?C)?\s*", text, re.ASCII)
+    if match is None:
+        message = f"{text!r} is no temperature; write degrees Celsius, such as 85 or 85C"
+        raise ValueError(message)
+    return float(match[1])
 
 
 def parse_names(text: str) -> tuple[str, ...]:

@@ -18,12 +18,15 @@ from functools import cache
 from typing import Any, TypeVar
 
 from sentinel.errors import ServiceError
+from sentinel.telemetry import Telemetry
 
 __all__ = [
     "SCHEMA_VERSION",
+    "AllocationInfo",
     "DaemonInfo",
     "EventInfo",
     "GpuStatus",
+    "GpuTelemetry",
     "Handover",
     "Holder",
     "Outcome",
@@ -68,8 +71,21 @@ class Handover:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuTelemetry(Telemetry):
+    """What a GPU told of itself ``age_s`` seconds ago."""
+
+    at: float = 0.0
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuStatus:
     """One GPU. ``occupancy``, ``stressor`` and ``admin`` are the names of states.
+
+    ``condition`` is optimal, normal, throttled or critical, and ``multiplier`` the share of its
+    speed that it leaves to whoever works there; ``memory_foreign`` is what is used and not our
+    stressor's, ``budget`` how much memory may be promised in all, ``guests`` are processes of those
+    to whom some was promised.
 
     ``since_s`` is how long ``stressor`` has been what it is, ``read_s`` how long ago the GPU was
     read, ``until_s`` in how long its pause or reservation ends. ``held`` is our memory on it.
@@ -108,6 +124,15 @@ class GpuStatus:
     errors: int | None = None
     handover: Handover | None = None
     last_finding: str | None = None
+    condition: str | None = None
+    condition_since_s: float | None = None
+    multiplier: float = 1.0
+    memory_foreign: int | None = None
+    budget: int = 0
+    guests: tuple[Process, ...] = ()
+    yields: int = 0
+    starts: int = 0
+    telemetry: GpuTelemetry | None = None
 
     @property
     def occupied(self) -> bool:
@@ -142,6 +167,18 @@ class ReservationInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AllocationInfo:
+    """Memory of a GPU, in bytes, that was promised to its holder and the children of that."""
+
+    id: str
+    gpu: str
+    size: int
+    since: datetime
+    index: int | None = None
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DaemonInfo:
     """The daemon as a whole; ``age_s`` is how old is what it shows, ``ending`` why it ends."""
 
@@ -165,6 +202,7 @@ class Status:
     daemon: DaemonInfo
     gpus: tuple[GpuStatus, ...]
     reservations: tuple[ReservationInfo, ...] = ()
+    allocations: tuple[AllocationInfo, ...] = ()
     json: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 

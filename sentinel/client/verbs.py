@@ -126,6 +126,7 @@ class Client:
             daemon=read_status.daemon,
             gpus=read_status.gpus,
             reservations=read_status.reservations,
+            allocations=read_status.allocations,
             json=answer,
         )
 

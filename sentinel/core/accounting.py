@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sentinel.config import Config
-from sentinel.core.model import Slot
+from sentinel.core.identity import OwnChild, is_ours
+from sentinel.core.model import Running, Slot, Starting, Stopping
 from sentinel.messages import Reading
 
-__all__ = ["OVERHEAD", "SLACK", "idle_memory", "nobodys_memory"]
+__all__ = ["OVERHEAD", "SLACK", "foreign_memory", "idle_memory", "nobodys_memory"]
 
 #: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
 #: clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
@@ -30,6 +31,29 @@ def nobodys_memory(reading: Reading) -> int:
     """Return how much memory is in use that no listed process holds, in bytes."""
     named = sum(process.memory or 0 for process in reading.processes or ())
     return reading.memory.used - named if reading.memory is not None else 0
+
+
+def foreign_memory(slot: Slot, reading: Reading, child: OwnChild | None) -> int:
+    """Return how much of the used memory is not our stressor's, in bytes.
+
+    By what the driver says that our own processes hold; where it does not say, by what was there
+    before our stressor came.
+    """
+    used = reading.memory.used if reading.memory is not None else 0
+    if child is None:
+        return used
+    own = [process.memory for process in reading.processes or () if is_ours(process, child)]
+    if any(own):
+        return max(0, used - sum(amount or 0 for amount in own))
+    match slot.stressor:
+        case Running(expected=int(expected), baseline=baseline):
+            return max(0, used - (expected - baseline))
+        case Running(baseline=baseline, ready=ready):
+            return max(baseline, used - ready.held) if used > ready.held else baseline
+        case Starting(baseline=baseline) | Stopping(baseline=baseline):
+            return min(used, baseline)
+        case _:
+            return used
 
 
 def idle_memory(slot: Slot, config: Config) -> int:

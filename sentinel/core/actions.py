@@ -60,11 +60,15 @@ class SetPace:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Spawn a child on this GPU; one for ``clearing`` only opens and closes a context."""
+    """Spawn a child on this GPU; one for ``clearing`` only opens and closes a context.
+
+    ``promised`` bytes of the free memory are for guests, besides what the settings reserve.
+    """
 
     uuid: str
     generation: int
     clearing: bool = False
+    promised: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

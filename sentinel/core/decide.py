@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 
 from sentinel.config import Config
 from sentinel.core import (
+    budgets,
+    condition,
     ending,
     findings,
     ghosts,
+    guests,
     learning,
     lifecycle,
     limits,
@@ -140,7 +143,8 @@ def watch(state: State, now: float) -> Watch:
         if state.service is not None or ghosts.may_have_load(slot, now) or pacing.wants_load(slot):
             load.append(uuid)
         read.append(uuid)
-    return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load))
+    telemetry = state.service is not None
+    return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load), telemetry=telemetry)
 
 
 def decide(state: State, seen: Observation, config: Config) -> Decision:
@@ -160,7 +164,8 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     service = servicing.step(state, seen)
     if isinstance(state.service, ServiceUp) and isinstance(service.state.service, ServiceDown):
         forgotten, unheard = orders.forget_unconfirmed(service.state, seen.now)
-        service = replace(service, state=forgotten, events=(*service.events, *unheard))
+        forgotten, undone = budgets.forget_unconfirmed(forgotten, seen.now)
+        service = replace(service, state=forgotten, events=(*service.events, *unheard, *undone))
     probe = probing.step(service.state, seen, config)
     state, actions = probe.state, [*actions, *service.actions, *probe.actions]
     events += [*service.events, *probe.events]
@@ -222,6 +227,8 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if residents != slot.residents:
         slot = replace(slot, residents=residents)
     slot, judged = _judge(state, slot, reading, seen, own)
+    slot, conditions = condition.judge(slot, reading, seen.now, own, slot.child)
+    judged += conditions
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
@@ -248,7 +255,7 @@ def _judge(
     state: State, slot: Slot, reading: Reading | None, seen: Observation, config: Config
 ) -> tuple[Slot, list[Event]]:
     """Judge the occupancy anew, and say so when it is another."""
-    child = lifecycle.child_of(slot)
+    child = slot.child
     now = policy.occupancy(slot, reading, seen.now, config, child=child)
     if probing.suspected(state, slot.gpu.uuid, seen.now):
         suspect = state.suspects[slot.gpu.uuid]
@@ -333,7 +340,9 @@ def _start_one(
     state = replace(state, slots={**state.slots, uuid: slot}, last_start=seen.now)
     workload = config.of(uuid).workload
     event = slot_event("stressor.starting", slot, seen.now, workload=workload)
-    return state, [Start(uuid=uuid, generation=slot.generation)], [event]
+    promised = guests.to_come(slot, seen.readings[uuid])
+    start = Start(uuid=uuid, generation=slot.generation, promised=promised)
+    return state, [start], [event]
 
 
 def _clear_one(

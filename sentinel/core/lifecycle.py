@@ -8,7 +8,6 @@ from sentinel.config import Config
 from sentinel.core.accounting import nobodys_memory
 from sentinel.core.actions import Ask, Event, Kill
 from sentinel.core.events import slot_event, who
-from sentinel.core.identity import OwnChild
 from sentinel.core.model import (
     Backoff,
     Idle,
@@ -37,7 +36,7 @@ from sentinel.messages import (
     Ready,
 )
 
-__all__ = ["child_of", "deadline", "fold", "hurry", "start", "step", "stop"]
+__all__ = ["deadline", "fold", "hurry", "start", "step", "stop"]
 
 #: After so many seconds of RUNNING the pause after a failure begins at its shortest again.
 FORGIVEN_AFTER = 60.0
@@ -48,15 +47,6 @@ _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 
 
 #: How many characters of what a workload says that it is at are kept; a plugin may have written it.
 LONGEST_NOTE = 200
-
-
-def child_of(slot: Slot) -> OwnChild | None:
-    """Return our child on this GPU, which may be dead but not yet settled."""
-    match slot.stressor:
-        case Starting(child=child) | Running(child=child) | Stopping(child=child):
-            return child
-        case _:
-            return None
 
 
 def start(slot: Slot, reading: Reading, now: float, *, clearing: bool = False) -> Slot:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sentinel.config import Config
-from sentinel.core import policy
+from sentinel.control import Condition
+from sentinel.core import guests, policy, witness
 from sentinel.core.admin import standing
 from sentinel.core.model import Idle, Running, Slot, Starting, State, Stopping, Terms
 from sentinel.core.observation import Observation
 from sentinel.core.policy import Verdict
+from sentinel.messages import Reading
 
 __all__ = ["Release", "deadlines", "quiet", "releases", "terms", "verdicts"]
 
@@ -42,7 +45,42 @@ def _own_verdict(state: State, slot: Slot, seen: Observation, config: Config) ->
     if keeps_off is not None:
         return Verdict.no(keeps_off.rule, keeps_off.reason)
     uuid = slot.gpu.uuid
-    return policy.may_start(slot, seen.readings.get(uuid), seen.now, config.of(uuid))
+    own = config.of(uuid)
+    verdict = policy.may_start(slot, seen.readings.get(uuid), seen.now, own)
+    if not verdict.allowed:
+        return verdict
+    critical = _critical(slot, own)
+    if critical is not None:
+        return Verdict.no("throttle.pace", critical)
+    crowd = _crowd(slot) or _settling(slot, seen.now)
+    return verdict if crowd is None else Verdict.no("promised", crowd)
+
+
+def _critical(slot: Slot, config: Config) -> str | None:
+    """Return why a GPU's condition leaves nothing to a stressor, or ``None`` where it does."""
+    if slot.judged is None or config.throttle != "on":
+        return None
+    if slot.judged.condition is not Condition.CRITICAL:
+        return None
+    return "its condition is critical: it is left alone until it has recovered"
+
+
+def _crowd(slot: Slot) -> str | None:
+    """Return why nothing of ours may be beside its guests, or ``None`` where it may."""
+    if not slot.promises or guests.can_be_told(slot):
+        return None
+    return f"memory was promised to who cannot be told from others here ({_promises(slot)})"
+
+
+def _settling(slot: Slot, now: float) -> str | None:
+    """Return that a guest has only just been promised memory, or ``None`` where it has not."""
+    newest = max((promise.since for promise in slot.promises.values()), default=-math.inf)
+    left = newest + guests.SETTLING - now
+    return f"memory was promised just now: left to it for {left:.1f} s" if left > 0 else None
+
+
+def _promises(slot: Slot) -> str:
+    return ", ".join(slot.promises)
 
 
 def terms(config: Config) -> Terms:
@@ -74,8 +112,24 @@ def _asked(state: State, seen: Observation, config: Config) -> Iterator[Release]
         keeps_off = standing(state, slot, seen.now)
         if keeps_off is not None:
             yield Release(uuid=uuid, reason=keeps_off.reason)
-        elif slot.terms is not None and slot.terms != terms(config.of(uuid)):
-            yield Release(uuid=uuid, reason="its settings have changed")
+            continue
+        why = _asked_of_one(slot, seen.readings.get(uuid), config.of(uuid))
+        if why is not None:
+            yield Release(uuid=uuid, reason=why)
+
+
+def _asked_of_one(slot: Slot, reading: Reading | None, config: Config) -> str | None:
+    """Return why a stressor must go for what is wanted of its own GPU, or ``None``."""
+    if slot.terms is not None and slot.terms != terms(config):
+        return "its settings have changed"
+    why = _critical(slot, config) or _crowd(slot)
+    if why is not None or reading is None or not slot.promises:
+        return why
+    # What grows and is not listed yet may be a guest that takes what is still to come for it.
+    room = witness.room(slot, reading, config)
+    if room is not None and guests.to_come(slot, reading) > room:
+        return f"memory that it holds was promised ({_promises(slot)})"
+    return None
 
 
 def _by_rule(state: State, seen: Observation, config: Config) -> tuple[Release, ...]:
@@ -94,7 +148,11 @@ def _by_rule(state: State, seen: Observation, config: Config) -> tuple[Release, 
 
 def deadlines(state: State, seen: Observation, config: Config) -> list[float]:
     """Return when a rule may come to say something else, by the monotonic clock."""
-    times = []
+    times = [
+        promise.since + guests.SETTLING
+        for slot in state.slots.values()
+        for promise in slot.promises.values()
+    ]
     due = _next_start(state, config)
     if due is not None:
         times.append(due)

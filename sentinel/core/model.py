@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.control import Reservation
+from sentinel.control import Allocation, Condition, Reservation
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, Resident
 from sentinel.core.observation import ChildExit
 from sentinel.messages import Failed, Finding, Gpu, GpuProcess, MemoryTarget, Progress, Ready
+from sentinel.telemetry import Telemetry
 
 __all__ = [
     "Backoff",
@@ -22,6 +23,7 @@ __all__ = [
     "Ghost",
     "Handover",
     "Idle",
+    "Judged",
     "Occupancy",
     "Pacing",
     "Paused",
@@ -281,6 +283,15 @@ class Findings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The condition of a GPU, since when, and whether it is hotter than it ever should be."""
+
+    condition: Condition
+    since: float
+    overheats: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Paused:
     """We are to keep off since and until then, or until somebody says otherwise."""
 
@@ -310,7 +321,9 @@ class Slot:
     ``failures`` those at which a stressor failed, ``streak`` how many since it last ran well.
     ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor. ``terms``
     are those of its last stressor, ``paused`` is set while we were told to keep off. ``changed`` is
-    when its occupancy or its stressor became another.
+    when its occupancy or its stressor became another. ``telemetry`` is what it told last of itself,
+    ``judged`` how it does by that; ``promises`` is the memory that was promised to guests, by id,
+    and ``yields`` counts its hand-overs.
     """
 
     gpu: Gpu
@@ -332,6 +345,19 @@ class Slot:
     terms: Terms | None = None
     paused: Paused | None = None
     changed: float = 0.0
+    telemetry: Telemetry | None = None
+    judged: Judged | None = None
+    promises: Mapping[str, Allocation] = field(default_factory=dict)
+    yields: int = 0
+
+    @property
+    def child(self) -> OwnChild | None:
+        """Our child on this GPU, which may be dead but not yet settled."""
+        match self.stressor:
+            case Starting(child=child) | Running(child=child) | Stopping(child=child):
+                return child
+            case _:
+                return None
 
     @property
     def child_is_listed(self) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sentinel.config import Config, Given, Override, build_config, resolve
 from sentinel.control import (
+    Allocate,
     Answer,
     Asker,
     Configure,
     Confirm,
+    Deallocate,
     Occupy,
     Order,
     OverrideValues,
@@ -24,11 +25,13 @@ from sentinel.control import (
     Vacate,
     Value,
 )
+from sentinel.core import budgets
 from sentinel.core.actions import Action, Event, Reply
 from sentinel.core.admin import reservation_of
 from sentinel.core.events import slot_event
 from sentinel.core.model import Backoff, Busy, Fatal, Idle, Paused, Slot, State, Stopped, Unknown
 from sentinel.core.observation import Observation
+from sentinel.core.outcomes import Done, asker, names_of, wrong_gpus, wrong_seconds
 from sentinel.errors import ConfigError
 from sentinel.hours import first_after
 
@@ -59,19 +62,6 @@ class Carried:
     stop: str | None = None
 
 
-@dataclass
-class _Done:
-    """What one order led to; it was refused where ``refused`` is set, and then changed nothing."""
-
-    state: State
-    text: str
-    gpus: tuple[str, ...] = ()
-    refused: Refusal | None = None
-    events: list[Event] = field(default_factory=list)
-    config: Config | None = None
-    stop: str | None = None
-
-
 def carry_out(state: State, seen: Observation, config: Config) -> Carried:
     """Return what the orders of this tick led to, one after the other, each as a whole."""
     orders = seen.service.orders if seen.service is not None else ()
@@ -84,7 +74,7 @@ def carry_out(state: State, seen: Observation, config: Config) -> Carried:
             events = []  # of its own accord: it says itself what matters of that
         elif done.refused is not None:
             name = type(order).__name__.lower()
-            fields = {"order": name, "reason": done.text, "by": _who(order.by)}
+            fields = {"order": name, "reason": done.text, "by": asker(order.by)}
             events = [Event(name="order.refused", at=seen.now, fields=fields)]
         carried = Carried(
             state=done.state,
@@ -128,10 +118,10 @@ def _is_over(until: float | None, now: float) -> bool:
     return until is not None and now >= until
 
 
-def _carry_out(state: State, order: Order, seen: Observation, config: Config) -> _Done:
+def _carry_out(state: State, order: Order, seen: Observation, config: Config) -> Done:
     if state.shutdown is not None:
         reason = f"sentinel is ending: {state.shutdown.reason}"
-        return _Done(state, reason, refused=Refusal.ENDING)
+        return Done(state, reason, refused=Refusal.ENDING)
     match order:
         case PauseGpus():
             return _pause(state, order, seen.now)
@@ -139,6 +129,8 @@ def _carry_out(state: State, order: Order, seen: Observation, config: Config) ->
             return _resume(state, order, seen.now)
         case Reserve():
             return _reserve(state, order, seen.now)
+        case Confirm(allocation=True) | Allocate() | Deallocate():
+            return budgets.carry_out(state, order, seen.now, config)
         case Confirm() | Unreserve():
             return _decide_on(state, order, seen.now)
         case Configure():
@@ -150,22 +142,22 @@ def _carry_out(state: State, order: Order, seen: Observation, config: Config) ->
 # --- all of it -------------------------------------------------------------------------------
 
 
-def _change_all(state: State, order: Occupy | Vacate | ShutDown, now: float) -> _Done:
+def _change_all(state: State, order: Occupy | Vacate | ShutDown, now: float) -> Done:
     gpus, by = tuple(state.slots), order.by
     match order:
         case Occupy():
             slots = {uuid: _given_another_chance(slot) for uuid, slot in state.slots.items()}
-            event = Event(name="sentinel.occupying", at=now, fields={"by": _who(by)})
+            event = Event(name="sentinel.occupying", at=now, fields={"by": asker(by)})
             state = replace(state, slots=slots, occupying=True)
-            return _Done(state, "occupies idle GPUs", gpus, events=[event])
+            return Done(state, "occupies idle GPUs", gpus, events=[event])
         case Vacate():
-            event = Event(name="sentinel.vacated", at=now, fields={"by": _who(by)})
+            event = Event(name="sentinel.vacated", at=now, fields={"by": asker(by)})
             state = replace(state, occupying=False)
-            return _Done(state, "lets go of every GPU", gpus, events=[event])
+            return Done(state, "lets go of every GPU", gpus, events=[event])
         case ShutDown():
             who = f"uid {by.uid}" if by.uid is not None else f"a client over {by.via}"
             reason = "no client can find it any more" if by.via == "service" else f"asked by {who}"
-            return _Done(state, "lets go of every GPU and ends", gpus, stop=reason)
+            return Done(state, "lets go of every GPU and ends", gpus, stop=reason)
 
 
 def _given_another_chance(slot: Slot) -> Slot:
@@ -178,19 +170,19 @@ def _given_another_chance(slot: Slot) -> Slot:
 # --- pauses ----------------------------------------------------------------------------------
 
 
-def _pause(state: State, order: PauseGpus, now: float) -> _Done:
-    wrong = _wrong_gpus(state, order.gpus) or _wrong_seconds(state, order.seconds)
+def _pause(state: State, order: PauseGpus, now: float) -> Done:
+    wrong = wrong_gpus(state, order.gpus) or wrong_seconds(state, order.seconds)
     if wrong is not None:
         return wrong
     if order.release and order.gpus:
         text = "the driver is let go of for all GPUs at once; name none with it"
-        return _Done(state, text, refused=Refusal.INVALID)
+        return Done(state, text, refused=Refusal.INVALID)
     paused = Paused(since=now, until=None if order.seconds is None else now + order.seconds)
-    fields = {"for_s": order.seconds, "by": _who(order.by)}
+    fields = {"for_s": order.seconds, "by": asker(order.by)}
     if order.release:
         event = Event(name="driver.unwanted", at=now, fields=fields)
         state = replace(state, released=paused)
-        return _Done(
+        return Done(
             state, "lets go of every GPU and of the driver", tuple(state.slots), None, [event]
         )
     gpus = order.gpus or tuple(state.slots)
@@ -199,19 +191,19 @@ def _pause(state: State, order: PauseGpus, now: float) -> _Done:
     for uuid in gpus:
         slots[uuid] = replace(slots[uuid], paused=paused)
         events.append(slot_event("gpu.paused", slots[uuid], now, **fields))
-    return _Done(
-        replace(state, slots=slots), f"keeps off {_names(state, gpus)}", gpus, None, events
+    return Done(
+        replace(state, slots=slots), f"keeps off {names_of(state, gpus)}", gpus, None, events
     )
 
 
-def _resume(state: State, order: ResumeGpus, now: float) -> _Done:
-    wrong = _wrong_gpus(state, order.gpus)
+def _resume(state: State, order: ResumeGpus, now: float) -> Done:
+    wrong = wrong_gpus(state, order.gpus)
     if wrong is not None:
         return wrong
     if state.released is not None and order.gpus:
         text = "the driver was let go of for all GPUs; resume all of them"
-        return _Done(state, text, refused=Refusal.INVALID)
-    by = _who(order.by)
+        return Done(state, text, refused=Refusal.INVALID)
+    by = asker(order.by)
     events = []
     if state.released is not None:
         events.append(Event(name="driver.wanted", at=now, fields={"by": by}))
@@ -222,14 +214,14 @@ def _resume(state: State, order: ResumeGpus, now: float) -> _Done:
             events.append(slot_event("gpu.resumed", slots[uuid], now, by=by))
         slots[uuid] = replace(_given_another_chance(slots[uuid]), paused=None)
     state = replace(state, slots=slots, released=None)
-    return _Done(state, f"cares for {_names(state, gpus)} again", gpus, None, events)
+    return Done(state, f"cares for {names_of(state, gpus)} again", gpus, None, events)
 
 
 # --- reservations ----------------------------------------------------------------------------
 
 
-def _reserve(state: State, order: Reserve, now: float) -> _Done:
-    wrong = _wrong_gpus(state, order.gpus) or _wrong_seconds(state, order.seconds)
+def _reserve(state: State, order: Reserve, now: float) -> Done:
+    wrong = wrong_gpus(state, order.gpus) or wrong_seconds(state, order.seconds)
     wrong = wrong or _wrong_reservation(state, order)
     if wrong is not None:
         return wrong
@@ -237,14 +229,14 @@ def _reserve(state: State, order: Reserve, now: float) -> _Done:
     if order.gpus:
         why = "; ".join(reason for reason in blocked if reason is not None)
         if why:
-            return _Done(state, why, refused=Refusal.CONFLICT)
+            return Done(state, why, refused=Refusal.CONFLICT)
         gpus = order.gpus
     else:
         free = [slot for slot in state.slots.values() if _why_not(state, slot) is None]
         if len(free) < order.count:
             why = "; ".join(reason for reason in blocked if reason is not None)
             text = f"{len(free)} of {order.count} GPUs can be had: {why}"
-            return _Done(state, text, refused=Refusal.CONFLICT)
+            return Done(state, text, refused=Refusal.CONFLICT)
         free.sort(key=lambda slot: (not isinstance(slot.stressor, Stopped), slot.gpu.index))
         gpus = tuple(slot.gpu.uuid for slot in free[: order.count])
     reservation = Reservation(
@@ -262,21 +254,21 @@ def _reserve(state: State, order: Reserve, now: float) -> _Done:
         "reason": order.reason,
         "for_s": order.seconds,
         "bound": order.bound,
-        "by": _who(order.by),
+        "by": asker(order.by),
     }
     events = [slot_event("gpu.reserved", state.slots[uuid], now, **fields) for uuid in gpus]
-    return _Done(state, f"reserved {_names(state, gpus)}", gpus, None, events)
+    return Done(state, f"reserved {names_of(state, gpus)}", gpus, None, events)
 
 
-def _wrong_reservation(state: State, order: Reserve) -> _Done | None:
+def _wrong_reservation(state: State, order: Reserve) -> Done | None:
     """Return what is wrong with what was asked for, if anything is."""
     by = order.by
     wrong = None
     if not order.id or order.id in state.reservations:
-        return _Done(state, f"there is a reservation {order.id!r}", refused=Refusal.CONFLICT)
+        return Done(state, f"there is a reservation {order.id!r}", refused=Refusal.CONFLICT)
     if len(state.reservations) >= _MOST_RESERVATIONS:
         text = f"there are {len(state.reservations)} reservations already"
-        return _Done(state, text, refused=Refusal.CONFLICT)
+        return Done(state, text, refused=Refusal.CONFLICT)
     if bool(order.gpus) == bool(order.count) or order.count < 0:
         wrong = "either GPUs or how many of them are to be named"
     elif len(set(order.gpus)) != len(order.gpus):
@@ -287,7 +279,7 @@ def _wrong_reservation(state: State, order: Reserve) -> _Done | None:
         wrong = f"a reason is one line of at most {_LONGEST_REASON} characters"
     elif order.bound and (by.pid is None or by.started is None):
         wrong = "who asks cannot be seen from here, so nothing can be bound to it; say how long"
-    return None if wrong is None else _Done(state, wrong, refused=Refusal.INVALID)
+    return None if wrong is None else Done(state, wrong, refused=Refusal.INVALID)
 
 
 def _why_not(state: State, slot: Slot) -> str | None:
@@ -316,19 +308,19 @@ def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
     return state, events
 
 
-def _decide_on(state: State, order: Confirm | Unreserve, now: float) -> _Done:
+def _decide_on(state: State, order: Confirm | Unreserve, now: float) -> Done:
     """Keep or end a reservation."""
     reservation = state.reservations.get(order.id)
     if reservation is None:
         known = ", ".join(sorted(state.reservations)) or "none"
         text = f"there is no reservation {order.id!r}; there are: {known}"
-        return _Done(state, text, refused=Refusal.NOT_FOUND)
+        return Done(state, text, refused=Refusal.NOT_FOUND)
     if isinstance(order, Confirm):
         kept = {**state.reservations, order.id: replace(reservation, confirmed=True)}
         state = replace(state, reservations=kept)
-        return _Done(state, f"reservation {order.id} holds", reservation.gpus)
+        return Done(state, f"reservation {order.id} holds", reservation.gpus)
     state, events = _end_reservation(state, reservation, order.by, now)
-    return _Done(state, f"reservation {order.id} is over", reservation.gpus, events=events)
+    return Done(state, f"reservation {order.id} is over", reservation.gpus, events=events)
 
 
 def _end_reservation(
@@ -336,7 +328,7 @@ def _end_reservation(
 ) -> tuple[State, list[Event]]:
     """Return the state without it; ``by`` is ``None`` where its time is over."""
     left = {id_: one for id_, one in state.reservations.items() if id_ != reservation.id}
-    fields = {"id": reservation.id, "by": None if by is None else _who(by)}
+    fields = {"id": reservation.id, "by": None if by is None else asker(by)}
     events = [
         slot_event("gpu.unreserved", state.slots[uuid], now, **fields)
         for uuid in reservation.gpus
@@ -348,7 +340,7 @@ def _end_reservation(
 # --- settings --------------------------------------------------------------------------------
 
 
-def _configure(state: State, order: Configure, seen: Observation, config: Config) -> _Done:
+def _configure(state: State, order: Configure, seen: Observation, config: Config) -> Done:
     """Take over new settings as a whole, or none of them."""
     try:
         new = build_config(_given(order.given), [_override(one) for one in order.overrides])
@@ -356,17 +348,17 @@ def _configure(state: State, order: Configure, seen: Observation, config: Config
         gpus = tuple(slot.gpu for slot in state.slots.values())
         new, unused = resolve(new, overrides, gpus)
     except ConfigError as error:
-        return _Done(state, str(error), refused=Refusal.INVALID)
+        return Done(state, str(error), refused=Refusal.INVALID)
     settled = [key for name, key in _SETTLED.items() if getattr(new, name) != getattr(config, name)]
     if settled:
         text = f"{settled[0]} is settled when sentinel begins: shut it down and start it"
-        return _Done(state, text, refused=Refusal.INVALID)
+        return Done(state, text, refused=Refusal.INVALID)
     if new.until is not None:
         if seen.local is None:
-            return _Done(state, "what time it is is not known", refused=Refusal.CONFLICT)
+            return Done(state, "what time it is is not known", refused=Refusal.CONFLICT)
         new = replace(new, until=first_after(new.until, seen.local))
     new = replace(new, dry_run=config.dry_run, explain=config.explain)
-    fields = {"by": _who(order.by), "workload": new.workload}
+    fields = {"by": asker(order.by), "workload": new.workload}
     events = [Event(name="sentinel.configured", at=seen.now, fields=fields)]
     events += [
         Event(name="config.unused", at=seen.now, fields={"source": override.source})
@@ -375,7 +367,7 @@ def _configure(state: State, order: Configure, seen: Observation, config: Config
     slots = {uuid: _given_another_chance(slot) for uuid, slot in state.slots.items()}
     begun = seen.now if new.run_for != config.run_for else state.counted_from
     state = replace(state, slots=slots, reconfigured=True, counted_from=begun)
-    return _Done(state, "the settings were taken over", (), None, events, config=new)
+    return Done(state, "the settings were taken over", (), None, events, config=new)
 
 
 def _given(values: tuple[Value, ...]) -> dict[str, Given]:
@@ -385,30 +377,3 @@ def _given(values: tuple[Value, ...]) -> dict[str, Given]:
 def _override(values: OverrideValues) -> Override:
     given = _given(values.given)
     return Override(selector=values.selector, source=values.source, given=given)
-
-
-# --- words -----------------------------------------------------------------------------------
-
-
-def _wrong_gpus(state: State, gpus: tuple[str, ...]) -> _Done | None:
-    strange = [uuid for uuid in gpus if uuid not in state.slots]
-    if not strange:
-        return None
-    known = ", ".join(f"{slot.gpu.index} {uuid}" for uuid, slot in state.slots.items())
-    text = f"there is no GPU {strange[0]!r}; there are: {known}"
-    return _Done(state, text, refused=Refusal.NO_SUCH_GPU)
-
-
-def _wrong_seconds(state: State, seconds: float | None) -> _Done | None:
-    if seconds is None or (math.isfinite(seconds) and seconds > 0):
-        return None
-    return _Done(state, f"{seconds!r} seconds are no time", refused=Refusal.INVALID)
-
-
-def _names(state: State, gpus: tuple[str, ...]) -> str:
-    indices = ", ".join(str(state.slots[uuid].gpu.index) for uuid in gpus)
-    return f"GPU{'' if len(gpus) == 1 else 's'} {indices}"
-
-
-def _who(by: Asker) -> dict[str, object]:
-    return {"via": by.via, "uid": by.uid, "pid": by.pid}

@@ -170,7 +170,13 @@ def _handed_over(
     )
     # Where only memory told of the newcomer, the GPU looked idle all along: it is not, until now.
     occupancy = Idle(since=now) if isinstance(slot.occupancy, Idle) else slot.occupancy
-    slot = replace(slot, stressor=Stopped(), handover=handover, occupancy=occupancy)
+    slot = replace(
+        slot,
+        stressor=Stopped(),
+        handover=handover,
+        occupancy=occupancy,
+        yields=slot.yields + 1,
+    )
     return Step(slot=slot, events=(event,))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sentinel.config import Config
+from sentinel.core.guests import guests
 from sentinel.core.identity import OwnChild, Resident, is_ours
 from sentinel.core.model import Running, Slot, Starting, Stopping
 from sentinel.messages import GpuProcess, ProcessKind, Reading
@@ -55,6 +56,8 @@ def let_be(slot: Slot, others: tuple[GpuProcess, ...], at: float, config: Config
         spared = {process.pid: "light graphics" for process in graphics}
     if not slot.identity.names_known:
         return spared
+    for pid, promise in guests(slot, others).items():
+        spared[pid] = f"a guest: memory was promised to it ({promise})"
     for process in others:
         if process.name == MPS_SERVER and process.kind is ProcessKind.COMPUTE:
             spared[process.pid] = "an MPS server, whose clients are listed themselves"

@@ -6,7 +6,8 @@ import math
 
 from sentinel.config import Config
 from sentinel.control import GpuView, HandoverView, HostView, Phase
-from sentinel.core import limits
+from sentinel.core import condition, guests, limits
+from sentinel.core.accounting import foreign_memory
 from sentinel.core.admin import standing
 from sentinel.core.model import (
     Busy,
@@ -17,6 +18,7 @@ from sentinel.core.model import (
     Starting,
     State,
     Stopping,
+    Unknown,
 )
 from sentinel.core.observation import Observation
 from sentinel.core.policy import Verdict
@@ -51,6 +53,9 @@ def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
         workload=config.workload,
         gpus=tuple(state.slots),
         reservations=tuple(state.reservations.values()),
+        allocations=tuple(
+            promise for slot in state.slots.values() for promise in slot.promises.values()
+        ),
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
 
@@ -110,7 +115,20 @@ def _view(
         "by": slot.occupancy.by if isinstance(slot.occupancy, Busy) else (),
         "workload": config.of(slot.gpu.uuid).workload,
         "handover": _handover(slot.handover),
+        "budget": guests.budget(slot, config.of(slot.gpu.uuid)),
+        "yields": slot.yields,
+        "starts": slot.generation,
+        "telemetry": slot.telemetry,
+        "multiplier": condition.multiplier(slot),
     }
+    if slot.judged is not None and not isinstance(slot.occupancy, Unknown):
+        view |= {"condition": slot.judged.condition, "condition_since": slot.judged.since}
+    if reading is not None and reading.memory is not None:
+        here = guests.guests(slot, reading.processes or ())
+        view |= {
+            "memory_foreign": foreign_memory(slot, reading, slot.child),
+            "guests": tuple(p for p in reading.processes or () if p.pid in here),
+        }
     return GpuView(**{**view, **_read(reading), **_running(slot)})  # type: ignore[arg-type]
 
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from sentinel.config import Config
 from sentinel.core.accounting import OVERHEAD, SLACK, idle_memory, nobodys_memory
+from sentinel.core.guests import to_come
 from sentinel.core.identity import is_ours
 from sentinel.core.model import Busy, Idle, Running, Sign, SignKind, Slot, Starting
 from sentinel.core.sparing import let_be
 from sentinel.messages import Reading
 
-__all__ = ["OWN_LOAD", "PAIRING", "expect", "newcomer"]
+__all__ = ["OWN_LOAD", "PAIRING", "expect", "newcomer", "room"]
 
 #: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.
@@ -52,10 +53,11 @@ def _grown(slot: Slot, reading: Reading, used: int, now: float, config: Config) 
         case Starting(crowded=int(crowded)):
             return crowded
         case Starting(attaching=False, baseline=baseline):
-            return used - baseline
+            return used - baseline - to_come(slot, reading)
         case Running(expected=int(expected), spared=spared) as running:
             spared_now = _spared_memory(slot, reading, running, config)
-            grown = used - expected - max(0, spared_now - spared)
+            # What guests are still to take, they may be taking: who else comes is listed soon.
+            grown = used - expected - max(0, spared_now - spared) - to_come(slot, reading)
             if grown > SLACK and _waits_for_the_list(running, reading, spared_now, now):
                 return 0
             if grown <= SLACK and not slot.identity.complete:
@@ -65,6 +67,18 @@ def _grown(slot: Slot, reading: Reading, used: int, now: float, config: Config) 
             return grown
         case _:
             return 0  # our child's own memory grows
+
+
+def room(slot: Slot, reading: Reading, config: Config) -> int | None:
+    """Return how many bytes are free beside our child and all that is explained besides.
+
+    ``None`` while it is not known yet how much our child takes.
+    """
+    running = slot.stressor
+    if not isinstance(running, Running) or running.expected is None or reading.memory is None:
+        return None
+    spared = _spared_memory(slot, reading, running, config)
+    return reading.memory.total - running.expected - max(0, spared - running.spared)
 
 
 def _beside(slot: Slot, reading: Reading) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "Allocation",
     "Configured",
     "Daemon",
     "Done",
@@ -28,6 +29,7 @@ __all__ = [
     "SingleGpu",
     "Status",
     "Stop",
+    "Telemetry",
 ]
 
 #: The longest wait and the longest time that may be asked for, in seconds: a day and a year.
@@ -170,6 +172,47 @@ class Process(BaseModel):
     user: str | None
 
 
+class Telemetry(BaseModel):
+    """What a GPU told of itself `age_s` seconds ago; null is what it does not have or tell.
+
+    Memory is bytes, shares are of 1, `_c` is degrees Celsius, `_w` watts, `_j` joules and `_total`
+    counts since the driver was loaded.
+    """
+
+    age_s: float
+    memory_reserved: int | None
+    utilization: float | None
+    memory_utilization: float | None
+    temperature_c: int | None
+    memory_temperature_c: int | None
+    temperature_margin_c: int | None
+    slowdown_c: int | None
+    maximum_c: int | None
+    shutdown_c: int | None
+    memory_maximum_c: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    energy_j: float | None
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    reasons: list[str] | None
+    power_throttled_s: float | None
+    thermal_throttled_s: float | None
+    pcie_generation: int | None
+    pcie_width: int | None
+    pcie_replays_total: int | None
+    nvlink_tx_bytes_total: int | None
+    nvlink_rx_bytes_total: int | None
+    ecc_corrected_total: int | None
+    ecc_uncorrected_total: int | None
+    remapped_corrected_total: int | None
+    remapped_uncorrected_total: int | None
+    remap_pending: bool | None
+    remap_failed: bool | None
+    fan_share: float | None
+    performance_state: int | None
+
+
 class Handover(BaseModel):
     """The last time that a GPU was handed over: `ago_s` is the first sign, the rest follows it."""
 
@@ -217,6 +260,17 @@ class GpuState(BaseModel):
     errors: int | None
     handover: Handover | None
     last_finding: str | None
+    condition: Literal["optimal", "normal", "throttled", "critical"] | None
+    condition_since_s: float | None
+    multiplier: float = Field(
+        description="The share of its speed that the GPU's condition leaves to whoever works there."
+    )
+    memory_foreign: int | None = Field(description="What is used and not our stressor's.")
+    budget: int = Field(description="How much memory may be promised in all.")
+    guests: list[Process] = Field(description="Processes of those to whom memory was promised.")
+    yields: int
+    starts: int
+    telemetry: Telemetry | None
 
 
 class SingleGpu(GpuState, Versioned):
@@ -256,6 +310,17 @@ class Reservations(Versioned):
     reservations: list[Reservation]
 
 
+class Allocation(BaseModel):
+    """Memory of a GPU that was promised to a process and its children."""
+
+    id: str
+    gpu: str
+    index: int | None
+    size: int
+    since: datetime
+    holder: Holder
+
+
 class Daemon(BaseModel):
     """The daemon as a whole; what is shown of it is `age_s` seconds old."""
 
@@ -278,3 +343,4 @@ class Status(Versioned):
     daemon: Daemon
     gpus: list[GpuState]
     reservations: list[Reservation]
+    allocations: list[Allocation]

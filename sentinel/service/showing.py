@@ -6,17 +6,31 @@ import time
 from datetime import UTC, datetime
 
 from sentinel import control
+from sentinel.messages import GpuProcess
 from sentinel.procfs import read_stat
 from sentinel.service import models
 from sentinel.service.views import Views
+from sentinel.telemetry import Telemetry
 
-__all__ = ["daemon", "gpu_state", "reservation", "status"]
+__all__ = ["allocation", "daemon", "gpu_state", "reservation", "status"]
 
 #: How much of a UUID is shown to people, if that is enough: `GPU-` and eight digits.
 _SHORT = 12
 
 #: Fields of a view that are shown under another name, or in another way.
-_OTHERWISE = {"at", "since", "read", "until", "by", "handover"}
+_OTHERWISE = {
+    "at",
+    "since",
+    "read",
+    "until",
+    "by",
+    "guests",
+    "handover",
+    "condition_since",
+    "telemetry",
+    "ended",
+    "ghost",
+}
 
 
 def status(spec: control.ServiceSpec, views: Views) -> models.Status:
@@ -30,6 +44,7 @@ def status(spec: control.ServiceSpec, views: Views) -> models.Status:
         daemon=daemon(spec, views, now),
         gpus=[gpu_state(view, views, now) for view in views.gpus],
         reservations=[reservation(held, views, now) for held in views.host.reservations],
+        allocations=[allocation(given, views, now) for given in views.host.allocations],
     )
 
 
@@ -60,26 +75,17 @@ def gpu_state(view: control.GpuView, views: Views, now: float) -> models.GpuStat
         since_s=_age(view.since, now),
         read_s=_age(view.read, now),
         until_s=None if view.until is None else round(max(0.0, view.until - now), 3),
-        by=[
-            models.Process(
-                pid=process.pid,
-                kind=process.kind,
-                memory=process.memory,
-                name=process.name,
-                user=process.user,
-            )
-            for process in view.by
-        ],
+        by=[_process(process) for process in view.by],
+        guests=[_process(process) for process in view.guests],
         handover=_handover(view.handover, now),
+        condition_since_s=_age(view.condition_since, now),
+        telemetry=_telemetry(view.telemetry, now),
     )
 
 
 def reservation(held: control.Reservation, views: Views, now: float) -> models.Reservation:
     """Return what clients get of one reservation."""
     indices = {view.uuid: view.index for view in views.gpus}
-    process = read_stat(held.by.pid) if held.by.pid is not None else None
-    if process is not None and process.started != held.by.started:  # another one of this number
-        process = None
     return models.Reservation(
         id=held.id,
         gpus=list(held.gpus),
@@ -88,10 +94,46 @@ def reservation(held: control.Reservation, views: Views, now: float) -> models.R
         since=_date(held.since, now),
         until=None if held.until is None else _date(held.until, now),
         bound=held.bound,
-        holder=models.Holder(
-            uid=held.by.uid, pid=held.by.pid, name=process.name if process else None
-        ),
+        holder=_holder(held.by),
     )
+
+
+def allocation(given: control.Allocation, views: Views, now: float) -> models.Allocation:
+    """Return what clients get of memory that was promised."""
+    indices = {view.uuid: view.index for view in views.gpus}
+    return models.Allocation(
+        id=given.id,
+        gpu=given.gpu,
+        index=indices.get(given.gpu),
+        size=given.size,
+        since=_date(given.since, now),
+        holder=_holder(given.by),
+    )
+
+
+def _holder(by: control.Asker) -> models.Holder:
+    """Return who it is, by the name of the process as long as that is there."""
+    process = read_stat(by.pid) if by.pid is not None else None
+    if process is not None and process.started != by.started:  # another one of this number
+        process = None
+    return models.Holder(uid=by.uid, pid=by.pid, name=process.name if process else None)
+
+
+def _process(process: GpuProcess) -> models.Process:
+    return models.Process(
+        pid=process.pid,
+        kind=process.kind,
+        memory=process.memory,
+        name=process.name,
+        user=process.user,
+    )
+
+
+def _telemetry(told: Telemetry | None, now: float) -> models.Telemetry | None:
+    if told is None:
+        return None
+    fields = {name: value for name, value in vars(told).items() if name != "at"}
+    return models.Telemetry(**fields, age_s=_age(told.at, now) or 0.0)
 
 
 def _handover(view: control.HandoverView | None, now: float) -> models.Handover | None:

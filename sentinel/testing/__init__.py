@@ -291,6 +291,7 @@ class FakeProbe:
             utilization=place.utilization if self._load_wanted(place) else None,
             computing=place.computing,
             power=place.power,
+            temperature=place.temperature,
             load_at=at,
         )
 
@@ -313,13 +314,17 @@ class FakeSpawner:
         self.cleared: list[tuple[str, float]] = []
         self._new: dict[str, ChildFacts] = {}
 
-    def start(self, gpu: Gpu, generation: int, *, clearing: bool = False) -> None:
+    def start(
+        self, gpu: Gpu, generation: int, *, clearing: bool = False, promised: int = 0
+    ) -> None:
         """Begin a child; one for clearing takes what is left of an earlier one with it."""
         place = self._world.gpus[gpu.uuid]
         assert place.child is None, "a second child on one GPU"
         self._world.next_pid += 1
         pid = self._world.next_pid
-        place.child = FakeChild(generation=generation, pid=pid, born=self._world.now)
+        place.child = FakeChild(
+            generation=generation, pid=pid, born=self._world.now, promised=promised
+        )
         if clearing:
             place.child.mute, place.child.dies_at = True, self._world.now + IMPORT_TIME
             self.cleared.append((gpu.uuid, self._world.now))

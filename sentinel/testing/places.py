@@ -26,7 +26,10 @@ TEARDOWN_TIME = 0.2
 
 @dataclass(kw_only=True)
 class FakeChild:
-    """A stressor that exists only in the world; ``share`` is the pace that it was told."""
+    """A stressor that exists only in the world; ``share`` is the pace that it was told.
+
+    ``promised`` bytes of what is free it leaves.
+    """
 
     generation: int
     pid: int
@@ -38,6 +41,7 @@ class FakeChild:
     spoke_at: float = 0.0
     mute: bool = False
     share: float = 1.0
+    promised: int = 0
     waiting: list[ChildMessage] = field(default_factory=list)
 
 
@@ -59,6 +63,7 @@ class FakeGpu:
     computing: tuple[int, ...] | None = None
     utilization: float | None = 0.0
     power: float | None = None
+    temperature: int | None = None
     display: bool = False
     fault: str | None = None
     silent: bool = False
@@ -88,7 +93,7 @@ def live(place: FakeGpu, child: FakeChild, now: float) -> None:
         child.said = 1
         child.waiting.append(Attaching(torch="fake"))
     elif child.said == 1:
-        free = place.gpu.memory_total - place.used
+        free = place.gpu.memory_total - place.used - child.promised
         child.memory += int(free * 0.88)
         child.said = 2
     elif child.said == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:  # noqa: PLR2004 - its next word

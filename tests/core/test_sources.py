@@ -48,6 +48,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> N
 def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) -> None:
     examples = {
         "reserve": "2GiB",
+        "budget_limit": "40GiB",
         "util": "50%",
         "power": "400W",
         "duty": "30m/5m",

@@ -1,0 +1,121 @@
+"""What clients ask about the memory of GPUs: to be promised some, and to give it back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.config import Config
+from sentinel.control import Allocate, Allocation, Asker, Confirm, Deallocate, Refusal
+from sentinel.core.actions import Event
+from sentinel.core.events import slot_event
+from sentinel.core.guests import budget, left_to_promise
+from sentinel.core.model import Slot, State, Unknown
+from sentinel.core.outcomes import Done, asker, wrong_gpus
+from sentinel.units import format_size
+
+__all__ = ["carry_out", "forget_unconfirmed"]
+
+#: The most promises of memory that are kept on one GPU, and the longest id.
+_MOST_PROMISES = 128
+_LONGEST_ID = 100
+
+
+def carry_out(
+    state: State, order: Allocate | Deallocate | Confirm, now: float, config: Config
+) -> Done:
+    """Return what an order about promised memory led to."""
+    match order:
+        case Allocate():
+            return _allocate(state, order, now, config)
+        case Deallocate() | Confirm():
+            return _decide_on(state, order, now)
+
+
+def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
+    """End the promises of which nobody will hear: the service that made them is gone."""
+    events: list[Event] = []
+    for slot in tuple(state.slots.values()):
+        for promise in slot.promises.values():
+            if not promise.confirmed:
+                state, said = _end(state, promise, Asker(via="service"), now)
+                events += said
+    return state, events
+
+
+def _allocate(state: State, order: Allocate, now: float, config: Config) -> Done:
+    wrong = wrong_gpus(state, (order.gpu,)) or _wrong(state, order)
+    if wrong is not None:
+        return wrong
+    slot = state.slots[order.gpu]
+    left = left_to_promise(slot, config.of(order.gpu))
+    if order.size > left:
+        most = format_size(budget(slot, config.of(order.gpu)))
+        text = (
+            f"{format_size(order.size)} of GPU {slot.gpu.index} are asked for, and"
+            f" {format_size(left)} of {most} can be promised"
+        )
+        return Done(state, text, refused=Refusal.CONFLICT)
+    promise = Allocation(id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=now)
+    slot = replace(slot, promises={**slot.promises, order.id: promise})
+    fields = {"id": order.id, "size": order.size, "by": asker(order.by)}
+    return Done(
+        _with(state, slot),
+        f"promised {format_size(order.size)} of GPU {slot.gpu.index}",
+        (order.gpu,),
+        events=[slot_event("memory.allocated", slot, now, **fields)],
+    )
+
+
+def _wrong(state: State, order: Allocate) -> Done | None:
+    """Return what is wrong with what was asked for, if anything is."""
+    slot = state.slots[order.gpu]
+    if _find(state, order.id) is not None:
+        text = f"there is an allocation {order.id!r}"
+        return Done(state, text, refused=Refusal.CONFLICT)
+    if len(slot.promises) >= _MOST_PROMISES:
+        text = f"there are {len(slot.promises)} allocations on GPU {slot.gpu.index} already"
+        return Done(state, text, refused=Refusal.CONFLICT)
+    if isinstance(slot.occupancy, Unknown):
+        text = f"GPU {slot.gpu.index} is unknown: {slot.occupancy.reason}"
+        return Done(state, text, refused=Refusal.CONFLICT)
+    if not order.id or len(order.id) > _LONGEST_ID or not order.id.isprintable():
+        text = f"an id is one line of 1 to {_LONGEST_ID} characters"
+        return Done(state, text, refused=Refusal.INVALID)
+    if order.size <= 0:
+        return Done(state, f"{order.size} bytes are no size", refused=Refusal.INVALID)
+    return None
+
+
+def _decide_on(state: State, order: Deallocate | Confirm, now: float) -> Done:
+    """Keep or end a promise."""
+    promise = _find(state, order.id)
+    if promise is None:
+        ids = sorted(one for slot in state.slots.values() for one in slot.promises)
+        text = f"there is no allocation {order.id!r}; there are: {', '.join(ids) or 'none'}"
+        return Done(state, text, refused=Refusal.NOT_FOUND)
+    if isinstance(order, Confirm):
+        slot = state.slots[promise.gpu]
+        kept = {**slot.promises, promise.id: replace(promise, confirmed=True)}
+        state = _with(state, replace(slot, promises=kept))
+        return Done(state, f"allocation {promise.id} holds", (promise.gpu,))
+    state, events = _end(state, promise, order.by, now)
+    return Done(state, f"allocation {promise.id} is over", (promise.gpu,), events=events)
+
+
+def _end(state: State, promise: Allocation, by: Asker, now: float) -> tuple[State, list[Event]]:
+    slot = state.slots[promise.gpu]
+    left = {name: one for name, one in slot.promises.items() if name != promise.id}
+    slot = replace(slot, promises=left)
+    fields = {"id": promise.id, "size": promise.size, "by": asker(by)}
+    return _with(state, slot), [slot_event("memory.deallocated", slot, now, **fields)]
+
+
+def _find(state: State, name: str) -> Allocation | None:
+    for slot in state.slots.values():
+        if name in slot.promises:
+            return slot.promises[name]
+    return None
+
+
+def _with(state: State, slot: Slot) -> State:
+    return replace(state, slots={**state.slots, slot.gpu.uuid: slot})

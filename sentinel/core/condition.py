@@ -1,0 +1,153 @@
+"""How a GPU does, by its temperature and by the memory on it that is not ours. Pure.
+
+Worse is believed at once; better only with a margin, and not before its time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sentinel.config import Config
+from sentinel.control import Condition
+from sentinel.core.accounting import foreign_memory
+from sentinel.core.actions import Event
+from sentinel.core.events import slot_event
+from sentinel.core.identity import OwnChild
+from sentinel.core.model import Judged, Slot, Unknown
+from sentinel.messages import Reading
+
+__all__ = ["MULTIPLIERS", "Thresholds", "judge", "multiplier", "thresholds"]
+
+#: The share of its speed that each condition leaves to whoever works there: from the GPU Management
+#: System's table of states.
+MULTIPLIERS = {
+    Condition.OPTIMAL: 1.0,
+    Condition.NORMAL: 0.8,
+    Condition.THROTTLED: 0.5,
+    Condition.CRITICAL: 0.0,
+}
+
+_WORSE = tuple(Condition)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """In degrees Celsius and shares of the memory: below ``optimal`` a GPU is OPTIMAL, and so on.
+
+    Above ``throttle`` and ``memory_critical`` it is CRITICAL, above ``critical`` it overheats.
+    """
+
+    optimal: float
+    normal: float
+    throttle: float
+    critical: float
+    memory_optimal: float
+    memory_normal: float
+    memory_critical: float
+
+
+def thresholds(slot: Slot, config: Config) -> Thresholds:
+    """Return what holds for a GPU: as it was set, but no higher than the device declares.
+
+    It is CRITICAL above the most that it may have in operation at the latest, and overheats above
+    the temperature at which it slows itself down.
+    """
+    told = slot.telemetry
+    maximum = told.maximum_c if told is not None else None
+    slowdown = told.slowdown_c if told is not None else None
+    most = min(one for one in (config.temp_throttle, maximum, slowdown) if one is not None)
+    normal = min(config.temp_normal, most)
+    return Thresholds(
+        optimal=min(config.temp_optimal, normal),
+        normal=normal,
+        throttle=most,
+        critical=config.temp_critical if slowdown is None else min(config.temp_critical, slowdown),
+        memory_optimal=config.memory_optimal,
+        memory_normal=config.memory_normal,
+        memory_critical=config.memory_critical,
+    )
+
+
+def judge(
+    slot: Slot, reading: Reading | None, now: float, config: Config, child: OwnChild | None
+) -> tuple[Slot, list[Event]]:
+    """Return the slot with its condition by the latest reading, and the events if it is another.
+
+    A GPU that cannot be read stays in the condition it was in, which nobody is shown meanwhile.
+    """
+    if reading is not None and reading.telemetry is not None:
+        slot = replace(slot, telemetry=reading.telemetry)
+    if isinstance(slot.occupancy, Unknown) or reading is None or reading.memory is None:
+        return slot, []
+    limits = thresholds(slot, config)
+    share = foreign_memory(slot, reading, child) / max(1, reading.memory.total)
+    degrees = reading.temperature
+    before = slot.judged or Judged(condition=Condition.OPTIMAL, since=now)
+    found = _condition(degrees, share, limits)
+    if _WORSE.index(found) < _WORSE.index(before.condition):
+        found = _eased(before, degrees, share, limits, now, config)
+    since = before.since if found is before.condition else now
+    overheats = _overheats(before, degrees, limits, config)
+    judged = Judged(condition=found, since=since, overheats=overheats)
+    pace = MULTIPLIERS[found] if config.throttle == "on" else 1.0
+    if judged == slot.judged and pace == slot.health_pace:
+        return slot, []
+    slot = replace(slot, judged=judged, health_pace=pace)
+    seen = {"temperature_c": degrees, "memory_foreign_share": round(share, 4)}
+    events = []
+    if found is not before.condition:
+        fields = {"before": before.condition.value, "condition": found.value, **seen}
+        events.append(
+            slot_event("gpu.condition", slot, now, **fields, multiplier=MULTIPLIERS[found])
+        )
+    if overheats and not before.overheats:
+        fields = {"temperature_c": degrees, "limit_c": limits.critical}
+        events.append(slot_event("gpu.overheat", slot, now, **fields))
+    return slot, events
+
+
+def multiplier(slot: Slot) -> float:
+    """Return the share of its speed that a GPU leaves to a worker: none where it is unknown."""
+    if slot.judged is None or isinstance(slot.occupancy, Unknown):
+        return 0.0
+    return MULTIPLIERS[slot.judged.condition]
+
+
+def _condition(degrees: float | None, share: float, limits: Thresholds) -> Condition:
+    """Return the worse of what the temperature says, where that is told, and the memory."""
+    by_memory = _level(share, limits.memory_optimal, limits.memory_normal, limits.memory_critical)
+    if degrees is None:
+        return _WORSE[by_memory]
+    return _WORSE[max(by_memory, _level(degrees, limits.optimal, limits.normal, limits.throttle))]
+
+
+def _level(value: float, optimal: float, normal: float, throttle: float) -> int:
+    """Return how bad a value is, from 0 to 3."""
+    if value > throttle:
+        return 3
+    return (value >= optimal) + (value >= normal)
+
+
+def _eased(
+    before: Judged,
+    degrees: float | None,
+    share: float,
+    limits: Thresholds,
+    now: float,
+    config: Config,
+) -> Condition:
+    """Return the condition of a GPU that seems to be better than before: with a margin, in time."""
+    held = {Condition.THROTTLED: config.cooldown, Condition.CRITICAL: config.critical_pause}
+    if now < before.since + held.get(before.condition, 0.0):
+        return before.condition
+    warmer = None if degrees is None else degrees + config.hysteresis
+    found = _condition(warmer, share + config.hysteresis / 100, limits)
+    return min(found, before.condition, key=_WORSE.index)
+
+
+def _overheats(before: Judged, degrees: float | None, limits: Thresholds, config: Config) -> bool:
+    """Return whether it is too hot, or was and is not cooler than that by the margin."""
+    if degrees is None:
+        return before.overheats
+    margin = config.hysteresis if before.overheats else 0.0
+    return degrees > limits.critical - margin

@@ -1,0 +1,95 @@
+"""Guests: those to whom memory of a GPU was promised, and how much of it is to come. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sentinel.config import Config
+from sentinel.control import Allocation
+from sentinel.core.model import Slot
+from sentinel.messages import GpuProcess, Reading
+
+__all__ = ["CONTEXT", "SETTLING", "budget", "can_be_told", "guests", "left_to_promise", "to_come"]
+
+#: What a guest may use beyond each of its promises, for CUDA contexts, for which it did not ask:
+#: one takes 527 MiB on an H200 (benchmarks/measured), and a program with a child has two.
+CONTEXT = 2**30
+
+#: For so long after a promise nothing of ours is started beside the guest, in seconds: while it
+#: takes its memory, a stressor that does the same would take it for a newcomer.
+SETTLING = 10.0
+
+
+def budget(slot: Slot, config: Config) -> int:
+    """Return how much of a GPU's memory may be promised in all, in bytes."""
+    most = max(0, slot.gpu.memory_total - config.budget_reserve)
+    return most if config.budget_limit is None else min(most, config.budget_limit)
+
+
+def left_to_promise(slot: Slot, config: Config) -> int:
+    """Return how much more of a GPU's memory may be promised, in bytes."""
+    given = sum(promise.size for promise in slot.promises.values())
+    return max(0, budget(slot, config) - given)
+
+
+def can_be_told(slot: Slot) -> bool:
+    """Return whether the guests of a GPU can be told from others: all are seen, and all are listed.
+
+    Where the list may leave somebody out, a newcomer would be seen by the memory alone, and that is
+    what guests are to take.
+    """
+    return slot.identity.complete and all(
+        promise.by.started is not None for promise in slot.promises.values()
+    )
+
+
+def guests(slot: Slot, processes: Iterable[GpuProcess]) -> dict[int, str]:
+    """Return by PID which processes are guests, and by whose promise.
+
+    Those of a holder are guests together, and none of them is one any more once they hold more
+    than they were promised, or nobody says how much.
+    """
+    if not slot.promises or not can_be_told(slot):
+        return {}
+    found: dict[int, str] = {}
+    for holder, (name, most) in _holders(slot.promises).items():
+        theirs = [process for process in processes if _is_of(process, *holder)]
+        amounts = [process.memory for process in theirs]
+        if None in amounts or sum(amount or 0 for amount in amounts) > most:
+            continue
+        found |= {process.pid: name for process in theirs}
+    return found
+
+
+def to_come(slot: Slot, reading: Reading | None) -> int:
+    """Return how many promised bytes no guest holds yet, contexts included."""
+    if not slot.promises:
+        return 0
+    processes = reading.processes or () if reading is not None else ()
+    here = guests(slot, processes)
+    held = sum(process.memory or 0 for process in processes if process.pid in here)
+    return max(0, sum(promise.size + CONTEXT for promise in slot.promises.values()) - held)
+
+
+def _holders(
+    promises: Mapping[str, Allocation],
+) -> dict[tuple[int, int], tuple[str, int]]:
+    """Return for each holder, by PID and start, the id of a promise and the bytes of all."""
+    found: dict[tuple[int, int], tuple[str, int]] = {}
+    for promise in promises.values():
+        pid, started = promise.by.pid, promise.by.started
+        if pid is None or started is None:
+            continue
+        name, most = found.get((pid, started), (promise.id, 0))
+        found[pid, started] = name, most + promise.size + CONTEXT
+    return found
+
+
+def _is_of(process: GpuProcess, pid: int, started: int) -> bool:
+    """Return whether a process is this one, or was started by it, however far down."""
+    if process.started is None:
+        return False
+    if process.pid == pid:
+        return process.started == started
+    # A process that is older than its ancestor is that of an earlier one of this number.
+    return process.ancestors is not None and pid in process.ancestors and process.started >= started

@@ -1,0 +1,54 @@
+"""What one order led to, and the words that all orders share. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from sentinel.config import Config
+from sentinel.control import Asker, Refusal
+from sentinel.core.actions import Event
+from sentinel.core.model import State
+
+__all__ = ["Done", "asker", "names_of", "wrong_gpus", "wrong_seconds"]
+
+
+@dataclass
+class Done:
+    """What one order led to; it was refused where ``refused`` is set, and then changed nothing."""
+
+    state: State
+    text: str
+    gpus: tuple[str, ...] = ()
+    refused: Refusal | None = None
+    events: list[Event] = field(default_factory=list)
+    config: Config | None = None
+    stop: str | None = None
+
+
+def wrong_gpus(state: State, gpus: tuple[str, ...]) -> Done | None:
+    """Return the refusal of an order that names a GPU which is not there, or ``None``."""
+    strange = [uuid for uuid in gpus if uuid not in state.slots]
+    if not strange:
+        return None
+    known = ", ".join(f"{slot.gpu.index} {uuid}" for uuid, slot in state.slots.items())
+    text = f"there is no GPU {strange[0]!r}; there are: {known}"
+    return Done(state, text, refused=Refusal.NO_SUCH_GPU)
+
+
+def wrong_seconds(state: State, seconds: float | None) -> Done | None:
+    """Return the refusal of an order for what is no time, or ``None``."""
+    if seconds is None or (math.isfinite(seconds) and seconds > 0):
+        return None
+    return Done(state, f"{seconds!r} seconds are no time", refused=Refusal.INVALID)
+
+
+def names_of(state: State, gpus: tuple[str, ...]) -> str:
+    """Return the GPUs as people name them."""
+    indices = ", ".join(str(state.slots[uuid].gpu.index) for uuid in gpus)
+    return f"GPU{'' if len(gpus) == 1 else 's'} {indices}"
+
+
+def asker(by: Asker) -> dict[str, object]:
+    """Return who asked, as a field of an event."""
+    return {"via": by.via, "uid": by.uid, "pid": by.pid}

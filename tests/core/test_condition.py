@@ -1,0 +1,201 @@
+"""How a GPU does: thresholds, what gets better when, and what a stressor makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import occupied, stressor
+
+from sentinel.config import Config, Given, build_config
+from sentinel.control import Condition
+from sentinel.core.condition import MULTIPLIERS, judge, multiplier, thresholds
+from sentinel.core.model import Idle, Judged, Running, Slot, Stopped, Unknown
+from sentinel.errors import ConfigError
+from sentinel.messages import Gpu, Memory, Reading
+from sentinel.telemetry import Telemetry
+from sentinel.testing import GIB
+
+OPTIMAL, NORMAL, THROTTLED, CRITICAL = Condition
+GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)
+SLOT = Slot(gpu=GPU, occupancy=Idle(since=0.0))
+
+
+def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> Reading:
+    used = round(share * 100 * GIB)
+    memory = Memory(total=100 * GIB, used=used, free=100 * GIB - used)
+    return Reading(uuid="GPU-0", at=at, memory=memory, processes=(), temperature=degrees)
+
+
+def judged(slot: Slot, seen: Reading, config: Config | None = None) -> Slot:
+    return judge(slot, seen, seen.at, config or Config(), None)[0]
+
+
+def condition(slot: Slot) -> Condition:
+    assert slot.judged is not None
+    return slot.judged.condition
+
+
+def been(condition: Condition, since: float = 0.0) -> Slot:
+    return replace(SLOT, judged=Judged(condition=condition, since=since))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "share", "expected"),
+    [
+        (None, 0.0, OPTIMAL),
+        (64, 0.69, OPTIMAL),
+        (65, 0.0, NORMAL),
+        (20, 0.70, NORMAL),
+        (74, 0.84, NORMAL),
+        (75, 0.0, THROTTLED),
+        (85, 0.95, THROTTLED),
+        (None, 0.85, THROTTLED),
+        (86, 0.0, CRITICAL),
+        (20, 0.96, CRITICAL),
+        (None, 0.96, CRITICAL),
+        (76, 0.71, THROTTLED),
+    ],
+)
+def test_the_documented_table_is_the_default(
+    degrees: int | None, share: float, expected: Condition
+) -> None:
+    assert condition(judged(SLOT, reading(degrees, share))) is expected
+
+
+def test_only_memory_that_is_not_ours_counts() -> None:
+    world, supervisor = occupied()
+    slot = supervisor.state.slots["GPU-0"]
+    assert world.at(0).used > 0.85 * world.at(0).gpu.memory_total
+    assert condition(slot) is OPTIMAL
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "degrees", "expected"),
+    [
+        (NORMAL, 0.0, 64, NORMAL),  # not by the margin
+        (NORMAL, 0.0, 62, OPTIMAL),
+        (THROTTLED, 29.9, 40, THROTTLED),  # not before its time
+        (THROTTLED, 30.0, 40, OPTIMAL),
+        (THROTTLED, 30.0, 74, THROTTLED),
+        (THROTTLED, 30.0, 72, NORMAL),
+        (CRITICAL, 59.9, 40, CRITICAL),
+        (CRITICAL, 60.0, 84, CRITICAL),
+        (CRITICAL, 60.0, 80, THROTTLED),
+        (CRITICAL, 60.0, 40, OPTIMAL),
+        (OPTIMAL, 0.0, 86, CRITICAL),  # worse is believed at once
+        (THROTTLED, 0.0, 86, CRITICAL),
+    ],
+)
+def test_what_gets_better_does_so_with_a_margin_and_in_time(
+    before: Condition, seconds: float, degrees: int, expected: Condition
+) -> None:
+    assert condition(judged(been(before), reading(degrees, at=seconds))) is expected
+
+
+@given(
+    before=st.sampled_from(Condition),
+    degrees=st.none() | st.integers(0, 120),
+    share=st.floats(0, 1),
+    seconds=st.floats(0, 200),
+)
+def test_nothing_is_judged_better_than_the_table_has_it(
+    before: Condition, degrees: int | None, share: float, seconds: float
+) -> None:
+    at_once = condition(judged(SLOT, reading(degrees, share)))
+    later = condition(judged(been(before), reading(degrees, share, at=seconds)))
+    assert MULTIPLIERS[later] <= MULTIPLIERS[at_once]
+    worst = min(MULTIPLIERS[before], MULTIPLIERS[at_once])
+    assert MULTIPLIERS[later] >= worst  # and no worse than it was, or is
+
+
+@pytest.mark.parametrize(
+    ("maximum", "slowdown", "expected"),
+    [(None, None, (65, 75, 85, 90)), (87, 89, (65, 75, 85, 89)), (70, 74, (65, 70, 70, 74))],
+)
+def test_no_threshold_is_above_what_the_device_declares(
+    maximum: int | None, slowdown: int | None, expected: tuple[float, ...]
+) -> None:
+    told = Telemetry(at=0.0, maximum_c=maximum, slowdown_c=slowdown)
+    found = thresholds(replace(SLOT, telemetry=told), Config())
+    assert (found.optimal, found.normal, found.throttle, found.critical) == expected
+
+
+def test_what_cannot_be_read_leaves_nothing_to_anybody_and_comes_back_as_it_was() -> None:
+    slot = judged(SLOT, reading(76))
+    assert multiplier(slot) == 0.5
+    lost = replace(slot, occupancy=Unknown(reason="a test"))
+    assert multiplier(judged(lost, reading(20))) == 0.0
+    assert judged(lost, reading(20)).judged == slot.judged
+    assert multiplier(SLOT) == 0.0
+
+
+def test_overheating_is_said_once_until_it_is_cooler() -> None:
+    said = []
+    slot = SLOT
+    for at, degrees in enumerate((80, 91, 92, 89, 91, 87, 91)):
+        slot, events = judge(slot, reading(degrees, at=float(at)), float(at), Config(), None)
+        said += [at for event in events if event.name == "gpu.overheat"]
+    assert said == [1, 6]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "share"), [(40, 1.0), (70, 0.8), (80, 0.5)], ids=["cool", "warm", "hot"]
+)
+def test_a_stressor_works_by_its_gpus_condition(degrees: int, share: float) -> None:
+    world, supervisor = occupied()
+    world.at(0).temperature = degrees
+    world.run_for(supervisor, 1.0)
+    assert world.spawner.paced[-1:] == ([("GPU-0", 1, share)] if share < 1.0 else [])
+
+
+def test_a_critical_gpu_is_let_go_and_taken_again_by_itself() -> None:
+    world, supervisor = occupied(config=Config(cooldown=1.0, critical_pause=10.0, rearm=1.0))
+    world.at(0).temperature = 90
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    (released,) = world.events("gpu.released")
+    assert "critical" in str(released.fields["reason"])
+    world.at(0).temperature = 40
+    hot_until = world.events("gpu.condition")[-1].at + 10.0
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    assert world.spawner.started[-1][1] >= hot_until
+    changes = [
+        (event.fields["before"], event.fields["condition"])
+        for event in world.events("gpu.condition")
+    ]
+    assert changes == [("optimal", "critical"), ("critical", "optimal")]
+
+
+def test_each_gpu_has_a_condition_of_its_own() -> None:
+    world, supervisor = occupied(gpus=2)
+    world.at(1).temperature = 95
+    world.run(supervisor, lambda: isinstance(stressor(supervisor, 1), Stopped))
+    assert isinstance(stressor(supervisor, 0), Running)
+
+
+def test_who_switches_it_off_is_told_and_left_at_full_speed() -> None:
+    world, supervisor = occupied(config=Config(throttle="off"))
+    world.at(0).temperature = 95
+    world.run_for(supervisor, 5.0)
+    assert condition(supervisor.state.slots["GPU-0"]) is CRITICAL
+    assert isinstance(stressor(supervisor), Running)
+    assert not world.spawner.paced
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "named"),
+    [
+        ("throttle.temp_normal", "65", "throttle.temp_optimal must be below throttle.temp_normal"),
+        ("throttle.temp_critical", "80", "temp_throttle must be below throttle.temp_critical"),
+        ("throttle.memory_normal", "95%", "must be below throttle.memory_critical"),
+    ],
+)
+def test_thresholds_in_a_wrong_order_are_refused_as_a_whole(
+    key: str, text: str, named: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config({key: Given(text=text, source="--somewhere")})
+    assert "--somewhere" in str(caught.value)
+    assert named in str(caught.value)

@@ -1,0 +1,265 @@
+"""Memory that was promised: who may have it, what a stressor leaves, and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import occupied, stressor
+
+from sentinel.config import Config
+from sentinel.control import (
+    Allocate,
+    Allocation,
+    Asker,
+    Confirm,
+    Deallocate,
+    Refusal,
+)
+from sentinel.core.guests import CONTEXT, SETTLING, guests, to_come
+from sentinel.core.model import Running, Slot, Stopped
+from sentinel.messages import Gpu, GpuProcess, Memory, Reading
+from sentinel.supervisor import Supervisor
+from sentinel.testing import GIB, World
+
+ME = Asker(via="unix", uid=1000, pid=5000, started=70)
+GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 * GIB)
+CALM = Config(rearm=1.0)
+
+
+def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
+    """Return a world that serves, in which a stressor runs on every GPU."""
+    world = World(gpus=gpus)
+    supervisor = world.supervisor(config, serves=True)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
+    world.run_for(supervisor, 0.5)
+    return world, supervisor
+
+
+def ask(world: World, supervisor: Supervisor, order: type, **given: object) -> Refusal | None:
+    """Post an order and return how it was answered."""
+    number = world.service.ask(order, **{"by": ME, **given})
+    supervisor.turn()
+    (answer,) = [answer for answer in world.service.answers if answer.number == number]
+    assert answer.text
+    return answer.refused
+
+
+def promise(world: World, supervisor: Supervisor, size: int = 40 * GIB, **more: object) -> None:
+    fields = {"id": "llm", "gpu": "GPU-0", "size": size, **more}
+    assert ask(world, supervisor, Allocate, **fields) is None
+    assert ask(world, supervisor, Confirm, id="llm", allocation=True) is None
+
+
+def process(pid: int, memory: int | None, parent: int = 1, started: int = 80) -> GpuProcess:
+    return GpuProcess(pid=pid, memory=memory, started=started, ancestors=(parent,))
+
+
+def yields(world: World) -> int:
+    return len(world.events("gpu.yielding"))
+
+
+def beside(world: World, supervisor: Supervisor) -> None:
+    """Let the stressor that leaves what was promised begin."""
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    world.run_for(supervisor, 0.5)
+
+
+def test_what_is_promised_is_made_free_and_a_smaller_stressor_leaves_it() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    (released,) = world.events("gpu.released")
+    assert "llm" in str(released.fields["reason"])
+    beside(world, supervisor)
+    place = world.at(0)
+    assert place.gpu.memory_total - place.used >= 40 * GIB + CONTEXT
+    assert world.spawner.started[-1][1] >= released.at + SETTLING
+
+
+def test_a_guest_takes_what_it_was_promised_next_to_a_running_stressor() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    child = world.at(0).child
+    for memory in (13 * 2**20, 526 * 2**20, 20 * GIB, 40 * GIB + 526 * 2**20):
+        world.at(0).foreign = [process(5000, memory, started=70)]
+        world.run_for(supervisor, 1.0)
+    assert world.at(0).child is child
+    assert not yields(world)
+    view = world.service.views["GPU-0"]
+    assert [guest.pid for guest in view.guests] == [5000]
+    assert view.memory_foreign == 40 * GIB + 526 * 2**20
+
+
+def test_a_guests_children_are_guests_and_others_are_not() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    world.at(0).foreign = [process(6000, 10 * GIB, parent=5000)]
+    world.run_for(supervisor, 1.0)
+    assert not yields(world)
+    world.at(0).foreign.append(process(7000, GIB, parent=1))
+    world.run(supervisor, lambda: yields(world), within=1.0)
+
+
+def test_memory_that_nobody_is_seen_to_hold_may_be_the_guests_but_not_more_of_it() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    world.at(0).unlisted = 40 * GIB
+    world.run_for(supervisor, 0.2)
+    assert not yields(world)
+    world.at(0).unlisted = 42 * GIB
+    world.run(supervisor, lambda: yields(world), within=1.0)
+
+
+def test_a_guest_that_takes_more_than_it_was_promised_is_a_newcomer() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    world.at(0).foreign = [process(5000, 40 * GIB + CONTEXT + 2**21, started=70)]
+    world.run(supervisor, lambda: yields(world), within=1.0)
+
+
+def test_one_that_was_not_promised_anything_makes_it_yield_as_ever() -> None:
+    world, supervisor = held()
+    world.at(0).foreign = [process(5000, GIB, started=70)]
+    world.run(supervisor, lambda: yields(world), within=1.0)
+
+
+def test_nobody_is_sent_away_where_enough_is_free() -> None:
+    world, supervisor = held(Config(memory=replace(CALM.memory, share=0.2), rearm=1.0))
+    child = world.at(0).child
+    promise(world, supervisor, 10 * GIB)
+    world.run_for(supervisor, 20.0)
+    assert world.at(0).child is child
+
+
+def test_a_promise_is_over_when_it_is_given_back() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    world.at(0).foreign = [process(5000, GIB, started=70)]
+    world.run_for(supervisor, 1.0)
+    assert ask(world, supervisor, Deallocate, id="llm") is None
+    world.run(supervisor, lambda: yields(world), within=1.0)
+    assert world.service.host is not None
+    world.run_for(supervisor, 1.0)
+    assert world.service.host.allocations == ()
+
+
+def test_the_sum_is_no_more_than_the_limit() -> None:
+    world, supervisor = held(replace(CALM, budget_limit=50 * GIB))
+    promise(world, supervisor, 30 * GIB)
+    more = {"gpu": "GPU-0", "id": "two"}
+    assert ask(world, supervisor, Allocate, **more, size=21 * GIB) is Refusal.CONFLICT
+    assert "20.0 GiB of 50.0 GiB" in world.service.answers[-1].text
+    assert ask(world, supervisor, Allocate, **more, size=20 * GIB) is None
+
+
+def test_by_default_the_limit_is_the_memory_less_the_reserve() -> None:
+    world, supervisor = held()
+    most = 140 * GIB - 2**29
+    wish = {"gpu": "GPU-0", "id": "llm"}
+    assert ask(world, supervisor, Allocate, **wish, size=most + 1) is Refusal.CONFLICT
+    assert ask(world, supervisor, Allocate, **wish, size=most) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"gpu": "GPU-7"}, Refusal.NO_SUCH_GPU),
+        ({"size": 0}, Refusal.INVALID),
+        ({"size": -GIB}, Refusal.INVALID),
+        ({"id": ""}, Refusal.INVALID),
+        ({"id": "two\nlines"}, Refusal.INVALID),
+        ({"id": "llm"}, Refusal.CONFLICT),
+    ],
+)
+def test_a_bad_wish_changes_nothing(fields: dict[str, object], refusal: Refusal) -> None:
+    world, supervisor = held()
+    promise(world, supervisor, GIB)
+    wish = {"gpu": "GPU-0", "id": "two", "size": GIB, **fields}
+    assert ask(world, supervisor, Allocate, **wish) is refusal
+    assert list(supervisor.state.slots["GPU-0"].promises) == ["llm"]
+
+
+def test_what_nobody_is_told_of_ends_with_the_service() -> None:
+    world, supervisor = held()
+    promise(world, supervisor, GIB)
+    wish = {"gpu": "GPU-0", "id": "two", "size": GIB}
+    assert ask(world, supervisor, Allocate, **wish) is None
+    world.service.dies = True
+    world.run(supervisor, lambda: world.events("service.failed"))
+    assert list(supervisor.state.slots["GPU-0"].promises) == ["llm"]
+
+
+@pytest.mark.parametrize("by", [ME, Asker(via="tcp")], ids=["seen", "unseen"])
+@pytest.mark.parametrize("hidden", [None, "another namespace"], ids=["listed", "hidden"])
+def test_where_guests_cannot_be_told_from_others_the_stressor_stops(
+    by: Asker, hidden: str | None
+) -> None:
+    world = World(hidden=hidden)
+    supervisor = world.supervisor(CALM, serves=True)
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world.run_for(supervisor, 1.0)
+    promise(world, supervisor, GIB, by=by)
+    world.run_for(supervisor, 30.0)
+    stays = isinstance(stressor(supervisor), Running)
+    assert stays is (by is ME and hidden is None)
+    assert ask(world, supervisor, Deallocate, id="llm") is None
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+
+
+# --- whose processes are whose ---------------------------------------------------------------
+
+
+def slot(*sizes: int, by: Asker = ME) -> Slot:
+    promises = {
+        str(number): Allocation(id=str(number), gpu="GPU-0", size=size, by=by, since=0.0)
+        for number, size in enumerate(sizes)
+    }
+    return Slot(gpu=GPU, promises=promises)
+
+
+@pytest.mark.parametrize(
+    ("one", "is_guest"),
+    [
+        (process(5000, GIB, started=70), True),
+        (process(5000, GIB, started=71), False),  # another one of this number
+        (process(6000, GIB, parent=5000, started=90), True),
+        (process(6000, GIB, parent=5000, started=60), False),  # older than its ancestor
+        (process(6000, None, parent=5000), False),
+        (GpuProcess(pid=5000, memory=GIB), False),  # it is not in /proc
+    ],
+)
+def test_who_is_a_guest(one: GpuProcess, *, is_guest: bool) -> None:
+    assert (one.pid in guests(slot(GIB), (one,))) is is_guest
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), max_size=3),
+    amounts=st.lists(st.integers(0, 60), max_size=4),
+)
+def test_guests_never_hold_more_than_was_promised_to_them(
+    sizes: list[int], amounts: list[int]
+) -> None:
+    here = slot(*(size * GIB for size in sizes))
+    processes = tuple(
+        process(6000 + number, amount * GIB, parent=5000) for number, amount in enumerate(amounts)
+    )
+    found = guests(here, processes)
+    held_by_guests = sum(one.memory or 0 for one in processes if one.pid in found)
+    most = sum(size * GIB + CONTEXT for size in sizes)
+    assert held_by_guests <= most
+    memory = Memory(total=140 * GIB, used=0, free=0)
+    seen = Reading(uuid="GPU-0", at=0.0, memory=memory, processes=processes)
+    assert to_come(here, seen) == most - held_by_guests
+
+
+def test_occupied_worlds_promise_nothing() -> None:
+    _, supervisor = occupied()
+    assert to_come(supervisor.state.slots["GPU-0"], None) == 0
