@@ -16,14 +16,17 @@ _MOST_ANCESTORS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessStat:
-    """One line of /proc/PID/stat: ``started`` is in clock ticks since boot."""
+    """One line of /proc/PID/stat: ``started`` is in clock ticks since boot.
+
+    ``parent`` is the PID of its parent, 0 where that is not seen from here.
+    """
 
     pid: int
     name: str
     state: str
-    parent: int
     session: int
     started: int
+    parent: int = 0
 
     @property
     def alive(self) -> bool:
@@ -45,9 +48,9 @@ def read_stat(pid: int | str) -> ProcessStat | None:
         pid=int(number),
         name=name,
         state=fields[0],
-        parent=int(fields[1]),
         session=int(fields[3]),
         started=int(fields[19]),
+        parent=int(fields[1]),
     )
 
 

@@ -1,11 +1,13 @@
 """What scripts, the command line and other programs use to reach a running sentinel daemon."""
 
 from sentinel.client.answers import (
+    AllocationInfo,
     DaemonInfo,
     EventInfo,
     GpuStatus,
     Handover,
     Holder,
+    MemoryBudget,
     Outcome,
     Process,
     ReservationInfo,
@@ -14,12 +16,14 @@ from sentinel.client.answers import (
 from sentinel.client.verbs import Client, connect
 
 __all__ = [
+    "AllocationInfo",
     "Client",
     "DaemonInfo",
     "EventInfo",
     "GpuStatus",
     "Handover",
     "Holder",
+    "MemoryBudget",
     "Outcome",
     "Process",
     "ReservationInfo",

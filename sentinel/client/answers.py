@@ -29,6 +29,7 @@ __all__ = [
     "GpuTelemetry",
     "Handover",
     "Holder",
+    "MemoryBudget",
     "Outcome",
     "Process",
     "ReservationInfo",
@@ -176,6 +177,19 @@ class AllocationInfo:
     since: datetime
     index: int | None = None
     holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBudget:
+    """How much of a GPU's memory may be allocated in all (``limit``), is, and may be yet; bytes."""
+
+    gpu: str
+    index: int
+    total: int
+    limit: int
+    allocated: int
+    available: int
+    count: int
 
 
 @dataclass(frozen=True, kw_only=True)

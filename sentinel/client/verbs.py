@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sentinel.client.allocating import Allocating
 from sentinel.client.answers import (
     SCHEMA_VERSION,
     EventInfo,
@@ -78,7 +79,7 @@ def _read_token(file: str | Path | None) -> str | None:
     return token
 
 
-class Client:
+class Client(Allocating):
     """The verbs of a daemon, each one request; safe to use from many threads.
 
     GPUs are named by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;
@@ -199,6 +200,19 @@ class Client:
         """
         body = {"settings": None if settings is None else dict(settings)}
         return self._do("/v1/restart", body)
+
+    def configure(self, settings: Mapping[str, str | None]) -> Outcome:
+        """Change single settings and keep all others; nothing is let go of that need not be.
+
+        Args:
+            settings: What is to hold instead, by key; ``None`` takes a flag back.
+
+        Raises:
+            ConfigError: A setting is not allowed; nothing has changed.
+        """
+        return read(
+            Outcome, self.request("PATCH", "/v1/settings", {"settings": settings}), "answer"
+        )
 
     def reload(self) -> Outcome:
         """Read the settings anew and take over all of them, or none.

@@ -78,7 +78,8 @@ def room(slot: Slot, reading: Reading, config: Config) -> int | None:
     if not isinstance(running, Running) or running.expected is None or reading.memory is None:
         return None
     spared = _spared_memory(slot, reading, running, config)
-    return reading.memory.total - running.expected - max(0, spared - running.spared)
+    explained = running.expected + max(0, spared - running.spared)
+    return reading.memory.free + reading.memory.used - explained
 
 
 def _beside(slot: Slot, reading: Reading) -> int:

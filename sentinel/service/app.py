@@ -6,7 +6,15 @@ from fastapi import FastAPI
 
 from sentinel.service import document, problems
 from sentinel.service.desk import Desk
-from sentinel.service.routes import events, looking, ordering, reserving, settings
+from sentinel.service.routes import (
+    allocating,
+    events,
+    gpu_manager,
+    looking,
+    ordering,
+    reserving,
+    settings,
+)
 
 __all__ = ["make_app"]
 
@@ -21,7 +29,7 @@ def make_app(desk: Desk | None = None) -> FastAPI:
     )
     app.state.desk = desk
     problems.install(app)
-    for part in (looking, ordering, reserving, settings, events):
+    for part in (looking, ordering, reserving, allocating, settings, events, gpu_manager):
         app.include_router(part.router)
     app.include_router(document.router)
     return app

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from sentinel.control import (
+    Allocation,
     Asker,
     Configure,
+    Deallocate,
     GpuView,
     HostView,
     Reread,
@@ -59,7 +62,10 @@ class Desk:
         self.settings = Settings(spec, os.environ)
         self.reconfiguring = asyncio.Lock()
         self.records = Records(Path(spec.state) / NAME, self._cannot_store)
+        #: The ids of the memory that clients wait for, who were not told of it yet.
+        self.promising: Counter[str] = Counter()
         self._holders = Holders(self._release)
+        self._guests = Holders(self._give_back)
         self._said_ended = ended
         self._tasks: set[asyncio.Task[None]] = set()
         self.channel = Channel(channel, self._hear, self._end)
@@ -75,11 +81,12 @@ class Desk:
 
     def _hear(self, message: Heard | None) -> None:
         match message:
-            case HostView(reservations=reservations):
+            case HostView(reservations=reservations, allocations=allocations):
                 self.views.take(message)
                 # What no client was told of ends with this service, so it is not for the next one.
                 self.records.want(tuple(held for held in reservations if held.confirmed))
-                self._holders.watch(reservations)
+                self._holders.watch({held.id: held.by for held in reservations if held.bound})
+                self._watch_memory(allocations)
             case GpuView():
                 self.views.take(message)
             case Said():
@@ -100,6 +107,21 @@ class Desk:
     def _release(self, name: str) -> None:
         self.channel.tell(Unreserve, by=_OURSELVES, id=name)
 
+    def _give_back(self, name: str) -> None:
+        self.channel.tell(Deallocate, by=_OURSELVES, id=name)
+
+    def _watch_memory(self, allocations: tuple[Allocation, ...]) -> None:
+        """End what was promised to processes that are gone, or to clients that never heard of it.
+
+        A client may leave while nobody knows yet whether its order was carried out, and then it
+        cannot be undone by its id alone, which may be another one's.
+        """
+        told = [one for one in allocations if one.confirmed or one.id in self.promising]
+        self._guests.watch({one.id: one.by for one in told if one.by.started is not None})
+        for one in allocations:
+            if one not in told:
+                self._give_back(one.id)
+
     def _cannot_store(self, text: str) -> None:
         self.complain("reservations", f"{text}; a new daemon will not know of what is reserved now")
 
@@ -117,3 +139,5 @@ class Desk:
             return
         if answer.refused is not None:
             self.complain("settings", answer.text)
+        else:
+            self.settings.take(new, self.settings.flags)

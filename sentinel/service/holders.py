@@ -1,13 +1,13 @@
-"""Watches the processes that reservations are bound to, and ends a reservation with its process."""
+"""Watches the processes that something is bound to, and ends each thing with its process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from sentinel.control import Asker, Reservation
+from sentinel.control import Asker
 from sentinel.procfs import read_stat
 
 __all__ = ["Holders", "lives"]
@@ -20,25 +20,26 @@ def lives(holder: Asker) -> bool:
 
 
 class Holders:
-    """The processes of bound reservations, each by its pidfd.
+    """The processes that reservations, or parts of a GPU's memory, are bound to, each by its pidfd.
 
     Args:
-        release: Called with the id of a reservation whose process has ended; again at every
-            :meth:`watch` for as long as the reservation is there.
+        release: Called with the id of what was bound to a process that has ended; again at every
+            :meth:`watch` for as long as it is there.
     """
 
     def __init__(self, release: Callable[[str], None]) -> None:
         self._release = release
-        self._watched: dict[str, int] = {}
+        # By the process, too: an id may be used again, by another one, before we hear of it.
+        self._watched: dict[tuple[str, Asker], int] = {}
         self._loop = asyncio.get_running_loop()
 
-    def watch(self, reservations: tuple[Reservation, ...]) -> None:
-        """Watch the processes of these reservations and of no others."""
-        bound = {held.id: held.by for held in reservations if held.bound}
-        for gone in self._watched.keys() - bound.keys():
-            self._forget(gone)
+    def watch(self, bound: Mapping[str, Asker]) -> None:
+        """Watch the processes that these ids are bound to and no others."""
+        wanted = set(bound.items())
+        for gone in self._watched.keys() - wanted:
+            self._forget(*gone)
         for name, holder in bound.items():
-            if name not in self._watched:
+            if (name, holder) not in self._watched:
                 self._begin(name, holder)
 
     def _begin(self, name: str, holder: Asker) -> None:
@@ -51,14 +52,14 @@ class Holders:
                 os.close(descriptor)
             self._release(name)
         elif descriptor is not None:
-            self._watched[name] = descriptor
-            self._loop.add_reader(descriptor, self._ended, name)
+            self._watched[name, holder] = descriptor
+            self._loop.add_reader(descriptor, self._ended, name, holder)
 
-    def _ended(self, name: str) -> None:
-        self._forget(name)
+    def _ended(self, name: str, holder: Asker) -> None:
+        self._forget(name, holder)
         self._release(name)
 
-    def _forget(self, name: str) -> None:
-        descriptor = self._watched.pop(name)
+    def _forget(self, name: str, holder: Asker) -> None:
+        descriptor = self._watched.pop((name, holder))
         self._loop.remove_reader(descriptor)
         os.close(descriptor)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "Allocation",
+    "Change",
     "Configured",
     "Daemon",
     "Done",
@@ -104,6 +105,16 @@ class Restart(Asked):
     )
 
 
+class Change(Asked):
+    """Give single settings other values, and leave all others as they are."""
+
+    settings: dict[str, Annotated[str, Field(max_length=4096)] | None] = Field(
+        min_length=1,
+        max_length=256,
+        description="What would be given as flags, by key; null takes a flag back.",
+    )
+
+
 class ReserveWish(Asked):
     """Keep GPUs free for somebody: these, or so many."""
 
@@ -153,6 +164,20 @@ class Configured(Versioned):
     """Which settings hold from now on, in a sentence."""
 
     text: str
+
+
+class SettingValue(BaseModel):
+    """One setting as it was given, and where; without a source it is the default."""
+
+    text: str
+    source: str | None
+
+
+class Settings(Versioned):
+    """All settings by key, and what is set for single GPUs instead, by selector."""
+
+    settings: dict[str, SettingValue]
+    gpus: dict[str, dict[str, SettingValue]]
 
 
 class Health(Versioned):

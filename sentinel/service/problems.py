@@ -15,7 +15,15 @@ from starlette.responses import Response
 
 from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
 
-__all__ = ["MEDIA_TYPE", "Code", "ProblemError", "install", "problem", "problem_body"]
+__all__ = [
+    "MEDIA_TYPE",
+    "Code",
+    "ProblemError",
+    "explain",
+    "install",
+    "problem",
+    "problem_body",
+]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -113,23 +121,28 @@ def install(app: FastAPI) -> None:
 
 
 async def _answer(_: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        status = HTTPStatus(error.status_code)
+        if status == HTTPStatus.BAD_REQUEST:  # what FastAPI says of JSON that it cannot take in
+            status = HTTPStatus.UNPROCESSABLE_ENTITY
+        code = Code.NOT_FOUND if status == HTTPStatus.NOT_FOUND else Code.INVALID
+        return problem(code, f"{error.detail}.", status=status, headers=error.headers)
+    return problem(*explain(error))
+
+
+def explain(error: Exception) -> tuple[Code, str]:
+    """Return what went wrong, for programs and for people."""
     match error:
         case ProblemError(code=code, detail=detail):
-            return problem(code, detail)
+            return code, detail
         case NoSuchGpuError():
-            return problem(Code.NO_SUCH_GPU, str(error))
+            return Code.NO_SUCH_GPU, str(error)
         case ConfigError():
-            return problem(Code.INVALID, str(error))
+            return Code.INVALID, str(error)
         case RequestValidationError():
-            return problem(Code.INVALID, _wrong_fields(error.errors()))
-        case HTTPException(status_code=number, detail=detail, headers=headers):
-            status = HTTPStatus(number)
-            if status == HTTPStatus.BAD_REQUEST:  # what FastAPI says of JSON that it cannot take in
-                status = HTTPStatus.UNPROCESSABLE_ENTITY
-            code = Code.NOT_FOUND if status == HTTPStatus.NOT_FOUND else Code.INVALID
-            return problem(code, f"{detail}.", status=status, headers=headers)
+            return Code.INVALID, _wrong_fields(error.errors())
         case _:
-            return problem(Code.INTERNAL, "The service failed; its standard error says why.")
+            return Code.INTERNAL, "The service failed; its standard error says why."
 
 
 def _wrong_fields(errors: Any) -> str:

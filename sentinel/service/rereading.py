@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.config import Given
+from sentinel.config import Config, Given
 from sentinel.control import OverrideValues, ServiceSpec, Value
 from sentinel.errors import ConfigError
 from sentinel.settings import SETTINGS
 from sentinel.sources import checked, find_file, gather
 
-__all__ = ["Gathered", "Settings"]
+__all__ = ["Gathered", "Settings", "check_keys"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """All that was given, as a Configure has it; ``file`` is the file of it."""
+    """All that was given, as a Configure has it; ``file`` is the file of it, ``config`` its sum."""
 
     given: tuple[Value, ...]
     overrides: tuple[OverrideValues, ...]
     file: Path | None
+    config: Config
 
 
 class Settings:
@@ -38,6 +39,22 @@ class Settings:
         self._file = spec.config
         self._environment = dict(environment)
         self.flags = {value.key: value.text for value in spec.flags}
+        self._held: Gathered | None = None
+
+    def take(self, gathered: Gathered, flags: Mapping[str, str]) -> None:
+        """Keep what holds from now on, and the flags among it."""
+        self._held = gathered
+        self.flags = dict(flags)
+
+    async def held(self) -> Gathered:
+        """Return what holds: what was taken over last, or else what the daemon began with.
+
+        Raises:
+            ConfigError: Nothing was taken over yet, and the file is not what it was.
+        """
+        if self._held is None:
+            self._held = await self.gather(self.flags)
+        return self._held
 
     async def gather(self, flags: Mapping[str, str]) -> Gathered:
         """Read all settings, with these flags over the rest.
@@ -49,13 +66,14 @@ class Settings:
         return await asyncio.to_thread(self._gather, flags)
 
     def _gather(self, flags: Mapping[str, str]) -> Gathered:
-        _check(flags)
+        check_keys(flags)
         home = Path(self._environment.get("HOME") or "/")
         # A file that was found at the start is read again; where there was none, there may be now.
         file = find_file(self._file, self._environment, home)
         sources = gather(flags, self._environment, file)
-        checked(sources)
+        config = checked(sources)
         return Gathered(
+            config=config,
             given=_values(sources.given),
             overrides=tuple(
                 OverrideValues(
@@ -75,8 +93,12 @@ def _values(given: Mapping[str, Given]) -> tuple[Value, ...]:
     )
 
 
-def _check(flags: Mapping[str, str]) -> None:
-    """Refuse keys that are none: a rule that is passed over in silence is worse than an error."""
+def check_keys(flags: Iterable[str]) -> None:
+    """Refuse keys that are none: a rule that is passed over in silence is worse than an error.
+
+    Raises:
+        ConfigError: One is none.
+    """
     keys = [setting.key for setting in SETTINGS]
     for key in flags:
         if key not in keys:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sentinel.control import GpuView, HostView, Reservation
+from sentinel.control import Allocation, GpuView, HostView, Reservation
 from sentinel.messages import Gpu
 from sentinel.service.bell import Bell
 from sentinel.service.problems import Code, ProblemError
@@ -73,6 +73,27 @@ class Views:
     def reservation(self, name: str) -> Reservation | None:
         """Return the reservation of this id, if there is one."""
         return next((held for held in self.host.reservations if held.id == name), None)
+
+    def allocation(self, name: str) -> Allocation | None:
+        """Return the memory that was promised by this id, if there is some."""
+        return next((one for one in self.host.allocations if one.id == name), None)
+
+    def gpu(self, uuid: str) -> GpuView | None:
+        """Return the last view of a GPU, if there is one."""
+        return self._gpus.get(uuid)
+
+    def one(self, selector: str) -> GpuView:
+        """Return the last view of the one GPU that somebody named.
+
+        Raises:
+            NoSuchGpuError: The selector names no GPU, or several.
+            ProblemError: It means several, or it is not known yet which GPUs there are.
+        """
+        chosen = self.select([selector])
+        if len(chosen) != 1:
+            detail = f"{selector!r} means {len(chosen)} GPUs; name one, or ask for /v1/status."
+            raise ProblemError(Code.INVALID, detail)
+        return self._gpus[chosen[0]]
 
     def select(self, selectors: list[str] | None) -> tuple[str, ...]:
         """Return the UUIDs that people named, none where nobody named any.

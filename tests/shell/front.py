@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from sentinel.control import (
+    Allocate,
+    Allocation,
     Answer,
     Configure,
     Confirm,
+    Deallocate,
     GpuView,
     HandoverView,
     HostView,
@@ -52,6 +55,8 @@ KINDS: tuple[type[ServiceMessage], ...] = (
     Reserve,
     Confirm,
     Unreserve,
+    Allocate,
+    Deallocate,
     Configure,
     ShutDown,
     Serving,
@@ -79,6 +84,8 @@ def gpu_view(index: int) -> GpuView:
         since=time.monotonic() - 90,
         read=time.monotonic(),
         held=2**30,
+        memory_used=2**30,
+        budget=139 * 2**30,
         by=(GpuProcess(pid=4711, name="python", user="anna"),),
         handover=HandoverView(at=time.monotonic() - 60, sign="memory", exit=0.2),
     )
@@ -88,16 +95,19 @@ def gpu_view(index: int) -> GpuView:
 class Script:
     """The supervisor's end: it does what a supervisor does, or what a test wants of it.
 
-    ``slow``: memory does not come back. ``mute``: orders get no answer. ``blind``: nothing
-    is shown. ``deaf``: to orders of these kinds. ``refusal``: what every Configure is refused with.
+    ``slow``: memory does not come back. ``stale``: nothing is read any more. ``mute``: orders get
+    no answer. ``blind``: nothing is shown. ``deaf``: to orders of these kinds. ``refusal``: what
+    every Configure is refused with.
     """
 
     gpus: dict[str, GpuView] = field(
         default_factory=lambda: {UUIDS[index]: gpu_view(index) for index in range(2)}
     )
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    allocations: dict[str, Allocation] = field(default_factory=dict)
     phase: Phase = Phase.OCCUPYING
     slow: bool = False
+    stale: bool = False
     mute: bool = False
     blind: bool = False
     deaf: tuple[type[Order], ...] = ()
@@ -113,6 +123,7 @@ class Script:
             workload="gemm",
             gpus=UUIDS,
             reservations=tuple(self.reservations.values()),
+            allocations=tuple(self.allocations.values()),
         )
 
     def free(self, uuid: str, admin: str) -> None:
@@ -125,7 +136,12 @@ class Script:
             if view.stressor == "STOPPING":
                 ended = time.monotonic()
                 self.gpus[uuid] = replace(
-                    view, stressor="STOPPED", held=None, ended=ended, read=ended + 1e-3
+                    view,
+                    stressor="STOPPED",
+                    held=None,
+                    memory_used=(view.memory_used or 0) - (view.held or 0),
+                    ended=ended,
+                    read=ended + 1e-3,
                 )
 
     def answer(self, order: Order) -> Answer:
@@ -146,16 +162,26 @@ class Script:
                 self.phase = Phase.RELEASED if order.release else self.phase
                 for uuid in gpus:
                     self.free(uuid, "PAUSED")
-            case Reserve():
-                return self.reserve(order)
-            case Confirm() | Unreserve():
-                return self.decide_on(order)
+            case Reserve() | Confirm() | Unreserve() | Allocate() | Deallocate():
+                return self.keep(order)
             case Configure() if self.refusal:
                 refusal = Refusal.INVALID
                 return Answer(number=order.number, refused=refusal, text=self.refusal)
             case _:
                 text, gpus = type(order).__name__, ()
         return Answer(number=order.number, text=text, gpus=gpus)
+
+    def keep(self, order: Order) -> Answer:
+        match order:
+            case Reserve():
+                return self.reserve(order)
+            case Allocate():
+                return self.allocate(order)
+            case Confirm(allocation=True) | Deallocate():
+                return self.decide_on_memory(order)
+            case Confirm() | Unreserve():
+                return self.decide_on(order)
+        raise AssertionError(order)
 
     def reserve(self, order: Reserve) -> Answer:
         taken = {uuid for held in self.reservations.values() for uuid in held.gpus}
@@ -177,6 +203,29 @@ class Script:
         for uuid in gpus:
             self.free(uuid, "RESERVED")
         return Answer(number=order.number, text="reserved", gpus=gpus)
+
+    def allocate(self, order: Allocate) -> Answer:
+        """Promise memory; what stands in its way is let go of, and read anew once it is free."""
+        view = self.gpus[order.gpu]
+        left = view.budget - sum(one.size for one in self.allocations.values())
+        if order.id in self.allocations or order.size > left:
+            text = f"{order.id} is taken, or too much: {left} bytes are available"
+            return Answer(number=order.number, refused=Refusal.CONFLICT, text=text)
+        self.allocations[order.id] = Allocation(
+            id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=time.monotonic()
+        )
+        if (view.memory_used or 0) + order.size > view.memory_total:
+            self.free(order.gpu, "ENABLED")
+        return Answer(number=order.number, text="promised", gpus=(order.gpu,))
+
+    def decide_on_memory(self, order: Confirm | Deallocate) -> Answer:
+        given = self.allocations.pop(order.id, None)
+        if given is None:
+            text = f"there is no allocation {order.id!r}"
+            return Answer(number=order.number, refused=Refusal.NOT_FOUND, text=text)
+        if isinstance(order, Confirm):
+            self.allocations[order.id] = replace(given, confirmed=True)
+        return Answer(number=order.number, text="so it is", gpus=(given.gpu,))
 
     def decide_on(self, order: Confirm | Unreserve) -> Answer:
         held = self.reservations.pop(order.id, None)
@@ -289,7 +338,15 @@ class Front:
             return
         self.child.send(self.script.host())
         for view in self.script.gpus.values():
-            self.child.send(replace(view, at=time.monotonic()))
+            now = time.monotonic()
+            read = now if self._fresh(view) else view.read
+            self.child.send(replace(view, at=now, read=read))
+
+    def _fresh(self, view: GpuView) -> bool:
+        """Return whether a GPU is read all the time, as far as the test did not say otherwise."""
+        if self.script.stale or view.read is None:
+            return False
+        return view.ended is None or view.read > view.ended
 
     def say(self, name: str = "gpu.idle", **fields: Any) -> int:
         """Have an event said; return its number."""

@@ -26,11 +26,7 @@ async def read_status(desk: AtDesk) -> Status:
 @router.get("/v1/gpus/{selector}", responses=may(Code.NO_SUCH_GPU, Code.INVALID))
 async def read_gpu(selector: str, desk: AtDesk) -> SingleGpu:
     """Show one GPU, by index, UUID or its unique beginning, or PCI address."""
-    chosen = desk.views.select([selector])
-    if len(chosen) != 1:
-        detail = f"{selector!r} means {len(chosen)} GPUs; name one, or ask for /v1/status."
-        raise ProblemError(Code.INVALID, detail)
-    view = next(view for view in desk.views.gpus if view.uuid == chosen[0])
+    view = desk.views.one(selector)
     return SingleGpu(**vars(gpu_state(view, desk.views, time.monotonic())))
 
 

@@ -1,28 +1,56 @@
-"""New settings for a daemon that goes on: read anew, or given."""
+"""New settings for a daemon that goes on: read anew, given, or single ones changed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter
 
-from sentinel.control import Answer, Asker, Configure, Occupy
+from sentinel.control import Answer, Asker, Configure, Occupy, Value
 from sentinel.service.desk import Desk
-from sentinel.service.models import Configured, Nothing, Restart
+from sentinel.service.models import (
+    Change,
+    Configured,
+    Nothing,
+    Restart,
+    Settings,
+    SettingValue,
+)
 from sentinel.service.problems import Code
-from sentinel.service.rereading import Gathered
+from sentinel.service.rereading import check_keys
 from sentinel.service.routes.shared import AtDesk, By, may
+from sentinel.settings import SETTINGS
 
-__all__ = ["router"]
+__all__ = ["change", "router"]
 
 router = APIRouter(tags=["settings"])
+
+
+@router.get("/v1/settings", responses=may(Code.INVALID))
+async def read_settings(desk: AtDesk) -> Settings:
+    """Show all settings, and by whom each was set."""
+    async with desk.reconfiguring:
+        held = await desk.settings.held()
+    given = _values(held.given)
+    defaults = {one.key: SettingValue(text=one.default, source=None) for one in SETTINGS}
+    singles = {one.selector: _values(one.given) for one in held.overrides}
+    return Settings(settings={**defaults, **given}, gpus=singles)
+
+
+@router.patch("/v1/settings", responses=may(Code.INVALID, Code.CONFLICT))
+async def change_settings(desk: AtDesk, by: By, wish: Change) -> Configured:
+    """Change single settings, and keep all others; null takes a flag back.
+
+    The file is read anew. Stressors for which nothing changes go on, and nothing else is occupied
+    than before. Where a setting is wrong, or does not fit the others, all goes on as before.
+    """
+    return Configured(text=(await change(desk, by, wish.settings)).text)
 
 
 @router.post("/v1/reload", responses=may(Code.INVALID, Code.CONFLICT))
 async def reload(desk: AtDesk, by: By, _: Nothing | None = None) -> Configured:
     """Read the settings anew, and take over all of them or, where one is wrong, none."""
-    async with desk.reconfiguring:
-        new = await desk.settings.gather(desk.settings.flags)
-        answer = await _configure(desk, by, new)
-    return Configured(text=answer.text)
+    return Configured(text=(await change(desk, by, {})).text)
 
 
 @router.post("/v1/restart", responses=may(Code.INVALID, Code.CONFLICT))
@@ -35,12 +63,31 @@ async def restart(desk: AtDesk, by: By, wish: Restart | None = None) -> Configur
     new_flags = (wish or Restart()).settings
     async with desk.reconfiguring:
         flags = desk.settings.flags if new_flags is None else new_flags
-        new = await desk.settings.gather(flags)
-        answer = await _configure(desk, by, new)
-        desk.settings.flags = dict(flags)
+        answer = await _configure(desk, by, flags)
         await desk.channel.order(Occupy, by=by)
     return Configured(text=answer.text)
 
 
-async def _configure(desk: Desk, by: Asker, new: Gathered) -> Answer:
-    return await desk.channel.order(Configure, by=by, given=new.given, overrides=new.overrides)
+async def change(desk: Desk, by: Asker, changes: Mapping[str, str | None]) -> Answer:
+    """Take over these flags over those that hold; ``None`` takes one back.
+
+    Raises:
+        ConfigError: A key is none, or a value is not allowed; nothing has changed.
+        ProblemError: The supervisor refused, or does not answer.
+    """
+    async with desk.reconfiguring:
+        check_keys(changes)  # also of those that are to be taken back
+        merged = {**desk.settings.flags, **changes}
+        flags = {key: text for key, text in merged.items() if text is not None}
+        return await _configure(desk, by, flags)
+
+
+async def _configure(desk: Desk, by: Asker, flags: Mapping[str, str]) -> Answer:
+    new = await desk.settings.gather(flags)
+    answer = await desk.channel.order(Configure, by=by, given=new.given, overrides=new.overrides)
+    desk.settings.take(new, flags)
+    return answer
+
+
+def _values(given: tuple[Value, ...]) -> dict[str, SettingValue]:
+    return {value.key: SettingValue(text=value.text, source=value.source) for value in given}

@@ -1,0 +1,108 @@
+"""Promises a part of a GPU's memory to a process: had when it is free, undone when nobody hears."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from sentinel.control import Allocate, Allocation, Asker, Confirm, Deallocate, Refusal
+from sentinel.procfs import read_stat
+from sentinel.service.budget import memory_free
+from sentinel.service.channel import accepted
+from sentinel.service.desk import Desk
+from sentinel.service.problems import Code, ProblemError
+
+__all__ = ["holder", "promise"]
+
+#: How long a promise that was kept may take to be shown, in seconds.
+_SHOWN_WITHIN = 2.0
+_ENDED = "The allocation was ended before it was complete."
+
+
+async def promise(
+    desk: Desk, by: Asker, *, name: str, gpu: str, size: int, wait: float
+) -> Allocation:
+    """Return memory that is promised, once it is free; nothing is promised where that fails.
+
+    Args:
+        desk: The way to the supervisor.
+        by: The process that it is for.
+        name: Its id, which no other may have.
+        gpu: The GPU's UUID.
+        size: Bytes.
+        wait: For how many seconds at most it is waited for.
+
+    Raises:
+        ProblemError: It was refused, is not free in time, or somebody has ended it meanwhile.
+    """
+    deadline = time.monotonic() + wait
+    ours = False
+    desk.promising[name] += 1
+    try:
+        await desk.channel.order(Allocate, by=by, id=name, gpu=gpu, size=size)
+        ours = True  # before that, the id may be somebody else's, and is nothing to undo
+        await memory_free(desk.views, gpu, time.monotonic(), deadline)
+        return await _kept(desk, by, name)
+    except BaseException:
+        if ours:
+            desk.channel.tell(Deallocate, by=by, id=name)
+        raise
+    finally:
+        desk.promising[name] -= 1
+        if not desk.promising[name]:
+            del desk.promising[name]
+
+
+def holder(by: Asker, pid: int | None) -> Asker:
+    """Return the process that memory is for: the one that asks, or the one that it named.
+
+    Raises:
+        ProblemError: It named one that is not there, or is not its to name.
+    """
+    if pid is None:
+        return by
+    if by.via != "unix":
+        why = "A client over TCP is no process of this host and can name none: leave pid out."
+        raise ProblemError(Code.INVALID, why)
+    before = read_stat(pid)
+    uid = _user_of(pid)
+    stat = read_stat(pid)
+    if before is None or stat is None or uid is None or not stat.alive or stat != before:
+        raise ProblemError(Code.INVALID, f"pid: no process {pid} can be seen from here.")
+    if by.uid not in {0, uid}:
+        why = f"pid: process {pid} is of user {uid}; only that user and root may name it."
+        raise ProblemError(Code.FORBIDDEN, why)
+    return Asker(via=by.via, uid=uid, pid=pid, started=stat.started)
+
+
+def _user_of(pid: int) -> int | None:
+    """Return the real user of a process; its folder in /proc may be root's."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    line = next((line for line in text.splitlines() if line.startswith("Uid:")), "")
+    return int(line.split()[1]) if line else None
+
+
+async def _kept(desk: Desk, by: Asker, name: str) -> Allocation:
+    """Return the allocation of this id once it outlives this service.
+
+    Raises:
+        ProblemError: Somebody has ended it, or there is no answer.
+    """
+    answer = await desk.channel.ask(Confirm, by=by, id=name, allocation=True)
+    if answer.refused is Refusal.NOT_FOUND:
+        raise ProblemError(Code.CONFLICT, _ENDED)
+    accepted(answer)
+
+    def shown() -> bool:
+        given = desk.views.allocation(name)
+        return given is None or given.confirmed
+
+    if not await desk.views.until(shown, time.monotonic() + _SHOWN_WITHIN):
+        raise ProblemError(Code.UNAVAILABLE, "The daemon does not show the allocation.")
+    given = desk.views.allocation(name)
+    if given is None:
+        raise ProblemError(Code.CONFLICT, _ENDED)
+    return given

@@ -1,0 +1,63 @@
+"""Allocations: parts of a GPU's memory that are kept for a process and its children."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+
+from sentinel.control import Deallocate
+from sentinel.service.budget import Allocated, Allocations, AllocationWish, budget
+from sentinel.service.models import Done
+from sentinel.service.problems import Code
+from sentinel.service.promising import holder, promise
+from sentinel.service.routes.shared import AtDesk, By, attended, may
+from sentinel.service.showing import allocation
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/allocations", tags=["allocating"])
+
+
+@router.get("", responses=may(Code.NO_SUCH_GPU, Code.INVALID))
+async def read_allocations(
+    desk: AtDesk,
+    gpu: Annotated[str | None, Query(max_length=256, description="Of this GPU only.")] = None,
+) -> Allocations:
+    """Show what is promised of the memory of each GPU, or of one, and what may be yet."""
+    now = time.monotonic()
+    gpus = desk.views.gpus if gpu is None else (desk.views.one(gpu),)
+    shown = {view.uuid for view in gpus}
+    promised = desk.views.host.allocations
+    return Allocations(
+        allocations=[allocation(one, desk.views, now) for one in promised if one.gpu in shown],
+        gpus=[budget(view, promised) for view in gpus],
+    )
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses=may(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT),
+)
+async def allocate(request: Request, desk: AtDesk, by: By, wish: AllocationWish) -> Allocated:
+    """Keep a part of a GPU's memory for the process that asks and its children, or for `pid`.
+
+    The answer comes when the memory is free. It is kept until it is given back or that process
+    ends; over TCP, where there is no process, until it is given back. A client that goes away
+    before the answer gets none.
+    """
+    gpu = desk.views.one(wish.gpu).uuid
+    work = promise(
+        desk, holder(by, wish.pid), name=wish.id, gpu=gpu, size=wish.size, wait=wish.wait_s
+    )
+    given = await attended(request, work)
+    return Allocated(allocation=allocation(given, desk.views, time.monotonic()))
+
+
+@router.delete("/{id}", responses=may(Code.NOT_FOUND, Code.INVALID))
+async def deallocate(id_: Annotated[str, Path(alias="id")], desk: AtDesk, by: By) -> Done:
+    """Give memory back."""
+    answer = await desk.channel.order(Deallocate, by=by, id=id_)
+    return Done(text=answer.text, gpus=list(answer.gpus))

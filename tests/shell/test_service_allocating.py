@@ -1,0 +1,315 @@
+"""Parts of a GPU's memory: had when they are free, undone when not, ended with their process."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from front import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask, exchange
+
+from sentinel.control import Allocate, Asker, Confirm, Deallocate
+from sentinel.messages import GpuProcess
+from sentinel.procfs import own_stat, read_stat
+from sentinel.service.problems import Code, ProblemError
+from sentinel.service.promising import holder
+
+GIB = 2**30
+#: More than what our stressor leaves of a GPU, and less than the whole of it.
+MOST = 100 * GIB
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+        yield front
+
+
+@pytest.fixture
+def front(service: Front) -> Front:
+    service.reset()
+    return service
+
+
+def allocate(front: Front, name: str = "llm", size: int = MOST, **wish: Any) -> Reply:
+    return ask(
+        front, "POST", "/v1/allocations", {"id": name, "size": size, "pid": os.getpid(), **wish}
+    )
+
+
+def held(front: Front, index: int = 0, **changes: Any) -> None:
+    """Have our stressor hold nearly all of a GPU, and other things be so."""
+    with front.acting() as script:
+        view = script.gpus[UUIDS[index]]
+        full = replace(view, held=130 * GIB, memory_used=130 * GIB)
+        script.gpus[UUIDS[index]] = replace(full, **changes)
+
+
+def test_memory_is_promised_once_it_is_free_shown_and_given_back(front: Front) -> None:
+    held(front)
+    made = allocate(front)
+    assert made.status == 201, made
+    one = made.body["allocation"]
+    assert (one["id"], one["gpu"], one["index"], one["size"]) == ("llm", UUIDS[0], 0, MOST)
+    assert one["holder"]["pid"] == os.getpid()
+    assert front.script.gpus[UUIDS[0]].stressor == "STOPPED"
+    assert front.script.allocations["llm"].confirmed
+    shown = ask(front, "GET", "/v1/allocations").body
+    assert shown["allocations"] == [one] == ask(front, "GET", "/v1/status").body["allocations"]
+    first, second = shown["gpus"]
+    assert (first["total"], first["limit"], first["allocated"]) == (140 * GIB, 139 * GIB, MOST)
+    assert (first["available"], first["count"]) == (39 * GIB, 1)
+    assert (second["available"], second["count"]) == (139 * GIB, 0)
+    only = ask(front, "GET", "/v1/allocations?gpu=1").body
+    assert (only["allocations"], [gpu["index"] for gpu in only["gpus"]]) == ([], [1])
+    ended = ask(front, "DELETE", "/v1/allocations/llm")
+    assert (ended.status, ended.body["gpus"]) == (200, [UUIDS[0]])
+    assert ask(front, "DELETE", "/v1/allocations/llm").body["code"] == "not_found"
+
+
+def test_where_there_is_room_beside_our_stressor_it_goes_on(front: Front) -> None:
+    assert allocate(front, size=GIB).status == 201
+    assert front.script.gpus[UUIDS[0]].stressor == "RUNNING"
+
+
+def test_what_is_taken_or_too_much_is_refused_and_undoes_nothing(front: Front) -> None:
+    assert allocate(front).status == 201
+    for name, size in (("llm", GIB), ("other", 40 * GIB)):
+        refused = allocate(front, name, size)
+        assert (refused.status, refused.body["code"]) == (409, "conflict")
+        assert "bytes are available" in refused.body["detail"]
+    assert not [order for order in front.orders if isinstance(order, Deallocate)]
+    assert set(front.script.allocations) == {"llm"}
+
+
+@pytest.mark.parametrize(
+    ("so", "why"),
+    [
+        ({}, "GPU 0 (idle, stopping) has 90.0 GiB too little"),
+        ({"memory_used": None}, "GPU 0 cannot be read"),
+        ({"read": 1.0, "memory_used": 0}, "GPU 0 was not read since"),
+        ({"ended": 1e12, "memory_used": 0}, "GPU 0 was not read since our stressor is gone"),
+        ({"stressor": "STARTING", "memory_used": 0}, "on GPU 0 a stressor began"),
+    ],
+)
+def test_memory_that_was_not_seen_to_be_free_is_not_promised(
+    front: Front, so: dict[str, Any], why: str
+) -> None:
+    held(front, **so)
+    with front.acting() as script:
+        script.slow = True
+        script.stale = "read" in so
+        if "ended" in so:  # as far as anybody knows, it goes on being read
+            script.gpus[UUIDS[0]] = replace(script.gpus[UUIDS[0]], read=1e11)
+    late = allocate(front, wait_s=0.3)
+    assert (late.status, late.body["code"]) == (504, "timeout"), late
+    assert why in late.body["detail"]
+    front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
+    assert not front.script.allocations
+
+
+def test_what_others_were_promised_and_did_not_take_yet_is_not_free(front: Front) -> None:
+    held(front, memory_used=0, held=0)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            assert allocate(front, "theirs", 60 * GIB, pid=other.pid).status == 201
+            with front.acting() as script:  # somebody without a promise has 40 GiB
+                view = script.gpus[UUIDS[0]]
+                script.gpus[UUIDS[0]] = replace(view, memory_used=40 * GIB)
+            late = allocate(front, "ours", 60 * GIB, wait_s=0.1)
+            assert late.status == 504
+            assert "20.0 GiB too little" in late.body["detail"]
+            guest = GpuProcess(pid=other.pid, memory=30 * GIB)
+            with front.acting() as script:  # a part of it is what was promised
+                view = script.gpus[UUIDS[0]]
+                script.gpus[UUIDS[0]] = replace(view, guests=(guest,))
+            assert allocate(front, "ours", 60 * GIB, wait_s=5).status == 201
+        finally:
+            other.kill()
+
+
+def test_what_the_children_of_a_holder_have_taken_is_not_asked_for_again(front: Front) -> None:
+    held(front, memory_used=0, held=0)
+    assert allocate(front, size=80 * GIB).status == 201
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            guest = GpuProcess(pid=child.pid, memory=80 * GIB)
+            held(front, memory_used=80 * GIB, held=0, guests=(guest,))
+            assert allocate(front, "more", 50 * GIB).status == 201
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        ({"id": ""}, "body.id"),
+        ({"id": "a/b"}, "body.id"),
+        ({"size": 0}, "body.size"),
+        ({"size": "40GiB"}, "body.size"),
+        ({"gpu": "all"}, "'all' means 2 GPUs; name one"),
+        ({"pid": 2**31 - 1}, "no process 2147483647 can be seen"),
+        ({"gpus": ["0"]}, "body.gpus"),
+    ],
+)
+def test_what_makes_no_sense_is_named(front: Front, wish: dict[str, Any], told: str) -> None:
+    body = {"id": "llm", "size": GIB, "wait_s": 0, **wish}
+    reply = ask(front, "POST", "/v1/allocations", body)
+    assert (reply.status, reply.body["code"]) == (422, "invalid")
+    assert told in reply.body["detail"]
+    assert front.orders == []
+
+
+def test_a_gpu_that_is_none_is_named(front: Front) -> None:
+    assert allocate(front, gpu="7").body["code"] == "no_such_gpu"
+    assert ask(front, "GET", "/v1/allocations?gpu=7").body["code"] == "no_such_gpu"
+
+
+def test_over_tcp_it_is_for_no_process_and_lasts_until_it_is_given_back(front: Front) -> None:
+    token = Path(front.spec.token or "").read_text().strip()
+    body = {"id": "far", "size": GIB}
+    headers = {"authorization": f"Bearer {token}"}
+
+    def post(body: object) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+        return exchange(connection, "POST", "/v1/allocations", body, headers)
+
+    assert post(body).status == 201
+    order = next(order for order in front.orders if isinstance(order, Allocate))
+    assert (order.by.via, order.by.pid, order.by.started) == ("tcp", None, None)
+    refused = post({**body, "id": "other", "pid": os.getpid()})
+    assert "can name none: leave pid out" in refused.body["detail"]
+
+
+def test_it_ends_with_its_process(front: Front) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert allocate(front, size=GIB, pid=process.pid).status == 201
+        process.kill()
+    front.wait_for(lambda: not front.script.allocations)
+    order = front.orders[-1]
+    assert isinstance(order, Deallocate)
+    assert (order.id, order.by.via) == ("llm", "service")
+
+
+def test_a_process_that_asks_for_itself_is_the_holder_and_its_end_the_end(front: Front) -> None:
+    program = (
+        "import sys; from sentinel.client import connect;"
+        "got = connect(sys.argv[1]).allocate('own', '1GiB');"
+        "print(got.holder.pid, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, front.path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdout is not None
+        assert int(client.stdout.readline()) == client.pid
+        assert set(front.script.allocations) == {"own"}
+        client.communicate("\n")
+    front.wait_for(lambda: not front.script.allocations)
+
+
+def test_a_name_that_is_used_again_is_watched_anew(front: Front) -> None:
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        assert allocate(front, size=GIB, pid=first.pid).status == 201
+        stat = front.script.allocations["llm"]
+        with front.acting() as script:  # given back and taken by another, before anything is shown
+            later = Asker(via="unix", uid=os.getuid(), pid=second.pid, started=started(second.pid))
+            script.allocations["llm"] = replace(stat, by=later)
+        ask(front, "GET", "/v1/status")
+        first.kill()
+        first.wait()
+        before = len(front.orders)
+        ask(front, "GET", "/v1/status")
+        assert front.orders[before:] == []
+        second.kill()
+    front.wait_for(lambda: not front.script.allocations)
+
+
+def started(pid: int) -> int:
+    stat = read_stat(pid)
+    assert stat is not None
+    return stat.started
+
+
+def leave(front: Front, deaf: tuple[Any, ...]) -> None:
+    """Ask for memory, and go away while an order of these kinds has no answer."""
+    with front.acting() as script:
+        script.deaf = deaf
+    client = UnixConnection(front.path)
+    body = json.dumps({"id": "llm", "size": GIB, "pid": os.getpid()})
+    client.request("POST", "/v1/allocations", body, {"content-type": "application/json"})
+    front.wait_for(lambda: bool(front.orders) and isinstance(front.orders[-1], deaf))
+    client.close()
+
+
+def test_a_client_that_goes_away_before_it_is_told_gets_none(front: Front) -> None:
+    leave(front, (Confirm,))
+    front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
+    assert not front.script.allocations
+
+
+def test_an_order_that_was_carried_out_and_whose_client_left_is_undone(front: Front) -> None:
+    leave(front, (Allocate,))
+    order = front.orders[-1]
+    assert isinstance(order, Allocate)
+    threads = threading.active_count()
+    with front.acting() as script:  # it is carried out only now, and nobody hears the answer
+        script.allocate(order)
+    front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
+    assert not front.script.allocations
+    assert threading.active_count() == threads
+
+
+def test_the_allocation_of_another_by_the_same_name_is_not_undone(front: Front) -> None:
+    assert allocate(front, size=GIB).status == 201
+    leave(front, (Allocate,))
+    seen = len(front.orders)
+    ask(front, "GET", "/v1/status")
+    assert front.orders[seen:] == []
+    assert set(front.script.allocations) == {"llm"}
+
+
+def test_one_that_somebody_ended_meanwhile_is_said_to_be(front: Front) -> None:
+    with front.acting() as script:
+        script.slow = True
+    held(front)
+    replies: list[Reply] = []
+    client = threading.Thread(target=lambda: replies.append(allocate(front, wait_s=PATIENCE)))
+    client.start()
+    front.wait_for(lambda: bool(front.script.allocations))
+    assert ask(front, "DELETE", "/v1/allocations/llm").status == 200
+    held(front, memory_used=0)
+    client.join()
+    assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
+    assert "was ended before it was complete" in replies[0].body["detail"]
+
+
+def test_a_process_may_be_named_by_its_user_and_by_root() -> None:
+    pid, uid = os.getpid(), os.getuid()
+    for by in (uid, 0):
+        found = holder(Asker(via="unix", uid=by, pid=1, started=1), pid)
+        assert found == Asker(via="unix", uid=uid, pid=pid, started=own_stat().started)
+    with pytest.raises(ProblemError) as refused:
+        holder(Asker(via="unix", uid=uid + 1, pid=1, started=1), pid)
+    assert refused.value.code is Code.FORBIDDEN
+    assert f"process {pid} is of user {uid}" in refused.value.detail
+
+
+def test_the_one_who_asks_is_known_by_its_start(front: Front) -> None:
+    began = time.monotonic()
+    assert allocate(front, size=GIB).status == 201
+    order = next(order for order in front.orders if isinstance(order, Allocate))
+    stat = own_stat()
+    assert (order.by.pid, order.by.started) == (stat.pid, stat.started)
+    assert time.monotonic() - began < PATIENCE
