@@ -14,9 +14,11 @@ from pathlib import Path
 
 from sentinel import wire
 from sentinel.control import (
+    Allocate,
     Answer,
     Configure,
     Confirm,
+    Deallocate,
     GpuView,
     HostView,
     Occupy,
@@ -58,6 +60,8 @@ _SAYS: tuple[type[ServiceMessage], ...] = (
     Reserve,
     Confirm,
     Unreserve,
+    Allocate,
+    Deallocate,
     Configure,
     ShutDown,
     Trouble,

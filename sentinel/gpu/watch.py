@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from sentinel.gpu.lean import without_ctypes_util
+
 __all__ = ["Burst", "NodeWatch"]
 
 #: Opens of one node that make a CUDA program. On an H200 host cuInit opened the node of a GPU in
@@ -44,7 +46,8 @@ class NodeWatch:
     """
 
     def __init__(self) -> None:
-        from inotify_simple import INotify  # type: ignore[import-untyped]
+        with without_ctypes_util():
+            from inotify_simple import INotify  # type: ignore[import-untyped]
 
         self._watched: dict[int, tuple[Burst, Callable[[], None]]] = {}
         try:

@@ -1,0 +1,28 @@
+"""The probe's libraries come without what they do not need, and work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys
+from sentinel.gpu.lean import without_ctypes_util
+from sentinel.gpu.watch import NodeWatch
+with without_ctypes_util():
+    import pynvml
+opens = NodeWatch()
+assert opens.add(sys.argv[1], print)
+heavy = {"ctypes.util", "tempfile", "shutil", "lzma"} & sys.modules.keys()
+assert not heavy, heavy
+from ctypes.util import find_library  # and whoever wants the real one gets it
+assert find_library("c")
+"""
+
+
+def test_neither_the_binding_nor_the_watch_brings_what_they_do_not_need() -> None:
+    # -S: without site, which imports more of the library where packages are linked.
+    paths = f"import sys; sys.path[:] = {sys.path!r}\n"
+    command = [sys.executable, "-S", "-c", paths + SCRIPT, __file__]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
