@@ -273,6 +273,14 @@ def _for(f: Mapping[str, Any]) -> str:
     return "" if f["for_s"] is None else f"for {format_duration(f['for_s'])}, "
 
 
+def _condition(fields: Mapping[str, Any]) -> str:
+    """Return how a GPU does, and by what."""
+    degrees = fields["temperature_c"]
+    heat = "" if degrees is None else f" at {degrees} C"
+    share = f", {fields['memory_foreign_share']:.0%} of its memory others'"
+    return f"{fields['condition']}{heat}{share}; it was {fields['before']}"
+
+
 def _reserved(f: Mapping[str, Any]) -> str:
     reason = f"{f['reason']}, " if f["reason"] else ""
     bound = "as long as who asked lives, " if f["bound"] else ""
@@ -313,6 +321,13 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpu.paused": ("paused", lambda f: f"{_for(f)}{_by(f)}"),
     "gpu.resumed": ("resumed", _by),
     "gpu.reserved": ("reserved", _reserved),
+    "gpu.condition": ("condition", _condition),
+    "gpu.overheat": ("overheat", lambda f: f"{f['temperature_c']} C, above {f['limit_c']:g} C"),
+    "memory.allocated": (
+        "allocated",
+        lambda f: f"{format_size(f['size'])} as {f['id']}, {_by(f)}",
+    ),
+    "memory.deallocated": ("given back", lambda f: f"{format_size(f['size'])} as {f['id']}"),
     "gpu.unreserved": ("unreserved", lambda f: f"{f['id']}: {_by(f)}"),
     "driver.unwanted": ("driver", lambda f: f"is to be let go of, {_for(f)}{_by(f)}"),
     "driver.released": ("driver", lambda _: "nothing of ours uses it any more"),

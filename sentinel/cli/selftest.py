@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import click
 
@@ -52,7 +53,8 @@ def command(
         if not name.isalnum():  # it becomes a part of an option, in which commas have a meaning
             raise ConfigError(f"--dtype: {name!r} is no kind of number", "Write one such as bf16.")
     given = {"gpus": Given(text=gpu, source="--gpu")} if gpu is not None else {}
-    options = Options(config=build_config(given), simulate=simulate)
+    config = replace(build_config(given), throttle="off")  # a warm GPU is tested like a cool one
+    options = Options(config=config, simulate=simulate)
     trials = Trials(flips=flips, rounds=rounds, dtypes=dtypes)
     outcome = run_selftest(options, trials, _hide if as_json else _print)
     error = outcome.error

@@ -97,7 +97,8 @@ def _config(workload: str, memory: str, gpu: str | None) -> Config:
     }
     if gpu is not None:
         given["gpus"] = Given(text=gpu, source="--gpu")
-    return replace(build_config(given), max_gpus=1, **PATIENCE)
+    # It is the workload that is tried, and not what a warm GPU leaves of it.
+    return replace(build_config(given), max_gpus=1, throttle="off", **PATIENCE)
 
 
 def _show(gpus: Mapping[str, Gpu]) -> Sink:

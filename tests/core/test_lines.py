@@ -71,3 +71,17 @@ def test_a_status_tells_how_a_paced_gpu_does() -> None:
 
 def test_an_event_without_words_shows_its_fields() -> None:
     assert told("gpu.strange", one=1, two="b").endswith("gpu.strange one=1 two=b")
+
+
+def test_a_condition_is_told_with_what_it_follows_from() -> None:
+    fields = {"before": "optimal", "condition": "throttled", "memory_foreign_share": 0.25}
+    line = told("gpu.condition", **fields, temperature_c=76, multiplier=0.5)
+    assert "throttled at 76 C, 25% of its memory others'; it was optimal" in line
+    assert "throttled, 25%" in told("gpu.condition", **fields, temperature_c=None, multiplier=0.5)
+    assert "91 C, above 89 C" in told("gpu.overheat", temperature_c=91, limit_c=89.0)
+
+
+def test_memory_that_is_promised_and_given_back_is_told() -> None:
+    by = {"via": "unix", "uid": 0, "pid": 7}
+    assert "4.0 GiB as llm" in told("memory.allocated", id="llm", size=2**32, by=by)
+    assert "4.0 GiB as llm" in told("memory.deallocated", id="llm", size=2**32, by=by)
