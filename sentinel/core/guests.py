@@ -15,9 +15,9 @@ __all__ = ["CONTEXT", "SETTLING", "budget", "can_be_told", "guests", "left_to_pr
 #: one takes 527 MiB on an H200 (benchmarks/measured), and a program with a child has two.
 CONTEXT = 2**30
 
-#: For so long after a promise nothing of ours is started beside the guest, in seconds: while it
-#: takes its memory, a stressor that does the same would take it for a newcomer.
-SETTLING = 10.0
+#: For so long after a promise nothing of ours is started beside the guest, in seconds: most take
+#: their memory at once, and a stressor that comes after that finds more of it left.
+SETTLING = 3.0
 
 
 def budget(slot: Slot, config: Config) -> int:

@@ -7,6 +7,7 @@ from typing import Self
 
 from sentinel.config import Config
 from sentinel.core.accounting import SLACK, idle_memory, nobodys_memory
+from sentinel.core.guests import to_come
 from sentinel.core.identity import OwnChild
 from sentinel.core.model import Busy, Idle, Occupancy, Slot, Starting, Stopped, Stopping, Unknown
 from sentinel.core.sparing import foreign_processes
@@ -79,7 +80,8 @@ def occupancy(
 def _in_use(slot: Slot, reading: Reading, config: Config) -> Busy | None:
     """Return by which rule a GPU is in use on which nobody is listed, and nothing of ours lives."""
     if reading.memory is not None:
-        unnamed = nobodys_memory(reading)
+        # A guest's first memory is seen before it is listed.
+        unnamed = max(0, nobodys_memory(reading) - to_come(slot, reading))
         before = slot.ghost.unnamed
         left = before is not None and unnamed > before + SLACK
         if left and slot.identity.complete:

@@ -116,6 +116,17 @@ def test_memory_that_nobody_is_seen_to_hold_may_be_the_guests_but_not_more_of_it
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
+def test_a_guest_that_comes_before_the_smaller_stressor_does_not_make_the_gpu_busy() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    world.at(0).unlisted = 30 * GIB
+    world.run_for(supervisor, 0.2)
+    world.at(0).unlisted, world.at(0).foreign = 0, [process(5000, 30 * GIB, started=70)]
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    assert not world.events("gpu.busy")
+
+
 def test_a_guest_that_takes_more_than_it_was_promised_is_a_newcomer() -> None:
     world, supervisor = held()
     promise(world, supervisor)

@@ -1,0 +1,126 @@
+"""The whole daemon: a GPU's heat and recovery, and memory that is promised and taken for real."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from ground import SimulatedGround
+from live import Live, live, read_line, write_line
+from sentry import PATIENCE, eventually
+
+from sentinel.simulation import DEFAULT_TOTAL
+
+GIB = 2**30
+
+#: A program that is promised memory, takes it when it is told to, in itself or in a child, and says
+#: what came of it.
+GUEST = """
+import subprocess, sys
+import sentinel
+from sentinel.simulation import Registry, default_folder
+
+GIB = 2**30
+registry = Registry(default_folder())
+gpu = registry.gpus()[0].uuid
+here = None
+for line in sys.stdin:
+    word, _, size = line.strip().partition(" ")
+    if word == "promise":
+        print(sentinel.connect().allocate("llm", int(size) * GIB).id, flush=True)
+    elif word == "take":
+        here = here or registry.attach(gpu)
+        print(here.allocate(int(float(size) * GIB)), flush=True)
+    elif word == "child":
+        print(subprocess.run([sys.executable, "-c", sys.argv[1], size]).returncode, flush=True)
+"""
+CHILD = """
+import sys, time
+from sentinel.simulation import Registry, default_folder
+registry = Registry(default_folder())
+here = registry.attach(registry.gpus()[0].uuid)
+ok = here.allocate(int(sys.argv[1]) * 2**30)
+time.sleep(0.3)  # until it has been listed and read
+sys.exit(0 if ok else 1)
+"""
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    with live(simulated, monkeypatch) as one:
+        yield one
+
+
+@pytest.fixture
+def guest(daemon: Live) -> Iterator[subprocess.Popen[str]]:
+    del daemon
+    with subprocess.Popen(
+        [sys.executable, "-c", GUEST, CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def says(guest: subprocess.Popen[str], order: str) -> str:
+    write_line(guest, order)
+    return read_line(guest)
+
+
+def test_a_gpu_that_is_hot_is_left_alone_and_taken_again_when_it_is_cool(daemon: Live) -> None:
+    registry, uuid = daemon.ground.registry, daemon.ground.uuid(0)
+    daemon.start(2, "--cooldown", "300ms", "--critical-pause", "500ms")
+    daemon.occupied(0, 1)
+    registry.warm(uuid, 76)
+    eventually(lambda: daemon.gpu().condition == "throttled" and daemon.gpu().share == 0.5)
+    assert daemon.gpu().multiplier == 0.5
+    assert daemon.gpu(1).condition in {"optimal", "normal"}
+    registry.warm(uuid, 91)
+    eventually(lambda: daemon.gpu().condition == "critical" and daemon.ground.empty(0))
+    eventually(lambda: daemon.gpu().rule == "throttle.pace")
+    assert daemon.gpu().multiplier == 0.0
+    eventually(lambda: _told(daemon) == 91)
+    registry.warm(uuid, 40)
+    daemon.comes_back(0)
+    log = daemon.do("logs", "-n", "100")
+    assert "critical at 91 C" in log
+    assert "overheat" in log
+
+
+def test_what_is_promised_is_had_beside_a_running_stressor(
+    daemon: Live, guest: subprocess.Popen[str]
+) -> None:
+    daemon.start(1)
+    daemon.occupied(0)
+    first = daemon.gpu()
+    assert first.held is not None
+    assert first.held > DEFAULT_TOTAL // 2
+    assert says(guest, "promise 5") == "llm"
+    assert daemon.ground.held(0) <= DEFAULT_TOTAL - 5 * GIB
+    (allocation,) = daemon.client.status().allocations
+    assert (allocation.id, allocation.size, allocation.holder.pid) == ("llm", 5 * GIB, guest.pid)
+    assert says(guest, "take 5") == "True"
+    eventually(lambda: daemon.gpu().stressor == "RUNNING")
+    assert says(guest, "child 1") == "0"
+    beside = daemon.gpu()
+    assert (beside.stressor, beside.yields) == ("RUNNING", 0)
+    assert guest.pid in [one.pid for one in beside.guests]
+    # More than was promised, and more than a context besides: it is a newcomer, and gets it.
+    write_line(guest, "take 1.5")
+    eventually(lambda: daemon.gpu().yields == 1)
+    guest.kill()
+    guest.wait(PATIENCE)
+    eventually(lambda: daemon.client.status().allocations == ())
+    daemon.occupied(0)
+
+
+def _told(daemon: Live) -> int | None:
+    telemetry = daemon.gpu().telemetry
+    return None if telemetry is None else telemetry.temperature_c
