@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_nvml import COMPILER, NO_COMPILER, build
-from ground import Ground, RealGround, SimulatedGround
+from ground import TESTS, Ground, RealGround, SimulatedGround
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -32,6 +33,20 @@ def simulated(tmp_path: Path) -> SimulatedGround:
 def real(tmp_path: Path) -> RealGround:
     """Return the host's own GPUs, for what a simulated one cannot show."""
     return RealGround(tmp_path)
+
+
+@pytest.fixture
+def thin_torch(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have stressors on simulated GPUs import what they need of torch, and not all of it."""
+    if request.node.get_closest_marker("gpu"):
+        return
+    folder = tmp_path / "thin"
+    folder.mkdir()
+    (folder / "torch.py").symlink_to(TESTS / "thin_torch.py")
+    others = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), others])))
 
 
 @pytest.fixture(scope="session")

@@ -180,7 +180,7 @@ def surroundings(folder: Path) -> dict[str, str]:
     return {
         "SENTINEL_SIM_DIR": str(folder),
         "SENTINEL_CONFIG": str(settings_file(folder)),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "COLUMNS": "80",
     }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from ground import SimulatedGround
 from sentry import Sentry, eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--status-every", "1s")
+
+pytestmark = pytest.mark.usefixtures("thin_torch")
 
 
 def haunt(simulated: SimulatedGround, one: Sentry) -> None:

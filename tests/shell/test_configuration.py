@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from ground import SimulatedGround
 from sentry import eventually
 
@@ -22,6 +23,8 @@ memory.target = "3GiB"
 [gpu.9]
 workload = "gemm"
 """
+
+pytestmark = pytest.mark.usefixtures("thin_torch")
 
 
 def sentinel(ground: SimulatedGround, *arguments: str, **variables: str) -> tuple[int, str, str]:

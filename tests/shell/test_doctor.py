@@ -59,6 +59,7 @@ def test_without_a_driver_the_other_lines_are_there(tmp_path: Path) -> None:
     assert {"torch", "binding", "lock folders", "CPU quota", "host memory"} <= found.keys()
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
     simulated: SimulatedGround,
 ) -> None:

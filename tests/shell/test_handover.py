@@ -97,6 +97,7 @@ def test_a_job_that_is_gone_before_the_kill_costs_a_restart_at_most(ground: Grou
             assert second.got()
 
 
+@pytest.mark.usefixtures("thin_torch")
 @pytest.mark.parametrize(
     "workload",
     [
@@ -125,6 +126,7 @@ def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(
         assert not left, f"left behind by the workload: {left}"
 
 
+@pytest.mark.usefixtures("thin_torch")
 @pytest.mark.parametrize("workload", ["babbles", "floods"])
 def test_a_child_that_sends_what_is_no_message_is_killed_and_counted(
     ground: Ground, workload: str
@@ -137,6 +139,7 @@ def test_a_child_that_sends_what_is_no_message_is_killed_and_counted(
         one.wait_for("stressor.failed", gpu=0, count=2)
 
 
+@pytest.mark.usefixtures("thin_torch")
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
@@ -156,6 +159,7 @@ def test_a_workload_that_fails_costs_a_pause_and_says_why(
         assert one.stop() == 0
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_workload_that_cannot_be_imported_is_given_up_at_once(ground: Ground) -> None:
     flags = ("--poll", "200ms", "--workload", "misbehaving_import:workload")
     with ground.sentry(1, *flags) as one:
@@ -169,11 +173,13 @@ def test_a_wrong_option_that_only_the_workload_knows_ends_it(ground: Ground) -> 
         assert "sze" in one.wait_for("sentinel.stopping")["reason"]
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_wrong_result_is_said(ground: Ground) -> None:
     with ground.sentry(1, "--poll", "200ms", "--workload", "misbehaving:faulty") as one:
         assert one.wait_for("stressor.mismatch")["errors"] == 1
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_finding_is_not_lost_when_its_stressor_dies_right_after(ground: Ground) -> None:
     flags = ("--poll", "200ms", "--workload", "misbehaving:finds_and_dies")
     with ground.sentry(1, *flags) as one:
@@ -181,6 +187,7 @@ def test_a_finding_is_not_lost_when_its_stressor_dies_right_after(ground: Ground
         assert "signal 9" in one.wait_for("stressor.failed")["reason"]
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_standard_output_that_nobody_reads_never_holds_up_a_hand_over(ground: Ground) -> None:
     flags = (*QUICK, "--status-every", "1s", "--workload", "hold")
 
@@ -197,6 +204,7 @@ def test_standard_output_that_nobody_reads_never_holds_up_a_hand_over(ground: Gr
         assert one.stop() == 0
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_gpu_that_cannot_be_read_is_given_back_and_the_other_is_kept(
     simulated: SimulatedGround,
 ) -> None:
@@ -211,6 +219,7 @@ def test_a_gpu_that_cannot_be_read_is_given_back_and_the_other_is_kept(
         assert "stressor.stopped" not in one.names(1)
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_driver_call_that_hangs_costs_one_gpu_and_one_probe(simulated: SimulatedGround) -> None:
     with simulated.sentry(2, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready", gpu=0)
@@ -228,6 +237,7 @@ def test_a_driver_call_that_hangs_costs_one_gpu_and_one_probe(simulated: Simulat
         one.wait_for("stressor.ready", gpu=0, count=2, within=25)
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_probe_that_is_killed_is_replaced_and_children_live_on(ground: Ground) -> None:
     with ground.sentry(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready")

@@ -54,6 +54,7 @@ def train() -> str:
     ).stdout
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     daemon: Live,
 ) -> None:
@@ -104,6 +105,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert daemon.places.stray.read_text() == ""
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
     daemon: Live,
 ) -> None:

@@ -17,6 +17,8 @@ from sentinel.messages import Gpu
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
+pytestmark = pytest.mark.usefixtures("thin_torch")
+
 
 def gpu(index: int) -> Gpu:
     return Gpu(uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1)

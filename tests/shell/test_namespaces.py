@@ -10,12 +10,14 @@ from sentry import Sentry, eventually
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
 pytestmark = needs_namespaces
+scenery = pytest.mark.usefixtures("thin_torch")
 
 
 def occupied(one: Sentry) -> None:
     one.wait_for("stressor.ready", gpu=0)
 
 
+@scenery
 def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Ground) -> None:
     """Nobody lists it there: its memory alone tells that it comes, stays and leaves."""
     with ground.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
@@ -54,6 +56,7 @@ def test_from_within_a_namespace_a_newcomer_outside_may_come_while_a_child_start
         assert "stressor.failed" not in one.names()
 
 
+@scenery
 def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
     with ground.sentry(1, *QUICK) as one:
         occupied(one)
@@ -68,6 +71,7 @@ def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
         one.wait_for("stressor.ready", gpu=0, count=2)
 
 
+@scenery
 def test_a_gpu_that_somebody_hidden_uses_is_never_occupied(ground: Ground) -> None:
     with ground.job(share=0.05, stay=600) as first:
         assert first.got()
@@ -83,6 +87,7 @@ def test_a_gpu_that_somebody_hidden_uses_is_never_occupied(ground: Ground) -> No
 # --- drivers that name our own processes otherwise --------------------------------------------
 
 
+@scenery
 @pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
 def test_a_driver_that_does_not_name_our_stressor_is_no_obstacle(
     simulated: SimulatedGround, fault: str, mode: str
@@ -99,6 +104,7 @@ def test_a_driver_that_does_not_name_our_stressor_is_no_obstacle(
         assert one.names().count("gpu.yielding") == 1
 
 
+@scenery
 def test_a_host_where_nobody_is_listed_is_watched_by_its_memory(
     simulated: SimulatedGround,
 ) -> None:

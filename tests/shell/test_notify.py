@@ -104,6 +104,7 @@ def test_no_child_is_told_of_the_manager() -> None:
 # --- a whole sentinel ------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_sentinel_says_that_it_is_ready_feeds_the_watchdog_and_says_that_it_ends(
     simulated: SimulatedGround, tmp_path: Path
 ) -> None:

@@ -16,6 +16,8 @@ QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 #: After so many seconds without a reading nobody may hold a GPU (``stale_after``).
 STALE_AFTER = 5.0
 
+pytestmark = pytest.mark.usefixtures("thin_torch")
+
 
 @pytest.fixture
 def nvml(nvml_library: Path, tmp_path: Path) -> NvmlGround:

@@ -20,6 +20,8 @@ from sentry import eventually
 
 from sentinel.claiming import running
 
+pytestmark = pytest.mark.usefixtures("thin_torch")
+
 
 @pytest.fixture
 def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:

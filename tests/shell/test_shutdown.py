@@ -30,6 +30,7 @@ def occupied(one: Sentry, gpus: range) -> list[psutil.Process]:
     return stressors
 
 
+@pytest.mark.usefixtures("thin_torch")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(ground: Ground, number: signal.Signals) -> None:
     gpus = ground.gpus(2)
@@ -43,6 +44,7 @@ def test_a_signal_ends_it_cleanly(ground: Ground, number: signal.Signals) -> Non
         assert one.events[-1]["event"] == "sentinel.stopped"
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_the_second_interrupt_is_immediate(ground: Ground) -> None:
     stubborn = ("--workload", "misbehaving:stubborn", "--grace", "5m")
     gpus = ground.gpus(1)
@@ -58,6 +60,7 @@ def test_the_second_interrupt_is_immediate(ground: Ground) -> None:
         assert not one.errors
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_children_that_do_not_end_when_asked_are_killed_after_one_shared_grace(
     ground: Ground,
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
         assert "Traceback" not in one.errors
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_it_ends_when_its_time_is_over(ground: Ground) -> None:
     gpus = ground.gpus(1)
     with ground.sentry(gpus, *QUICK, "--for", "2s") as one:
@@ -215,6 +219,7 @@ def test_it_ends_when_its_time_is_over(ground: Ground) -> None:
         assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_closed_standard_output_is_no_reason_to_die(ground: Ground) -> None:
     gpus = ground.gpus(1)
     with ground.sentry(gpus, *QUICK, read=False) as one:

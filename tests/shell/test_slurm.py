@@ -51,6 +51,8 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
 """
 
+pytestmark = pytest.mark.usefixtures("thin_torch")
+
 
 @pytest.fixture
 def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
