@@ -9,8 +9,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sentinel import wire
 from sentinel.messages import (
@@ -38,18 +39,21 @@ _RENEWAL = 0.2
 DEFAULT = MemoryTarget(share=0.88)
 #: How long a child may take for anything, on a host that is busy with other tests.
 PATIENCE = 30.0
+#: What takes up most of a child's start.
+_PRELOADED = ["torch", "sentinel.stressor.context", "sentinel.stressor.entry"]
 
 
 class Child:
-    """A spawned stressor, its registry and our end of its channel."""
+    """A stressor in a process of its own, its registry and our end of its channel."""
 
-    def __init__(self, spec: StressorSpec, registry: Registry, locks: tuple[object, ...]) -> None:
+    def __init__(
+        self, spec: StressorSpec, registry: Registry, locks: tuple[object, ...], *, spawned: bool
+    ) -> None:
         self.registry = registry
         self.uuid = spec.gpu.uuid
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        context = multiprocessing.get_context("spawn")
-        arguments = (spec, theirs, os.getpid(), locks)
-        self.process = context.Process(target=entry.run, args=arguments)
+        context, parent = _spawning() if spawned else _forking()
+        self.process = context.Process(target=entry.run, args=(spec, theirs, parent, locks))
         self.process.start()
         theirs.close()
         assert self.process.pid is not None
@@ -75,7 +79,8 @@ class Child:
         """Renew nothing; return the exit code once the child has ended, in time."""
         self.process.join(within)
         assert self.process.exitcode is not None, f"still there after {within} s; said {self.said}"
-        return self.process.exitcode
+        code: int = self.process.exitcode
+        return code
 
     def stop(self) -> int:
         """Ask it to end and return its exit code; it has a second."""
@@ -114,9 +119,27 @@ class Child:
         return message
 
 
+def _spawning() -> tuple[Any, int]:
+    """Return the way in which the supervisor starts children, and who their parent is."""
+    return multiprocessing.get_context("spawn"), os.getpid()
+
+
+def _forking() -> tuple[Any, int]:
+    """Return a way to start children that have torch already, and who their parent is."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    forkserver.ensure_running()
+    server: Any = forkserver
+    return context, server._forkserver._forkserver_pid
+
+
 @contextmanager
-def nursery(folder: Path) -> Iterator[Callable[..., Child]]:
-    """Give a function that starts children on the first GPU of a new registry in ``folder``."""
+def nursery(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., Child]]:
+    """Give a function that starts children on the first GPU of a new registry in ``folder``.
+
+    They are forked from a process that has imported torch and nothing of theirs, which saves most
+    of their start; those that are ``spawned`` start as the supervisor has them start.
+    """
     registry = Registry.create(folder, 1)
     children: list[Child] = []
 
@@ -138,7 +161,7 @@ def nursery(folder: Path) -> Iterator[Callable[..., Child]]:
             lease=lease,
             simulation=str(folder) if simulated else None,
         )
-        children.append(Child(spec, registry, locks))
+        children.append(Child(spec, registry, locks, spawned=spawned))
         return children[-1]
 
     try:

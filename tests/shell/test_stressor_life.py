@@ -26,7 +26,7 @@ CONTEXT = 300 * 2**20
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    with nursery(tmp_path) as start:
+    with nursery(tmp_path, spawned=True) as start:
         yield start
 
 
