@@ -37,6 +37,12 @@ def yielded(world: World, supervisor: Supervisor) -> None:
     world.at(0).foreign.remove(newcomer)
 
 
+def long_after(world: World, supervisor: Supervisor, seconds: float) -> None:
+    """Let many seconds pass, in ticks as long as those between two readings."""
+    world.tick = 0.2
+    world.run_for(supervisor, seconds)
+
+
 def rule(supervisor: Supervisor) -> str | None:
     occupancy = supervisor.state.slots["GPU-0"].occupancy
     return occupancy.rule if isinstance(occupancy, Busy) else None
@@ -49,7 +55,7 @@ def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> Non
     yielded(world, supervisor)
     world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
     assert world.events("gpu.ghost")[0].fields == {"bytes": left, "utilization": None}
-    world.run_for(supervisor, 600)
+    long_after(world, supervisor, 600)
     assert rule(supervisor) == "ghost"
     assert len(world.events("stressor.ready")) == 1
     world.at(0).unlisted = 0
@@ -62,7 +68,7 @@ def test_a_ghost_shows_beside_a_newcomer_too() -> None:
     world.newcomer(0)
     world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
     assert world.events("gpu.ghost")[0].fields["bytes"] == 700 * MIB
-    world.run_for(supervisor, 600)
+    long_after(world, supervisor, 600)
     assert not world.spawner.cleared, "somebody is there"
 
 
@@ -80,7 +86,7 @@ def test_where_not_all_are_listed_it_may_be_somebody_and_is_no_ghost() -> None:
     world.at(0).left = 700 * MIB
     world.at(0).unlisted = 2 * MIB
     world.run(supervisor, lambda: world.at(0).child is None)
-    world.run_for(supervisor, 300)
+    long_after(world, supervisor, 300)
     assert rule(supervisor) == "idle.memory"
     assert not world.events("gpu.ghost")
     assert not world.spawner.cleared
@@ -92,7 +98,7 @@ def test_a_load_without_anybody_is_a_ghost() -> None:
     yielded(world, supervisor)
     world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
     assert world.events("gpu.ghost")[0].fields == {"bytes": 0, "utilization": 1.0}
-    world.run_for(supervisor, 600)
+    long_after(world, supervisor, 600)
     assert rule(supervisor) == "ghost"
     world.at(0).utilization = 0.0
     world.run(supervisor, lambda: held(supervisor), within=20)
@@ -126,7 +132,7 @@ def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
     world, supervisor = occupied()
     world.at(0).left = 700 * MIB
     yielded(world, supervisor)
-    world.run_for(supervisor, 1000)
+    long_after(world, supervisor, 1000)
     times = [at for _, at in world.spawner.cleared]
     assert len(times) == MOST_CLEARINGS
     first, second = (later - earlier for earlier, later in pairwise(times))
@@ -149,6 +155,6 @@ def test_nothing_is_cleared_in_quiet_hours_or_in_a_dry_run() -> None:
     # Noon is 12:00 in this world; the yield is over by 12:01.
     world, supervisor = occupied(config=Config(rearm=1.0, quiet=parse_hours("12:01-24:00")))
     world.at(0).left = 700 * MIB
-    world.run_for(supervisor, 600)
+    long_after(world, supervisor, 600)
     assert rule(supervisor) == "ghost"
     assert not world.spawner.cleared

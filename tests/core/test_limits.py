@@ -175,7 +175,7 @@ def test_memory_that_nobody_accounts_for_is_measured_by_its_own_rule() -> None:
 
 
 def test_quiet_hours_free_every_gpu_and_nothing_is_started_in_them() -> None:
-    world = World(gpus=2)
+    world = World(gpus=2, tick=0.2)
     supervisor = world.supervisor(Config(quiet=parse_hours("Wed 12:10-12:20")))
     world.run_for(supervisor, 9 * 60)
     assert held(supervisor) == [0, 1]
@@ -199,7 +199,7 @@ def test_a_clock_that_is_set_forward_into_quiet_hours_frees_every_gpu() -> None:
 
 
 def test_it_ends_at_the_moment_that_was_set() -> None:
-    world = World()
+    world = World(tick=0.2)
     until = world.wall + timedelta(minutes=5)
     supervisor = world.supervisor(Config(until=until))
     world.run(supervisor, lambda: supervisor.state.finished, within=310)
