@@ -11,6 +11,9 @@ import pytest
 from fake_nvml import COMPILER, NO_COMPILER, build
 from ground import TESTS, Ground, RealGround, SimulatedGround
 
+# What it asserts is what its tests assert.
+pytest.register_assert_rewrite("histories")
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():

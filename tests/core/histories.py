@@ -1,0 +1,273 @@
+"""Random histories of a whole world, and what must hold after every tick of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sentinel.config import Config
+from sentinel.core.accounting import SLACK, nobodys_memory
+from sentinel.core.actions import Kill, Start
+from sentinel.core.decide import Decision, decide
+from sentinel.core.model import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
+from sentinel.core.observation import Call, Observation
+from sentinel.messages import Failed, FailureKind, Progress, Ready
+from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
+
+MIB = 2**20
+GPUS = st.integers(0, 1)
+PLAIN = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
+
+# Shrinking a history takes minutes; the one that failed is printed step by step as it is.
+LONG = settings(
+    max_examples=50, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
+)
+
+
+class Histories(RuleBasedStateMachine):
+    """Two GPUs, a supervisor, and everything that can happen to them, in any order.
+
+    The spawner of the world itself refuses a second child on a GPU and a signal to a child that is
+    not there; what the rules below check is the rest.
+    """
+
+    config = PLAIN
+    gpus = 2
+    hidden: str | None = None
+    serves = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(gpus=self.gpus, tick=0.1, hidden=self.hidden)
+        self.supervisor = self.world.supervisor(self.config, serves=self.serves)
+        self.not_idle_at = dict.fromkeys(self.world.gpus, self.world.now)
+        self.started_at: list[float] = []
+        self.fatal: set[str] = set()
+        self.backoffs: dict[str, float] = {}
+        self.foreign_at: dict[str, float] = {}
+
+    # --- time
+
+    def tick(self) -> None:
+        before = self.supervisor.state
+        decision = self.supervisor.turn()
+        self.check(before.slots, decision)
+
+    @rule(ticks=st.integers(1, 60))
+    def time_passes(self, ticks: int) -> None:
+        for _ in range(ticks):
+            self.tick()
+
+    @rule(spells=st.integers(1, 2))
+    def all_is_well_for_a_while(self, spells: int) -> None:
+        for _ in range(spells):
+            for place in self.world.gpus.values():
+                mend(place)
+            end = self.world.now + 6
+            while self.world.now < end:
+                self.tick()
+
+    @rule(seconds=st.floats(1.5, 20))
+    def the_supervisor_does_not_run_for_a_while(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+        self.tick()
+
+    @rule(minutes=st.sampled_from([-60, -1, 1, 60]))
+    def the_clock_on_the_wall_is_set(self, minutes: int) -> None:
+        self.world.wall += timedelta(minutes=minutes)
+        self.tick()
+
+    # --- others
+
+    @rule(index=GPUS, memory=st.sampled_from([0, 13 * MIB, GIB, 100 * GIB]))
+    def somebody_comes(self, index: int, memory: int) -> None:
+        self.world.newcomer(index, memory=memory)
+        self.tick()
+
+    @rule(index=GPUS)
+    def everybody_leaves(self, index: int) -> None:
+        self.world.at(index).foreign.clear()
+        self.world.at(index).unlisted = 0
+
+    @rule(index=GPUS, memory=st.sampled_from([SLACK // 2, SLACK + 1, 20 * MIB, 50 * GIB]))
+    def memory_grows_and_nobody_is_named(self, index: int, memory: int) -> None:
+        self.world.at(index).unlisted = memory
+        self.tick()
+
+    # --- the driver
+
+    @rule(index=GPUS, fault=st.sampled_from([None, "Unknown Error", "GPU is lost"]))
+    def a_gpu_breaks_or_is_mended(self, index: int, fault: str | None) -> None:
+        self.world.at(index).fault = fault
+
+    @rule(index=GPUS, silent=st.booleans())
+    def a_gpu_falls_silent_or_speaks_again(self, *, index: int, silent: bool) -> None:
+        self.world.at(index).silent = silent
+
+    @precondition(lambda self: self.world.probe.alive)
+    @rule(code=st.integers(0, 1))
+    def the_probe_dies(self, code: int) -> None:
+        self.world.probe.exits_with = code
+
+    @precondition(lambda self: self.world.probe.alive)
+    @rule(index=GPUS)
+    def a_call_crashes_the_probe(self, index: int) -> None:
+        uuid = self.world.at(index).gpu.uuid
+        self.world.probe.exits_with = -11
+        self.world.probe.hung = Call(uuid=uuid, name="memory", since=self.world.now)
+
+    @precondition(lambda self: self.world.probe.alive)
+    @rule(index=GPUS)
+    def a_call_hangs(self, index: int) -> None:
+        uuid = self.world.at(index).gpu.uuid
+        self.world.probe.hung = Call(uuid=uuid, name="memory", since=self.world.now)
+
+    # --- our children
+
+    @rule(index=GPUS, kind=st.sampled_from(list(FailureKind)))
+    def a_child_gives_up(self, index: int, kind: FailureKind) -> None:
+        child = self.world.at(index).child
+        if child is not None and child.dies_at is None:
+            child.waiting.append(Failed(kind=kind, reason="it gave up"))
+            child.dies_at, child.code = self.world.now, 82
+
+    @rule(index=GPUS, code=st.sampled_from([-11, -9, -14, 0, 1, 80, 81]))
+    def a_child_dies(self, index: int, code: int) -> None:
+        child = self.world.at(index).child
+        if child is not None and child.dies_at is None:
+            child.dies_at, child.code = self.world.now, code
+
+    @rule(index=GPUS)
+    def a_child_falls_mute(self, index: int) -> None:
+        child = self.world.at(index).child
+        if child is not None:
+            child.mute = True
+
+    @rule(index=GPUS, wild=st.booleans())
+    def a_child_says_what_does_not_fit(self, *, index: int, wild: bool) -> None:
+        child = self.world.at(index).child
+        if child is not None:
+            ready = Ready(held=1, asked=1, chunks=1, refused=False)
+            work = Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)
+            child.waiting.append(ready if wild else work)
+
+    @rule(index=GPUS, seconds=st.sampled_from([TEARDOWN_TIME, 3.0, 30.0]))
+    def a_dying_child_takes_its_time(self, index: int, seconds: float) -> None:
+        child = self.world.at(index).child
+        if child is not None and child.dies_at is not None:
+            child.dies_at = self.world.now + seconds
+
+    # --- what must hold
+
+    def check(self, before: Any, decision: Decision) -> None:
+        readings = self.supervisor._readings
+        starts = [action for action in decision.actions if isinstance(action, Start)]
+        assert len(starts) <= 1
+        ranks = [isinstance(action, Kill) for action in decision.actions]
+        assert ranks == sorted(ranks, reverse=True), "kills come first"
+        for start in starts:
+            if start.clearing:
+                assert readings[start.uuid].processes == (), "somebody is there"
+                age = self.world.now - readings[start.uuid].at
+                assert age <= 1.5 * self.config.poll, "on an old reading"
+                continue
+            assert isinstance(decision.state.slots[start.uuid].occupancy, Idle)
+            reading = readings[start.uuid]
+            assert reading.fault is None
+            seen = {process.pid for process in reading.processes or ()}
+            assert not seen & {p.pid for p in self.world.gpus[start.uuid].foreign}
+            unlisted = 32 * MIB if self.hidden else GIB
+            assert nobodys_memory(reading) <= unlisted, "somebody is there who is not listed"
+            assert self.world.now - reading.at <= 1.5 * self.config.poll, "on an old reading"
+            assert start.uuid not in self.fatal
+            assert self.world.now >= self.backoffs.get(start.uuid, 0.0)
+            alone = self.world.now - self.foreign_at.get(start.uuid, 0.0)
+            assert alone >= self.config.rearm / 2, "started too soon after somebody left"
+            idle = self.world.now - self.not_idle_at[start.uuid]
+            assert idle >= self.config.idle_wait, "the wait was shortened"
+            self.check_limits(decision)
+        if any(hours.hold(self.world.wall) for hours in self.config.quiet):
+            stressors = [slot.stressor for slot in decision.state.slots.values()]
+            assert not any(isinstance(s, Starting | Running) for s in stressors), "quiet hours"
+        for uuid, slot in decision.state.slots.items():
+            self.check_slot(uuid, before[uuid], slot, decision)
+
+    def check_slot(self, uuid: str, before: Any, slot: Any, decision: Decision) -> None:
+        kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
+        lives = isinstance(slot.stressor, Starting | Running)
+        haunted = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
+        if isinstance(slot.occupancy, Busy | Unknown) and not haunted:
+            assert not lives, "holds a GPU that is busy or unknown"
+            if isinstance(before.stressor, Starting | Running) and self.ends(slot):
+                assert kills, "a living child on such a GPU is killed in the same tick"
+        if lives and isinstance(slot.stressor, Running) and slot.stressor.expected is not None:
+            reading = self.supervisor._readings[uuid]
+            assert reading.memory is not None
+            assert reading.memory.used <= slot.stressor.expected + SLACK, "unexplained memory"
+        if isinstance(slot.occupancy, Busy):
+            self.foreign_at[uuid] = self.world.now
+        if not isinstance(slot.occupancy, Idle):
+            self.not_idle_at[uuid] = self.world.now
+        if isinstance(slot.stressor, Fatal):
+            self.fatal.add(uuid)
+        assert (uuid in self.fatal) == isinstance(slot.stressor, Fatal), "FATAL stays so"
+        if isinstance(slot.stressor, Backoff):
+            self.backoffs[uuid] = slot.stressor.until
+
+    def check_limits(self, decision: Decision) -> None:
+        """Check the rules over all GPUs right after a start."""
+        slots = decision.state.slots.values()
+        held = [s for s in slots if isinstance(s.stressor, Starting | Running | Stopping)]
+        assert self.config.max_gpus is None or len(held) <= self.config.max_gpus
+        free = [s for s in slots if isinstance(s.occupancy, Idle) and s not in held]
+        leaving = [s for s in held if isinstance(s.stressor, Stopping)]
+        assert len(free) + len(leaving) >= self.config.leave_idle
+        if self.config.starts_per_second is not None:
+            gap = self.world.now - self.started_at[-1] if self.started_at else float("inf")
+            assert gap >= 1 / self.config.starts_per_second - 1e-6
+        self.started_at.append(self.world.now)
+
+    @staticmethod
+    def ends(slot: Any) -> bool:
+        """Whether a child is on its way out that neither ended nor said that it does."""
+        return (
+            isinstance(slot.stressor, Stopping)
+            and slot.stressor.exit is None
+            and slot.stressor.failed is None
+        )
+
+    @invariant()
+    def never_two_children_on_one_gpu_and_none_unknown_to_the_state(self) -> None:
+        for uuid, place in self.world.gpus.items():
+            slot = self.supervisor.state.slots[uuid]
+            if place.child is not None:
+                assert isinstance(slot.stressor, Starting | Running | Stopping)
+                assert slot.generation == place.child.generation
+
+    @invariant()
+    def the_same_two_values_give_the_same_decision(self) -> None:
+        seen = Observation(now=self.world.now, readings=dict(self.supervisor._readings))
+        assert decide(self.supervisor.state, seen, self.config) == decide(
+            self.supervisor.state, seen, self.config
+        )
+
+    def teardown(self) -> None:
+        """Whatever happened, a stop ends, and once all is well again the GPUs are occupied."""
+        for place in self.world.gpus.values():
+            mend(place)
+        self.world.tick = 0.2  # nothing is looked at meanwhile
+        self.world.run_for(self.supervisor, 40)
+        self.world.interrupts.pending = ("SIGTERM", False)
+        self.world.run(self.supervisor, lambda: self.supervisor.state.finished, within=20)
+        assert all(place.child is None for place in self.world.gpus.values())
+
+
+def mend(place: FakeGpu) -> None:
+    place.fault, place.silent, place.unlisted, place.computing = None, False, 0, None
+    place.foreign.clear()
+    if place.child is not None and place.child.dies_at is not None:
+        place.child.dies_at = 0.0
