@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 from ground import SimulatedGround
+from inotify_simple import INotify, flags  # type: ignore[import-untyped]
 from sentry import Sentry, eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--status-every", "1s")
+
+#: A file is there that was not.
+APPEARS = flags.CREATE | flags.MOVED_TO
 
 pytestmark = pytest.mark.usefixtures("thin_torch")
 
@@ -19,14 +23,17 @@ def haunt(simulated: SimulatedGround, one: Sentry) -> None:
 
 
 def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: SimulatedGround) -> None:
-    with simulated.sentry(1, *QUICK) as one:
+    with simulated.sentry(1, *QUICK) as one, INotify() as watch:
+        watch.add_watch(simulated.registry.folder / simulated.uuid(), APPEARS)
         haunt(simulated, one)
         ghost = one.wait_for("gpu.ghost", gpu=0)
         assert ghost["bytes"] == 2**28
         one.wait_for("gpu.clearing", gpu=0)
-        eventually(lambda: simulated.held() > 0)  # the context
         stopped = one.wait_for("stressor.stopped", gpu=0)
         assert stopped["exit_code"] == 0
+        # The stressor's, and that of the context: it is not there for long.
+        shares = {event.name for event in watch.read(0) if event.name.endswith(".share")}
+        assert len(shares) == 2
         assert simulated.held() == 0
         assert one.names().count("stressor.starting") == 1
         simulated.registry.plant(simulated.uuid(), None)
