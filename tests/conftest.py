@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,17 @@ from ground import TESTS, Ground, RealGround, SimulatedGround
 
 # What it asserts is what its tests assert.
 pytest.register_assert_rewrite("histories")
+
+
+def pytest_configure() -> None:
+    """Let signals mean to what tests start what they mean, however the tests were started.
+
+    What a shell without job control runs in the background ignores Ctrl+C, and ``nohup`` has
+    hang-ups ignored; those whom that starts would do so, too.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -48,8 +60,8 @@ def thin_torch(
     folder = tmp_path / "thin"
     folder.mkdir()
     (folder / "torch.py").symlink_to(TESTS / "thin_torch.py")
-    others = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), others])))
+    paths = [str(folder), str(TESTS), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
 @pytest.fixture(scope="session")

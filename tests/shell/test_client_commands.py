@@ -330,12 +330,15 @@ def test_logs_follows_until_it_is_ended(daemon: Scripted, tmp_path: Path) -> Non
     command = [sys.executable, "-m", "sentinel", "logs", "-f"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "first\n"
-        log.rename(tmp_path / "log.1")
-        log.write_text("second\n")
-        assert process.stdout.readline() == "second\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        try:
+            assert process.stdout.readline() == "first\n"
+            log.rename(tmp_path / "log.1")
+            log.write_text("second\n")
+            assert process.stdout.readline() == "second\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
 
 
 # --- the shell's completion ------------------------------------------------------------------
@@ -386,12 +389,15 @@ def test_watching_goes_on_when_the_daemon_is_away_for_a_while(daemon: Scripted) 
     command = [sys.executable, "-m", "sentinel", "status", "--watch", "50ms"]
     daemon.replies["GET /v1/status"] = Reply(b"")
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
-        within(30, lambda: len(daemon.asked) > 2)
-        daemon.replies["GET /v1/status"] = Reply(STATUS)
-        asked = len(daemon.asked)
-        within(30, lambda: len(daemon.asked) > asked + 2)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        try:
+            within(30, lambda: len(daemon.asked) > 2)
+            daemon.replies["GET /v1/status"] = Reply(STATUS)
+            asked = len(daemon.asked)
+            within(30, lambda: len(daemon.asked) > asked + 2)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "went away" in err
     assert out.count("occupied  ") >= 2
