@@ -26,8 +26,12 @@ from sentinel.procfs import read_stat
 from sentinel.simulation import Registry
 
 ROOT = Path(__file__).parents[2]
+#: A workload that is not that of ``FLAGS``, and as easy.
+OTHER = "misbehaving:well_behaved"
 FLAGS = ("--workload", "hold", "--rearm", "300ms", "--poll", "100ms", "--status-every", "1s")
 PATIENCE = 60.0
+
+pytestmark = pytest.mark.usefixtures("thin_torch")
 
 
 class Here:
@@ -110,10 +114,10 @@ def test_gpus_are_let_go_of_on_request_and_taken_again(here: Here) -> None:
     here.run("stop")
     assert not here.held(0)
     assert not here.held(1)
-    here.run("restart", *FLAGS, "--workload", "pulse")
+    here.run("restart", *FLAGS, "--workload", OTHER)
     here.occupied()
     status = json.loads(here.run("status", "--json"))
-    assert (status["running"], status["gpus"][0]["workload"]) == (True, "pulse")
+    assert (status["running"], status["gpus"][0]["workload"]) == (True, OTHER)
     here.run("reload")
     here.run("restart", *FLAGS, "--util", "900%", code=2)
     here.run("pause", "9", code=4)
@@ -125,7 +129,6 @@ def test_gpus_are_let_go_of_on_request_and_taken_again(here: Here) -> None:
     assert "stopped" in here.run("logs")
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Here) -> None:
     uuid = here.run("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
     assert uuid == here.registry.gpus()[1].uuid
@@ -136,7 +139,6 @@ def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Here) -> None:
     here.occupied()
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_the_library_has_the_same_verbs(here: Here) -> None:
     client = here.client()
     events = client.events()
@@ -155,7 +157,6 @@ def test_the_library_has_the_same_verbs(here: Here) -> None:
         client.status()
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_a_reservation_ends_with_its_command_however_that_ends(here: Here) -> None:
     assert here.registry.gpus()[0].uuid in here.run(
         "exec", "--gpu", "0", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 5", code=5
@@ -172,7 +173,6 @@ def test_a_reservation_ends_with_its_command_however_that_ends(here: Here) -> No
     here.occupied()
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_a_command_does_not_notice_that_the_daemon_dies(here: Here) -> None:
     with here.begin("exec", "--gpus", "1", "--", "sh", "-c", "echo on; exec sleep 600") as job:
         assert job.stdout is not None
@@ -184,7 +184,6 @@ def test_a_command_does_not_notice_that_the_daemon_dies(here: Here) -> None:
         assert job.wait(PATIENCE) == -signal.SIGTERM
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_the_log_is_followed(here: Here) -> None:
     with here.begin("logs", "-f", "-n", "0") as follower:
         assert follower.stdout is not None
@@ -197,7 +196,6 @@ def test_the_log_is_followed(here: Here) -> None:
 # --- sentinel mcp ----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_an_agent_sees_gpus_and_has_them_kept_free(here: Here) -> None:
     anyio.run(_be_an_agent, here)
 
@@ -258,7 +256,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     return here
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_a_script_holds_gpus_and_lets_go(alone: Here) -> None:
     with sentinel.hold(gpus=[1], memory="50%", simulate=2) as held:
         status = held.wait_held(PATIENCE)
@@ -269,7 +266,6 @@ def test_a_script_holds_gpus_and_lets_go(alone: Here) -> None:
     assert not alone.held(1)
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_a_script_that_is_killed_leaves_nothing_held(alone: Here) -> None:
     program = (
         "import sentinel, time\n"

@@ -40,6 +40,9 @@ def hook(name: str) -> list[str]:
     return [str(word) for word in json.loads(found[1])]
 
 
+pytestmark = pytest.mark.usefixtures("thin_torch")
+
+
 @pytest.fixture
 def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
@@ -54,7 +57,6 @@ def train() -> str:
     ).stdout
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     daemon: Live,
 ) -> None:
@@ -105,7 +107,6 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert daemon.places.stray.read_text() == ""
 
 
-@pytest.mark.usefixtures("thin_torch")
 def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
     daemon: Live,
 ) -> None:
@@ -203,24 +204,24 @@ def test_it_stays_while_settings_service_and_driver_come_and_go(
 
 def _settings_change(daemon: Live, file: Path) -> None:
     """Have settings taken over by each way there is, and refused where they are wrong."""
-    file.write_text('workload = "gemm"')
+    file.write_text('workload = "misbehaving:Warm"')
     daemon.do("restart", "--rearm", "300ms", "--poll", "100ms")
-    assert daemon.client.status().daemon.workload == "gemm"
+    assert daemon.client.status().daemon.workload == "misbehaving:Warm"
     daemon.occupied(0)
 
     file.write_text('workload = "hold"\nmemory = "lots"')
     refused = daemon.ask("reload")
     assert refused.code == 2
     assert "config.toml" in refused.err
-    assert daemon.client.status().daemon.workload == "gemm"
+    assert daemon.client.status().daemon.workload == "misbehaving:Warm"
     os.kill(daemon.pid, signal.SIGHUP)
     eventually(lambda: '"about": "settings"' in daemon.places.log.read_text())
     file.write_text('workload = "hold"')
     daemon.do("reload")
     assert daemon.client.status().daemon.workload == "hold"
-    file.write_text('workload = "pulse"')
+    file.write_text('workload = "misbehaving:well_behaved"')
     os.kill(daemon.pid, signal.SIGHUP)
-    eventually(lambda: daemon.gpu().workload == "pulse")
+    eventually(lambda: daemon.gpu().workload == "misbehaving:well_behaved")
     daemon.occupied(0)
 
 

@@ -94,6 +94,7 @@ def test_a_supervisor_killed_while_its_children_are_born_leaves_nothing_behind(
         assert eventually(lambda: all(map(gone, family)), within=5) < 1.5
 
 
+@pytest.mark.usefixtures("thin_torch")
 def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(ground: Ground) -> None:
     gpus = ground.gpus(2)
     with ground.sentry(gpus, *QUICK) as one:

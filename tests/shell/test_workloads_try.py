@@ -7,8 +7,11 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from ground import Ground, SimulatedGround
 from sentry import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("thin_torch")
 
 
 def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
