@@ -1,13 +1,32 @@
-"""Asks the real binding over a pretended libnvidia-ml, in a process that loads it."""
+"""Asks the real binding over a pretended libnvidia-ml, in a process of its own that loads it."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+#: Has imported the binding and loaded nothing, and runs each script in a fork; then its exit code.
+SERVER = """
+import dataclasses, json, os, sys
+import sentinel.gpu.nvml
+
+for line in sys.stdin:
+    script, *sys.argv[1:] = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.dup2(1, 2)
+        os.environ["FAKE_NVML"] = sys.argv[1]
+        exec(script, {"__name__": "__main__"})
+        sys.stdout.flush()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 #: Runs in a process that loads the library, and prints each result or error as JSON.
 SCRIPT = """
@@ -41,21 +60,32 @@ OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", [], ""))
 ABSENT = (3, 13, 25, 26)
 
 
+@cache
+def server(library: Path) -> subprocess.Popen[str]:
+    """Start what runs scripts with this library."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", SERVER],
+        env={**os.environ, "LD_LIBRARY_PATH": str(library)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(process.kill)
+    return process
+
+
 def answers(library: Path, faults: Path, *steps: Step, script: str = SCRIPT) -> list[Any]:
     """Return what the driver answers to each ``(call, argument, faults planted before it)``."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(faults), json.dumps(steps)],
-        env={
-            **os.environ,
-            "LD_LIBRARY_PATH": str(library),
-            "FAKE_NVML": str(faults),
-        },
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    process = server(library)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps([script, str(faults), json.dumps(steps)]) + "\n")
+    process.stdin.flush()
+    said: list[str] = []
+    while not (line := process.stdout.readline()).strip().lstrip("-").isdecimal():
+        assert line, f"it ended after {said}"
+        said.append(line)
+    assert int(line) == 0, "".join(said)
+    answer = json.loads(said[-1])
     assert isinstance(answer, list)
     return answer
