@@ -15,10 +15,8 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import mcp
 import psutil
 import pytest
-from mcp.client.stdio import StdioServerParameters
 
 import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
@@ -201,6 +199,9 @@ def test_an_agent_sees_gpus_and_has_them_kept_free(here: Here) -> None:
 
 
 async def _be_an_agent(here: Here) -> None:
+    import mcp  # which takes most of a second, where this test runs and nowhere else
+    from mcp.client.stdio import StdioServerParameters
+
     own = StdioServerParameters(
         command=sys.executable, args=["-m", "sentinel", "mcp"], env=here.environment
     )
