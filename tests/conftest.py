@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from fake_nvml import COMPILER, NO_COMPILER, build
 from ground import TESTS, Ground, RealGround, SimulatedGround
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the host is.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # What it asserts is what its tests assert.
 pytest.register_assert_rewrite("histories")

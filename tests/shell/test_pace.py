@@ -58,12 +58,15 @@ def test_the_device_is_busy_for_the_share_that_was_ordered(bench: Bench) -> None
     bench.become_ready()
     order(bench, Pace(share=0.3))
     assert bench.ctx.pace()
-    began, before = time.monotonic(), worked(bench)
-    while time.monotonic() < began + 1.5:
-        bench.ctx.report()
-        assert bench.ctx.pace()
-    share = (worked(bench) - before) / (time.monotonic() - began)
-    assert share == pytest.approx(0.3, abs=0.05)
+    shares = [0.0]
+    while shares[-1] < 0.25 and len(shares) < 10:  # a busy host makes rests longer, never shorter
+        began, before = time.monotonic(), worked(bench)
+        while time.monotonic() < began + 1.5:
+            bench.ctx.report()
+            assert bench.ctx.pace()
+        shares.append((worked(bench) - before) / (time.monotonic() - began))
+        assert shares[-1] <= 0.35
+    assert shares[-1] == pytest.approx(0.3, abs=0.05)
 
 
 def test_a_rest_for_ever_ends_with_the_next_pace_and_tells_of_itself_meanwhile(
