@@ -42,14 +42,21 @@ class Claim:
         socket: Listens at ``places.socket``.
         tcp: Listens at an address, where one was asked for.
         address: That address, as ``host:port``, with the port that was chosen.
+        metrics: Listens at another address for scrapes alone, where one was asked for.
     """
 
     def __init__(
-        self, places: Places, lock: int, listening: socket.socket, tcp: socket.socket | None
+        self,
+        places: Places,
+        lock: int,
+        listening: socket.socket,
+        tcp: socket.socket | None,
+        metrics: socket.socket | None,
     ) -> None:
         self.places = places
         self.socket = listening
         self.tcp = tcp
+        self.metrics = metrics
         self.address = None if tcp is None else _address(tcp)
         self._lock = lock
         self._socket_is = identity(places.socket)
@@ -70,25 +77,32 @@ class Claim:
             with contextlib.suppress(OSError):
                 self.places.socket.unlink()
         self.socket.close()
-        if self.tcp is not None:
-            self.tcp.close()
+        for listening in (self.tcp, self.metrics):
+            if listening is not None:
+                listening.close()
         with contextlib.suppress(OSError):
             os.ftruncate(self._lock, 0)
         os.close(self._lock)
         self._lock = -1
 
 
-def claim(places: Places, tcp: str | None = None, group: str | None = None) -> Claim:
+def claim(
+    places: Places,
+    tcp: str | None = None,
+    group: str | None = None,
+    metrics: str | None = None,
+) -> Claim:
     """Become the daemon of these places: take the lock, bind the sockets and listen.
 
     Args:
         places: Where; the folders are made.
         tcp: Listen at this address, too: ``host:port``, from :func:`sentinel.units.parse_address`.
         group: Let this group use the socket, by name or number.
+        metrics: Listen at this address for scrapes alone, written like ``tcp``.
 
     Raises:
         AlreadyRunningError: Another daemon runs; it is named.
-        ConfigError: A folder, the socket, the address or the group cannot be used.
+        ConfigError: A folder, the socket, an address or the group cannot be used.
     """
     gid = None if group is None else _gid(group)
     prepare(places)
@@ -99,9 +113,10 @@ def claim(places: Places, tcp: str | None = None, group: str | None = None) -> C
         unix = _bind(places, gid)
         undo.callback(unix.close)
         undo.callback(places.socket.unlink, missing_ok=True)
-        port = None if tcp is None else _bind_tcp(tcp)
+        port = None if tcp is None else undo.enter_context(_bind_tcp(tcp, "--tcp"))
+        scraped = None if metrics is None else _bind_tcp(metrics, "--metrics")
         undo.pop_all()
-    return Claim(places, lock, unix, port)
+    return Claim(places, lock, unix, port, scraped)
 
 
 def running(places: Places) -> int | None:
@@ -286,8 +301,8 @@ def _admit(path: Path, gid: int, *, named: bool) -> None:
         raise ConfigError(what, "Name a group that you are in with --socket-group.") from error
 
 
-def _bind_tcp(address: str) -> socket.socket:
-    """Return a socket that listens at ``host:port``.
+def _bind_tcp(address: str, flag: str) -> socket.socket:
+    """Return a socket that listens at ``host:port``, which came by this flag.
 
     The service of a daemon that was just killed may keep the port for a moment.
     """
@@ -302,7 +317,7 @@ def _bind_tcp(address: str) -> socket.socket:
                 continue
             why = error.strerror or str(error)
             raise ConfigError(
-                f"--tcp: cannot listen at {address}: {why}. Nothing was started.",
+                f"{flag}: cannot listen at {address}: {why}. Nothing was started.",
                 "Name an address of this host and a port that is free.",
             ) from error
 

@@ -94,6 +94,7 @@ class Config:
     run_for: float | None = None
     until: datetime | time | None = None
     tcp: str | None = None
+    metrics: str | None = None
     socket_group: str | None = None
     dry_run: bool = False
     explain: bool = False

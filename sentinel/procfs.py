@@ -6,9 +6,10 @@ ticks since boot never do, so the pair (pid, started) names one process for ever
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-__all__ = ["ProcessStat", "ancestors_of", "own_stat", "read_stat"]
+__all__ = ["ProcessStat", "Usage", "ancestors_of", "own_stat", "read_stat", "read_usage"]
 
 #: Nobody starts a job over more processes than this; what is beyond is not looked at.
 _MOST_ANCESTORS = 64
@@ -34,23 +35,40 @@ class ProcessStat:
         return self.state not in {"Z", "X"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a process uses: bytes of memory now, seconds of processor time so far."""
+
+    resident: int
+    processor: float
+
+
 def read_stat(pid: int | str) -> ProcessStat | None:
     """Return what /proc says of ``pid``, or ``None`` when there is no such process to see."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            line = file.read().decode(errors="replace")
-    except OSError:
+    line = _line(pid)
+    if line is None:
         return None
-    number, _, rest = line.partition(" (")
-    name, _, rest = rest.rpartition(") ")  # a name may hold spaces and brackets
-    fields = rest.split()
+    number, name, fields = line
     return ProcessStat(
-        pid=int(number),
+        pid=number,
         name=name,
         state=fields[0],
         session=int(fields[3]),
         started=int(fields[19]),
         parent=int(fields[1]),
+    )
+
+
+def read_usage(pid: int | str) -> Usage | None:
+    """Return what ``pid`` has used, or ``None`` when there is no such process that is alive."""
+    line = _line(pid)
+    if line is None or line[2][0] in {"Z", "X"}:
+        return None
+    _, _, fields = line
+    ticks = int(fields[11]) + int(fields[12])  # user and system mode
+    return Usage(
+        resident=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+        processor=ticks / os.sysconf("SC_CLK_TCK"),
     )
 
 
@@ -74,3 +92,15 @@ def own_stat() -> ProcessStat:
         message = "/proc is not mounted; sentinel cannot tell its own processes from others"
         raise OSError(message)
     return stat
+
+
+def _line(pid: int | str) -> tuple[int, str, list[str]] | None:
+    """Return /proc/PID/stat: the PID, the name, and what follows from the state on."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            line = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    number, _, rest = line.partition(" (")
+    name, _, rest = rest.rpartition(") ")  # a name may hold spaces and brackets
+    return int(number), name, rest.split()

@@ -76,16 +76,22 @@ class ServiceProcess:
         listening: The descriptor of the socket at its path. It outlives each service, so that
             nobody is refused while one is replaced.
         tcp: The descriptor of that at an address, where there is one.
+        metrics: The descriptor of that for scrapes alone, where there is one.
 
     Attributes:
         state_folder: Where it keeps what outlives the daemon.
     """
 
-    def __init__(self, spec: ServiceSpec, listening: int, tcp: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        listening: int,
+        tcp: int | None = None,
+        metrics: int | None = None,
+    ) -> None:
         self.state_folder = Path(spec.state)
         self._spec = spec
-        self._listening = listening
-        self._tcp = tcp
+        self._listening = (listening, tcp, metrics)
         self._child: Child | None = None
         self._generation = 0
         self._given_up: list[Child] = []
@@ -100,9 +106,8 @@ class ServiceProcess:
         self._bury()
         self._owed.clear()
         self._generation = generation
-        tcp = Inherited(self._tcp) if self._tcp is not None else None
+        sockets = [None if one is None else Inherited(one) for one in self._listening]
         try:
-            sockets = (Inherited(self._listening), tcp)
             self._child = Child(service_process.run, self._spec, sockets, _SMALL)
         except OSError:
             self._failure = ChildExit(code=NOT_SPAWNED, at=time.monotonic())

@@ -216,7 +216,7 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
         yield None
         return
     config = options.config
-    claim = claiming.claim(options.serve.places, config.tcp, config.socket_group)
+    claim = claiming.claim(options.serve.places, config.tcp, config.socket_group, config.metrics)
     try:
         if options.serve.detached:  # before there are children, who inherit where prints go
             keep_prints(options.serve.places)
@@ -241,8 +241,8 @@ def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
         flags=serve.flags,
         config=serve.file,
     )
-    tcp = claim.tcp.fileno() if claim.tcp is not None else None
-    return ServiceProcess(spec, claim.socket.fileno(), tcp)
+    tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
+    return ServiceProcess(spec, claim.socket.fileno(), tcp, metrics)
 
 
 def _overheard(service: ServiceProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:

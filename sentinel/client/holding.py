@@ -151,7 +151,7 @@ def hold(
     """
     command = [*SENTINEL, "run", "--memory", memory, "--workload", workload]
     # This one is for the script alone, whatever the host's own daemon has for others.
-    command += ["--tcp", "off", "--socket-group", "off"]
+    command += ["--tcp", "off", "--socket-group", "off", "--metrics", "off"]
     if gpus:
         command += ["--gpus", ",".join(map(str, gpus))]
     if simulate is not None:

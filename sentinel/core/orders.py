@@ -47,6 +47,7 @@ _SETTLED = {
     "poll": "poll",
     "watch_interval": "watch_interval",
     "tcp": "api.tcp",
+    "metrics": "metrics.address",
     "socket_group": "api.group",
 }
 

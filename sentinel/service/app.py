@@ -11,6 +11,7 @@ from sentinel.service.routes import (
     events,
     gpu_manager,
     looking,
+    metrics,
     ordering,
     reserving,
     settings,
@@ -29,7 +30,8 @@ def make_app(desk: Desk | None = None) -> FastAPI:
     )
     app.state.desk = desk
     problems.install(app)
-    for part in (looking, ordering, reserving, allocating, settings, events, gpu_manager):
+    parts = (looking, ordering, reserving, allocating, settings, events, gpu_manager, metrics)
+    for part in parts:
         app.include_router(part.router)
     app.include_router(document.router)
     return app

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -38,9 +39,11 @@ class Connection(H11Protocol):
     """uvicorn's connection, with the peer in each request's state, and with bounds in time.
 
     Attributes:
-        via: The socket that it came by, ``unix`` or ``tcp``.
+        most: Who comes by a socket of this kind when so many are there is told so.
+        via: The kind of socket that it came by, ``unix`` or ``tcp``.
     """
 
+    most: ClassVar[Mapping[str, int]] = {"unix": MOST_CONNECTIONS, "tcp": MOST_OVER_TCP}
     via: str | None = None
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
@@ -53,7 +56,7 @@ class Connection(H11Protocol):
         self.via = peer.via
         alike = (one for one in self.connections if isinstance(one, Connection))
         count = sum(one.via == self.via for one in alike)
-        most = MOST_CONNECTIONS if self.via == "unix" else MOST_OVER_TCP
+        most = self.most[self.via]
         if count > 2 * most:
             transport.abort()
             return

@@ -27,6 +27,8 @@ from sentinel.errors import SentinelError, WireError
 from sentinel.reservations import NAME
 from sentinel.service.channel import Channel, Heard
 from sentinel.service.holders import Holders
+from sentinel.service.metrics.counting import Counting
+from sentinel.service.metrics.page import MetricsPage
 from sentinel.service.problems import ProblemError
 from sentinel.service.records import Records
 from sentinel.service.rereading import Settings
@@ -59,6 +61,8 @@ class Desk:
         self.spec = spec
         self.views = Views()
         self.ring = Ring()
+        self.counting = Counting()
+        self.metrics = MetricsPage(spec, self.views, self.counting)
         self.settings = Settings(spec, os.environ)
         self.reconfiguring = asyncio.Lock()
         self.records = Records(Path(spec.state) / NAME, self._cannot_store)
@@ -89,8 +93,10 @@ class Desk:
                 self._watch_memory(allocations)
             case GpuView():
                 self.views.take(message)
+                self.counting.see(message)
             case Said():
                 self.ring.add(message)
+                self.counting.hear(message)
             case Reread():
                 task = asyncio.create_task(self._reread())
                 self._tasks.add(task)

@@ -34,6 +34,7 @@ def run(
     parent: int,
     listening: Handle,
     tcp: Handle | None,
+    metrics: Handle | None = None,
 ) -> None:
     """Answer clients until the other end of ``channel`` is closed; the target of a spawned process.
 
@@ -47,6 +48,7 @@ def run(
         parent: The PID of the supervisor.
         listening: The listening socket at ``spec.socket``.
         tcp: The listening socket at ``spec.tcp``, where there is one.
+        metrics: A listening socket for scrapes alone, where there is one.
 
     Raises:
         WireError: The supervisor sent what is no message; the process ends with exit code 1.
@@ -55,6 +57,7 @@ def run(
     sockets: list[socket.socket] = [
         _Listening(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]
+    window = _Listening(fileno=metrics.detach()) if metrics else None
     from sentinel.service.serving import serve
 
-    serve(spec, channel, sockets)
+    serve(spec, channel, sockets, window)

@@ -9,6 +9,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -25,6 +26,7 @@ from sentinel.service.connection import (
 )
 from sentinel.service.desk import Desk
 from sentinel.service.gate import Gate
+from sentinel.service.metrics.window import MOST_SCRAPERS, Window
 from sentinel.service.peers import Secret, group_of
 
 __all__ = ["serve"]
@@ -38,11 +40,22 @@ _AT_ONCE = 64
 #: A connection too many is closed so many turns after it was taken.
 _TURNS = 4
 #: File descriptors: for the connections, for those too many, and for all else.
-_DESCRIPTORS = 2 * (MOST_CONNECTIONS + MOST_OVER_TCP) + 2 * _TURNS * _AT_ONCE + 512
+_DESCRIPTORS = 2 * (MOST_CONNECTIONS + MOST_OVER_TCP + MOST_SCRAPERS) + 2 * _TURNS * _AT_ONCE + 512
 
 
-def serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket]) -> None:
+def serve(
+    spec: ServiceSpec,
+    channel: socket.socket,
+    sockets: list[socket.socket],
+    window: socket.socket | None = None,
+) -> None:
     """Answer clients of these listening sockets until the other end of ``channel`` is closed.
+
+    Args:
+        spec: What is served, and where.
+        channel: The channel to the supervisor.
+        sockets: They listen for clients of the API.
+        window: Listens for scrapes alone, where there is one.
 
     Raises:
         WireError: The supervisor sent what is no message.
@@ -50,7 +63,7 @@ def serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket
     _make_room()
     # A client's nonsense is the client's business; that of ours goes to standard error.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    asyncio.run(_serve(spec, channel, sockets))
+    asyncio.run(_serve(spec, channel, sockets, window))
 
 
 class _Server(uvicorn.Server):
@@ -71,19 +84,49 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket.socket]) -> None:
+class _Scrape(Connection):
+    """The connection of who comes for the metrics alone."""
+
+    most = {"tcp": MOST_SCRAPERS}  # noqa: RUF012 - it is never changed
+
+
+async def _serve(
+    spec: ServiceSpec,
+    channel: socket.socket,
+    sockets: list[socket.socket],
+    window: socket.socket | None,
+) -> None:
     wrong: list[WireError] = []
 
     def ended(error: WireError | None) -> None:
         wrong.extend([error] if error else [])
-        server.should_exit = True
+        for one in servers:
+            one.should_exit = True
 
     desk = Desk(spec, channel, ended)
     gate = Gate(make_app(desk), group_of(spec.socket), spec.tcp, _secret(desk))
-    server = _Server(
+    server = _server(gate, Connection)
+    servers, jobs = [server], [server.serve(sockets)]
+    if window is not None:
+        servers.append(_server(Window(desk.metrics), _Scrape))
+        jobs.append(servers[-1].serve([window]))
+    background = [asyncio.create_task(job) for job in (desk.records.keep(), _say(desk, server))]
+    try:
+        await asyncio.gather(*jobs)
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+    if wrong:
+        raise wrong[0]
+
+
+def _server(app: Any, connection: type[Connection]) -> _Server:
+    """Return a server of an application that has connections of this kind."""
+    return _Server(
         uvicorn.Config(
-            gate,
-            http=Connection,
+            app,
+            http=connection,
             ws="none",
             interface="asgi3",
             lifespan="off",
@@ -98,15 +141,6 @@ async def _serve(spec: ServiceSpec, channel: socket.socket, sockets: list[socket
             h11_max_incomplete_event_size=MOST_HEADERS,
         )
     )
-    background = [asyncio.create_task(job) for job in (desk.records.keep(), _say(desk, server))]
-    try:
-        await server.serve(sockets)
-    finally:
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
-    if wrong:
-        raise wrong[0]
 
 
 async def _say(desk: Desk, server: _Server) -> None:

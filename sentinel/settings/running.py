@@ -92,4 +92,12 @@ RUNNING: tuple[Setting, ...] = (
         help="Let this group use the socket, too.",
         parse=or_off(str),
     ),
+    Setting(
+        key="metrics.address",
+        field="metrics",
+        flag="--metrics",
+        metavar="[HOST:]PORT|off",
+        help="Show metrics to a Prometheus at this address, without a token, such as 8766.",
+        parse=or_off(parse_address),
+    ),
 )

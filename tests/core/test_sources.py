@@ -60,6 +60,7 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
         "quiet": "Mon-Fri 08:00-18:00",
         "until": "18:30",
         "tcp": "8765",
+        "metrics": "8766",
     }
     for setting in SETTINGS:
         text = setting.default or examples.get(setting.field, "1h")

@@ -244,6 +244,7 @@ class Front:
     Args:
         folder: For the socket and what is kept.
         tcp: Whether to listen at a TCP address, too.
+        metrics: Whether to listen at another one for scrapes alone.
         environment: Variables for the service.
         spec: Other things that it is told.
     """
@@ -253,6 +254,7 @@ class Front:
         folder: Path,
         *,
         tcp: bool = False,
+        metrics: bool = False,
         environment: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
@@ -262,6 +264,8 @@ class Front:
         self.listening.listen(512)
         self.tcp = socket.create_server(("127.0.0.1", 0), backlog=512) if tcp else None
         self.port = self.tcp.getsockname()[1] if self.tcp else 0
+        self.metrics = socket.create_server(("127.0.0.1", 0)) if metrics else None
+        self.scraped = self.metrics.getsockname()[1] if self.metrics else 0
         self.spec = ServiceSpec(
             socket=self.path,
             state=str(folder),
@@ -292,16 +296,17 @@ class Front:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self.listening.close()
-        if self.tcp is not None:
-            self.tcp.close()
+        for listening in (self.tcp, self.metrics):
+            if listening is not None:
+                listening.close()
 
     def start(self) -> None:
         """Start a service on the listening sockets."""
         self.beats = 0
         self._end.clear()
-        sockets = [Inherited(self.listening.fileno())]
-        tcp = Inherited(self.tcp.fileno()) if self.tcp else None
-        self.child = Child(entry.run, self.spec, (*sockets, tcp), self.environment)
+        listening = (self.listening, self.tcp, self.metrics)
+        sockets = [Inherited(one.fileno()) if one else None for one in listening]
+        self.child = Child(entry.run, self.spec, sockets, self.environment)
         self._thread = threading.Thread(target=self._play)
         self._thread.start()
 

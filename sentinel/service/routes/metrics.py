@@ -1,0 +1,20 @@
+"""The metrics, for a Prometheus that may ask whatever clients may."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from sentinel.service.metrics.window import PATH
+from sentinel.service.routes.shared import AtDesk
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+# Not in the API's document: its path, its versions and its formats are Prometheus's.
+@router.get(PATH, include_in_schema=False)
+async def read_metrics(desk: AtDesk, request: Request) -> Response:
+    """Show all metrics in one of Prometheus's formats."""
+    return desk.metrics.respond(request.headers)
