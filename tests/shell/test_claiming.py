@@ -290,17 +290,30 @@ def test_a_tcp_address_is_listened_at_and_its_port_is_free_after_the_release(
     again.release()
 
 
+@pytest.mark.parametrize("flag", ["tcp", "metrics"])
 def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     monkeypatch.setattr("sentinel.claiming.PORT_PATIENCE", 0.05)
     where = at(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"--tcp: cannot listen at 127.0.0.1:{port}"):
-            claim(where, tcp=f"127.0.0.1:{port}")
+        with pytest.raises(ConfigError, match=f"--{flag}: cannot listen at 127.0.0.1:{port}"):
+            claim(where, **{flag: f"127.0.0.1:{port}"})
     assert not where.socket.exists()
     assert running(where) is None
+
+
+def test_scrapes_have_a_socket_of_their_own_that_is_free_after_the_release(tmp_path: Path) -> None:
+    held = claim(at(tmp_path), tcp="127.0.0.1:0", metrics="127.0.0.1:0")
+    assert held.tcp is not None
+    assert held.metrics is not None
+    place = held.metrics.getsockname()
+    assert place != held.tcp.getsockname()
+    socket.create_connection(place).close()
+    held.release()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place)
 
 
 def test_a_daemon_that_was_killed_gives_its_port_back(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from sentinel.service.metrics.table import METRICS, Family
 from sentinel.service.views import FRESH, Views
 from sentinel.telemetry import EVENT_REASONS, Telemetry
 
-__all__ = ["ADMIN", "OCCUPANCY", "STRESSOR", "DaemonCollector"]
+__all__ = ["ADMIN", "MEASURED", "OCCUPANCY", "STRESSOR", "DaemonCollector"]
 
 #: The states that there are, so that each has a series from the beginning.
 OCCUPANCY = ("unknown", "busy", "idle")
@@ -40,12 +40,9 @@ _KNOWN = {
     "iterations_per_s": "stressor_iterations_per_second",
     "flops_per_s": "stressor_flops_per_second",
     "bytes_per_s": "stressor_bytes_per_second",
-    "yields": "yields_total",
-    "starts": "stressor_starts_total",
-    "findings": "findings_total",
 }
 #: What was measured, by the field of GpuView, of Telemetry or of both.
-_MEASURED = {
+MEASURED = {
     "memory_used": "memory_used_bytes",
     "memory_foreign": "memory_foreign_bytes",
     "memory_reserved": "memory_reserved_bytes",
@@ -200,6 +197,9 @@ class _Gpu:
 
     def tell_counts(self, counts: GpuCounts) -> None:
         """Tell what was counted, by the supervisor and by this service."""
+        self.put("yields_total", self._view.yields)
+        self.put("stressor_starts_total", self._view.starts)
+        self.put("findings_total", self._view.findings)
         self.put("verification_errors_total", counts.errors)
         self.put("stress_seconds_total", counts.stress)
         self.put("foreign_seen_total", counts.foreign)
@@ -241,7 +241,7 @@ class _Gpu:
         if told is not None and self._fresh(told.at):
             measured |= {name: value for name, value in vars(told).items() if value is not None}
             self._tell_reasons(told)
-        for field, name in _MEASURED.items():
+        for field, name in MEASURED.items():
             self.put(name, measured.get(field))
         for field, name in _CLOCKS.items():
             clock = measured.get(field)

@@ -1,0 +1,142 @@
+"""A real service that shows everything that metrics are made of, and its page."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from front import PATIENCE, UUIDS, Front, gpu_view
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from sentry import eventually
+
+from sentinel.control import Condition, GpuView
+from sentinel.telemetry import Telemetry
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def told(at: float, **values: Any) -> Telemetry:
+    """Return telemetry in which each field has a value of its own, but for these."""
+    numbers: dict[str, Any] = {
+        field.name: 100 + number for number, field in enumerate(fields(Telemetry))
+    }
+    plain = {"at": at, "reasons": ("sw_power_cap",), "remap_pending": False, "remap_failed": True}
+    return Telemetry(**{**numbers, **plain, **values})
+
+
+def full_view(index: int) -> GpuView:
+    now = time.monotonic()
+    return replace(
+        gpu_view(index),
+        occupancy="BUSY",
+        pid=os.getpid(),
+        memory_used=3 * 2**30,
+        memory_foreign=2 * 2**30,
+        budget=2**30,
+        share=0.5,
+        iterations_per_s=1.0,
+        flops_per_s=2e12,
+        bytes_per_s=3e12,
+        findings=4,
+        yields=5,
+        starts=6,
+        condition=Condition.CRITICAL,
+        condition_since=now,
+        multiplier=0.25,
+        telemetry=told(now),
+    )
+
+
+EVENTS: tuple[dict[str, Any], ...] = (
+    {"name": "gpu.busy", "by": [{"pid": 1}, {"pid": 2}]},
+    {"name": "gpu.busy", "by": [{"pid": 2}, {"pid": 3}]},  # one of them is new
+    {"name": "gpu.idle"},
+    {"name": "gpu.yielding", "by": []},
+    {
+        "name": "gpu.handed_over",
+        "kill_s": 0.007,
+        "exit_s": 0.15,
+        "memory_back_s": None,
+        "by": [{"pid": 2}],
+    },
+    {"name": "stressor.starting"},
+    {"name": "stressor.failed", "kind": "hang"},
+    {"name": "stressor.starting"},
+    {"name": "stressor.stopped", "cause": "policy"},
+    {"name": "stressor.mismatch", "errors": 7, "checks": 9},
+    {"name": "gpu.unknown", "reason": "why"},
+)
+
+
+@contextmanager
+def metered(folder: Path) -> Iterator[Front]:
+    """Run a service that has heard something of everything."""
+    with Front(folder, tcp=True, metrics=True) as front:
+        for event in EVENTS:
+            name, *more = event.items()
+            front.say(name[1], gpu=UUIDS[0], **dict(more))
+        front.say("probe.hung")
+        front.say("probe.exited", gpu=UUIDS[1])
+        front.say("driver.unavailable", code="driver_not_loaded")
+        yield front
+
+
+def show_all(front: Front) -> None:
+    """Have it shown everything of two GPUs, as at the beginning."""
+    front.reset()
+    with front.acting() as script:
+        script.gpus = {UUIDS[index]: full_view(index) for index in range(2)}
+    # The page may be a quarter of a second old.
+    eventually(lambda: one(scrape(front), "sentinel_gpu_findings_total", gpu="0") == 4)
+
+
+def get(front: Front, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Ask at the address for scrapes."""
+    return ask(http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=PATIENCE), **headers)
+
+
+def ask(
+    connection: http.client.HTTPConnection,
+    method: str = "GET",
+    path: str = "/metrics",
+    **headers: str,
+) -> tuple[int, dict[str, str], bytes]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, headers=named)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, {k.lower(): v for k, v in response.getheaders()}, body
+
+
+def samples(text: str) -> Samples:
+    """Return every sample of a page by its name."""
+    found: Samples = {}
+    for family in parse_text(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+def scrape(front: Front) -> Samples:
+    status, _, body = get(front)
+    assert status == 200
+    return samples(body.decode())
+
+
+def some(page: Samples, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+    """Return the samples of this name that have these labels."""
+    return [found for found in page.get(name, []) if labels.items() <= found[0].items()]
+
+
+def one(page: Samples, name: str, **labels: str) -> float | None:
+    """Return the only value of this name with these labels, ``None`` where there is none."""
+    found = some(page, name, **labels)
+    assert len(found) <= 1, found
+    return found[0][1] if found else None

@@ -1,0 +1,374 @@
+"""Metrics have what the supervisor showed and said, and nothing that is not known."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from front import PATIENCE, UUIDS, Front, UnixConnection, gpu_view
+from ground import ROOT
+from metering import ask, get, metered, one, samples, scrape, show_all, some, told
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from sentry import eventually
+
+from sentinel.control import Allocation, Asker, Condition, Phase
+from sentinel.core import model
+from sentinel.service.metrics import collector
+from sentinel.service.metrics.counting import BUCKETS
+from sentinel.service.metrics.table import METRICS
+from sentinel.telemetry import Telemetry
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with metered(tmp_path_factory.mktemp("service")) as front:
+        yield front
+
+
+@pytest.fixture
+def front(service: Front) -> Front:
+    show_all(service)
+    return service
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+def test_what_is_measured_comes_in_base_units(front: Front) -> None:
+    page = scrape(front)
+    raw = told(0.0)
+    wanted = {
+        "sentinel_gpu_temperature_celsius": raw.temperature_c,
+        "sentinel_gpu_power_watts": raw.power_w,
+        "sentinel_gpu_energy_joules_total": raw.energy_j,
+        "sentinel_gpu_sm_clock_hertz": (raw.sm_clock_mhz or 0) * 1_000_000,
+        "sentinel_gpu_memory_clock_hertz": (raw.memory_clock_mhz or 0) * 1_000_000,
+        "sentinel_gpu_nvlink_received_bytes_total": raw.nvlink_rx_bytes_total,
+        "sentinel_gpu_fan_speed_ratio": raw.fan_share,
+        "sentinel_gpu_row_remap_pending": 0,
+        "sentinel_gpu_row_remap_failed": 1,
+        "sentinel_gpu_memory_foreign_bytes": 2 * 2**30,
+        "sentinel_gpu_memory_budget_bytes": 2**30,
+        "sentinel_gpu_multiplier_ratio": 0.25,
+        "sentinel_gpu_yields_total": 5,
+        "sentinel_gpu_stressor_starts_total": 6,
+        "sentinel_gpu_foreign_processes": 1,
+    }
+    assert {name: one(page, name, gpu="0") for name in wanted} == wanted
+    kinds = {"corrected": raw.ecc_corrected_total, "uncorrected": raw.ecc_uncorrected_total}
+    for kind, value in kinds.items():
+        assert one(page, "sentinel_gpu_ecc_errors_total", gpu="0", type=kind) == value
+    why = "sentinel_gpu_clocks_event_reason"
+    assert one(page, why, gpu="0", reason="sw_power_cap") == 1
+    assert one(page, why, gpu="0", reason="gpu_idle") == 0
+
+
+def test_every_field_of_the_telemetry_has_a_series_of_its_own(front: Front) -> None:
+    page = scrape(front)
+    values = [value for found in page.values() for _, value in found]
+    raw = told(0.0)
+    elsewhere = {"at", "reasons", "remap_pending", "remap_failed"}
+    for field in fields(Telemetry):
+        if field.name not in elsewhere:
+            number = getattr(raw, field.name)
+            number *= 1_000_000 if field.name.endswith("_mhz") else 1
+            assert values.count(number) == 2, field.name  # one for each GPU
+
+
+def test_each_gpu_is_named_as_dcgm_exporter_names_it(front: Front) -> None:
+    ((labels, _),) = some(scrape(front), "sentinel_gpu_power_watts", gpu="1")
+    assert labels == {
+        "gpu": "1",
+        "UUID": UUIDS[1],
+        "pci_bus_id": "00000000:02:00.0",
+        "device": "nvidia1",
+        "model_name": "NVIDIA H200",
+        "hostname": socket.gethostname(),
+    }
+
+
+def test_nothing_has_a_label_by_which_series_grow_for_ever(front: Front) -> None:
+    text = get(front)[2].decode()
+    found = {name for family in parse_text(text) for one in family.samples for name in one.labels}
+    assert found == {label for metric in METRICS for label in metric.labels} | {"le"}
+    assert not found & {"pid", "job", "user", "id"}
+
+
+def test_a_state_is_1_and_all_others_are_0(front: Front) -> None:
+    page = scrape(front)
+    for name, states, now in (
+        ("sentinel_gpu_state", collector.OCCUPANCY, "busy"),
+        ("sentinel_gpu_stressor_state", collector.STRESSOR, "running"),
+        ("sentinel_gpu_admin_state", collector.ADMIN, "enabled"),
+        ("sentinel_gpu_condition_state", tuple(Condition), "critical"),
+    ):
+        found = {labels["state"]: value for labels, value in some(page, name, gpu="0")}
+        assert found == {state: float(state == now) for state in states}
+    found = {labels["state"]: value for labels, value in some(page, "sentinel_state")}
+    assert found == {phase.value: float(phase == Phase.OCCUPYING) for phase in Phase}
+
+
+def test_the_states_are_those_that_the_supervisor_knows() -> None:
+    stressors = (
+        model.Stopped,
+        model.Starting,
+        model.Running,
+        model.Stopping,
+        model.Backoff,
+        model.Fatal,
+    )
+    occupancies = (model.Unknown, model.Busy, model.Idle)
+    assert [kind.__name__.lower() for kind in stressors] == list(collector.STRESSOR)
+    assert [kind.__name__.lower() for kind in occupancies] == list(collector.OCCUPANCY)
+    code = (ROOT / "sentinel/core/admin.py").read_text()
+    assert {"enabled", *map(str.lower, re.findall(r'admin="(\w+)"', code))} == set(collector.ADMIN)
+
+
+def test_events_are_counted(front: Front) -> None:
+    page = scrape(front)
+
+    def of_gpu(name: str, **labels: str) -> float | None:
+        return one(page, f"sentinel_gpu_{name}", gpu="0", **labels)
+
+    assert of_gpu("foreign_seen_total") == 4
+    assert of_gpu("verification_errors_total") == 7
+    assert of_gpu("unknown_total") == 1
+    assert of_gpu("stressor_failures_total", kind="hang") == 1
+    assert of_gpu("stressor_failures_total", kind="crash") == 0
+    assert of_gpu("stressor_restarts_total", reason="yield") == 1
+    assert of_gpu("stressor_restarts_total", reason="hang") == 1
+    assert of_gpu("stressor_restarts_total", reason="policy") is None  # it did not start again
+    assert of_gpu("handover_kill_seconds_sum") == pytest.approx(0.007)
+    assert of_gpu("handover_kill_seconds_bucket", le="0.005") == 0
+    assert of_gpu("handover_kill_seconds_bucket", le="0.01") == 1
+    assert of_gpu("handover_kill_seconds_bucket", le="+Inf") == 1
+    assert of_gpu("handover_exit_seconds_count") == 1
+    assert of_gpu("handover_memory_back_seconds_count") == 0  # nobody measured it
+    assert len(some(page, "sentinel_gpu_handover_kill_seconds_bucket", gpu="0")) == len(BUCKETS) + 1
+    assert one(page, "sentinel_probe_restarts_total", reason="hung") == 1
+    assert one(page, "sentinel_probe_restarts_total", reason="exited") == 1
+    assert one(page, "sentinel_driver_failures_total", code="driver_not_loaded") == 1
+    assert one(page, "sentinel_events_lost_total") == 0
+
+
+def test_events_that_were_lost_are_told_by_their_numbers(front: Front) -> None:
+    front._said += 3
+    front.say("gpu.idle")
+    eventually(lambda: one(scrape(front), "sentinel_events_lost_total") == 3)
+
+
+def test_a_line_that_cannot_be_understood_is_passed_over(front: Front) -> None:
+    before = one(scrape(front), "sentinel_gpu_verification_errors_total", gpu="1")
+    front.say("stressor.mismatch", gpu=UUIDS[1], errors=None)
+    front.say("gpu.busy", gpu=UUIDS[1], by="nobody")
+    front.say("gpu.handed_over", gpu=UUIDS[1], by=[None], kill_s="soon")
+    front.say("stressor.mismatch", gpu=UUIDS[1], errors=2)
+    errors = "sentinel_gpu_verification_errors_total"
+    eventually(lambda: one(scrape(front), errors, gpu="1") == (before or 0) + 2)
+
+
+def test_time_at_work_grows_while_a_stressor_runs_and_not_else(front: Front) -> None:
+    def stress(gpu: str) -> float:
+        return one(scrape(front), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
+
+    with front.acting() as script:
+        script.gpus[UUIDS[1]] = replace(script.gpus[UUIDS[1]], stressor="STOPPED", pid=None)
+    state = {"gpu": "1", "state": "stopped"}
+    eventually(lambda: one(scrape(front), "sentinel_gpu_stressor_state", **state) == 1)
+    before, began = (stress("0"), stress("1")), time.monotonic()
+    eventually(lambda: stress("0") > before[0] + 0.5)
+    assert stress("0") - before[0] <= time.monotonic() - began + 1  # the last view may be older
+    assert stress("1") == before[1]
+
+
+def test_memory_and_processor_time_are_told_of_each_process_that_is_known(front: Front) -> None:
+    page = scrape(front)
+    for process in ("supervisor", "service"):
+        resident = one(page, "sentinel_process_resident_memory_bytes", process=process)
+        assert resident is not None
+        assert 2**22 < resident < 2**32
+    child = one(page, "sentinel_gpu_stressor_resident_memory_bytes", gpu="0")
+    assert child is not None
+    assert child > 2**22
+
+
+def test_promised_memory_is_summed_up_for_each_gpu(front: Front) -> None:
+    given = [
+        Allocation(id=str(n), gpu=UUIDS[0], size=2**30, by=Asker(via="unix"), since=0.0)
+        for n in range(2)
+    ]
+    with front.acting() as script:
+        host = script.host
+        script.host = lambda: replace(host(), allocations=tuple(given))  # type: ignore[method-assign]
+    eventually(lambda: one(scrape(front), "sentinel_gpu_allocations", gpu="0") == 2)
+    page = scrape(front)
+    assert one(page, "sentinel_gpu_memory_allocated_bytes", gpu="0") == 2**31
+    assert one(page, "sentinel_gpu_memory_allocated_bytes", gpu="1") == 0
+
+
+# --- what is not known -----------------------------------------------------------------------
+
+MEASURED = {f"sentinel_gpu_{name}" for name in collector.MEASURED.values()}
+
+
+def test_what_is_not_known_has_no_series(front: Front) -> None:
+    with front.acting() as script:
+        bare = gpu_view(0)
+        script.gpus[UUIDS[0]] = replace(
+            bare, held=None, handover=None, by=(), occupancy="UNKNOWN", stressor="STOPPED"
+        )
+    eventually(lambda: one(scrape(front), "sentinel_gpu_power_watts", gpu="0") is None)
+    page = scrape(front)
+    names = {name for name in page if some(page, name, gpu="0")}
+    assert not names & MEASURED
+    assert not names & {
+        "sentinel_gpu_memory_held_bytes",
+        "sentinel_gpu_condition_state",
+        "sentinel_gpu_foreign_processes",
+        "sentinel_gpu_clocks_event_reason",
+        "sentinel_gpu_telemetry_age_seconds",
+        "sentinel_gpu_stressor_resident_memory_bytes",
+        "sentinel_gpu_stressor_share_ratio",
+    }
+    assert one(page, "sentinel_gpu_state", gpu="0", state="unknown") == 1
+    assert one(page, "sentinel_gpu_power_watts", gpu="1") is not None
+
+
+def test_a_value_of_long_ago_is_not_told_as_one_of_now(front: Front) -> None:
+    old = time.monotonic() - 60
+    with front.acting() as script:
+        view = script.gpus[UUIDS[0]]
+        script.gpus[UUIDS[0]] = replace(view, read=old, telemetry=told(old))
+    eventually(lambda: one(scrape(front), "sentinel_gpu_power_watts", gpu="0") is None)
+    page = scrape(front)
+    assert not {name for name in MEASURED if some(page, name, gpu="0")}
+    for name in ("reading", "telemetry"):
+        age = one(page, f"sentinel_gpu_{name}_age_seconds", gpu="0")
+        assert age is not None
+        assert 60 <= age < 60 + PATIENCE
+
+
+def test_of_a_supervisor_that_is_stuck_there_are_ages_and_counts_only(front: Front) -> None:
+    with front.acting() as script:
+        script.blind = True
+    eventually(lambda: one(scrape(front), "sentinel_up") == 0)
+    page = scrape(front)
+    assert not MEASURED & page.keys()
+    assert not {name for name in page if name.endswith("state")}
+    age = one(page, "sentinel_view_age_seconds")
+    assert age is not None
+    assert age >= 5
+    assert one(page, "sentinel_gpu_yields_total", gpu="0") == 5
+    assert one(page, "sentinel_gpu_reading_age_seconds", gpu="0") is not None
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def test_it_comes_as_text_or_as_openmetrics(front: Front) -> None:
+    _, plain, body = get(front)
+    assert plain["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "sentinel_build_info" in samples(body.decode())
+    for accept in (
+        "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        "application/openmetrics-text;version=99.0.0;escaping=no-such",
+    ):
+        _, headers, body = get(front, accept=accept)
+        assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0;")
+        families = parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
+        assert {family.name for family in families} >= {"sentinel_build"}
+    for accept in ("application/openmetrics-text;version=x", "text/plain;version=x", "image/png"):
+        assert get(front, accept=accept)[1]["content-type"] == plain["content-type"]
+
+
+def test_it_is_compressed_for_who_takes_that(front: Front) -> None:
+    _, headers, body = get(front, accept_encoding="gzip")
+    assert headers["content-encoding"] == "gzip"
+    page = gzip.decompress(body)
+    assert "sentinel_build_info" in samples(page.decode())
+    assert len(body) < len(page) / 5
+
+
+def test_it_is_a_page_of_the_api_for_who_may_use_that(front: Front) -> None:
+    status, _, body = ask(UnixConnection(front.path))
+    assert status == 200
+    assert samples(body.decode()).keys() >= {"sentinel_up", "sentinel_gpu_power_watts"}
+
+    def over_tcp(**headers: str) -> int:
+        to = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+        return ask(to, **headers)[0]
+
+    token = Path(front.spec.token or "").read_text().strip()
+    assert over_tcp(Authorization=f"Bearer {token}") == 200
+    assert over_tcp() == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("HEAD", "/metrics", 200),
+        ("POST", "/metrics", 405),
+        ("DELETE", "/metrics", 405),
+        ("GET", "/v1/status", 404),
+        ("POST", "/v1/shutdown", 404),
+        ("GET", "/", 404),
+        ("GET", "/metrics/", 404),
+    ],
+)
+def test_its_own_address_has_nothing_else(
+    front: Front, method: str, path: str, status: int
+) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=PATIENCE)
+    got, headers, body = ask(connection, method, path)
+    assert got == status
+    assert not front.orders
+    if method == "HEAD":
+        assert int(headers["content-length"]) > 1000
+        assert body == b""
+    else:
+        assert json.loads(body)["status"] == status
+        assert headers["content-type"] == "application/problem+json"
+
+
+def test_scrapers_that_hold_many_connections_leave_the_api_alone(front: Front) -> None:
+    many = [socket.create_connection(("127.0.0.1", front.scraped)) for _ in range(33)]
+    try:
+        many[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert many[-1].recv(64).startswith(b"HTTP/1.1 503")
+        assert ask(UnixConnection(front.path))[0] == 200
+    finally:
+        for connection in many:
+            connection.close()
+    eventually(lambda: get(front)[0] == 200)
+
+
+def test_a_successor_of_the_service_answers_scrapes_at_the_same_address(tmp_path: Path) -> None:
+    with Front(tmp_path, metrics=True) as front:
+        began = one(scrape(front), "sentinel_service_start_time_seconds")
+        front.kill()
+        front.start()
+        page = scrape(front)  # the connection waits for whoever takes it
+        again = one(page, "sentinel_service_start_time_seconds")
+        assert began is not None
+        assert again is not None
+        assert again > began
+
+
+def test_before_anything_was_shown_there_is_no_page(tmp_path: Path) -> None:
+    front = Front(tmp_path, metrics=True)
+    front.script.blind = True
+    with front:
+        status, _, body = get(front)
+        assert status == 503
+        assert json.loads(body)["code"] == "unavailable"

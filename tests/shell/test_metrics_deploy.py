@@ -1,0 +1,309 @@
+"""What deploy/ has for Prometheus and Grafana, and the document, name what there is and work."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from front import PATIENCE, Front
+from ground import ROOT, SimulatedGround
+from metering import get, metered, scrape, show_all, some
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from sentry import eventually
+
+from sentinel.service.metrics.table import GPU_LABELS, METRICS
+
+DEPLOY = ROOT / "deploy"
+RULES = DEPLOY / "prometheus" / "sentinel.rules.yml"
+CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
+DASHBOARD = DEPLOY / "grafana" / "sentinel.json"
+DOCUMENT = ROOT / "docs" / "metrics.md"
+
+PROMTOOL = shutil.which("promtool")
+PROMETHEUS = shutil.which("prometheus")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
+needs_prometheus = pytest.mark.skipif(
+    None in {PROMETHEUS, PROMTOOL}, reason="needs Debian's package prometheus"
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with metered(tmp_path_factory.mktemp("service")) as front:
+        yield front
+
+
+@pytest.fixture
+def front(service: Front) -> Front:
+    show_all(service)
+    return service
+
+
+# --- documents, rules and dashboard ----------------------------------------------------------
+
+
+def test_a_page_has_every_metric_of_the_table(front: Front) -> None:
+    told = {family.name for family in parse_text(get(front)[2].decode())}
+    assert told == {metric.name.removesuffix("_total") for metric in METRICS}
+
+
+def test_the_document_has_exactly_the_metrics_that_there_are() -> None:
+    row = r"^\| `(sentinel_\w+)` \| (\w+) \| ([^|]*)\| \S"
+    rows = re.findall(row, DOCUMENT.read_text(), re.MULTILINE)
+    shown = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    assert len(rows) == len(shown), "a metric has two rows"
+    wanted = {}
+    for metric in METRICS:
+        own = tuple(label for label in metric.labels if label not in GPU_LABELS)
+        wanted[metric.name] = (str(metric.kind), own)
+    assert shown == wanted
+
+
+def expressions(path: Path) -> list[str]:
+    """Return all queries of the rules or of the dashboard."""
+    if path.suffix == ".json":
+        return list(_queries(json.loads(path.read_text())))
+    text = re.sub(r"#.*", "", path.read_text())
+    return re.findall(r"^ +expr: (.+?)^ +(?:for|labels):", text, re.MULTILINE | re.DOTALL)
+
+
+def _queries(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for key, one in value.items():
+                if key in {"expr", "query", "definition"} and isinstance(one, str):
+                    yield one
+                else:
+                    yield from _queries(one)
+        case list():
+            for one in value:
+                yield from _queries(one)
+
+
+@pytest.mark.parametrize("path", [RULES, DASHBOARD, DOCUMENT], ids=lambda path: path.name)
+def test_every_query_names_metrics_labels_and_values_that_there_are(
+    front: Front, path: Path
+) -> None:
+    page = scrape(front)
+    queries = expressions(path) if path != DOCUMENT else _examples()
+    assert len([query for query in queries if "sentinel_" in query]) > 5
+    known = {label for metric in METRICS for label in metric.labels}
+    for query in queries:
+        named = set(re.findall(r"\bsentinel_\w+", query))
+        assert named <= page.keys(), query
+        for name, chosen in re.findall(r"\b(sentinel_\w+)\{([^}]*)\}", query):
+            wanted = dict(re.findall(r'(\w+)="(\w+)"', chosen))
+            assert some(page, name, **wanted), query
+        for labels in re.findall(r"\b(?:by|on|without|ignoring|group_left) *\(([^)]*)\)", query):
+            for label in filter(None, re.split(r"[\s,]+", labels)):
+                assert label in known | {"le", "instance", "job", "modelName"}, query
+
+
+def _examples() -> list[str]:
+    blocks = re.findall(r"^```promql\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    return [query for block in blocks for query in block.split("\n\n")]
+
+
+def test_every_panel_of_the_dashboard_asks_the_chosen_prometheus_and_has_its_place() -> None:
+    board = json.loads(DASHBOARD.read_text())
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    assert len(panels) > 10
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    for panel in panels:
+        chosen = {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["datasource"] == chosen
+        for target in panel["targets"]:
+            assert target["datasource"] == chosen
+            assert target["expr"]
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(board))) - {"__rate_interval", "__all"}
+    assert used == variables
+
+
+# --- promtool and a real Prometheus ----------------------------------------------------------
+
+
+def promtool(*words: str, text: str | None = None) -> None:
+    done = subprocess.run(
+        [str(PROMTOOL), *words],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_the_metrics(front: Front) -> None:
+    promtool("check", "metrics", text=get(front)[2].decode())
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_the_rules_and_the_configuration() -> None:
+    promtool("check", "rules", str(RULES))
+    promtool("check", "config", str(CONFIG))
+
+
+GPU = 'hostname="n1",gpu="0",instance="n1:8766"'
+#: What must ring: each alert, and series by which it does, as promtool writes them.
+RINGS: dict[str, dict[str, str]] = {
+    "SentinelDown": {'up{job="sentinel",instance="n1:8766"}': "0x20"},
+    "SentinelStalled": {'sentinel_up{instance="n1:8766"}': "0x20"},
+    "SentinelRestarts": {'sentinel_start_time_seconds{instance="n1:8766"}': "1 2 3 4 5x16"},
+    "SentinelServiceRestarts": {
+        'sentinel_service_start_time_seconds{instance="n1:8766"}': "1 2 3 4 5x16",
+        'sentinel_start_time_seconds{instance="n1:8766"}': "1x20",
+    },
+    "SentinelProbeRestarts": {
+        'sentinel_probe_restarts_total{instance="n1:8766",reason="hung"}': "0+1x20"
+    },
+    "SentinelReadingOld": {f"sentinel_gpu_reading_age_seconds{{{GPU}}}": "0+60x20"},
+    "SentinelGpuUnknown": {f'sentinel_gpu_state{{{GPU},state="unknown"}}': "1x20"},
+    "SentinelVerificationErrors": {f"sentinel_gpu_verification_errors_total{{{GPU}}}": "0x10 1x10"},
+    "SentinelHandoverSlow": {
+        f'sentinel_gpu_handover_kill_seconds_bucket{{{GPU},le="0.06"}}': "0x20",
+        f'sentinel_gpu_handover_kill_seconds_bucket{{{GPU},le="0.1"}}': "0+1x20",
+        f'sentinel_gpu_handover_kill_seconds_bucket{{{GPU},le="+Inf"}}': "0+1x20",
+    },
+    "SentinelMemoryBackSlow": {
+        f'sentinel_gpu_handover_memory_back_seconds_bucket{{{GPU},le="2"}}': "0x20",
+        f'sentinel_gpu_handover_memory_back_seconds_bucket{{{GPU},le="5"}}': "0+1x20",
+        f'sentinel_gpu_handover_memory_back_seconds_bucket{{{GPU},le="+Inf"}}': "0+1x20",
+    },
+    "SentinelGpuCritical": {f'sentinel_gpu_condition_state{{{GPU},state="critical"}}': "1x20"},
+    "SentinelGpuOverheats": {
+        f"sentinel_gpu_temperature_celsius{{{GPU}}}": "90x20",
+        f"sentinel_gpu_slowdown_temperature_celsius{{{GPU}}}": "89x20",
+    },
+    "SentinelGpuThrottled": {f"sentinel_gpu_thermal_throttled_seconds_total{{{GPU}}}": "0+30x20"},
+    "SentinelStressorFails": {
+        f'sentinel_gpu_stressor_failures_total{{{GPU},kind="hang"}}': "0+1x20",
+    },
+    "SentinelStressorGivenUp": {f'sentinel_gpu_stressor_state{{{GPU},state="fatal"}}': "1x20"},
+    "SentinelGpuMemoryFails": {
+        f'sentinel_gpu_ecc_errors_total{{{GPU},type="uncorrected"}}': "0x10 1x10"
+    },
+    "SentinelGpuNeedsReset": {f"sentinel_gpu_row_remap_pending{{{GPU}}}": "1x20"},
+}
+#: What must not: a GPU that is read no more because the driver was let go of on purpose.
+RELEASED = {
+    'sentinel_state{instance="n1:8766",state="released"}': "1x20",
+    **RINGS["SentinelReadingOld"],
+    **RINGS["SentinelGpuUnknown"],
+}
+
+
+@needs_promtool
+def test_each_alert_rings_when_it_must(tmp_path: Path) -> None:
+    names = re.findall(r"^ +- alert: (\w+)", RULES.read_text(), re.MULTILINE)
+    assert names == list(RINGS)
+    probe = 'count by (alertname) (ALERTS{alertname="%s",alertstate="firing"})'
+    tests = [
+        _test(series, probe % name, [{"labels": f'{{alertname="{name}"}}', "value": 1}])
+        for name, series in RINGS.items()
+    ]
+    tests.append(_test(RELEASED, "ALERTS", []))
+    body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    file = tmp_path / "tests.yml"  # JSON is YAML
+    file.write_text(json.dumps(body))
+    promtool("test", "rules", str(file))
+
+
+def _test(series: dict[str, str], query: str, wanted: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": query, "eval_time": "18m", "exp_samples": wanted}],
+    }
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@needs_prometheus
+def test_a_prometheus_scrapes_a_daemon_as_it_is_told_to_in_deploy(
+    simulated: SimulatedGround, tmp_path: Path
+) -> None:
+    scraped, port = free_port(), free_port()
+    config = CONFIG.read_text()
+    for text, mine in (("15s", "1s"), ('"localhost:8766"', f'"127.0.0.1:{scraped}"')):
+        assert text in config
+        config = config.replace(text, mine)
+    (tmp_path / "prometheus.yml").write_text(config)
+    shutil.copy(RULES, tmp_path)
+    quick = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
+    with simulated.sentry(1, *quick, "--metrics", str(scraped), api=True) as sentry:
+        sentry.wait_for("stressor.ready")
+        command = [
+            str(PROMETHEUS),
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        with (
+            (tmp_path / "said").open("w") as said,
+            subprocess.Popen(command, stdout=said, stderr=said) as prometheus,
+        ):
+            try:
+                query = _asker(port)
+                running = 'sentinel_gpu_stressor_state{state="running"} == 1'
+                eventually(lambda: query('up{job="sentinel"}') == [1.0])
+                eventually(lambda: query(running) == [1.0])
+                # By the labels of dcgm-exporter, its modelName among them.
+                uuid = simulated.uuid()
+                assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
+                assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
+                with simulated.job(stay=60.0) as job:
+                    assert job.got()
+                    sentry.wait_for("gpu.handed_over")
+                    eventually(lambda: query("sentinel_gpu_handover_kill_seconds_count") == [1.0])
+                    eventually(lambda: query('sentinel_gpu_state{state="busy"}') == [1.0])
+            finally:
+                prometheus.terminate()
+                prometheus.wait(PATIENCE)
+        assert sentry.stop() == 0
+
+
+def _asker(port: int) -> Callable[[str], list[float]]:
+    """Return what asks a Prometheus for the values of a query."""
+
+    def query(text: str) -> list[float]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        try:
+            connection.request("GET", f"/api/v1/query?query={quote(text)}")
+            response = connection.getresponse()
+            body = response.read()
+        except OSError:  # it does not listen yet
+            return []
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            return []
+        return [float(found["value"][1]) for found in json.loads(body)["data"]["result"]]
+
+    return query
