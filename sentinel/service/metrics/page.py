@@ -23,9 +23,9 @@ __all__ = ["MetricsPage"]
 _TEXT = "text/plain;version=0.0.4"
 _OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 #: What was written is good for so many seconds: the supervisor shows no more often what changed.
-#: With eight GPUs a page takes 18 ms to write, and who asks all the time must not take all of ours.
+#: With eight GPUs a page takes 20 ms to write, and who asks all the time must not take all of ours.
 _GOOD_FOR = 0.25
-#: How hard it is compressed: pages are much the same lines, and become 25 times smaller by this.
+#: How hard it is compressed: pages are much the same lines, and become 20 times smaller by this.
 _LEVEL = 1
 
 
