@@ -125,8 +125,7 @@ async def _answer(_: Request, error: Exception) -> Response:
         status = HTTPStatus(error.status_code)
         if status == HTTPStatus.BAD_REQUEST:  # what FastAPI says of JSON that it cannot take in
             status = HTTPStatus.UNPROCESSABLE_ENTITY
-        code = Code.NOT_FOUND if status == HTTPStatus.NOT_FOUND else Code.INVALID
-        return problem(code, f"{error.detail}.", status=status, headers=error.headers)
+        return problem(*explain(error), status=status, headers=error.headers)
     return problem(*explain(error))
 
 
@@ -141,6 +140,10 @@ def explain(error: Exception) -> tuple[Code, str]:
             return Code.INVALID, str(error)
         case RequestValidationError():
             return Code.INVALID, _wrong_fields(error.errors())
+        case HTTPException(status_code=HTTPStatus.NOT_FOUND, detail=detail):
+            return Code.NOT_FOUND, f"{detail}."
+        case HTTPException(detail=detail):
+            return Code.INVALID, f"{detail}."
         case _:
             return Code.INTERNAL, "The service failed; its standard error says why."
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from sentinel import control
@@ -41,7 +42,12 @@ class _Route(APIRoute):
         async def answered(request: Request) -> Response:
             try:
                 return await handle(request)
-            except (ProblemError, SentinelError, RequestValidationError) as error:
+            except (
+                ProblemError,
+                SentinelError,
+                RequestValidationError,
+                HTTPException,
+            ) as error:
                 code, detail = explain(error)
                 if isinstance(error, RequestValidationError) and request.method == "PUT":
                     detail = f"{detail} {told.failed_keys()}"

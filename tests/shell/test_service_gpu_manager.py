@@ -1,0 +1,284 @@
+"""The routes of the GPU Management System: its fields and units, by the verbs of all others."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from front import UUIDS, Front, UnixConnection
+from front import ask as plain
+
+from sentinel.control import Allocate, Condition, Configure, Value
+from sentinel.telemetry import Telemetry
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    flags = (Value(key="memory.target", text="50%", source="--memory"),)
+    folder = tmp_path_factory.mktemp("service")
+    with Front(folder, flags=flags, environment={"HOME": str(folder)}) as front:
+        yield front
+
+
+@pytest.fixture
+def front(service: Front) -> Front:
+    service.reset()
+    return service
+
+
+def ask(front: Front, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    connection = UnixConnection(front.path)
+    try:
+        raw = None if body is None else json.dumps(body)
+        headers = {} if raw is None else {"content-type": "application/json"}
+        connection.request(method, f"/api/gpu{path}", raw, headers)
+        response: http.client.HTTPResponse = connection.getresponse()
+        answer = json.loads(response.read())
+    finally:
+        connection.close()
+    assert answer["success"] is (response.status == 200)
+    if not answer["success"]:
+        assert answer.keys() == {"success", "error"}
+        assert response.getheader("content-type") == "application/json"
+    return response.status, answer
+
+
+def data(front: Front, path: str) -> Any:
+    status, answer = ask(front, "GET", path)
+    assert status == 200, answer
+    return answer["data"]
+
+
+def so(front: Front, index: int = 0, **changes: Any) -> None:
+    with front.acting() as script:
+        script.gpus[UUIDS[index]] = replace(script.gpus[UUIDS[index]], **changes)
+
+
+def hot(front: Front) -> None:
+    so(
+        front,
+        condition=Condition.THROTTLED,
+        multiplier=0.5,
+        temperature_c=80,
+        utilization=0.452,
+        power_w=450.0,
+        memory_used=70 * 2**30,
+        telemetry=Telemetry(at=time.monotonic(), fan_share=0.3),
+    )
+
+
+def test_a_gpu_is_shown_with_the_fields_of_the_document(front: Front) -> None:
+    hot(front)
+    got = data(front, "/status?gpu_id=0")
+    assert got.pop("timestamp") is not None
+    assert got == {
+        "available": True,
+        "gpu_id": 0,
+        "name": "NVIDIA H200",
+        "state": "throttled",
+        "temperature_celsius": 80.0,
+        "load_percent": 45.2,
+        "memory": {
+            "used_mb": 71680.0,
+            "total_mb": 143360.0,
+            "percent": 50.0,
+            "allocation_stats": {
+                "total_mb": 143360.0,
+                "limit_mb": 142336.0,
+                "allocated_mb": 0.0,
+                "available_mb": 142336.0,
+                "allocation_count": 0,
+                "allocations": {},
+            },
+        },
+        "thresholds": {
+            "temp_optimal": 65.0,
+            "temp_normal": 75.0,
+            "temp_throttle": 85.0,
+            "temp_critical": 90.0,
+        },
+        "throttling": {"is_throttled": True, "should_throttle": True, "speed_multiplier": 0.5},
+    }
+    every = data(front, "/status/all")
+    assert every["gpu_count"] == 2
+    # What nobody could read is none of the good states, and no zero.
+    other = every["gpus"][1]
+    assert (other["state"], other["temperature_celsius"]) == ("unavailable", None)
+
+
+def test_metrics_history_and_trend(front: Front) -> None:
+    hot(front)
+    one = data(front, "/metrics?gpu_id=0")
+    assert one.keys() == {
+        "timestamp",
+        "gpu_id",
+        "gpu_name",
+        "load_percent",
+        "memory_used_mb",
+        "memory_total_mb",
+        "memory_percent",
+        "temperature_celsius",
+        "fan_speed_percent",
+        "power_draw_watts",
+        "state",
+    }
+    assert (one["fan_speed_percent"], one["power_draw_watts"]) == (30.0, 450.0)
+    past = data(front, "/metrics/history?gpu_id=0&limit=1")
+    assert past["count"] == 1
+    assert past["metrics"][0]["temperature_celsius"] == 80.0
+    assert past["metrics"][0]["state"] == "throttled"
+    assert data(front, "/metrics/history")["count"] == 2
+    trend = data(front, "/temperature/trend?gpu_id=0&duration=5")
+    assert (trend["duration_minutes"], trend["current_temp"], trend["max_temp"]) == (5, 80.0, 80.0)
+    assert trend.keys() >= {"min_temp", "avg_temp", "trend", "sample_count", "is_stable"}
+
+
+def test_throttling_is_that_of_the_gpu_that_does_worst(front: Front) -> None:
+    so(front, 1, condition=Condition.CRITICAL, multiplier=0.0)
+    assert data(front, "/throttle/status") == {
+        "should_throttle": True,
+        "speed_multiplier": 0.0,
+        "is_throttled": True,
+        "current_state": "critical",
+        "gpu_id": 1,
+    }
+    so(front, 0, condition=Condition.NORMAL, multiplier=0.8)
+    normal = data(front, "/throttle/status?gpu_id=0")
+    assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)
+
+
+def test_memory_is_allocated_by_the_same_verbs(front: Front) -> None:
+    body = {"allocation_id": "llm_model", "required_mb": 2048, "gpu_id": 1, "pid": os.getpid()}
+    status, made = ask(front, "POST", "/memory/allocate", body)
+    assert status == 200, made
+    left = 139 * 1024 - 2048
+    assert made["data"] == {
+        "allocation_id": "llm_model",
+        "allocated_mb": 2048.0,
+        "available_mb": left,
+    }
+    order = next(order for order in front.orders if isinstance(order, Allocate))
+    assert (order.gpu, order.size) == (UUIDS[1], 2048 * MIB)
+    stats = data(front, "/status?gpu_id=1")["memory"]["allocation_stats"]
+    assert stats["allocations"] == {"llm_model": 2048.0}
+    assert data(front, "/memory/available?gpu_id=1") == {"gpu_id": 1, "available_mb": left}
+    status, taken = ask(front, "POST", "/memory/allocate", body)
+    assert status == 409
+    assert "available" in taken["error"]
+    status, given = ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})
+    assert given["data"] == {"allocation_id": "llm_model", "available_mb": 139 * 1024}
+    assert ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404
+
+
+def test_monitoring_goes_on_whatever_is_asked(front: Front) -> None:
+    for verb in ("start", "stop"):
+        status, answer = ask(front, "POST", f"/monitoring/{verb}")
+        assert (status, answer.keys()) == (200, {"success", "message"})
+    assert front.orders == []
+
+
+def given(front: Front) -> dict[str, str]:
+    """Return what the last Configure has."""
+    order = next(order for order in reversed(front.orders) if isinstance(order, Configure))
+    return {value.key: value.text for value in order.given}
+
+
+def test_the_configuration_is_ours_under_its_names(front: Front) -> None:
+    change = {"temp_throttle": 80, "memory_limit_mb": 7168, "memory_normal": 80, "history_size": 50}
+    status, changed = ask(front, "PUT", "/config", change)
+    assert status == 200, changed
+    assert given(front) == {
+        "memory.target": "50%",
+        "throttle.temp_throttle": "80",
+        "throttle.memory_normal": "80%",
+        "budget.limit": "7168MiB",
+    }
+    config = data(front, "/config")
+    assert config == changed["data"]
+    assert {key: config[key] for key in change} == change
+    assert (config["temp_optimal"], config["memory_optimal"]) == (65.0, 70.0)
+    assert (config["throttle_cooldown_seconds"], config["critical_pause_seconds"]) == (30.0, 60.0)
+    assert (config["memory_reserve_mb"], config["monitor_interval"]) == (512.0, 1.0)
+    back = {"temp_throttle": 85, "memory_normal": 85, "history_size": 200}
+    assert ask(front, "PUT", "/config", back)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"temp_max": 80}, "There are: temp_optimal, temp_normal,"),
+        ({"temp_throttle": "hot"}, "body.temp_throttle"),
+        ({"temp_throttle": 500}, "500"),
+        ({"temp_throttle": 70}, "throttle.temp_normal must be below throttle.temp_throttle"),
+        ({"monitor_interval": 3}, "--poll"),
+        ({"history_size": 0}, "body.history_size"),
+    ],
+)
+def test_what_is_not_allowed_changes_nothing_and_is_named(
+    front: Front, change: dict[str, Any], told: str
+) -> None:
+    before = data(front, "/config")
+    status, answer = ask(front, "PUT", "/config", change)
+    assert status == 422
+    assert told in answer["error"]
+    assert data(front, "/config") == before
+    assert front.orders == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/status?gpu_id=9", "/metrics?gpu_id=9", "/memory/available?gpu_id=9"]
+)
+def test_a_gpu_that_is_none_is_an_error(front: Front, path: str) -> None:
+    status, answer = ask(front, "GET", path)
+    assert status == 404
+    assert "'9'" in answer["error"]
+
+
+def test_single_settings_are_changed_and_all_others_stay(front: Front) -> None:
+    assert plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}}).status == 200
+    assert given(front)["memory.target"] == "50%"
+    assert given(front)["util.target"] == "50%"
+    assert len(front.orders) == 1  # nothing is told to occupy
+    shown = plain(front, "GET", "/v1/settings").body["settings"]
+    assert shown["util.target"] == {"text": "50%", "source": "--util"}
+    assert shown["workload"] == {"text": "gemm", "source": None}
+    assert plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": None}}).status == 200
+    assert "util.target" not in given(front)
+    for wrong in ({"util.goal": "50%"}, {"util.goal": None}, {"util.target": "900%"}):
+        refused = plain(front, "PATCH", "/v1/settings", {"settings": wrong})
+        assert (refused.status, refused.body["code"]) == (422, "invalid")
+    assert len(front.orders) == 2
+    front.script.refusal = "not now"
+    refused = plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "40%"}})
+    assert "not now" in refused.body["detail"]
+    shown = plain(front, "GET", "/v1/settings").body["settings"]
+    assert shown["util.target"]["source"] is None
+
+
+def test_its_document_is_the_daemons_own() -> None:
+    root = Path(__file__).resolve().parents[2]
+    paths = json.loads((root / "docs/openapi.json").read_text())["paths"]
+    ours = {path.removeprefix("/api/gpu"): set(paths[path]) for path in paths if "/api/gpu" in path}
+    assert ours == {
+        "/status": {"get"},
+        "/status/all": {"get"},
+        "/metrics": {"get"},
+        "/metrics/history": {"get"},
+        "/temperature/trend": {"get"},
+        "/memory/available": {"get"},
+        "/memory/allocate": {"post"},
+        "/memory/deallocate": {"post"},
+        "/throttle/status": {"get"},
+        "/monitoring/start": {"post"},
+        "/monitoring/stop": {"post"},
+        "/config": {"get", "put"},
+    }
