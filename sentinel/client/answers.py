@@ -194,7 +194,11 @@ class MemoryBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonInfo:
-    """The daemon as a whole; ``age_s`` is how old is what it shows, ``ending`` why it ends."""
+    """The daemon as a whole; ``age_s`` is how old is what it shows, ``ending`` why it ends.
+
+    ``tcp`` is the address that it listens on besides its socket, ``token`` the file with the secret
+    for that, and ``host`` the name of its host.
+    """
 
     pid: int
     version: str
@@ -205,6 +209,9 @@ class DaemonInfo:
     workload: str
     socket: str
     log: str | None = None
+    host: str | None = None
+    tcp: str | None = None
+    token: str | None = None
     age_s: float | None = None
     ending: str | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from sentinel.service import document, problems
+from sentinel.service import document, page, problems
 from sentinel.service.desk import Desk
 from sentinel.service.routes import (
     allocating,
@@ -34,4 +34,5 @@ def make_app(desk: Desk | None = None) -> FastAPI:
     for part in parts:
         app.include_router(part.router)
     app.include_router(document.router)
+    app.include_router(page.router)
     return app

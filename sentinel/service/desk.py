@@ -34,6 +34,7 @@ from sentinel.service.records import Records
 from sentinel.service.rereading import Settings
 from sentinel.service.ring import Ring
 from sentinel.service.views import Views
+from sentinel.service.watching import Watch
 
 __all__ = ["Desk"]
 
@@ -63,6 +64,7 @@ class Desk:
         self.ring = Ring()
         self.counting = Counting()
         self.metrics = MetricsPage(spec, self.views, self.counting)
+        self.watch = Watch(spec, self.views, self.ring)
         self.settings = Settings(spec, os.environ)
         self.reconfiguring = asyncio.Lock()
         self.records = Records(Path(spec.state) / NAME, self._cannot_store)
@@ -104,10 +106,12 @@ class Desk:
             case None:
                 self.views.announce()
                 self.ring.announce()
+                self.watch.announce()
 
     def _end(self, error: WireError | None) -> None:
         self.views.end()
         self.ring.end()
+        self.watch.end()
         self._said_ended(error)
 
     def _release(self, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
+from sentinel.service.page import OPEN
 from sentinel.service.peers import Peer, Secret
 from sentinel.service.problems import Code, problem
 
@@ -55,7 +56,7 @@ class Gate:
         if whole is None:  # it has gone, and what it began to ask for is not carried out
             return
         body, refused = whole
-        refused = self._refusal(scope["state"], headers) or refused
+        refused = self._refusal(scope, headers) or refused
         if refused is not None:
             await refused(scope, receive, send)
             return
@@ -70,10 +71,10 @@ class Gate:
 
         await self._app(scope, once_and_on, send)
 
-    def _refusal(self, state: dict[str, Any], headers: Headers) -> Response | None:
+    def _refusal(self, scope: _Message, headers: Headers) -> Response | None:
         """Return why a request is not let in, or ``None``."""
-        peer: Peer = state["peer"]
-        if state["crowded"]:
+        peer: Peer = scope["state"]["peer"]
+        if scope["state"]["crowded"]:
             why = "There are too many connections; try it again in a moment."
             return problem(Code.UNAVAILABLE, why, headers=_CLOSE)
         if peer.via == "unix":
@@ -88,6 +89,8 @@ class Gate:
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host.lower()}":
             return problem(Code.FORBIDDEN, "Pages from elsewhere may not ask.", headers=_CLOSE)
+        if scope["path"] in OPEN:  # the page itself, which has no secret in it, and asks for one
+            return None
         if self._secret is None or not self._secret.matches(headers.get("authorization")):
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}

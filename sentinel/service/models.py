@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "Allocation",
     "Change",
+    "Changes",
     "Configured",
     "Daemon",
     "Done",
@@ -347,9 +348,14 @@ class Allocation(BaseModel):
 
 
 class Daemon(BaseModel):
-    """The daemon as a whole; what is shown of it is `age_s` seconds old."""
+    """The daemon as a whole; what is shown of it is `age_s` seconds old.
+
+    `host` is the name of its host, `tcp` the address that it listens on besides its socket, and
+    `token` the file with the secret for that.
+    """
 
     pid: int
+    host: str
     version: str
     phase: str
     since: datetime
@@ -357,6 +363,8 @@ class Daemon(BaseModel):
     simulated: bool
     workload: str
     socket: str
+    tcp: str | None
+    token: str | None
     log: str | None
     age_s: float
     ending: str | None
@@ -369,3 +377,16 @@ class Status(Versioned):
     gpus: list[GpuState]
     reservations: list[Reservation]
     allocations: list[Allocation]
+
+
+class Changes(Versioned):
+    """What is not as it was a second before; null is what has not changed.
+
+    `age_s` is how old is what the daemon shows. A GPU that is not among `gpus` has not changed.
+    """
+
+    age_s: float
+    daemon: Daemon | None
+    gpus: list[GpuState]
+    reservations: list[Reservation] | None
+    allocations: list[Allocation] | None

@@ -65,27 +65,28 @@ class Ring:
         Without ``since``, those from now on. Where some are not there any more, an event ``lost``
         says how many.
         """
-        last = self._newest if since is None else since
+        last = self.newest if since is None else since
         yield b": these are the events of sentinel\n\n"
         while not self._ended:
-            piece, last = self._after(last)
+            piece, last = self.after(last)
             if piece:
                 yield piece
             elif not await self._news(last):
                 yield b":\n\n"
 
     @property
-    def _newest(self) -> int | None:
+    def newest(self) -> int | None:
+        """The number of the last event."""
         return self._events[-1][0] if self._events else None
 
     async def _news(self, last: int | None) -> bool:
         """Return whether there was an event within HEARTBEAT."""
         await self._bell.wait(HEARTBEAT)
-        return self._ended or self._newest != last
+        return self._ended or self.newest != last
 
-    def _after(self, last: int | None) -> tuple[bytes, int | None]:
+    def after(self, last: int | None) -> tuple[bytes, int | None]:
         """Return what is to be sent after number ``last``, and the number of its last event."""
-        if not self._events or self._newest == last:
+        if not self._events or self.newest == last:
             return b"", last
         if last is None or self._events[-1][0] < last:  # none yet; or a new daemon counts anew
             last = self._events[0][0] - 1

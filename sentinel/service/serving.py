@@ -110,7 +110,8 @@ async def _serve(
     if window is not None:
         servers.append(_server(Window(desk.metrics), _Scrape))
         jobs.append(servers[-1].serve([window]))
-    background = [asyncio.create_task(job) for job in (desk.records.keep(), _say(desk, server))]
+    keeping = (desk.records.keep(), desk.watch.keep(), _say(desk, server))
+    background = [asyncio.create_task(job) for job in keeping]
     try:
         await asyncio.gather(*jobs)
     finally:

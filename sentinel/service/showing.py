@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime
 
@@ -53,6 +54,7 @@ def daemon(spec: control.ServiceSpec, views: Views, now: float) -> models.Daemon
     host = views.host
     return models.Daemon(
         pid=host.pid,
+        host=os.uname().nodename,
         version=spec.version,
         phase=host.phase,
         since=datetime.fromtimestamp(spec.began, UTC).astimezone(),
@@ -60,6 +62,8 @@ def daemon(spec: control.ServiceSpec, views: Views, now: float) -> models.Daemon
         simulated=host.simulated,
         workload=host.workload,
         socket=spec.socket,
+        tcp=spec.tcp,
+        token=spec.token,
         log=spec.log,
         age_s=_age(host.at, now) or 0.0,
         ending=host.ending,

@@ -274,7 +274,8 @@ def test_settings_are_read_anew_when_the_supervisor_says_so(front: Front) -> Non
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [
-        ("GET", "/", None, 404, "not_found"),
+        ("GET", "/nothing", None, 404, "not_found"),
+        ("GET", "/page/../gate.py", None, 404, "not_found"),
         ("GET", "/v2/status", None, 404, "not_found"),
         ("DELETE", "/v1/status", None, 405, "invalid"),
         ("BREW", "/v1/status", None, 405, "invalid"),

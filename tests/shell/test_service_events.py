@@ -9,12 +9,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
 from front import Front, UnixConnection, ask
+from streams import Event, events
 
 from sentinel.control import Said
 from sentinel.service import ring as rings
@@ -25,28 +24,6 @@ from sentinel.service.ring import MOST_EVENTS, MOST_SUBSCRIBERS, Ring
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     with Front(tmp_path_factory.mktemp("service")) as front:
         yield front
-
-
-@dataclass(frozen=True)
-class Event:
-    """One server-sent event."""
-
-    id: str | None
-    name: str
-    data: Mapping[str, object]
-
-
-def events(response: HTTPResponse) -> Iterator[Event]:
-    fields: dict[str, str] = {}
-    while line := response.readline().decode():
-        name, _, value = line.rstrip("\n").partition(": ")
-        if name.startswith(":"):
-            continue
-        if name:
-            fields[name] = value
-        elif fields:
-            yield Event(fields.get("id"), fields["event"], json.loads(fields["data"]))
-            fields = {}
 
 
 @contextlib.contextmanager
@@ -159,23 +136,23 @@ def test_a_follower_that_falls_behind_hears_how_many_it_lost() -> None:
     ring = Ring()
     for number in range(1, 2 * MOST_EVENTS + 1):
         ring.add(said(number, 100))
-    piece, last = ring._after(10)
+    piece, last = ring.after(10)
     assert names(piece)[:2] == ["lost", f"e{MOST_EVENTS + 1}"]
     assert f'"count": {MOST_EVENTS - 10}' in piece.decode()
-    assert names(ring._after(last)[0])[0] == f"e{(last or 0) + 1}"
+    assert names(ring.after(last)[0])[0] == f"e{(last or 0) + 1}"
 
 
 def test_a_gap_in_the_numbers_is_a_loss_too() -> None:
     ring = Ring()
     for number in (1, 2, 5):
         ring.add(said(number))
-    assert names(ring._after(1)[0]) == ["e2", "lost", "e5"]
+    assert names(ring.after(1)[0]) == ["e2", "lost", "e5"]
 
 
 def test_the_numbers_of_a_new_daemon_begin_anew_and_nothing_is_passed_over() -> None:
     ring = Ring()
     ring.add(said(1))
-    assert names(ring._after(900)[0]) == ["e1"]
+    assert names(ring.after(900)[0]) == ["e1"]
 
 
 def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,11 +160,11 @@ def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None
     ring = Ring()
     for number in range(1, 21):
         ring.add(said(number, 20_000))
-    piece, _ = ring._after(0)
+    piece, _ = ring.after(0)
     assert names(piece)[:2] == ["lost", "e17"]
 
 
 def test_a_line_without_a_name_is_passed_on_all_the_same(tmp_path: Path) -> None:
     ring = Ring()
     ring.add(Said(number=1, line="[]"))
-    assert names(ring._after(0)[0]) == ["message"]
+    assert names(ring.after(0)[0]) == ["message"]

@@ -1,7 +1,8 @@
-"""The stream of everything that the journal records."""
+"""The streams: of everything that the journal records, and of what is shown as it changes."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -16,6 +17,9 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["events"])
 
+Since = Annotated[int | None, Query(ge=0, description="After the event of this id.")]
+LastEventId = Annotated[int | None, Header(ge=0, description="The same.")]
+
 
 class EventStream(StreamingResponse):
     """Server-sent events, as the HTML standard has them."""
@@ -26,9 +30,15 @@ class EventStream(StreamingResponse):
     _ring: Ring
 
     @classmethod
-    def of(cls, ring: Ring, since: int | None) -> EventStream:
-        """Return the events after number ``since``, for one follower more."""
-        stream = cls(ring.follow(since), headers={"cache-control": "no-store"})
+    def of(cls, ring: Ring, pieces: AsyncIterator[bytes]) -> EventStream:
+        """Return these pieces as a stream, for one follower more.
+
+        Raises:
+            ProblemError: There are MOST_SUBSCRIBERS already.
+        """
+        if ring.subscribers >= MOST_SUBSCRIBERS:
+            raise ProblemError(Code.UNAVAILABLE, f"There are {MOST_SUBSCRIBERS} followers already.")
+        stream = cls(pieces, headers={"cache-control": "no-store"})
         stream._ring = ring
         # Its generator begins later, when others who ask at the same time were let in as well.
         ring.subscribers += 1
@@ -44,15 +54,27 @@ class EventStream(StreamingResponse):
 
 @router.get("/v1/events", response_class=EventStream, responses=may(Code.INVALID))
 async def follow(
-    desk: AtDesk,
-    since: Annotated[int | None, Query(ge=0, description="After the event of this id.")] = None,
-    last_event_id: Annotated[int | None, Header(ge=0, description="The same.")] = None,
+    desk: AtDesk, since: Since = None, last_event_id: LastEventId = None
 ) -> EventStream:
     """Follow the events, from now on or from those after an id, as far as they are kept.
 
     `id` is an event's number, `event` its name, `data` its line of JSON. An event `lost` says how
     many are not there any more.
     """
-    if desk.ring.subscribers >= MOST_SUBSCRIBERS:
-        raise ProblemError(Code.UNAVAILABLE, f"There are {MOST_SUBSCRIBERS} followers already.")
-    return EventStream.of(desk.ring, since if last_event_id is None else last_event_id)
+    number = since if last_event_id is None else last_event_id
+    return EventStream.of(desk.ring, desk.ring.follow(number))
+
+
+@router.get("/v1/watch", response_class=EventStream, responses=may(Code.INVALID))
+async def watch(
+    desk: AtDesk, since: Since = None, last_event_id: LastEventId = None
+) -> EventStream:
+    """Watch the daemon and its GPUs: all of it at once, what changes once a second, and the events.
+
+    `status` has what `/v1/status` answers, and comes first and again where a client read too
+    slowly. `changes` comes every second, and has what is not as it was. The others are those of
+    `/v1/events`.
+    """
+    _ = desk.views.host  # where nothing was shown yet, that is the answer
+    number = since if last_event_id is None else last_event_id
+    return EventStream.of(desk.ring, desk.watch.follow(number))

@@ -1,0 +1,136 @@
+"""What the supervisor shows, for clients that watch: all of it once, then what has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+
+from pydantic import BaseModel
+
+from sentinel.control import GpuView, HostView, ServiceSpec
+from sentinel.service import models, showing
+from sentinel.service.bell import Bell
+from sentinel.service.ring import HEARTBEAT, Ring
+from sentinel.service.views import Views
+
+__all__ = ["EVERY", "Watch"]
+
+#: What changed is told so often, in seconds: people do not read faster.
+EVERY = 1.0
+#: So many of the last changes are kept; who falls further behind is shown everything anew.
+_MOST_KEPT = 5
+#: What is another at each look, though nothing has changed.
+_RESTLESS = {"at", "read"}
+
+
+class Watch:
+    """The changes of each second, encoded once for all who watch, and only while somebody does.
+
+    Args:
+        spec: What is served.
+        views: What the supervisor shows.
+        ring: The events, which are passed on as they come.
+    """
+
+    def __init__(self, spec: ServiceSpec, views: Views, ring: Ring) -> None:
+        self._spec = spec
+        self._views = views
+        self._ring = ring
+        self._bell = Bell()
+        self._watchers = 0
+        self._ended = False
+        self._host: HostView | None = None
+        self._gpus: dict[str, GpuView] = {}
+        self._number = 0
+        self._changes: deque[tuple[int, bytes]] = deque(maxlen=_MOST_KEPT)
+
+    def announce(self) -> None:
+        """Wake those who watch, since there may be an event for them."""
+        if self._watchers:
+            self._bell.ring()
+
+    def end(self) -> None:
+        """Let everybody's stream end."""
+        self._ended = True
+        self._bell.ring()
+
+    async def keep(self) -> None:
+        """Work out what changed, once every EVERY seconds while anybody watches, for ever."""
+        while True:
+            if not self._watchers:
+                self._host, self._gpus = None, {}
+                await self._bell.wait(HEARTBEAT)
+                continue
+            if self._host is not None:
+                self._number += 1
+                self._changes.append((self._number, _event("changes", self._changed())))
+            self._remember()
+            self._bell.ring()
+            await asyncio.sleep(EVERY)
+
+    async def follow(self, since: int | None) -> AsyncIterator[bytes]:
+        """Yield everything, then what changes and the events after number ``since``, for ever.
+
+        Without ``since``, the events from now on. The format is that of server-sent events.
+        """
+        last = self._ring.newest if since is None else since
+        number: int | None = None
+        self._watchers += 1
+        self._bell.ring()
+        try:
+            while not self._ended:
+                piece, number = self._after(number)
+                events, last = self._ring.after(last)
+                if piece or events:
+                    yield piece + events
+                else:
+                    await self._bell.wait(HEARTBEAT)
+        finally:
+            self._watchers -= 1
+
+    def _after(self, number: int | None) -> tuple[bytes, int]:
+        """Return what is to be sent after the changes of this number, and the last one's number."""
+        oldest = self._changes[0][0] if self._changes else self._number + 1
+        if number is None or number < oldest - 1:
+            return _event("status", showing.status(self._spec, self._views)), self._number
+        return b"".join(text for one, text in self._changes if one > number), self._number
+
+    def _changed(self) -> models.Changes:
+        """Return what is not as it was remembered."""
+        views, now = self._views, time.monotonic()
+        host, before = views.host, self._host
+        if before is None:
+            raise AssertionError("nothing was remembered")
+        return models.Changes(
+            age_s=showing.daemon(self._spec, views, now).age_s,
+            daemon=showing.daemon(self._spec, views, now) if _differ(host, before) else None,
+            gpus=[
+                showing.gpu_state(view, views, now)
+                for view in views.gpus
+                if _differ(view, self._gpus.get(view.uuid))
+            ],
+            reservations=None
+            if host.reservations == before.reservations
+            else [showing.reservation(held, views, now) for held in host.reservations],
+            allocations=None
+            if host.allocations == before.allocations
+            else [showing.allocation(given, views, now) for given in host.allocations],
+        )
+
+    def _remember(self) -> None:
+        self._host = self._views.host
+        self._gpus = {view.uuid: view for view in self._views.gpus}
+
+
+def _differ(one: HostView | GpuView, other: HostView | GpuView | None) -> bool:
+    """Return whether two views show something else, but for when they were made."""
+    if other is None:
+        return True
+    others = vars(other)
+    return any(value != others[key] for key, value in vars(one).items() if key not in _RESTLESS)
+
+
+def _event(name: str, body: BaseModel) -> bytes:
+    return f"event: {name}\ndata: {body.model_dump_json()}\n\n".encode()

@@ -1,0 +1,187 @@
+"""Clients that watch see everything, then what changes, each second once, and the events."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from front import UUIDS, Front, UnixConnection, ask, exchange
+from streams import Event, events
+
+from sentinel.control import HostView, Phase, Said, ServiceSpec
+from sentinel.service.page import HEADERS, OPEN
+from sentinel.service.ring import MOST_SUBSCRIBERS, Ring
+from sentinel.service.views import Views
+from sentinel.service.watching import Watch
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+        yield front
+
+
+@contextlib.contextmanager
+def watching(front: Front, query: str = "") -> Iterator[Iterator[Event]]:
+    connection = UnixConnection(front.path)
+    connection.request("GET", f"/v1/watch{query}")
+    response = connection.getresponse()
+    assert response.status == 200
+    yield events(response)
+    connection.close()
+
+
+def until(stream: Iterator[Event], name: str) -> Event:
+    return next(event for event in stream if event.name == name)
+
+
+def test_everything_comes_first_as_the_status_has_it(front: Front) -> None:
+    front.reset()
+    with watching(front) as stream:
+        first = next(stream)
+        assert first.name == "status"
+        assert first.data.keys() == ask(front, "GET", "/v1/status").body.keys()
+        assert [gpu["uuid"] for gpu in first.data["gpus"]] == list(UUIDS)
+        assert first.data["daemon"]["tcp"] == f"127.0.0.1:{front.port}"
+
+
+def test_only_what_changes_is_sent_then(front: Front) -> None:
+    front.reset()
+    with watching(front) as stream:
+        next(stream)
+        quiet = [until(stream, "changes").data for _ in range(2)]
+        assert quiet[-1].keys() == {
+            *("schema_version", "age_s", "daemon", "gpus", "reservations", "allocations")
+        }
+        assert (quiet[-1]["gpus"], quiet[-1]["daemon"], quiet[-1]["reservations"]) == (
+            *([], None, None),
+        )
+        with front.acting() as script:
+            script.gpus[UUIDS[1]] = replace(script.gpus[UUIDS[1]], temperature_c=71)
+            script.phase = Phase.WAITING
+        changed = next(one.data for one in stream if one.data.get("gpus"))
+        assert [gpu["temperature_c"] for gpu in changed["gpus"]] == [71]
+        assert changed["daemon"]["phase"] == "waiting"
+        assert changed["reservations"] is None
+
+
+def test_a_reservation_is_a_change_when_it_begins_and_when_it_ends(front: Front) -> None:
+    front.reset()
+    with watching(front) as stream:
+        next(stream)
+        made = ask(front, "POST", "/v1/reservations", {"count": 1, "reason": "demo"}).body
+        begun = next(one.data for one in stream if one.data.get("reservations"))
+        assert [one["reason"] for one in begun["reservations"]] == ["demo"]
+        ask(front, "DELETE", f"/v1/reservations/{made['reservation']['id']}")
+        ended = next(one.data for one in stream if one.data.get("reservations") is not None)
+        while ended["reservations"]:  # confirmed, which is a change as well
+            ended = next(one.data for one in stream if one.data.get("reservations") is not None)
+
+
+def test_a_second_has_one_message_however_often_something_changes(front: Front) -> None:
+    front.reset()
+    with watching(front) as stream:
+        next(stream)
+        until(stream, "changes")
+        began = time.monotonic()
+        for degrees in range(20):
+            with front.acting() as script:
+                script.gpus[UUIDS[0]] = replace(script.gpus[UUIDS[0]], temperature_c=degrees)
+        seen = []
+        while not seen or seen[-1] != 19:
+            data = until(stream, "changes").data
+            seen += [gpu["temperature_c"] for gpu in data["gpus"]]
+        assert len(seen) <= 2 + (time.monotonic() - began)
+
+
+def test_events_come_at_once_and_those_that_were_missed_first(front: Front) -> None:
+    seen = front.say("gpu.first")
+    front.say("gpu.missed")
+    with watching(front, f"?since={seen}") as stream:
+        assert until(stream, "gpu.missed").id == str(seen + 1)
+        front.say("gpu.next")
+        assert until(stream, "gpu.next").id == str(seen + 2)
+
+
+def test_those_who_watch_count_as_followers(front: Front) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_SUBSCRIBERS):
+            stack.enter_context(watching(front))
+        assert ask(front, "GET", "/v1/events").status == 503
+        assert ask(front, "GET", "/v1/watch").status == 503
+
+
+def test_nothing_to_show_is_an_answer_and_no_stream(tmp_path: Path) -> None:
+    with Front(tmp_path) as front:
+        front.leave()
+        front.kill()
+        front.script.blind = True
+        front.start()
+        front.wait_for(lambda: front.beats > 0)
+        assert ask(front, "GET", "/v1/watch").body["code"] == "unavailable"
+
+
+def test_who_falls_behind_is_shown_everything_anew() -> None:
+    views, ring = Views(), Ring()
+    host = HostView(
+        at=0.0,
+        pid=1,
+        phase=Phase.OCCUPYING,
+        driver="580",
+        simulated=True,
+        workload="gemm",
+        gpus=(),
+    )
+    views.take(host)
+    spec = ServiceSpec(socket="s", state="s", log=None, began=0.0, version="1")
+    watch = Watch(spec, views, ring)
+    whole, number = watch._after(None)
+    assert whole.startswith(b"event: status")
+    for one in range(1, 20):
+        watch._number = one
+        watch._changes.append((one, b"%d," % one))
+    assert watch._after(number)[0].startswith(b"event: status")
+    assert watch._after(17) == (b"18,19,", 19)
+    ring.add(Said(number=1, line="{}"))
+    assert watch._after(19) == (b"", 19)
+
+
+# --- the page as files -----------------------------------------------------------------------
+
+
+def over_tcp(
+    front: Front, path: str, headers: Mapping[str, str] = {}
+) -> tuple[int, bytes, Mapping[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers=dict(headers))
+        response = connection.getresponse()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return response.status, response.read(), found
+
+
+@pytest.mark.parametrize("path", sorted(OPEN))
+def test_the_page_needs_no_token_and_says_what_it_may_do(front: Front, path: str) -> None:
+    status, body, headers = over_tcp(front, path)
+    assert status == 200
+    assert body
+    assert headers.items() >= HEADERS.items()
+    assert over_tcp(front, path, {"If-None-Match": headers["etag"]})[:2] == (304, b"")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "elsewhere.example"}, {"Origin": "http://elsewhere.example"}]
+)
+def test_the_page_is_not_for_pages_from_elsewhere(front: Front, headers: dict[str, str]) -> None:
+    assert over_tcp(front, "/", headers)[0] == 403
+
+
+@pytest.mark.parametrize("path", ["/page/", "/page/__init__.py", "/page/../gate.py", "/v1/watch"])
+def test_all_else_needs_the_token(front: Front, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    assert exchange(connection, "GET", path).status == 401
