@@ -92,7 +92,7 @@ def test_a_second_has_one_message_however_often_something_changes(front: Front) 
         for degrees in range(20):
             with front.acting() as script:
                 script.gpus[UUIDS[0]] = replace(script.gpus[UUIDS[0]], temperature_c=degrees)
-        seen = []
+        seen: list[int] = []
         while not seen or seen[-1] != 19:
             data = until(stream, "changes").data
             seen += [gpu["temperature_c"] for gpu in data["gpus"]]

@@ -1,0 +1,29 @@
+// Light, dark, or as the system has it; run before anything is drawn, so that nothing flashes.
+"use strict";
+(() => {
+  const NAME = "sentinel-theme";
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  let memory = null; // where a browser keeps nothing
+
+  const read = () => {
+    try { return localStorage.getItem(NAME); } catch { return memory; }
+  };
+  const chosen = () => (["light", "dark"].includes(read()) ? read() : "system");
+
+  function apply() {
+    const dark = chosen() === "system" ? system.matches : chosen() === "dark";
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    dispatchEvent(new Event("themed"));
+  }
+
+  function next() {
+    const order = ["system", "light", "dark"];
+    memory = order[(order.indexOf(chosen()) + 1) % order.length];
+    try { localStorage.setItem(NAME, memory); } catch { /* kept in memory */ }
+    apply();
+  }
+
+  system.addEventListener("change", apply);
+  globalThis.sentinelTheme = { chosen, next };
+  apply();
+})();

@@ -1,0 +1,148 @@
+"""A node for the page to show: sixteen GPUs, or eight, in every state there is; nothing is real."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from front import Script, gpu_view
+
+from sentinel.control import (
+    Asker,
+    Condition,
+    GpuView,
+    HandoverView,
+    HostView,
+    Reservation,
+)
+from sentinel.messages import GpuProcess
+from sentinel.telemetry import Telemetry
+
+GIB = 2**30
+TOTAL = 141 * GIB
+
+#: What each GPU is at, in turn; what is not said is that of a GPU that is occupied.
+_STATES: tuple[dict[str, Any], ...] = (
+    {},
+    {"condition": Condition.NORMAL, "temperature_c": 71},
+    {
+        "stressor": "STOPPED",
+        "occupancy": "BUSY",
+        "rule": "busy",
+        "reason": "in use by others",
+        "by": (GpuProcess(pid=48213, name="torchrun", user="anna", memory=96 * GIB),),
+        "held": None,
+        "memory_used": 97 * GIB,
+        "memory_foreign": 97 * GIB,
+        "handover": HandoverView(at=0.0, sign="memory", exit=0.012, kill=0.001, memory_back=0.049),
+    },
+    {
+        "condition": Condition.THROTTLED,
+        "temperature_c": 86,
+        "memory_used": 118 * GIB,
+        "memory_foreign": 30 * GIB,
+        "held": 87 * GIB,
+        "guests": (GpuProcess(pid=50177, name="vllm", user="ben", memory=30 * GIB),),
+    },
+    {
+        "stressor": "STOPPED",
+        "admin": "RESERVED",
+        "rule": "reserved",
+        "reason": "reserved",
+        "reservation": "7c2e406a",
+        "held": None,
+        "memory_used": 0,
+        "memory_foreign": 0,
+    },
+    {
+        "stressor": "STOPPED",
+        "admin": "PAUSED",
+        "rule": "paused",
+        "reason": "paused",
+        "held": None,
+        "memory_used": 0,
+        "memory_foreign": 0,
+    },
+    {"findings": 2, "last_finding": "result of gemm"},
+    {
+        "stressor": "STOPPED",
+        "occupancy": "UNKNOWN",
+        "rule": "unknown",
+        "reason": "the driver did not answer for 6 s",
+        "held": None,
+        "memory_used": None,
+    },
+)
+#: Load, temperature and power of a GPU that nobody uses, and of one that works.
+_COLD, _WARM = (0.0, 33, 84.0), (0.98, 64, 655.0)
+
+
+@dataclass
+class Scene(Script):
+    """A supervisor of so many GPUs."""
+
+    count: int = 16
+
+    def __post_init__(self) -> None:
+        """Begin with everything at rest."""
+        views = [gpu(number) for number in range(self.count)]
+        self.gpus = {view.uuid: view for view in views}
+        uuids = tuple(view.uuid for view in views if view.reservation)
+        self.reservations["7c2e406a"] = Reservation(
+            id="7c2e406a",
+            gpus=uuids,
+            reason="training run of anna",
+            by=Asker(via="unix", uid=1000),
+            since=time.monotonic() - 600,
+            until=time.monotonic() + 6600,
+            confirmed=True,
+        )
+
+    def host(self) -> HostView:
+        """Return the view of the host: all of these GPUs."""
+        return replace(super().host(), gpus=tuple(self.gpus))
+
+
+def gpu(number: int) -> GpuView:
+    """Return the view of one GPU, of the states in turn."""
+    now = time.monotonic()
+    chosen = _STATES[number % len(_STATES)]
+    works = chosen.get("stressor") is None
+    load, heat, power = _WARM if works or chosen.get("by") else _COLD
+    heat = chosen.get("temperature_c", heat + number % 5)
+    power += 7 * (number % 4)
+    known = chosen.get("occupancy") != "UNKNOWN"
+    told = Telemetry(
+        at=now,
+        utilization=load,
+        temperature_c=heat,
+        power_w=power,
+        power_limit_w=700.0,
+        sm_clock_mhz=1980,
+        slowdown_c=87,
+    )
+    fields = {
+        "uuid": f"GPU-{number:08x}-0000-4000-8000-{number:012x}",
+        "index": number,
+        "pci_bus_id": f"00000000:{number + 1:02X}:00.0",
+        "memory_total": TOTAL,
+        "memory_used": 127 * GIB,
+        "memory_foreign": 0,
+        "held": 126 * GIB,
+        "by": (),
+        "handover": None,
+        "since": now - 60 * (3 + 17 * number),
+        "until": now + 6600 if chosen.get("admin") else None,
+        "workload": "gemm",
+        "share": 1.0 if works else None,
+        "flops_per_s": 6.91e14 if works else None,
+        "condition": Condition.OPTIMAL,
+        "telemetry": told if known else None,
+        "temperature_c": heat if known else None,
+        "power_w": power if known else None,
+        **chosen,
+    }
+    if fields["handover"] is not None:
+        fields["handover"] = replace(fields["handover"], at=now - 140)
+    return replace(gpu_view(0), **fields)

@@ -1,0 +1,275 @@
+"""The web page in a real browser: what it shows is so, and what is done on it is done."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from browser import Browser, Page, browser, chromium
+from front import UUIDS, Front
+from ground import ROOT, SimulatedGround
+from live import Live, live
+from scene import Scene
+from sentry import eventually
+
+from sentinel.messages import GpuProcess
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host")
+
+PAGE = ROOT / "sentinel" / "service" / "page"
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
+LIVE = "document.body?.dataset.connection === 'live'"
+#: How soon the page must show what happened, in seconds.
+SOON = 2.0
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        found: int = free.getsockname()[1]
+    return found
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Live]:
+    ground = SimulatedGround(tmp_path_factory.mktemp("gpus"))
+    with pytest.MonkeyPatch.context() as patch, live(ground, patch) as one:
+        one.start(2, "--tcp", f"127.0.0.1:{port}")
+        one.occupied(0, 1)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+        yield front
+
+
+@contextmanager
+def opened(
+    chrome: Browser, url: str, width: int = 1280, height: int = 800, *, mobile: bool = False
+) -> Iterator[Page]:
+    """Open the page; in the end it may have complained of nothing."""
+    with chrome.page(width, height, mobile=mobile) as page:
+        page.go(url)
+        page.until(LIVE)
+        page.until("document.querySelectorAll('.card').length > 0")
+        yield page
+        assert page.complaints == []
+
+
+def address(front: Front) -> str:
+    return f"http://127.0.0.1:{front.port}/#token={token(front)}"
+
+
+def token(front: Front) -> str:
+    return Path(front.spec.token or "").read_text().strip()
+
+
+def state(index: int) -> str:
+    return f"document.getElementById('gpu-{index}').dataset.state"
+
+
+def words(index: int) -> str:
+    return f"document.getElementById('gpu-{index}').innerText"
+
+
+# --- with a real daemon ------------------------------------------------------------------------
+
+
+def test_a_card_tells_of_a_newcomer_within_two_seconds(daemon: Live, chrome: Browser) -> None:
+    ground = daemon.ground
+    with opened(chrome, daemon.do("page").strip()) as page:
+        page.until(f"{state(0)} === 'occupied'")
+        assert "token" not in page.get("location.href")
+        with ground.job(0, share=0.6, stay=60) as job:
+            there = ground.registry.processes
+            eventually(lambda: job.pid in {one.pid for one in there(ground.uuid(0))})
+            took = page.until(f"{state(0)} === 'busy'")
+            assert took < SOON
+            page.until(f"{words(0)}.includes('({job.pid})')")
+            page.until("document.getElementById('timeline').innerText.includes('Handed over in')")
+            page.until(f"/others .*GiB/.test({words(0)})")
+        page.until(f"{state(0)} === 'occupied'")
+
+
+def test_what_is_reserved_on_the_page_is_seen_by_the_command_line(
+    daemon: Live, chrome: Browser
+) -> None:
+    with opened(chrome, daemon.do("page").strip()) as page:
+        page.until(f"{state(1)} === 'occupied'")
+        page.get("document.querySelector('#gpu-1 [aria-label=\"Reserve GPU 1\"]').click()")
+        page.get("document.querySelector('#reserve-dialog [name=reason]').focus()")
+        page.write(HOSTILE)
+        page.press("Enter")
+        page.until("!document.querySelector('dialog[open]')")
+        (held,) = daemon.client.status().reservations
+        assert (held.indices, held.reason) == ((1,), HOSTILE)
+        assert f"for {HOSTILE}" in daemon.do("status")
+        page.until(f"{state(1)} === 'reserved'")
+        assert HOSTILE in page.get(words(1))
+        page.get("document.querySelector('#gpu-1 [aria-label=\"Unreserve GPU 1\"]').click()")
+        page.press("Enter")
+        eventually(lambda: not daemon.client.status().reservations)
+        page.until(f"{state(1)} === 'occupied'")
+
+
+def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Live, chrome: Browser) -> None:
+    focus = "document.activeElement.getAttribute('aria-label')"
+    with opened(chrome, daemon.do("page").strip()) as page:
+        page.until(f"{state(1)} === 'occupied'")
+        for _ in range(20):
+            page.press("Tab")
+            if page.get(focus) == "Pause GPU 1":
+                break
+        assert page.get(focus) == "Pause GPU 1"
+        page.press("Enter")
+        page.until("document.querySelector('#pause-dialog').open")
+        page.press("Escape")
+        page.until("!document.querySelector('dialog[open]')")
+        assert page.get(focus) == "Pause GPU 1"
+        page.press("Enter")
+        page.press("Tab", 2)  # from how long, past Cancel
+        assert page.get("document.activeElement.type") == "submit"
+        page.press("Enter")
+        page.until(f"{state(1)} === 'paused'")
+        assert daemon.gpu(1).admin == "PAUSED"
+        page.until("!document.querySelector('dialog[open]')")
+        assert page.get(focus) == "Resume GPU 1"
+        page.press("Enter", 2)
+        page.until(f"{state(1)} === 'occupied'")
+
+
+def test_the_page_says_that_the_daemon_is_gone_and_comes_back_with_it(
+    daemon: Live, chrome: Browser, port: int
+) -> None:
+    with opened(chrome, daemon.do("page").strip()) as page:
+        daemon.kill()
+        page.until("document.getElementById('lost').innerText.includes('Lost the daemon')")
+        assert page.get("document.body.dataset.connection") == "lost"
+        assert page.get("document.getElementById('connection').innerText") == "lost"
+        assert page.get(f"[{state(0)}, {state(1)}]") == ["unknown", "unknown"]
+        assert page.get("document.querySelector('#gpu-0 .actions button').disabled")
+        daemon.start(2, "--tcp", f"127.0.0.1:{port}")
+        page.until(LIVE)
+        assert page.get("document.getElementById('lost').hidden")
+        page.until(f"{state(0)} === 'occupied'")
+
+
+# --- with a supervisor that is a script --------------------------------------------------------
+
+
+def test_nothing_from_outside_is_taken_for_markup(front: Front, chrome: Browser) -> None:
+    front.reset()
+    with front.acting() as script:
+        others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
+        view = script.gpus[UUIDS[0]]
+        busy = {"stressor": "STOPPED", "occupancy": "BUSY", "by": others, "reason": HOSTILE}
+        script.gpus[UUIDS[0]] = replace(view, name=HOSTILE, held=None, **busy)  # type: ignore[arg-type]
+    with opened(chrome, address(front)) as page:
+        front.say("gpu.busy", index=0, at=1.0, reason=HOSTILE, by=[{"pid": 1, "name": HOSTILE}])
+        front.say("gpu.reserved", index=0, at=2.0, reason=HOSTILE, for_s=None, by=None)
+        page.until("document.querySelectorAll('#timeline li').length === 2")
+        page.get("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
+        for part in ("#gpu-0", "#timeline", "#facts", "#detail-dialog"):
+            page.until(f"document.querySelector('{part}').textContent.includes('<img src=x')")
+        assert page.get("document.querySelectorAll('main img, main b, dialog img').length") == 0
+        assert "taken" not in page.get("document.title")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "mobile"), [(1280, 800, False), (390, 844, True)], ids=["desk", "phone"]
+)
+def test_sixteen_gpus_have_room(
+    front: Front, chrome: Browser, width: int, height: int, *, mobile: bool
+) -> None:
+    front.reset()
+    with front.acting():
+        front.script = Scene()
+    with opened(chrome, address(front), width, height, mobile=mobile) as page:
+        page.until("document.querySelectorAll('.card').length === 16")
+        assert page.get("document.documentElement.scrollWidth") <= width
+        outside = f"(one) => one.getBoundingClientRect().right > {width}"
+        assert page.get(f"[...document.querySelectorAll('main *')].filter({outside}).length") == 0
+        states = page.get("[...document.querySelectorAll('.card')].map((one) => one.dataset.state)")
+        assert states == 2 * [
+            *("occupied", "occupied", "busy", "occupied"),
+            *("reserved", "paused", "occupied", "unknown"),
+        ]
+
+
+def test_a_supervisor_that_shows_nothing_new_leaves_nothing_idle(
+    front: Front, chrome: Browser
+) -> None:
+    front.reset()
+    with opened(chrome, address(front)) as page:
+        page.until(f"{state(0)} === 'occupied'")
+        with front.acting() as script:
+            script.blind = True
+        page.until(f"{state(0)} === 'unknown'")
+        assert "shows nothing new" in page.get("document.getElementById('lost').innerText")
+        with front.acting() as script:
+            script.blind = False
+        page.until(f"{state(0)} === 'occupied'")
+        page.until(LIVE)
+
+
+def test_a_wrong_token_is_asked_for_anew_and_the_right_one_lets_in(
+    front: Front, chrome: Browser
+) -> None:
+    front.reset()
+    with chrome.page() as page:
+        page.go(f"http://127.0.0.1:{front.port}/#token=wrong")
+        page.until("document.querySelector('#token-dialog')?.open")
+        assert "not its token" in page.get("document.querySelector('#token-dialog').innerText")
+        page.write(token(front))
+        page.press("Enter")
+        page.until(LIVE)
+        assert page.get("document.querySelectorAll('.card').length") == 2
+        assert page.complaints == []
+
+
+def test_the_theme_is_the_systems_until_another_is_chosen(front: Front, chrome: Browser) -> None:
+    front.reset()
+    theme = "document.documentElement.dataset.theme"
+    with opened(chrome, address(front)) as page:
+        for wanted in ("dark", "light"):
+            feature = {"name": "prefers-color-scheme", "value": wanted}
+            page.tell("Emulation.setEmulatedMedia", features=[feature])
+            page.until(f"{theme} === '{wanted}'")
+        page.get("document.getElementById('theme').click()")
+        page.get("document.getElementById('theme').click()")
+        assert page.get(theme) == "dark"
+        page.go(address(front).partition("#")[0] + "?again")
+        page.until(f"{LIVE} && {theme} === 'dark'")
+
+
+# --- the files ---------------------------------------------------------------------------------
+
+
+def test_text_is_never_interpreted() -> None:
+    wrong = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc"
+        r"|setHTML|DOMParser|createContextualFragment|\son\w+=\"|\sstyle=\"|https?://(?!www\.w3\.org)"
+    )
+    for path in sorted(PAGE.glob("*.*")):
+        if path.suffix in {".js", ".html", ".css", ".svg"}:
+            assert wrong.search(path.read_text()) is None, path
+
+
+def test_the_page_has_its_own_files_and_no_others() -> None:
+    named = re.findall(r'(?:src|href)="(?!#)([^"]+)"', (PAGE / "index.html").read_text())
+    assert named
+    for path in named:
+        assert (PAGE / path.removeprefix("/page/")).is_file(), path
