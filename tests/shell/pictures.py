@@ -5,7 +5,6 @@ The GPUs on them are made up; the page, the service and the browser are real.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -101,9 +100,9 @@ def main() -> None:
         with Front(place, tcp=True) as front, browser(place / "profile") as chrome:
             _tell(front)
             for name, count, width, height, theme in SHOTS:
-                with front.acting():
-                    front.script = Scene(count=count)
                 with chrome.page(width, height, mobile=width < 500) as page:
+                    with front.acting():
+                        front.script = Scene(count=count)
                     _take(front, page, theme, PICTURES / f"{name}.png")
 
 
@@ -138,4 +137,4 @@ def _shrink(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

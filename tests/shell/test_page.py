@@ -200,6 +200,9 @@ def test_sixteen_gpus_have_room(
     with opened(chrome, address(front), width, height, mobile=mobile) as page:
         page.until("document.querySelectorAll('.card').length === 16")
         assert page.get("document.documentElement.scrollWidth") <= width
+        cards = "[...document.querySelectorAll('.card')]"
+        wider = "(one) => one.scrollWidth > one.clientWidth"
+        assert page.get(f"{cards}.filter({wider}).map((one) => one.id)") == []
         outside = f"(one) => one.getBoundingClientRect().right > {width}"
         assert page.get(f"[...document.querySelectorAll('main *')].filter({outside}).length") == 0
         states = page.get("[...document.querySelectorAll('.card')].map((one) => one.dataset.state)")

@@ -82,15 +82,17 @@ export class Card {
 
   #notes(gpu, word, live) {
     const notes = [];
-    if (gpu.findings) notes.push(`${gpu.findings} findings: it cannot be trusted${gpu.last_finding ? ` (last: ${gpu.last_finding})` : ""}`);
+    if (gpu.findings) notes.push(`${gpu.findings} findings: not to be trusted${gpu.last_finding ? ` (last: ${gpu.last_finding})` : ""}`);
     const passed = Date.now() / 1000 - gpu.at;
     if (gpu.until_s !== null) notes.push(`for another ${span(Math.max(0, gpu.until_s - passed))}`);
     else if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${span(Math.round(gpu.since_s + passed))}`);
     if (word in { busy: 1, backoff: 1, failed: 1, unknown: 1, idle: 1 }) notes.push(gpu.reason);
     else if (word === "occupied" && gpu.note) notes.push(gpu.note);
-    if (gpu.read_s !== null && gpu.read_s > OLD) notes.push(`last read ${span(gpu.read_s)} ago`);
+    if (gpu.read_s !== null && gpu.read_s > OLD) notes.push(`last read ${span(gpu.read_s + passed)} ago`);
     const text = live ? [...new Set(notes)].filter((one) => one !== this.who.textContent).join(", ") : "";
     say(this.note, text);
+    this.note.title = text; // there is not always room for all of it
+    this.who.title = this.who.textContent;
     this.element.classList.toggle("suspect", gpu.findings > 0);
   }
 

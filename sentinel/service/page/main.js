@@ -180,13 +180,21 @@ const chips = new Map();
 function above() {
   if (!daemon) return;
   const count = {};
-  let memory = [0, 0];
-  let power = 0;
+  const memory = { used: 0, total: 0, of: 0 };
+  const power = { drawn: 0, of: 0 };
   for (const card of cards.values()) {
     const word = live ? state(card.gpu) : "unknown";
     count[word] = (count[word] ?? 0) + 1;
-    memory = [memory[0] + (card.gpu.memory_used ?? 0), memory[1] + card.gpu.memory_total];
-    power += card.gpu.power_w ?? card.gpu.telemetry?.power_w ?? 0;
+    if (card.gpu.memory_used !== null) {
+      memory.used += card.gpu.memory_used;
+      memory.total += card.gpu.memory_total;
+      memory.of += 1;
+    }
+    const drawn = card.gpu.power_w ?? card.gpu.telemetry?.power_w ?? null;
+    if (drawn !== null) {
+      power.drawn += drawn;
+      power.of += 1;
+    }
   }
   for (const [word, meaning] of Object.entries(STATES)) chip(word, meaning, count[word] ?? 0);
   say(byId("host"), daemon.host || location.hostname);
@@ -195,16 +203,18 @@ function above() {
     ["Phase", live ? daemon.phase + (daemon.ending ? `: ${daemon.ending}` : "") : "not known"],
     ["Workload", daemon.workload],
     ["GPUs", `${cards.size} × ${kinds().join(", ")}`],
-    ["Memory", live ? `${size(memory[0])} of ${size(memory[1])}` : ""],
-    ["Power", live && power ? watts(power) : ""],
+    ["Memory", live && memory.of ? `${size(memory.used)} of ${size(memory.total)}${some(memory.of)}` : ""],
+    ["Power", live && power.of ? `${watts(power.drawn)}${some(power.of)}` : ""],
     ["Driver", daemon.simulated ? "simulated GPUs" : daemon.driver],
-    ["sentinel", daemon.version],
-    ["Up for", live ? span(Math.max(0, now() - Date.parse(daemon.since) / 1000)) : ""],
+    ["sentinel", live ? `${daemon.version}, up ${span(Math.max(0, now() - Date.parse(daemon.since) / 1000))}` : daemon.version],
   ]);
   const paused = gpus().some((gpu) => gpu.admin === "PAUSED") || daemon.phase === "released";
   show(byId("resume-all"), paused);
   for (const id of ["pause-all", "resume-all", "reserve-any"]) byId(id).disabled = !live;
 }
+
+/** Return that a sum is of some GPUs only, where not all of them are known. */
+const some = (count) => (count < cards.size ? ` on ${count} GPUs` : "");
 
 /** Say how many GPUs are in one state; the states that always may be asked for stay in sight. */
 function chip(word, meaning, many) {

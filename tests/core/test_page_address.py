@@ -1,0 +1,58 @@
+"""The address of the web page is one that a browser can open, with the token behind a #."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.page import address
+from sentinel.client.answers import DaemonInfo, Status
+from sentinel.errors import AccessDeniedError, ConfigError
+
+
+def status(tcp: str | None, token: Path | None) -> Status:
+    daemon = DaemonInfo(
+        pid=1,
+        version="1",
+        phase="waiting",
+        since=datetime.now(UTC),
+        driver="580",
+        simulated=True,
+        workload="gemm",
+        socket="/run/s",
+        tcp=tcp,
+        token=None if token is None else str(token),
+    )
+    return Status(daemon=daemon, gpus=(), reservations=())
+
+
+@pytest.mark.parametrize(
+    ("tcp", "shown"),
+    [
+        ("127.0.0.1:8765", "127.0.0.1:8765"),
+        ("0.0.0.0:1", "127.0.0.1:1"),
+        ("[::]:8765", "[::1]:8765"),
+        ("[fd00::7]:80", "[fd00::7]:80"),
+        ("node-17:8765", "node-17:8765"),
+    ],
+)
+def test_it_is_one_that_a_browser_can_open(tmp_path: Path, tcp: str, shown: str) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    assert address(status(tcp, token)) == f"http://{shown}/#token=secret"
+
+
+def test_a_daemon_without_tcp_has_none_and_it_is_said_how_to_have_one() -> None:
+    with pytest.raises(ConfigError, match="--tcp"):
+        address(status(None, None))
+
+
+@pytest.mark.parametrize("content", [None, "schlüssel"])
+def test_a_token_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_text(content)
+    with pytest.raises(AccessDeniedError, match=str(token)):
+        address(status("127.0.0.1:1", token))
