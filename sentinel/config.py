@@ -96,6 +96,7 @@ class Config:
     tcp: str | None = None
     metrics: str | None = None
     socket_group: str | None = None
+    history_size: int | None = 256 * 2**20
     dry_run: bool = False
     explain: bool = False
     each: Mapping[str, Self] = field(default_factory=dict)
@@ -204,6 +205,8 @@ def _parse(setting: Setting, given: Given) -> Any:
     value = parse_given(setting.parse, given)
     least = setting.parse(setting.least) if setting.least else None
     most = setting.parse(setting.most) if setting.most else None
+    if value is None:  # off, which has no bounds
+        return None
     if (least is not None and value < least) or (most is not None and value > most):
         allowed = f"allowed is from {setting.least} to {setting.most}"
         raise ConfigError(f"{given.source}: {given.text!r} is out of range", allowed)

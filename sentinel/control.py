@@ -55,7 +55,8 @@ class ServiceSpec:
     and ``token`` the file with its secret. ``state`` is the folder for what outlives the daemon,
     ``log`` the file that events go to. ``flags`` are the settings that were given on the command
     line, as (key, text), and ``config`` is the file that was named or found, for when settings
-    are read anew. ``began`` is when the daemon began, in seconds since the epoch.
+    are read anew. ``began`` is when the daemon began, in seconds since the epoch. ``history`` is
+    how many bytes the history in ``state`` may have; without, it is in memory alone.
     """
 
     socket: str
@@ -67,6 +68,7 @@ class ServiceSpec:
     token: str | None = None
     flags: tuple[Value, ...] = ()
     config: str | None = None
+    history: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,8 +249,8 @@ class Serving:
 class Trouble:
     """What the service could not do though no client asked for it, for the journal.
 
-    ``about`` is "settings", "reservations", "token" or "socket", ``text`` says what is wrong and
-    where.
+    ``about`` is "settings", "reservations", "history", "token" or "socket", ``text`` says what is
+    wrong and where.
     """
 
     about: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from sentinel.messages import MemoryTarget
 
@@ -25,6 +26,8 @@ __all__ = [
     "parse_share",
     "parse_size",
 ]
+
+T = TypeVar("T")
 
 _SIZES = {
     "B": 1,
@@ -199,10 +202,10 @@ def parse_address(text: str) -> str:
     return f"{match['host'] or '127.0.0.1'}:{int(match['port'])}"
 
 
-def or_off(parse: Callable[[str], str]) -> Callable[[str], str | None]:
+def or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     """Return what takes what ``parse`` takes, and ``off`` for nothing at all."""
 
-    def parse_or_off(text: str) -> str | None:
+    def parse_or_off(text: str) -> T | None:
         return None if text.strip() == "off" else parse(text)
 
     return parse_or_off

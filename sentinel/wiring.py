@@ -240,6 +240,7 @@ def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
         token=str(serve.places.token) if claim.address is not None else None,
         flags=serve.flags,
         config=serve.file,
+        history=options.config.history_size,
     )
     tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
     return ServiceProcess(spec, claim.socket.fileno(), tcp, metrics)

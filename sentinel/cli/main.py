@@ -33,6 +33,7 @@ SECTIONS = {
         "status": ("sentinel.cli.status", "Show every GPU, the daemon and its last words."),
         "top": ("sentinel.cli.top", "The same live, with keys to pause, resume and reserve."),
         "page": ("sentinel.cli.page", "Print the address of the web page, to open in a browser."),
+        "history": ("sentinel.cli.history", "Show who used which GPU when, and how it did."),
         "logs": ("sentinel.cli.logs", "Show the end of the daemon's log, and follow it."),
     },
     "Handing over": {

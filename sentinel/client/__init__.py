@@ -13,6 +13,7 @@ from sentinel.client.answers import (
     ReservationInfo,
     Status,
 )
+from sentinel.client.recorded import PastEvent, PastReading, PastUse, TemperatureTrend
 from sentinel.client.verbs import Client, connect
 
 __all__ = [
@@ -25,8 +26,12 @@ __all__ = [
     "Holder",
     "MemoryBudget",
     "Outcome",
+    "PastEvent",
+    "PastReading",
+    "PastUse",
     "Process",
     "ReservationInfo",
     "Status",
+    "TemperatureTrend",
     "connect",
 ]

@@ -22,6 +22,7 @@ from sentinel.client.answers import (
 )
 from sentinel.client.departing import departure
 from sentinel.client.places import find_socket
+from sentinel.client.recorded import Recorded
 from sentinel.client.transport import Address, ask, listen
 from sentinel.errors import ConfigError, ServiceError, TimedOutError
 from sentinel.units import format_duration
@@ -79,7 +80,7 @@ def _read_token(file: str | Path | None) -> str | None:
     return token
 
 
-class Client(Allocating):
+class Client(Allocating, Recorded):
     """The verbs of a daemon, each one request; safe to use from many threads.
 
     GPUs are named by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;

@@ -49,6 +49,7 @@ _SETTLED = {
     "tcp": "api.tcp",
     "metrics": "metrics.address",
     "socket_group": "api.group",
+    "history_size": "history.size",
 }
 
 

@@ -10,6 +10,7 @@ from sentinel.service.routes import (
     allocating,
     events,
     gpu_manager,
+    history,
     looking,
     metrics,
     ordering,
@@ -18,6 +19,18 @@ from sentinel.service.routes import (
 )
 
 __all__ = ["make_app"]
+
+_PARTS = (
+    looking,
+    ordering,
+    reserving,
+    allocating,
+    settings,
+    events,
+    history,
+    metrics,
+    gpu_manager,
+)
 
 
 def make_app(desk: Desk | None = None) -> FastAPI:
@@ -30,7 +43,17 @@ def make_app(desk: Desk | None = None) -> FastAPI:
     )
     app.state.desk = desk
     problems.install(app)
-    parts = (looking, ordering, reserving, allocating, settings, events, gpu_manager, metrics)
+    parts = (
+        looking,
+        ordering,
+        reserving,
+        allocating,
+        settings,
+        events,
+        gpu_manager,
+        history,
+        metrics,
+    )
     for part in parts:
         app.include_router(part.router)
     app.include_router(document.router)

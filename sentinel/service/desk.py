@@ -26,6 +26,8 @@ from sentinel.control import (
 from sentinel.errors import SentinelError, WireError
 from sentinel.reservations import NAME
 from sentinel.service.channel import Channel, Heard
+from sentinel.service.history.keeper import NAME as HISTORY
+from sentinel.service.history.keeper import History
 from sentinel.service.holders import Holders
 from sentinel.service.metrics.counting import Counting
 from sentinel.service.metrics.page import MetricsPage
@@ -70,6 +72,7 @@ class Desk:
         self.records = Records(Path(spec.state) / NAME, self._cannot_store)
         #: The ids of the memory that clients wait for, who were not told of it yet.
         self.promising: Counter[str] = Counter()
+        self.history = History(Path(spec.state) / HISTORY, spec.history, self._cannot_keep)
         self._holders = Holders(self._release)
         self._guests = Holders(self._give_back)
         self._said_ended = ended
@@ -96,9 +99,11 @@ class Desk:
             case GpuView():
                 self.views.take(message)
                 self.counting.see(message)
+                self.history.see(message)
             case Said():
                 self.ring.add(message)
                 self.counting.hear(message)
+                self.history.see(message)
             case Reread():
                 task = asyncio.create_task(self._reread())
                 self._tasks.add(task)
@@ -134,6 +139,9 @@ class Desk:
 
     def _cannot_store(self, text: str) -> None:
         self.complain("reservations", f"{text}; a new daemon will not know of what is reserved now")
+
+    def _cannot_keep(self, text: str) -> None:
+        self.complain("history", text)
 
     async def _reread(self) -> None:
         """Read the settings anew since the supervisor was asked to; say what is wrong with them."""

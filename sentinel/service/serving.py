@@ -110,7 +110,7 @@ async def _serve(
     if window is not None:
         servers.append(_server(Window(desk.metrics), _Scrape))
         jobs.append(servers[-1].serve([window]))
-    keeping = (desk.records.keep(), desk.watch.keep(), _say(desk, server))
+    keeping = (desk.records.keep(), desk.watch.keep(), desk.history.keep(), _say(desk, server))
     background = [asyncio.create_task(job) for job in keeping]
     try:
         await asyncio.gather(*jobs)
@@ -118,6 +118,7 @@ async def _serve(
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
+        await desk.history.close()
     if wrong:
         raise wrong[0]
 

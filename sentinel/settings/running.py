@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sentinel.settings.setting import Setting
-from sentinel.units import or_off, parse_address, parse_duration
+from sentinel.units import or_off, parse_address, parse_duration, parse_size
 
 __all__ = ["RUNNING"]
 
@@ -99,5 +99,16 @@ RUNNING: tuple[Setting, ...] = (
         metavar="[HOST:]PORT|off",
         help="Show metrics to a Prometheus at this address, without a token, such as 8766.",
         parse=or_off(parse_address),
+    ),
+    Setting(
+        key="history.size",
+        field="history_size",
+        flag="--history-size",
+        metavar="SIZE|off",
+        help="Keep the history in a file of at most this size; `off` writes none.",
+        parse=or_off(parse_size),
+        default="256MiB",
+        least="16MiB",
+        most="1TiB",
     ),
 )

@@ -1,0 +1,145 @@
+"""What was before: readings, events, who used which GPU when, and where a temperature goes."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from sentinel.errors import NoSuchGpuError
+from sentinel.service.desk import Desk
+from sentinel.service.history import asking
+from sentinel.service.history.models import PastReadings, RecordedEvents, Trend, Usage
+from sentinel.service.history.moments import since_when
+from sentinel.service.history.showing import as_events, as_readings, as_usage
+from sentinel.service.history.trend import trend_of
+from sentinel.service.problems import Code, ProblemError
+from sentinel.service.routes.shared import AtDesk, may
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["history"])
+
+#: How many readings, events and uses one answer has at most.
+_MOST_READINGS = 3600
+_MOST_ROWS = 1000
+
+_CHOOSES = may(Code.NO_SUCH_GPU, Code.INVALID)
+_SINCE = "A time before now, such as 90s, 2h or 7d, or a moment with its offset, ISO 8601."
+_GPU = "By index, UUID or its unique beginning, or PCI address."
+
+Gpu = Annotated[str, Query(max_length=256, description=_GPU)]
+Since = Annotated[str, Query(max_length=64, description=_SINCE)]
+Limit = Annotated[int, Query(ge=1, le=_MOST_ROWS, description="The last so many.")]
+
+
+@router.get("/v1/history/readings", responses=_CHOOSES, response_model=PastReadings)
+async def read_readings(
+    desk: AtDesk,
+    gpu: Gpu,
+    since: Since = "1h",
+    points: Annotated[
+        int, Query(ge=1, le=_MOST_READINGS, description="At most so many readings.")
+    ] = _MOST_READINGS,
+) -> Response:
+    """Show the readings of a GPU: of each second for an hour, then of each minute for a month.
+
+    `step_s` is how many seconds each stands for: it grows with the span, and is 60 at least where
+    that is longer than an hour.
+    """
+    uuid = await _one(desk, gpu)
+    now = time.time()
+    began = int(since_when(since, now))
+    step = asking.step_for(now - began, points)
+    # The last one is of this very second.
+    until = max(int(now), began + 1)
+    began = until - step * (-(-(until - began) // step)) + 1
+    body = await desk.history.ask(
+        lambda where, _: as_readings(uuid, step, asking.readings(where, uuid, began, until, step))
+    )
+    return _json(body)
+
+
+@router.get("/v1/history/events", responses=_CHOOSES, response_model=RecordedEvents)
+async def read_events(
+    desk: AtDesk,
+    gpu: Gpu | None = None,
+    since: Since = "1d",
+    name: Annotated[
+        str | None, Query(max_length=64, description="Only those of this name.")
+    ] = None,
+    limit: Limit = 100,
+) -> Response:
+    """Show the last events, the oldest first; all but `gpu.status` are kept."""
+    uuid = None if gpu is None else await _one(desk, gpu)
+    began = since_when(since, time.time())
+    body = await desk.history.ask(
+        lambda where, _: as_events(asking.events(where, uuid, began, name, limit))
+    )
+    return _json(body)
+
+
+@router.get("/v1/history/usage", responses=_CHOOSES, response_model=Usage)
+async def read_usage(
+    desk: AtDesk, gpu: Gpu | None = None, since: Since = "1d", limit: Limit = _MOST_ROWS
+) -> Response:
+    """Show who used which GPU when: every process that was on it, ours and others'."""
+    uuid = None if gpu is None else await _one(desk, gpu)
+    began = since_when(since, time.time())
+    body = await desk.history.ask(lambda where, _: as_usage(asking.uses(where, uuid, began, limit)))
+    return _json(body)
+
+
+@router.get("/v1/gpus/{selector}/trend", responses=_CHOOSES)
+async def read_trend(
+    selector: str,
+    desk: AtDesk,
+    minutes: Annotated[int, Query(ge=1, le=60, description="Of the last so many.")] = 5,
+) -> Trend:
+    """Show where a GPU's temperature goes, by the readings of the last minutes."""
+    uuid = await _one(desk, selector)
+    found = trend_of(
+        await desk.history.ask(
+            lambda where, now: asking.temperatures(where, uuid, now, 60 * minutes)
+        )
+    )
+    return Trend(
+        gpu=uuid,
+        minutes=minutes,
+        samples=found.samples,
+        current_c=found.current,
+        minimum_c=found.minimum,
+        maximum_c=found.maximum,
+        average_c=_rounded(found.average),
+        slope_c_per_min=_rounded(found.slope),
+        trend=found.direction.value,
+    )
+
+
+async def _one(desk: Desk, selector: str) -> str:
+    """Return the UUID of one GPU that is here, or of one that was.
+
+    Raises:
+        NoSuchGpuError: There is none, and was none.
+        ProblemError: The selector means more than one.
+    """
+    try:
+        chosen = desk.views.select([selector])
+    except NoSuchGpuError:
+        if selector in await desk.history.ask(lambda where, _: asking.known(where)):
+            return selector
+        raise
+    if len(chosen) != 1:
+        detail = f"{selector!r} means {len(chosen)} GPUs; name one."
+        raise ProblemError(Code.INVALID, detail)
+    return chosen[0]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
