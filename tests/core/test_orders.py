@@ -338,6 +338,7 @@ def test_new_settings_reach_those_that_live_and_restart_only_whom_they_concern()
         ({"rearm": "7s", "nonesuch": "1"}, "there is no setting 'nonesuch'"),
         ({"poll": "2s"}, "poll is settled when sentinel begins"),
         ({"metrics__address": "8766"}, "metrics.address is settled when sentinel begins"),
+        ({"history__size": "1GiB"}, "history.size is settled when sentinel begins"),
     ],
 )
 def test_settings_are_taken_over_as_a_whole_or_not_at_all(

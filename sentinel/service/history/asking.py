@@ -140,14 +140,14 @@ class Used:
 
 
 def uses(question: Question, uuid: str | None, since: float, limit: int) -> list[Used]:
-    """Return the last uses that ended after ``since``, the oldest first."""
+    """Return the last uses that went on after ``since``, the oldest first."""
     where = " AND gpu = :gpu" if uuid else ""
     found: dict[tuple[Any, ...], Used] = {}
     for schema in question.schemas:  # one that goes on may be in both, and the later one is newer
         for row in question.connection.execute(
             f"SELECT began, gpu, pid, started, until, ours, who, user, open, uuid, idx"
             f" FROM {schema}.uses JOIN {schema}.gpus USING (gpu)"
-            f" WHERE until >= :since{where} ORDER BY began DESC LIMIT :limit",
+            f" WHERE (until >= :since OR open){where} ORDER BY began DESC LIMIT :limit",
             {"since": since, "gpu": number_of(uuid) if uuid else None, "limit": limit},
         ):
             began, _, pid, _, until, ours, who, user, going_on, of, index = row

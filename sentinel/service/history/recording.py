@@ -42,6 +42,7 @@ _STALE = 5.0
 _NOT_KEPT = {"gpu.status"}
 
 Sample = tuple[float | None, ...]
+PastLine = tuple[float, str, str | None, str]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Batch:
 
     gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
     samples: dict[tuple[int, str], tuple[int, Sample]] = field(default_factory=dict)
-    events: list[tuple[float, str, str | None, str]] = field(default_factory=list)
+    events: list[PastLine] = field(default_factory=list)
     uses: list[tuple[Use, bool]] = field(default_factory=list)
     renamed: list[Use] = field(default_factory=list)
 

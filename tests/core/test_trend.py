@@ -1,0 +1,113 @@
+"""Where a temperature goes, and since when somebody wants to know."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.service.history.asking import step_for
+from sentinel.service.history.moments import LONGEST, iso, since_when
+from sentinel.service.history.trend import FEWEST, STEADY, Direction, trend_of
+from sentinel.service.problems import ProblemError
+
+NOW = 1_790_000_000.0
+
+
+def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
+    """Return whole degrees, one a second, that rise by ``slope`` a second."""
+    return [(at, float(round(50 + slope * at))) for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("readings", "direction"),
+    [
+        (line(0.1), Direction.RISING),
+        (line(-0.1), Direction.FALLING),
+        (line(0.0), Direction.STABLE),
+        (line(0.005), Direction.STABLE),  # 0.3 degrees in a minute: below what NVML tells
+        (line(5.0, FEWEST - 1), Direction.UNKNOWN),
+        ([(7.0, 50.0)] * 30, Direction.UNKNOWN),
+        ([(at, 50.0 + at % 2) for at in range(60)], Direction.STABLE),  # a flicker of one degree
+        ([], Direction.UNKNOWN),
+    ],
+)
+def test_a_trend_is_where_the_line_through_the_readings_goes(
+    readings: list[tuple[float, float]], direction: Direction
+) -> None:
+    assert trend_of(readings).direction is direction
+
+
+def test_a_trend_says_the_figures_that_it_is_made_of() -> None:
+    trend = trend_of([(10.0 + at, 40.0 + at / 2) for at in range(21)])
+    assert (trend.samples, trend.current) == (21, 50.0)
+    assert (trend.minimum, trend.maximum, trend.average) == (40.0, 50.0, 45.0)
+    assert trend.slope == pytest.approx(30.0)  # half a degree a second
+
+
+def test_of_too_few_readings_only_what_was_read_is_told() -> None:
+    one = trend_of([(0.0, 61.0)])
+    assert (one.current, one.average, one.slope) == (61.0, 61.0, None)
+    none = trend_of([])
+    assert (none.samples, none.current, none.minimum, none.average) == (0, None, None, None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3600), st.integers(20, 110)), max_size=80).map(sorted),
+    st.integers(-(10**6), 10**6),
+)
+def test_a_trend_is_the_same_at_every_time_and_turns_with_its_readings(
+    readings: list[tuple[int, int]], later: int
+) -> None:
+    trend = trend_of(readings)
+    moved = trend_of([(at + later, value) for at, value in readings])
+    turned = trend_of([(at, -value) for at, value in readings])
+    if trend.slope is None or turned.slope is None or moved.slope is None:
+        assert trend.direction is turned.direction is moved.direction is Direction.UNKNOWN
+        return
+    assert moved.slope == pytest.approx(trend.slope, abs=1e-6)
+    assert turned.slope == pytest.approx(-trend.slope, abs=1e-9)
+    change = trend.slope / 60 * (readings[-1][0] - readings[0][0])
+    if abs(abs(change) - STEADY) > 1e-6:
+        assert (trend.direction is Direction.RISING) == (change >= STEADY)
+        assert (trend.direction is Direction.FALLING) == (change <= -STEADY)
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("90s", 90.0),
+        ("2h", 7200.0),
+        ("7d", 7 * 86400.0),
+        ("45", 45.0),
+        (datetime.fromtimestamp(NOW - 60, UTC).isoformat(), 60.0),
+        ("2026-09-21T14:13:20+02:00", NOW - 1_789_992_800.0),
+        (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # the clocks may differ a little
+    ],
+)
+def test_since_is_a_time_before_now_or_a_moment(text: str, ago: float) -> None:
+    assert NOW - since_when(text, NOW) == pytest.approx(ago)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a while", "2026-11-20T19:40:00", "-5s", "9" * 400, "99999d", "0001-01-01T00:00:00+00:00"],
+)
+def test_what_is_no_time_is_refused_by_its_name(text: str) -> None:
+    with pytest.raises(ProblemError, match=r"^since: "):
+        since_when(text, NOW)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_moment_of_a_file_can_be_shown(moment: float) -> None:
+    assert datetime.fromisoformat(iso(moment)).tzinfo is not None
+
+
+@given(st.floats(0, LONGEST), st.integers(1, 3600))
+def test_the_step_grows_with_the_span_and_no_answer_has_too_many(span: float, points: int) -> None:
+    step = step_for(span, points)
+    assert math.ceil(int(span) / step) <= points
+    assert step >= 60 or span <= 3600

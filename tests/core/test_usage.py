@@ -1,0 +1,218 @@
+"""Who used which GPU when, made of what is shown of the GPUs, and what else is kept of that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from past import BEGIN, UUID, WALL, busy, process, shown, told
+
+from sentinel.control import Condition, GpuView, Said
+from sentinel.service.history.recording import SAMPLE, Noted, Recorder, sample
+from sentinel.service.history.usage import CONTINUES, Use, Uses
+
+AHEAD = WALL - BEGIN
+
+
+def seen(views: Sequence[GpuView]) -> tuple[Uses, list[tuple[str | None, float, float]]]:
+    """Return the uses that go on after these views, and who ended: from when to when."""
+    uses = Uses()
+    for view in views:
+        uses.see(view, AHEAD)
+    return uses, [span(use) for use in uses.ended]
+
+
+def span(use: Use) -> tuple[str | None, float, float]:
+    return use.who, use.began - WALL, use.until - WALL
+
+
+def at(second: float) -> float:
+    return BEGIN + second
+
+
+def test_a_job_is_named_from_when_it_was_seen_until_it_was_gone() -> None:
+    job = process(7)
+    uses, ended = seen([shown(at(0)), busy(at(1), job), busy(at(2), job), shown(at(3))])
+    assert ended == [("python", 1, 3)]
+    assert uses.open == []
+
+
+def test_our_own_stressor_is_a_use_as_long_as_its_process_is_there() -> None:
+    states = ["STARTING", "RUNNING", "STOPPING"]
+    ours = [shown(at(n), stressor=state, pid=9) for n, state in enumerate(states)]
+    _, ended = seen([*ours, shown(at(3))])
+    assert ended == [("sentinel", 0, 3)]
+
+
+def test_several_at_once_each_have_their_own_time() -> None:
+    one, two = process(1, "one"), process(2, "two")
+    _, ended = seen(
+        [
+            busy(at(0), one),
+            busy(at(1), one, two, stressor="STOPPING", pid=9),
+            busy(at(2), two),
+            shown(at(3)),
+        ]
+    )
+    assert sorted(ended) == [("one", 0, 2), ("sentinel", 1, 2), ("two", 1, 3)]
+
+
+def test_a_guest_is_a_use_beside_ours() -> None:
+    guest = shown(at(0), stressor="RUNNING", pid=9, guests=(process(3, "notebook"),))
+    uses, _ = seen([guest])
+    assert sorted(str(use.who) for use in uses.open) == ["notebook", "sentinel"]
+
+
+def test_a_name_that_is_known_later_is_that_of_the_whole_use() -> None:
+    _, ended = seen(
+        [busy(at(0), process(7, "python", None)), busy(at(1), process(7)), shown(at(2))]
+    )
+    assert ended == [("python", 0, 2)]
+
+
+def test_who_is_named_soon_after_somebody_came_is_the_one_who_came() -> None:
+    uses, ended = seen([shown(at(0)), busy(at(1)), busy(at(2)), busy(at(3), process(7))])
+    assert ended == []
+    assert [span(use) for use in uses.open] == [("python", 1, 3)]
+    assert [span(use)[:2] for use in uses.renamed] == [(None, 1)]
+
+
+def test_somebody_who_was_never_named_stays_so() -> None:
+    _, ended = seen([*(busy(at(second)) for second in range(20)), busy(at(20), process(7))])
+    assert ended == [(None, 0, 20)]
+
+
+@pytest.mark.parametrize("rule", ["mig", "display", "exclusive", "ghost"])
+def test_a_gpu_that_is_busy_by_itself_is_used_by_nobody(rule: str) -> None:
+    uses, _ = seen([shown(at(0), occupancy="BUSY", rule=rule)])
+    assert uses.open == []
+
+
+def test_a_use_goes_on_though_the_gpu_could_not_be_read_for_a_moment() -> None:
+    job = process(7)
+    blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, 10)]
+    _, ended = seen([busy(at(0), job), *blind, busy(at(10), job), shown(at(11))])
+    assert ended == [("python", 0, 11)]
+
+
+def test_unknown_for_too_long_a_use_ended_when_it_was_seen_last() -> None:
+    blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, round(CONTINUES) + 2)]
+    _, ended = seen([busy(at(0), process(7)), *blind])
+    assert ended == [("python", 0, 0)]
+
+
+def test_of_a_gpu_of_which_nothing_is_shown_any_more_uses_end_when_they_were_seen_last() -> None:
+    uses, _ = seen([busy(at(0), process(7)), busy(at(5), process(7))])
+    uses.expire(at(5 + CONTINUES - 1))
+    assert len(uses.open) == 1
+    uses.expire(at(5 + CONTINUES + 1))
+    assert [span(use) for use in uses.ended] == [("python", 0, 5)]
+    assert uses.open == []
+
+
+def test_another_process_of_the_same_number_is_another_use() -> None:
+    first = process(7)
+    second = replace(first, started=1)
+    _, ended = seen([busy(at(0), first), busy(at(1), second), shown(at(2))])
+    assert ended == [("python", 0, 1), ("python", 1, 2)]
+
+
+def test_a_clock_that_jumps_does_not_make_a_use_longer() -> None:
+    uses, job = Uses(), process(7)
+    uses.see(busy(at(0), job), AHEAD)
+    uses.see(busy(at(1), job), AHEAD + 10**8)
+    uses.see(shown(at(2)), AHEAD + 10**8)
+    assert [span(use) for use in uses.ended] == [("python", 0, 2)]
+
+
+PEOPLE = st.sets(st.integers(1, 4), max_size=3)
+
+
+@given(st.lists(st.one_of(st.none(), PEOPLE), max_size=30))
+def test_uses_cover_exactly_the_seconds_in_which_somebody_was_shown(
+    story: list[set[int] | None],
+) -> None:
+    """``None`` is a second in which the GPU could not be read; shorter than CONTINUES here."""
+    story = [*story, set()]
+    views = []
+    for second, present in enumerate(story):
+        if present is None:
+            views.append(shown(at(second), occupancy="UNKNOWN"))
+        else:
+            by = [process(pid, f"job{pid}") for pid in sorted(present)]
+            views.append(busy(at(second), *by) if by else shown(at(second)))
+    uses, ended = seen(views)
+    assert uses.open == []
+    for pid in range(1, 5):
+        shown_at = [second for second, present in enumerate(story) if present and pid in present]
+        covered = [
+            second
+            for name, began, until in ended
+            if name == f"job{pid}"
+            for second in shown_at
+            if began <= second <= until
+        ]
+        assert covered == shown_at, "each once"
+        total = sum(until - began for name, began, until in ended if name == f"job{pid}")
+        assert total <= len(story)
+
+
+# --- readings and events ---------------------------------------------------------------------
+
+
+def kept(view: GpuView) -> dict[str, float | None]:
+    return dict(zip(SAMPLE, sample(view), strict=True))
+
+
+def test_what_is_not_known_is_null_and_never_zero() -> None:
+    nothing = kept(shown(at(0), read=None, occupancy="UNKNOWN"))
+    assert {name for name, value in nothing.items() if value is not None} == {"ours"}
+    old = kept(shown(at(100), read=at(90), telemetry=told(at(90), memory_utilization=0.5)))
+    assert (old["temperature_c"], old["memory_utilization"], old["busy"]) == (None, None, 0)
+
+
+def test_telemetry_and_view_complete_each_other() -> None:
+    row = kept(
+        shown(
+            at(0),
+            temperature_c=None,
+            power_w=300.5,
+            condition=Condition.THROTTLED,
+            telemetry=told(at(0), temperature_c=71, power_w=1.0, memory_temperature_c=80),
+        )
+    )
+    assert (row["temperature_c"], row["power_w"], row["memory_temperature_c"]) == (71, 300.5, 80)
+    assert row["condition"] == 2
+
+
+def said(number: int, **fields: Any) -> Noted:
+    return Noted(Said(number=number, line=json.dumps(fields)), AHEAD)
+
+
+def test_every_event_is_kept_but_for_what_the_readings_have_and_a_gap_is_told() -> None:
+    batch = Recorder().digest(
+        [
+            said(4, event="gpu.busy", gpu=UUID, time="2026-11-20T19:40:16.093+00:00"),
+            said(5, event="gpu.status", gpu=UUID),
+            said(9, event="probe.ready", time="never"),
+        ],
+        BEGIN,
+    )
+    assert [(name, gpu) for _, name, gpu, _ in batch.events] == [
+        ("gpu.busy", UUID),
+        ("lost", None),
+        ("probe.ready", None),
+    ]
+    assert [when for when, *_ in batch.events] == [1_795_203_616.093, WALL, WALL]
+    assert json.loads(batch.events[1][3])["count"] == 3
+
+
+@pytest.mark.parametrize("line", ["", "[1]", "no", '{"no": "event"}', "null", '"text"'])
+def test_what_is_no_event_is_passed_over(line: str) -> None:
+    batch = Recorder().digest([Noted(Said(number=1, line=line), AHEAD)], BEGIN)
+    assert batch.events == []

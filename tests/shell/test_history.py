@@ -1,0 +1,272 @@
+"""The history as clients get it: of a real service, and of a whole daemon."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from front import UUIDS, Front, ask
+from ground import SimulatedGround
+from live import Live, live
+from past import whole
+from sentry import eventually
+
+from sentinel.client import Client, connect
+from sentinel.errors import ConfigError, NoSuchGpuError
+from sentinel.messages import GpuProcess
+
+SIZE = 64 * 2**20
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service"), history=SIZE) as front:
+        yield front
+
+
+@pytest.fixture
+def client(service: Front) -> Client:
+    service.reset()
+    return connect(service.path, timeout=20.0)
+
+
+def warm(front: Front, *degrees: int) -> None:
+    """Show GPU 0 at these temperatures, each until it is in the history of a second of its own."""
+    client = connect(front.path, timeout=20.0)
+    for value in degrees:
+        with front.acting() as script:
+            script.gpus[UUIDS[0]] = replace(
+                script.gpus[UUIDS[0]], temperature_c=value, read=time.monotonic(), power_w=100.0
+            )
+        until = int(time.time()) + 2  # what is shown last in a second counts
+
+        def there(until: int = until) -> bool:
+            return client.history(0, "1m")[-1].at.timestamp() >= until
+
+        eventually(there)
+        assert client.history(0, "1m")[-1].temperature_c == value
+
+
+def test_what_was_shown_a_moment_ago_is_in_the_history(service: Front, client: Client) -> None:
+    warm(service, 61, 64)
+    whole_time = client.history(UUIDS[0], "10m", points=1)
+    assert len(whole_time) == 1
+    assert (whole_time[0].temperature_min_c, whole_time[0].temperature_max_c) == (61, 64)
+    assert whole_time[0].ours == 1
+    assert whole_time[0].busy == 0
+    trend = client.trend("GPU-aaaa", minutes=10)
+    assert (trend.minimum_c, trend.current_c, trend.maximum_c) == (61, 64, 64)
+    assert trend.samples >= 2
+    assert client.trend(1).trend == "unknown"
+
+
+def test_events_are_kept_with_their_fields(service: Front, client: Client) -> None:
+    service.say("gpu.handed_over", gpu=UUIDS[1], index=1, exit_s=0.2, at=12.5)
+    service.say("gpu.status", gpu=UUIDS[1], index=1)
+    service.say("sentinel.stalled", s=2.0)
+
+    def kept() -> bool:
+        return [one.name for one in client.recorded_events()][-2:] == [
+            "gpu.handed_over",
+            "sentinel.stalled",
+        ]
+
+    eventually(kept)
+    (event,) = client.recorded_events(1, "1h", name="gpu.handed_over", limit=1)
+    assert (event.gpu, event.index, event.fields) == (UUIDS[1], 1, {"exit_s": 0.2})
+    assert abs(event.at.timestamp() - time.time()) < 60
+    assert client.recorded_events(0, "1h", name="gpu.handed_over") == ()
+
+
+def test_who_is_on_a_gpu_is_named(client: Client) -> None:
+    eventually(lambda: client.usage(0))
+    use = client.usage(0, datetime.now().astimezone())[-1]
+    assert (use.who, use.pid, use.user, use.going_on, use.ours) == (
+        "python",
+        4711,
+        "anna",
+        True,
+        False,
+    )
+    assert use.gpu == UUIDS[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("history/readings", 422, "gpu"),
+        ("history/readings?gpu=9", 404, "9"),
+        ("history/readings?gpu=all", 422, "means 2 GPUs"),
+        ("history/readings?gpu=0&since=soon", 422, "'soon' is neither a time such as"),
+        ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
+        ("history/readings?gpu=0&points=3601", 422, "points"),
+        ("history/events?limit=0", 422, "limit"),
+        ("history/usage?gpu=GPU-nobody", 404, "GPU-nobody"),
+        ("gpus/0/trend?minutes=61", 422, "minutes"),
+    ],
+)
+def test_what_is_wrong_with_a_question_is_said(
+    service: Front, path: str, status: int, says: str
+) -> None:
+    refused = ask(service, "GET", f"/v1/{path}")
+    assert refused.status == status
+    assert says in refused.body["detail"]
+
+
+def test_the_clients_errors_are_those_of_every_verb(client: Client) -> None:
+    with pytest.raises(NoSuchGpuError):
+        client.history(7)
+    with pytest.raises(ConfigError, match="neither a time"):
+        client.usage(since="long ago")
+
+
+def test_a_gpu_that_is_gone_is_known_by_its_uuid(service: Front, client: Client) -> None:
+    gone = "GPU-cccc3333-0000-0000-0000-000000000000"
+    with service.lock:
+        view = replace(service.script.gpus[UUIDS[1]], uuid=gone, at=time.monotonic())
+        service.child.send(view)
+    eventually(lambda: any(use.gpu == gone for use in client.usage()))
+    assert client.history(gone)
+    with pytest.raises(NoSuchGpuError):
+        client.history(gone[:12])
+
+
+def test_without_a_file_the_last_hour_is_in_memory(tmp_path: Path) -> None:
+    with Front(tmp_path) as front:
+        eventually(lambda: ask(front, "GET", "/v1/history/readings?gpu=0").body["readings"])
+        assert not list(tmp_path.glob("history*"))
+        assert not front.troubles
+
+
+def test_a_disk_without_room_is_said_once_and_costs_no_answer(tiny_disk: Path) -> None:
+    with Front(tiny_disk, history=SIZE) as front:
+        front.wait_for(lambda: any(one.about == "history" for one in front.troubles))
+        front.say("gpu.busy", gpu=UUIDS[0], index=0)
+        client = connect(front.path, timeout=20.0)
+        eventually(lambda: client.recorded_events() and client.history(0) and client.usage(0))
+        before = front.beats
+        front.wait_for(lambda: front.beats > before + 3)  # it was tried again by then
+        assert [one.about for one in front.troubles].count("history") == 1
+
+
+def test_a_service_that_is_killed_at_any_moment_leaves_a_whole_file_and_loses_no_answer(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "history.db"
+    known: set[int] = set()
+    front = Front(tmp_path, history=SIZE)
+    with front:
+        for turn in range(2):
+            ended = threading.Event()
+            talker = threading.Thread(target=talk, args=(front, ended, known))
+            talker.start()
+            time.sleep(random.Random(turn).uniform(0.2, 0.8))  # what is tested is any moment
+            ended.set()
+            front.kill()
+            talker.join()
+            assert whole(path)
+            kept = numbers(path)
+            assert known <= kept, "what a client was told is there"
+            front.start()
+            front.wait_for(lambda: front.beats > 0)
+        assert known
+        assert not [one for one in front.troubles if one.about == "history"]
+        client = connect(front.path, timeout=20.0)
+        uses = client.usage(0)
+        assert [(use.pid, use.going_on) for use in uses] == [(4711, True)], "one, over all of it"
+
+
+def talk(front: Front, ended: threading.Event, known: set[int]) -> None:
+    """Have events said, and ask for them: what an answer has was written before."""
+    number = max(known, default=0)
+    while not ended.is_set():
+        for _ in range(5):
+            number += 1
+            front.say("gpu.idle", number=number)
+        try:
+            body = ask(front, "GET", "/v1/history/events?limit=1000").body
+        except (OSError, ValueError, http.client.HTTPException):  # it was killed under us
+            return
+        known.update(one["fields"]["number"] for one in body["events"] if one["name"] != "lost")
+
+
+def numbers(path: Path) -> set[int]:
+    connection = sqlite3.connect(path)
+    try:
+        rows = connection.execute("SELECT line FROM events WHERE name = 'gpu.idle'").fetchall()
+    finally:
+        connection.close()
+    return {json.loads(line)["number"] for (line,) in rows}
+
+
+# --- a whole daemon --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    with live(simulated, monkeypatch) as one:
+        yield one
+
+
+def test_the_history_names_a_job_that_came_and_went(daemon: Live) -> None:
+    refused = daemon.ask("start", "--simulate", "1", "--history-size", "1MiB")
+    assert refused.code == 2
+    assert "allowed is from 16MiB to 1TiB" in refused.err
+    daemon.start(1, "--history-size", "32MiB")
+    daemon.occupied(0)
+    with daemon.ground.job(share=0.5, stay=1.0) as job:
+        assert job.got()
+        eventually(lambda: job.pid in [use.pid for use in daemon.client.usage(0)])
+        job.left()
+    daemon.occupied(0)
+    eventually(lambda: daemon.client.history(0, points=1)[0].ours)
+    lines = daemon.do("history").splitlines()
+    assert lines[0].split() == ["GPU", "FROM", "UNTIL", "FOR", "WHO"]
+    (mine,) = [line for line in lines if str(job.pid) in line]
+    assert "now" not in mine
+    assert "now" in [line for line in lines if "sentinel" in line][-1]
+    (below,) = [line.split() for line in lines[lines.index("") + 2 :]]
+    assert below[0] == "0"
+    assert "%" in below[-2]
+
+    said = json.loads(daemon.do("history", "--gpu", "0", "--since", "10m", "--json"))
+    assert said["schema_version"] == 1
+    assert [use["ours"] for use in said["usage"]] == [True, False, True]
+    (reading,) = said["gpus"]
+    assert 0 < reading["ours"] < 1
+    assert 0 < reading["busy"] < 1
+
+    events = daemon.do("history", "--events", "--gpu", "0")
+    assert "handed over" in events
+    assert "busy" in events
+    wrong = daemon.ask("history", "--since", "yesterday")
+    assert wrong.code == 2
+    assert "'yesterday' is neither a time nor a moment" in wrong.err
+    daemon.kill()
+    assert whole(daemon.places.state / "history.db")
+
+
+def test_a_process_that_joins_is_named_with_its_own_time(service: Front, client: Client) -> None:
+    with service.acting() as script:
+        view = script.gpus[UUIDS[1]]
+        script.gpus[UUIDS[1]] = replace(
+            view, by=(*view.by, GpuProcess(pid=815, name="ollama", user="bert"))
+        )
+    eventually(lambda: 815 in [use.pid for use in client.usage(1)])
+    with service.acting() as script:
+        script.gpus[UUIDS[1]] = view
+
+    def over() -> bool:
+        (use,) = [use for use in client.usage(1) if use.pid == 815]
+        return not use.going_on and use.who == "ollama"
+
+    eventually(over)

@@ -1,0 +1,446 @@
+"""The file of a history: what it keeps and for how long, and what it survives."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ground import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from past import BEGIN, OTHER, SIZE, UUID, WALL, Past, busy, lines, process, shown, whole
+
+from sentinel.service.history import asking, bounds
+from sentinel.service.history.bounds import MONTH, SECONDS_FOR, THINNED_EVERY
+from sentinel.service.history.database import IN_MEMORY, Database
+from sentinel.service.history.recording import SAMPLE, Batch
+from sentinel.service.history.schema import VERSION
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> Iterator[Past]:
+    one = Past(tmp_path / "history.db")
+    yield one
+    one.database.close()
+
+
+def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID) -> Batch:
+    """Return one reading for each of these seconds since BEGIN, of which 0 is at ``wall``."""
+    values = dict.fromkeys(SAMPLE, 0.1) | {"temperature_c": 50, "power_w": power, "busy": 0}
+    row = tuple(values[name] for name in SAMPLE)
+    return Batch(
+        gpus={uuid: (0, "NVIDIA H200")},
+        samples={
+            (int(BEGIN) + second, uuid): (int(wall + second - seconds.start), row)
+            for second in seconds
+        },
+    )
+
+
+# --- what is kept ----------------------------------------------------------------------------
+
+
+def test_each_second_has_its_reading_and_each_gpu_its_own(past: Past) -> None:
+    for second in range(5):
+        past.put(
+            shown(past.now, temperature_c=40 + second),
+            shown(past.now + 0.25, temperature_c=40 + second, occupancy="BUSY"),
+            shown(past.now, OTHER, temperature_c=90),
+        )
+        past.go_on(1)
+    rows = past.readings()
+    assert [row["temperature_c"] for row in rows] == [40, 41, 42, 43, 44]
+    assert [row["at"] for row in rows] == [int(WALL) + second for second in range(5)]
+    assert [row["busy"] for row in rows] == [1] * 5, "what was shown last in a second"
+    assert past.readings(uuid=OTHER)[0]["temperature_c"] == 90
+    assert len(past.rows("seconds")) == 10
+
+
+def test_a_longer_step_has_the_least_the_mean_and_the_most(past: Past) -> None:
+    for second in range(60):
+        known = {} if second < 50 else {"read": None}  # the last ten are not known
+        past.put(shown(past.now, temperature_c=30 + second, power_w=200.0, **known))
+        past.go_on(1)
+    past.wall -= 1
+    (row,) = past.readings(60, 60)
+    assert row["seconds"] == 60
+    assert (row["temperature_min_c"], row["temperature_max_c"]) == (30, 79)
+    assert row["temperature_c"] == pytest.approx(54.5)
+    assert row["energy_j"] == 50 * 200.0
+    assert (row["busy"], row["utilization"]) == (0, None)
+
+
+def test_seconds_become_minutes_after_an_hour_and_nothing_of_them_is_lost(past: Past) -> None:
+    past.database.open(past.now, past.wall)
+    for hour in range(3):
+        seconds = range(hour * 3600, (hour + 1) * 3600)
+        past.database.write(
+            batch_of(seconds, past.wall, power=100.0 * (hour + 1)), past.now + hour * 3600
+        )
+        past.wall += 3600
+    past.now += 3 * 3600
+    past.database.write(Batch(), past.now)
+    assert len(past.rows("seconds")) <= SECONDS_FOR + THINNED_EVERY
+    assert 100 < len(past.rows("minutes")) < 140
+    whole_time = past.readings(3 * 3600 + 60, 3 * 3600 + 60)[0]
+    assert whole_time["seconds"] == 3 * 3600
+    assert whole_time["energy_j"] == 3600 * (100 + 200 + 300)
+    assert (whole_time["power_min_w"], whole_time["power_max_w"]) == (100, 300)
+    assert whole_time["power_w"] == pytest.approx(200.0)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1500), st.integers(0, 3000), st.integers(-(10**9), 10**9)),
+        min_size=3,
+        max_size=12,
+    )
+)
+def test_a_clock_that_jumps_loses_nothing_and_lets_nothing_stay(
+    story: list[tuple[int, int, int]],
+) -> None:
+    """Each part: so many seconds with readings, a pause, a jump of the wall's clock."""
+    database, second, wall, written = Database(None, SIZE), 0, WALL, 0
+    execute = database._connection.execute
+    for length, pause, jump in story:
+        database.write(batch_of(range(second, second + length), wall), BEGIN + second + length - 1)
+        written += length
+        second += length + pause
+        wall += length + pause + jump
+        (newest, oldest) = execute("SELECT max(tick), min(tick) FROM seconds").fetchone()
+        assert newest - oldest < SECONDS_FOR + THINNED_EVERY + length + 1
+    (seconds, power) = execute("SELECT count(*), total(power_w) FROM seconds").fetchone()
+    (minutes, energy) = execute("SELECT total(n), total(energy_j) FROM minutes").fetchone()
+    assert seconds + minutes == written
+    assert power + energy == written * 100.0
+    database.close()
+
+
+def test_minutes_go_after_a_month(past: Past) -> None:
+    past.database.open(past.now, past.wall)
+    past.database.write(batch_of(range(60), past.wall), past.now)
+    later = range(7200, 7260)
+    past.database.write(batch_of(later, past.wall + 7200), past.now + 7260)
+    assert len(past.rows("minutes")) in {1, 2}
+    last = MONTH + 3600
+    past.database.write(batch_of(range(last, last + 2), past.wall + last), past.now + last)
+    ticks = [row[1] for row in past.rows("minutes")]
+    assert ticks
+    assert min(ticks) > last - MONTH
+
+
+def test_events_are_found_by_gpu_name_and_time(past: Past) -> None:
+    for number in range(5):
+        past.say("gpu.busy", gpu=UUID, index=0, number=number)
+        past.say("gpu.idle", gpu=OTHER, index=1)
+        past.go_on(60)
+    past.say("sentinel.stopping")
+    assert len(past.events()) == 11
+    assert past.events(uuid=OTHER) == ["gpu.idle"] * 5
+    assert past.events(name="gpu.busy", limit=2) == ["gpu.busy"] * 2
+    assert past.events(since=past.wall - 90) == ["gpu.busy", "gpu.idle", "sentinel.stopping"]
+    assert past.events(limit=1) == ["sentinel.stopping"], "the last ones"
+
+
+# --- who used it -----------------------------------------------------------------------------
+
+
+def test_a_use_goes_on_over_a_restart_of_the_service_and_ends_once(past: Past) -> None:
+    job = process(7)
+    for _ in range(3):
+        past.put(busy(past.now, job))
+        past.go_on(1)
+    past.begin()  # without a word to the one before
+    past.go_on(5)
+    past.put(busy(past.now, job))
+    (use,) = past.uses()
+    assert (use.who, use.pid, use.user, use.open) == ("python", 7, "anna", True)
+    past.go_on(1)
+    past.put(shown(past.now))
+    (use,) = past.uses()
+    assert (use.began, use.until, use.open) == (WALL, pytest.approx(WALL + 9), False)
+
+
+def test_a_use_that_is_not_seen_again_ended_when_it_was_seen_last(past: Past) -> None:
+    past.put(busy(past.now, process(7)))
+    past.go_on(4)
+    past.put(busy(past.now, process(7)))
+    past.begin()
+    past.go_on(3600)
+    past.put(shown(past.now))
+    (use,) = past.uses()
+    assert (use.until, use.open) == (WALL + 4, False)
+
+
+def test_a_use_under_another_name_by_now_is_in_the_file_once(past: Past) -> None:
+    past.put(busy(past.now))
+    past.go_on(1)
+    assert [use.who for use in past.uses()] == [None]
+    past.put(busy(past.now, process(7)))
+    assert [(use.who, use.began) for use in past.uses()] == [("python", WALL)]
+
+
+# --- what it survives ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (b"this is not a database, it only has its name" * 100, "not a database"),
+        (None, "malformed|not whole"),
+    ],
+)
+def test_a_bad_file_is_set_aside_said_and_begun_anew(
+    past: Past, damage: bytes | None, says: str
+) -> None:
+    for _ in range(300):
+        past.say(text="x" * 500)
+    past.database.close()
+    assert past.path is not None
+    content = bytearray(past.path.read_bytes())
+    if damage is None:  # the middle of it
+        middle = len(content) // 2
+        content[middle : middle + 4096] = random.Random(7).randbytes(4096)
+    past.path.write_bytes(damage or bytes(content))
+    past.begin()
+    (trouble,) = past.say("gpu.busy")
+    assert past.path.with_name("history.db.bad").read_bytes() == (damage or bytes(content))
+    assert "set aside as" in trouble
+    assert str(past.path) in trouble
+    assert any(word in trouble for word in says.split("|")), trouble
+    past.go_on(6)
+    assert past.say("gpu.idle") == []
+    assert past.events() == ["gpu.busy", "gpu.idle"]
+    assert len(past.rows("events")) == 2
+    assert whole(past.path)
+
+
+def test_a_file_that_goes_bad_while_it_is_open_is_set_aside_too(past: Past) -> None:
+    for _ in range(300):
+        past.say(text="x" * 500)
+    assert past.path is not None
+    execute = past.database._connection.execute
+    execute("PRAGMA disk.wal_checkpoint(TRUNCATE)").fetchall()
+    execute("PRAGMA disk.shrink_memory").fetchall()
+    execute("PRAGMA disk.cache_size = 1")
+    size = past.path.stat().st_size
+    with past.path.open("r+b") as file:
+        file.seek(4096)
+        file.write(random.Random(7).randbytes(size - 4096))
+    past.events()  # whoever asks gets what there is
+    troubles = past.say("gpu.busy")
+    assert any("set aside" in trouble for trouble in troubles), troubles
+    past.go_on(6)
+    past.say("gpu.idle")
+    assert whole(past.path)
+    assert past.events()[-1] == "gpu.idle"
+
+
+def foreign(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE songs (name)")
+    connection.commit()
+    connection.close()
+
+
+def newer(path: Path) -> None:
+    Past(path).say()
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "says"), [(foreign, "of something else"), (newer, f"version {VERSION + 1}")]
+)
+def test_a_file_of_another_kind_or_a_newer_version_is_set_aside_whole(
+    tmp_path: Path, made: object, says: str
+) -> None:
+    path = tmp_path / "history.db"
+    assert callable(made)
+    made(path)
+    past = Past(path)
+    (trouble,) = past.say()
+    assert says in trouble
+    assert whole(path.with_name("history.db.bad"))
+    past.go_on(6)
+    past.say()
+    assert len(past.rows("events")) == 2
+    past.database.close()
+
+
+def test_the_file_is_for_its_owner_alone(past: Past) -> None:
+    past.say()
+    assert past.path is not None
+    files = list(past.path.parent.glob("history.db*"))
+    assert len(files) == 3
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+
+
+def test_a_file_that_somebody_removed_is_begun_anew(past: Past) -> None:
+    past.say("gpu.busy")
+    assert past.path is not None
+    for file in past.path.parent.glob("history.db*"):
+        file.unlink()
+    assert past.say("gpu.idle") == []
+    assert [row[2] for row in past.rows("events")] == ["gpu.idle"]
+
+
+def remount(folder: Path, size: str) -> None:
+    command = ["mount", "-o", f"remount,size={size}", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def test_without_room_on_the_disk_the_history_goes_on_in_memory_until_there_is_some(
+    tiny_disk: Path,
+) -> None:
+    past = Past(tiny_disk / "history.db")
+    said = [trouble for _ in range(5) for trouble in past.put(busy(past.now, process(7)))]
+    past.say("gpu.busy")
+    assert len(said) == 1
+    assert "disk" in said[0] or "cannot be written" in said[0]
+    assert len(past.readings()) == 1
+    past.go_on(6)
+    remount(tiny_disk, "4m")
+    assert past.say("gpu.idle") == []
+    assert past.events() == ["gpu.busy", "gpu.idle"]
+    assert [len(past.rows(table)) for table in ("seconds", "events", "uses")] == [1, 2, 1]
+    past.database.close()
+
+
+def test_a_disk_that_fills_up_and_empties_again_costs_no_row(tiny_disk: Path) -> None:
+    remount(tiny_disk, "4m")
+    past = Past(tiny_disk / "history.db")
+    past.say("first")
+    filler = tiny_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+    said = []
+    for number in range(40):
+        said += past.say(f"full.{number}", text="x" * 2000)
+        past.put(shown(past.now))
+        past.go_on(1)
+    assert len(said) == 1, "once, and not each time"
+    assert "full" in said[0]
+    assert len(past.events()) == 41, "of file and memory as one"
+    assert len(past.readings()) == 40
+    filler.unlink()
+    past.go_on(6)
+    assert past.say("last") == []
+    assert past.events() == ["first", *(f"full.{number}" for number in range(40)), "last"]
+    assert len(past.rows("events")) == 42
+    assert len(past.rows("seconds")) == 40
+    assert whole(tiny_disk / "history.db")
+    past.database.close()
+
+
+WRITES = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests/shell")
+from past import Past, shown, busy, process
+past = Past(Path(sys.argv[1]))
+for number in range(10**6):
+    past.put(shown(past.now), busy(past.now, process(number)))
+    past.say("gpu.idle", number=number, text="x" * 300)
+    print(number, flush=True)
+    past.go_on(30)
+"""
+
+
+def test_killed_at_any_moment_the_file_is_whole_and_has_all_that_was_written(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "history.db"
+    written = 0
+    for turn in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITES, str(path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        ) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline()
+            time.sleep(random.Random(turn).uniform(0.0, 0.3))  # what is tested is any moment
+            os.kill(writer.pid, signal.SIGKILL)
+            written += 1 + sum(line.endswith("\n") for line in writer.stdout)
+        assert whole(path)
+        past = Past(path)
+        past.say("gpu.busy")
+        found = len(past.rows("events"))
+        past.database.close()
+        assert found > written
+        written = found
+
+
+# --- how large it gets -----------------------------------------------------------------------
+
+
+def test_above_its_size_the_oldest_events_go_first_where_they_take_the_most(
+    tmp_path: Path,
+) -> None:
+    size = 16 * 2**20
+    past = Past(tmp_path / "history.db", size)
+    past.database.open(past.now, past.wall)
+    past.database.write(batch_of(range(600), past.wall), past.now)
+    most = 0
+    for number in range(40):
+        past.database.write(Batch(events=lines(100, 4000, first=number * 100)), past.now)
+        most = max(most, sum(file.stat().st_size for file in tmp_path.glob("history.db*")))
+    assert most <= size
+    names = [row[2] for row in past.rows("events")]
+    assert names[-1] == "event.3999"
+    assert names == [f"event.{n}" for n in range(4000 - len(names), 4000)], "the oldest went"
+    assert len(names) > 1000
+    assert len(past.rows("seconds")) == 600, "readings stay"
+    assert whole(tmp_path / "history.db")
+    past.database.close()
+
+
+def test_readings_of_many_gpus_do_not_drive_the_events_out(tmp_path: Path) -> None:
+    past = Past(tmp_path / "history.db", 16 * 2**20)
+    past.database.open(past.now, past.wall)
+    past.database.write(Batch(events=lines(1000, 1000)), past.now)
+    for uuid in (f"GPU-{n}" for n in range(32)):
+        past.database.write(batch_of(range(1800), past.wall, uuid=uuid), past.now + 1800)
+    assert len(past.rows("events")) == 1000
+    assert 0 < len(past.rows("seconds")) < 32 * 1800
+    past.database.close()
+
+
+def test_a_smaller_size_than_before_makes_the_file_smaller(tmp_path: Path) -> None:
+    past = Past(tmp_path / "history.db", 64 * 2**20)
+    past.database.open(past.now, past.wall)
+    for _ in range(30):
+        past.database.write(Batch(events=lines(100, 8000)), past.now)
+    past.database.close()
+    assert (tmp_path / "history.db").stat().st_size > 16 * 2**20
+    past.size = 16 * 2**20
+    past.begin()
+    past.say()
+    past.database.close()
+    assert (tmp_path / "history.db").stat().st_size < 16 * 2**20
+
+
+def test_memory_has_a_bound_of_its_own() -> None:
+    past = Past(None)
+    for _ in range(30):
+        past.database.write(Batch(events=lines(100, 10_000)), past.now)
+    assert bounds.used(past.database._connection, "main") <= IN_MEMORY
+    assert past.database.ask(lambda where: len(asking.events(where, None, 0, None, 700)), 0) == 700
+    past.database.close()
