@@ -21,7 +21,7 @@ _FULL, _ROOMY = 0.95, 0.90
 _EVENTS_AT_ONCE = 100
 _TICKS_AT_ONCE = 6 * 3600
 #: About how many bytes a row of seconds and one of minutes have.
-_SECOND, _MINUTE = 110, 190
+_SECOND, _MINUTE = 150, 230
 
 _MADE = ", ".join(
     [
