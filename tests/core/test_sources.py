@@ -169,3 +169,17 @@ def test_an_override_that_names_no_gpu_is_told_and_one_that_names_several_is_ref
     twins = (GPUS[1], replace(GPUS[1], uuid="GPU-112"))
     with pytest.raises(ConfigError, match=r"test: gpu.GPU-11: 'GPU-11' means more than one GPU"):
         resolve(Config(), (override("GPU-11", rearm="6s"),), twins)
+
+
+def test_a_history_can_be_switched_off_and_is_neither_too_small_nor_too_large() -> None:
+    def size(text: str) -> int | None:
+        return build_config(
+            {"history.size": Given(text=text, source="--history-size")}
+        ).history_size
+
+    assert size("16MiB") == 16 * 2**20
+    assert size("off") is None
+    for text in ("15MiB", "2TiB"):
+        with pytest.raises(ConfigError, match="out of range") as refused:
+            size(text)
+        assert "allowed is from 16MiB to 1TiB" in str(refused.value)

@@ -304,7 +304,13 @@ def _into(table: str) -> str:
     return f"INSERT OR REPLACE INTO {{0}}.{table} ({columns}) VALUES ({places})"
 
 
-_GPUS, _SECONDS, _EVENTS, _USES = map(_into, ("gpus", "seconds", "events", "uses"))
+_SECONDS, _EVENTS, _USES = map(_into, ("seconds", "events", "uses"))
+#: Said with each batch and seldom new: what is there already is not written again.
+_GPUS = (
+    "INSERT INTO {0}.gpus (gpu, uuid, idx, name) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
+    " SET idx = excluded.idx, name = excluded.name"
+    " WHERE idx != excluded.idx OR name != excluded.name"
+)
 _FORGET = "DELETE FROM {0}.uses WHERE began = ? AND gpu = ? AND pid = ? AND started = ?"
 
 
