@@ -19,9 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from past import BEGIN, OTHER, SIZE, UUID, WALL, Past, busy, lines, process, shown, whole
 
+from sentinel.control import GpuView, Said
 from sentinel.service.history import asking, bounds
 from sentinel.service.history.bounds import MONTH, SECONDS_FOR, THINNED_EVERY
 from sentinel.service.history.database import IN_MEMORY, Database
+from sentinel.service.history.keeper import History
 from sentinel.service.history.recording import SAMPLE, Batch
 from sentinel.service.history.schema import VERSION
 
@@ -137,6 +139,26 @@ def test_minutes_go_after_a_month(past: Past) -> None:
     ticks = [row[1] for row in past.rows("minutes")]
     assert ticks
     assert min(ticks) > last - MONTH
+
+
+def test_a_trend_is_of_the_last_minutes_also_over_a_restart_and_a_jump_of_the_clock(
+    past: Past,
+) -> None:
+    past.put(shown(past.now, temperature_c=20))
+    past.go_on(400)
+    past.put(shown(past.now, temperature_c=30))
+    past.begin()
+    past.go_on(100, jump=10**6)
+    past.put(shown(past.now, temperature_c=40))
+
+    def last(seconds: int) -> list[tuple[int, int]]:
+        return past.database.ask(
+            lambda where: asking.temperatures(where, UUID, past.now, seconds), past.now
+        )
+
+    assert last(60) == [(int(past.now), 40)]
+    assert [value for _, value in last(300)] == [30, 40]
+    assert [value for _, value in last(3600)] == [20, 30, 40]
 
 
 def test_events_are_found_by_gpu_name_and_time(past: Past) -> None:
@@ -446,3 +468,17 @@ def test_memory_has_a_bound_of_its_own() -> None:
     assert bounds.used(past.database._connection, "main") <= IN_MEMORY
     assert past.database.ask(lambda where: len(asking.events(where, None, 0, None, 700)), 0) == 700
     past.database.close()
+
+
+def test_what_waits_for_a_disk_that_takes_nothing_is_bounded(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.db", SIZE, pytest.fail)
+    for number in range(20_000):
+        history.see(shown(BEGIN + number))
+    assert len(history._waiting) < 10_000
+    newest = history._waiting[-1].what
+    assert isinstance(newest, GpuView)
+    assert newest.at == BEGIN + 19_999, "the oldest are lost first"
+    for number in range(1000):
+        history.see(Said(number=number, line="x" * 60_000))
+    waiting = [one.what for one in history._waiting]
+    assert sum(len(one.line) for one in waiting if isinstance(one, Said)) <= 4 * 2**20
