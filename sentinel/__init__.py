@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sentinel.client import connect as connect
     from sentinel.client.holding import Hold as Hold
     from sentinel.client.holding import hold as hold
+    from sentinel.client.monitor import Monitor as Monitor
     from sentinel.config import Config as Config
     from sentinel.core.actions import Event as Event
     from sentinel.discovery import Options as Options
@@ -27,6 +28,7 @@ __all__ = [
     "Gpu",
     "Hold",
     "MemoryTarget",
+    "Monitor",
     "Options",
     "Parts",
     "Supervisor",
@@ -44,6 +46,7 @@ _LATE = {
     "Gpu": "sentinel.messages",
     "Hold": "sentinel.client.holding",
     "MemoryTarget": "sentinel.messages",
+    "Monitor": "sentinel.client.monitor",
     "Options": "sentinel.discovery",
     "Parts": "sentinel.supervisor",
     "Supervisor": "sentinel.supervisor",

@@ -296,7 +296,7 @@ def _run(
     )
     kept, complaint = _kept(service)
     supervisor = Supervisor(
-        state=replace(state, reservations=kept),
+        state=replace(state, reservations=kept, occupying=not config.vacated),
         config=config,
         parts=parts,
         publish=lambda _, events: journal.publish(events),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from sentinel.client import GpuStatus, Process, ReservationInfo, Status
-from sentinel.units import format_brief, format_duration
+from sentinel.units import format_brief, format_duration, format_size
 
 __all__ = ["FLEXIBLE", "HEADER", "RIGHT", "STYLES", "facts", "notes", "rate", "row", "state"]
 
@@ -104,6 +104,11 @@ def notes(status: Status) -> Iterator[str]:
         why = f" for {one.reason}" if one.reason else ""
         end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
         yield f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
+    for given in status.allocations:
+        holder = given.holder
+        whose = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
+        where = given.gpu if given.index is None else given.index
+        yield f"GPU {where}: {format_size(given.size)} allocated as {given.id}{whose}"
 
 
 def rate(gpu: GpuStatus) -> str:

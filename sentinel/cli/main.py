@@ -42,6 +42,8 @@ SECTIONS = {
         "reserve": ("sentinel.cli.reserve:reserve", "Have GPUs kept free for you."),
         "unreserve": ("sentinel.cli.reserve:unreserve", "Give back what you reserved."),
         "reservations": ("sentinel.cli.reserve:reservations", "List what is reserved."),
+        "allocate": ("sentinel.cli.allocate:allocate", "Have memory of a GPU kept for a process."),
+        "deallocate": ("sentinel.cli.allocate:deallocate", "Give that memory back."),
         "exec": ("sentinel.cli.execute", "Run a command on GPUs that are kept free for it."),
         "mcp": ("sentinel.cli.mcp", "Give agents tools to see, pause and reserve GPUs."),
     },

@@ -33,6 +33,7 @@ __all__ = ["command"]
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and end.")
 @click.option("--once", is_flag=True, help="Say what is on each GPU and what would be done; end.")
 @click.option("--dry-run", is_flag=True, help="Decide for real, but start nothing.")
+@click.option("--monitor", is_flag=True, help="Only watch, and answer clients: hold nothing ever.")
 @click.option("--explain", is_flag=True, help="Say for each GPU which rule decides.")
 @click.option("--no-api", is_flag=True, help="Open no socket: only signals control it.")
 @click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
@@ -44,8 +45,8 @@ def command(
     **flags: bool,
 ) -> int:
     """Keep every idle GPU busy until Ctrl+C, and yield each the moment somebody else comes."""
-    dry_run, explain = flags["dry_run"], flags["explain"]
-    config = replace(checked(sources), dry_run=dry_run, explain=explain)
+    dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
+    config = replace(checked(sources), dry_run=dry_run or monitor, vacated=monitor, explain=explain)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)
@@ -55,7 +56,9 @@ def command(
     if flags["once"]:
         lines.print_survey(wiring.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
-    if flags["no_api"] or dry_run:  # who holds nothing needs no control, and keeps nobody from it
+    if flags["no_api"] or (
+        dry_run and not monitor
+    ):  # who holds nothing needs no control, and keeps nobody from it
         return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
     options = replace(options, serve=serve)

@@ -26,7 +26,7 @@ from sentinel.errors import (
 )
 from sentinel.units import format_duration
 
-__all__ = ["Hold", "hold"]
+__all__ = ["Hold", "hold", "own_sentinel"]
 
 #: A first torch import from a cold disk took 14 s, and a network file system takes longer.
 PATIENCE = 180.0
@@ -79,17 +79,22 @@ class Hold:
         """The PID of the sentinel that holds them."""
         return self._process.pid
 
+    @property
+    def client(self) -> Client:
+        """What talks to it."""
+        return self._client
+
     def status(self) -> Status:
         """Return everything that it shows.
 
         Raises:
             SentinelError: It ended, with what it said last; or it does not answer.
         """
-        self._check()
+        self.check()
         try:
             return self._client.status()
         except SentinelError:
-            self._check()  # the reason, where it ended meanwhile
+            self.check()  # the reason, where it ended meanwhile
             raise
 
     def wait_held(self, timeout: float = PATIENCE) -> Status:
@@ -108,13 +113,17 @@ class Hold:
                 if status.gpus and not missing:
                     return status
                 why = "; ".join(f"GPU {gpu.index}: {gpu.reason}" for gpu in missing) or why
-            self._check()
+            self.check()
             if time.monotonic() > until:
                 raise TimedOutError(f"not held within {format_duration(timeout)}: {why}")
             time.sleep(_EVERY)
 
-    def _check(self) -> None:
-        """Raise the error of a sentinel that has ended."""
+    def check(self) -> None:
+        """Do nothing where it runs.
+
+        Raises:
+            SentinelError: It has ended; says what it said last.
+        """
         code = self._process.poll()
         if code is None:
             return
@@ -149,13 +158,24 @@ def hold(
         SentinelError: From :meth:`Hold.wait_held` and :meth:`Hold.status`, where it could not
             begin: a GPU is held by another sentinel, there is no such GPU, no driver.
     """
-    command = [*SENTINEL, "run", "--memory", memory, "--workload", workload]
-    # This one is for the script alone, whatever the host's own daemon has for others.
-    command += ["--tcp", "off", "--socket-group", "off", "--metrics", "off"]
+    command = ["--memory", memory, "--workload", workload]
     if gpus:
         command += ["--gpus", ",".join(map(str, gpus))]
     if simulate is not None:
         command += ["--simulate", str(simulate)]
+    with own_sentinel([*command, *flags]) as held:
+        yield held
+
+
+@contextlib.contextmanager
+def own_sentinel(flags: Sequence[str]) -> Iterator[Hold]:
+    """Run a sentinel with these flags of ``sentinel run``, for this process alone.
+
+    It ends with the ``with`` block, and with this process, however that ends.
+    """
+    # Whatever the host's own daemon has for others.
+    alone = ["--tcp", "off", "--socket-group", "off", "--metrics", "off", "--history-size", "off"]
+    command = [*SENTINEL, "run", *alone, *flags]
     with tempfile.TemporaryDirectory(prefix="sentinel-hold-") as name:
         folder = Path(name)
         environment = {
@@ -165,7 +185,7 @@ def hold(
             "STATE_DIRECTORY": name,
             "LOGS_DIRECTORY": name,
         }
-        keeper = _Keeper([*command, *flags], environment, folder / "stderr")
+        keeper = _Keeper(command, environment, folder / "stderr")
         try:
             yield Hold(keeper.process, connect(folder / "sentinel.sock"), folder / "stderr")
         finally:

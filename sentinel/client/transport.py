@@ -12,7 +12,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,7 @@ class _Connection(http.client.HTTPConnection):
         self.address = address
         self.deadline = time.monotonic() + timeout
         self.bounded: _Bounded | None = None
+        self.opened: Callable[[socket.socket], None] = lambda _: None
 
     def connect(self) -> None:
         if self.address.host:
@@ -109,6 +110,7 @@ class _Connection(http.client.HTTPConnection):
         else:
             bounded = _connect_to(self.address.socket, self.deadline)
         self.sock = self.bounded = bounded
+        self.opened(bounded)
 
 
 def _connect_to(path: str, deadline: float) -> _Bounded:
@@ -172,7 +174,12 @@ def ask(
 
 
 def listen(
-    address: Address, path: str, headers: Mapping[str, str], timeout: float, silence: float
+    address: Address,
+    path: str,
+    headers: Mapping[str, str],
+    timeout: float,
+    silence: float,
+    opened: Callable[[socket.socket], None] = lambda _: None,
 ) -> Iterator[str]:
     """Yield the lines of a stream, without their ends, until the daemon ends it.
 
@@ -182,11 +189,13 @@ def listen(
         headers: Headers to send besides our own.
         timeout: Seconds until it must have begun.
         silence: The most seconds between two lines.
+        opened: Called with the socket once it is connected; to shut it down ends the stream.
 
     Raises:
         SentinelError: As :func:`ask`; also where the daemon goes away.
     """
     connection = _Connection(address, timeout)
+    connection.opened = opened
     try:
         with _in_words(address, timeout):
             response = _send(connection, "GET", path, None, headers)

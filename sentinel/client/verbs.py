@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +11,6 @@ from urllib.parse import quote
 from sentinel.client.allocating import Allocating
 from sentinel.client.answers import (
     SCHEMA_VERSION,
-    EventInfo,
     GpuStatus,
     Outcome,
     ReservationInfo,
@@ -23,7 +21,8 @@ from sentinel.client.answers import (
 from sentinel.client.departing import departure
 from sentinel.client.places import find_socket
 from sentinel.client.recorded import Recorded
-from sentinel.client.transport import Address, ask, listen
+from sentinel.client.streaming import EventStream
+from sentinel.client.transport import Address, ask
 from sentinel.errors import ConfigError, ServiceError, TimedOutError
 from sentinel.units import format_duration
 
@@ -31,9 +30,6 @@ __all__ = ["Client", "connect"]
 
 #: How long the daemon may take to let go of GPUs, or to find some, where nothing else is said.
 WAIT = 30.0
-
-#: The daemon says something at least every 15 s on a stream; this long without is its end.
-SILENCE = 45.0
 
 Gpus = Sequence[str | int]
 
@@ -154,26 +150,16 @@ class Client(Allocating, Recorded):
             return False
         return True
 
-    def events(self, since: int | None = None) -> Iterator[EventInfo]:
+    def events(self, since: int | None = None) -> EventStream:
         """Yield events as they happen, after those still known that follow number ``since``.
 
-        An event ``lost`` counts what came too fast for this reader. Ends where the daemon does.
+        An event ``lost`` counts what came too fast for this reader. Ends where the daemon does, or
+        where any thread closes it.
 
         Raises:
             SentinelError: As every verb; also where the daemon goes away in the middle.
         """
-        path = "/v1/events" if since is None else f"/v1/events?since={since}"
-        headers = {"Accept": "text/event-stream"}
-        given: dict[str, str] = {}
-        for line in listen(self.address, path, headers, self._timeout, SILENCE):
-            if line:
-                name, _, value = line.partition(":")
-                value = value.removeprefix(" ")
-                given[name] = f"{given[name]}\n{value}" if name in given else value
-                continue
-            if "data" in given:
-                yield _event(given)
-            given = {}
+        return EventStream(self.address, since, timeout=self._timeout)
 
     # --- the daemon --------------------------------------------------------------------------
 
@@ -328,15 +314,3 @@ class Client(Allocating, Recorded):
 def _named(gpus: Gpus) -> list[str] | None:
     """Return the selectors as the daemon takes them; a comma list is several."""
     return [part.strip() for gpu in gpus for part in str(gpu).split(",")] or None
-
-
-def _event(given: Mapping[str, str]) -> EventInfo:
-    try:
-        fields = json.loads(given["data"])
-        number = int(given["id"]) if "id" in given else None
-    except ValueError:
-        fields = number = None
-    if not isinstance(fields, dict):
-        raise ServiceError(f"the daemon's event makes no sense: {given['data'][:80]!r}")
-    name = given.get("event") or str(fields.get("event", "message"))
-    return EventInfo(id=number, name=name, fields=fields)

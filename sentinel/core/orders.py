@@ -137,6 +137,9 @@ def _carry_out(state: State, order: Order, seen: Observation, config: Config) ->
             return _decide_on(state, order, seen.now)
         case Configure():
             return _configure(state, order, seen, config)
+        case Occupy() if config.dry_run:
+            text = "this sentinel only watches (--monitor), and occupies nothing"
+            return _Done(state, text, refused=Refusal.CONFLICT)
         case Occupy() | Vacate() | ShutDown():
             return _change_all(state, order, seen.now)
 

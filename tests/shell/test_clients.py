@@ -148,7 +148,7 @@ def test_the_library_has_the_same_verbs(here: Here) -> None:
     with pytest.raises(ConflictError, match="library"):
         client.reserve([0], seconds=60, wait=0)
     assert next(events).name
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     assert client.unreserve(got.id).gpus == got.gpus
     client.shutdown()
     with pytest.raises(NotRunningError):

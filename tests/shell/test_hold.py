@@ -56,7 +56,8 @@ def test_gpus_are_held_while_the_block_lasts(
     with sentinel.hold(gpus=[0, "GPU-ab"], memory="20GiB", flags=["--util", "50%"]) as held:
         assert held.wait_held(30).gpus[0].occupied
         words = Path(f"/proc/{held.pid}/cmdline").read_bytes().decode().split("\0")
-        asked = "--socket-group off --metrics off --gpus 0,GPU-ab --util 50%"
+        asked = "--workload hold --gpus 0,GPU-ab --util 50%"
+        assert "--tcp off --socket-group off --metrics off" in " ".join(words)
         assert asked in " ".join(words)
         assert not (tmp_path / "ended").exists()
     assert (tmp_path / "ended").exists()
