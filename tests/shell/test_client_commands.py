@@ -401,3 +401,53 @@ def test_watching_goes_on_when_the_daemon_is_away_for_a_while(daemon: Scripted) 
     assert process.returncode == 130
     assert "went away" in err
     assert out.count("occupied  ") >= 2
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+ALLOCATION = {
+    "id": "llm",
+    "gpu": UUID,
+    "index": 0,
+    "size": 4 * 2**30,
+    "since": "2026-11-21T20:00:00+00:00",
+    "holder": {"uid": 1000, "pid": 77, "name": "bash"},
+}
+
+
+def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_another(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.replies["POST /v1/allocations"] = Reply({"allocation": ALLOCATION}, 201)
+    assert run_command_line(["allocate", "llm", "4GiB", "--wait", "5s"]) == 0
+    output = capsys.readouterr()
+    assert output.out == f"{UUID}\n"
+    assert "GPU 0: 4.0 GiB kept as llm, until process 77 ends" in output.err
+    asked = {"id": "llm", "gpu": "0", "size": 4 * 2**30, "wait_s": 5, "pid": os.getppid()}
+    assert daemon.asked == [("POST /v1/allocations", asked)]
+    assert run_command_line(["allocate", "llm", "4GiB", "--gpu", "1", "--pid", "77", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["allocation"] == ALLOCATION
+    assert daemon.asked[-1][1] == {**asked, "gpu": "1", "pid": 77, "wait_s": 30}
+    daemon.replies["DELETE /v1/allocations/llm"] = Reply({"text": "over", "gpus": [UUID]})
+    assert run_command_line(["deallocate", "llm"]) == 0
+    assert capsys.readouterr().out == "over\n"
+
+
+def test_memory_that_is_allocated_is_shown_below_the_table(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = {**ALLOCATION, "id": "far", "holder": {"uid": None, "pid": None, "name": None}}
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "allocations": [ALLOCATION, far]})
+    assert run_command_line(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "GPU 0: 4.0 GiB allocated as llm for bash 77\n" in shown
+    assert "GPU 0: 4.0 GiB allocated as far\n" in shown
+
+
+@pytest.mark.parametrize("size", ["much", "0", "-1GiB"])
+def test_a_size_that_is_none_is_named(
+    daemon: Scripted, capsys: pytest.CaptureFixture[str], size: str
+) -> None:
+    assert run_command_line(["allocate", "llm", "--", size]) == 2
+    assert "size: " in capsys.readouterr().err
+    assert daemon.asked == []

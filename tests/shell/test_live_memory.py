@@ -1,0 +1,81 @@
+"""Memory of a GPU that is allocated: had beside our stressor, for a process and its children."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from ground import ROOT, SimulatedGround
+from live import Live, live, read_line, write_line
+from sentry import PATIENCE, eventually
+
+from sentinel.errors import ConflictError
+
+GIB = 2**30
+
+#: A program that has memory allocated, lets a child take it, and says how that went.
+PROGRAM = """
+import subprocess, sys, sentinel
+client = sentinel.connect()
+with client.allocation("llm", "6GiB", gpu=0) as got:
+    print(got.id, client.available(0), flush=True)
+    job = [sys.executable, "-m", "sentinel", "simulate-job", "--memory", "6GiB", "--for", "2s"]
+    done = subprocess.run([*job, "--log-format", "json"], capture_output=True, text=True)
+    print(done.returncode, flush=True)
+    input()
+    client.allocate("more", "1GiB")
+    print("more", flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    with live(simulated, monkeypatch) as one:
+        yield one
+
+
+def test_memory_is_had_beside_the_stressor_and_its_guests_are_no_newcomers(daemon: Live) -> None:
+    ground = daemon.ground
+    daemon.start(1)
+    daemon.occupied(0)
+    before = daemon.gpu()
+    assert before.memory_total - (before.memory_used or 0) < 6 * GIB
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as program:
+        try:
+            name, left = read_line(program).split()
+            assert (name, int(left)) == ("llm", before.budget - 6 * GIB)
+            assert ground.total() - ground.held() >= 6 * GIB
+            with pytest.raises(ConflictError, match="llm"):
+                daemon.client.allocate("llm", 1)
+            assert "6.0 GiB allocated as llm for python" in daemon.do("status")
+            assert read_line(program) == "0"  # its child got all of it
+            daemon.occupied(0)  # by a smaller one, which left room
+            after = daemon.gpu()
+            assert 0 < (after.held or 0) < (before.held or 0)
+            assert after.yields == before.yields
+            write_line(program, "")
+            assert read_line(program) == "more"
+            program.kill()
+            program.wait(PATIENCE)
+        finally:
+            program.kill()
+    # With its process it ends, whatever ended that.
+    eventually(lambda: daemon.client.allocations() == ())
+
+    daemon.do("allocate", "shell", "2GiB", "--gpu", "0")
+    assert json.loads(daemon.do("status", "--json"))["allocations"][0]["id"] == "shell"
+    assert "is over" in daemon.do("deallocate", "shell")
+    too_much = daemon.ask("allocate", "shell", "16GiB")
+    assert (too_much.code, too_much.out) == (1, "")
+    assert "GiB can be promised" in too_much.err
