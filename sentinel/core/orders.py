@@ -137,19 +137,21 @@ def _carry_out(state: State, order: Order, seen: Observation, config: Config) ->
             return _decide_on(state, order, seen.now)
         case Configure():
             return _configure(state, order, seen, config)
-        case Occupy() if config.dry_run:
-            text = "this sentinel only watches (--monitor), and occupies nothing"
-            return _Done(state, text, refused=Refusal.CONFLICT)
         case Occupy() | Vacate() | ShutDown():
-            return _change_all(state, order, seen.now)
+            return _change_all(state, order, seen.now, config)
 
 
 # --- all of it -------------------------------------------------------------------------------
 
 
-def _change_all(state: State, order: Occupy | Vacate | ShutDown, now: float) -> Done:
+def _change_all(
+    state: State, order: Occupy | Vacate | ShutDown, now: float, config: Config
+) -> Done:
     gpus, by = tuple(state.slots), order.by
     match order:
+        case Occupy() if config.dry_run:
+            text = "this sentinel only watches (--monitor), and occupies nothing"
+            return Done(state, text, refused=Refusal.CONFLICT)
         case Occupy():
             slots = {uuid: _given_another_chance(slot) for uuid, slot in state.slots.items()}
             event = Event(name="sentinel.occupying", at=now, fields={"by": asker(by)})
