@@ -79,3 +79,20 @@ def test_memory_is_had_beside_the_stressor_and_its_guests_are_no_newcomers(daemo
     too_much = daemon.ask("allocate", "shell", "16GiB")
     assert (too_much.code, too_much.out) == (1, "")
     assert "GiB can be promised" in too_much.err
+
+
+def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Live) -> None:
+    example = ROOT / "examples" / "monitor" / "monitor.py"
+    said = subprocess.run(
+        [sys.executable, example, "--simulate", "1", "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    ).stdout
+    assert said.splitlines() == [
+        "1 GiB of GPU 0 are kept for us",
+        "job 0: a batch of 32",
+        "job 1: a batch of 32",
+        "done, 0 errors in callbacks",
+    ]

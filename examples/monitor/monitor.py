@@ -1,0 +1,51 @@
+"""Work through a batch of jobs as fast as a GPU may go, with memory that is kept for them.
+
+python monitor.py                      # with the daemon of this host, or without one
+python monitor.py --simulate 1         # on a host without a GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import sentinel
+from sentinel.client import EventInfo, GpuStatus
+
+
+def work(job: int, size: int) -> None:
+    """Stand for one job, whose batch is of this size."""
+    print(f"job {job}: a batch of {size}")
+    time.sleep(0.01)
+
+
+def main() -> None:
+    """Do a few jobs, slower where the GPU is warm, and none while it is too hot."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", default="0", help="index, UUID or PCI address")
+    parser.add_argument("--simulate", type=int, help="pretend so many GPUs, where no daemon runs")
+    parser.add_argument("--jobs", type=int, default=4, help="how many")
+    parser.add_argument("--batch", type=int, default=32, help="how large a batch is at full speed")
+    given = parser.parse_args()
+    with sentinel.Monitor(simulate=given.simulate) as monitor:
+        if not monitor.is_available():
+            print(f"no GPU: {monitor.reason}")
+            return
+
+        @monitor.on("state_change")
+        def changed(gpu: GpuStatus, event: EventInfo) -> None:
+            before, now = event.fields["before"], event.fields["condition"]
+            print(f"GPU {gpu.index}: {before} -> {now} at {gpu.temperature_c} C")
+
+        monitor.start()
+        with monitor.allocation("monitor-example", "1GiB", given.gpu) as memory:
+            print(f"{memory.size / 2**30:.0f} GiB of GPU {memory.index} are kept for us")
+            for job in range(given.jobs):
+                while (speed := monitor.speed_multiplier(given.gpu)) == 0:
+                    time.sleep(1)  # too hot, or not known: it recovers by itself
+                work(job, max(1, int(given.batch * speed)))
+        print(f"done, {monitor.errors} errors in callbacks")
+
+
+if __name__ == "__main__":
+    main()
