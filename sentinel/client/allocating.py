@@ -85,9 +85,10 @@ class Allocating(ABC):
         try:
             yield got
         finally:
-            # It may be over already, by its name or with the daemon; and it ends with this process.
+            # It may be over already, and its name another one's; and it ends with this process.
             with contextlib.suppress(NotRunningError, ServiceError):
-                self.deallocate(id)
+                if any(_same(one, got) for one in self.allocations()):
+                    self.deallocate(id)
 
     def allocations(self) -> tuple[AllocationInfo, ...]:
         """Return all memory that is kept for somebody."""
@@ -113,6 +114,10 @@ class Allocating(ABC):
             NoSuchGpuError: It is not there.
         """
         return self.budget(gpu).available
+
+
+def _same(one: AllocationInfo, other: AllocationInfo) -> bool:
+    return (one.id, one.gpu, one.holder.pid) == (other.id, other.gpu, other.holder.pid)
 
 
 def _bytes(size: int | str) -> int:

@@ -100,7 +100,7 @@ class Callbacks:
             for callback in self._by_name.get(name, ()):
                 try:
                     callback(gpu, event)
-                except Exception:  # noqa: BLE001 - whatever others wrote
+                except (Exception, SystemExit):  # noqa: BLE001 - whatever others wrote
                     with self._lock:
                         self.errors += 1
                     _log.exception("a callback for %r failed at %s", name, event.name)

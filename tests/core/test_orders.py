@@ -108,6 +108,14 @@ def test_a_client_can_end_it_and_later_orders_are_refused() -> None:
     assert running(supervisor) == []
 
 
+def test_who_only_watches_is_told_in_vain_to_occupy() -> None:
+    world = World(gpus=1)
+    supervisor = world.supervisor(Config(dry_run=True), serves=True)
+    world.run(supervisor, lambda: world.service.host is not None)
+    assert ask(world, supervisor, Occupy) is Refusal.CONFLICT
+    assert ask(world, supervisor, Vacate) is None
+
+
 def test_a_stressor_that_was_given_up_is_tried_again_when_somebody_asks() -> None:
     world, supervisor = served(2)
     child = world.at(0).child

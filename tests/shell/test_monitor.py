@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import sentinel
 from sentinel.client import GpuStatus
 from sentinel.client.answers import EventInfo
 from sentinel.client.callbacks import names_of
-from sentinel.control import Allocate, Condition, Configure, Deallocate, Value
+from sentinel.control import Allocate, Asker, Condition, Configure, Deallocate, Value
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.procfs import read_stat
 
@@ -47,6 +48,12 @@ def monitor(front: Front) -> Iterator[sentinel.Monitor]:
 def so(front: Front, index: int = 0, **changes: Any) -> None:
     with front.acting() as script:
         script.gpus[UUIDS[index]] = replace(script.gpus[UUIDS[index]], **changes)
+
+
+def started(pid: int) -> int:
+    stat = read_stat(pid)
+    assert stat is not None
+    return stat.started
 
 
 def condition(front: Front, before: str, now: str, index: int = 0) -> None:
@@ -116,6 +123,10 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
     def broken(gpu: GpuStatus, event: EventInfo) -> None:
         raise KeyError(gpu.index)
 
+    @monitor.on("throttle")
+    def leaves(gpu: GpuStatus, event: EventInfo) -> None:
+        sys.exit(1)
+
     def keep(name: str) -> Callable[[GpuStatus, EventInfo], None]:
         return lambda gpu, event: heard.append((name, gpu, event))
 
@@ -146,7 +157,7 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
     _, gpu, event = heard[1]
     assert (gpu.condition, gpu.multiplier, gpu.temperature_c) == ("throttled", 0.5, 80)
     assert event.fields["before"] == "normal"
-    assert monitor.errors == 1
+    assert monitor.errors == 2
     assert "KeyError" in caplog.text
 
 
@@ -238,6 +249,11 @@ def test_memory_is_had_while_a_block_lasts(front: Front, monitor: sentinel.Monit
     ]
     with monitor.allocation("llm", 2**20):
         monitor.deallocate("llm")  # by hand, which is no error at the end
+        other = Asker(via="unix", uid=0, pid=1, started=started(1))
+        with front.acting() as script:  # and the name may be another one's by then
+            script.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
+            script.allocations["llm"] = replace(script.allocations["llm"], confirmed=True)
+    assert [one.holder.pid for one in monitor.client.allocations()] == [1]
     with pytest.raises(ConfigError, match="size: 'much' is not a size"):
         monitor.allocate("llm", "much")
 
