@@ -9,13 +9,13 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Self, TypeVar, overload
 
-from sentinel.client import past
 from sentinel.client.answers import AllocationInfo, EventInfo, GpuStatus, MemoryBudget, Outcome
 from sentinel.client.callbacks import Callback, Callbacks
 from sentinel.client.following import Events, Follower
 from sentinel.client.holding import own_sentinel
+from sentinel.client.recorded import PastReading, TemperatureTrend
 from sentinel.client.verbs import Client, connect
 from sentinel.errors import (
     ConfigError,
@@ -144,21 +144,21 @@ class Monitor:
         """Return all GPUs."""
         return self.client.status().gpus
 
-    def history(self, gpu: str | int = 0, minutes: float = 10) -> tuple[Mapping[str, Any], ...]:
+    def history(self, gpu: str | int = 0, minutes: float = 10) -> tuple[PastReading, ...]:
         """Return the readings of a GPU in the last minutes, the oldest first.
 
         Raises:
             NoSuchGpuError: It is not there.
         """
-        return past.history(self.client, gpu, minutes)
+        return self.client.history(gpu, f"{round(60 * minutes)}s")
 
-    def trend(self, gpu: str | int = 0, minutes: int = 5) -> Mapping[str, Any]:
+    def trend(self, gpu: str | int = 0, minutes: int = 5) -> TemperatureTrend:
         """Return where the temperature of a GPU went: rising, falling, stable or unknown.
 
         Raises:
             NoSuchGpuError: It is not there.
         """
-        return past.trend(self.client, gpu, minutes)
+        return self.client.trend(gpu, minutes)
 
     def speed_multiplier(self, gpu: str | int = 0) -> float:
         """Return the share of its speed that a GPU's condition leaves: 1, 0.8, 0.5 or 0.

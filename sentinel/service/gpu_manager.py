@@ -15,8 +15,9 @@ from pydantic import BaseModel, Field
 from sentinel.config import Config
 from sentinel.control import Allocation, GpuView
 from sentinel.service.budget import Name, budget
+from sentinel.service.history.trend import Trend
 from sentinel.service.models import Asked
-from sentinel.service.past import PastReading, Trend
+from sentinel.service.past import PastReading
 
 __all__ = [
     "AllocateMemory",
@@ -290,16 +291,16 @@ def past(view: GpuView, reading: PastReading) -> Past:
 
 def temperature(minutes: int, trend: Trend) -> Temperature:
     """Return how the temperature of a GPU went."""
-    known = trend.maximum_c is not None and trend.minimum_c is not None
+    known = trend.maximum is not None and trend.minimum is not None
     return Temperature(
         duration_minutes=minutes,
         sample_count=trend.samples,
-        current_temp=trend.current_c,
-        min_temp=trend.minimum_c,
-        max_temp=trend.maximum_c,
-        avg_temp=trend.average_c,
-        trend=trend.trend,
-        is_stable=(trend.maximum_c or 0) - (trend.minimum_c or 0) < _STABLE if known else None,
+        current_temp=trend.current,
+        min_temp=trend.minimum,
+        max_temp=trend.maximum,
+        avg_temp=trend.average,
+        trend=trend.direction.value,
+        is_stable=(trend.maximum or 0) - (trend.minimum or 0) < _STABLE if known else None,
     )
 
 

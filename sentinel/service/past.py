@@ -7,8 +7,14 @@ from dataclasses import dataclass
 
 from sentinel.control import GpuView
 from sentinel.service.desk import Desk
+from sentinel.service.history import asking
+from sentinel.service.history.recording import CONDITIONS
+from sentinel.service.history.trend import Trend, trend_of
 
-__all__ = ["PastReading", "Trend", "readings", "trend"]
+__all__ = ["PastReading", "readings", "trend"]
+
+#: Readings are looked for this far back at least, in seconds: not every second has one.
+_LOOK_BACK = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,43 +28,37 @@ class PastReading:
     condition: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trend:
-    """How the temperature of a GPU went, in degrees Celsius."""
+async def readings(desk: Desk, view: GpuView, most: int) -> list[PastReading]:
+    """Return the last readings of a GPU, one for each second, at most so many, the newest last.
 
-    samples: int
-    current_c: float | None
-    minimum_c: float | None
-    maximum_c: float | None
-    average_c: float | None
-    trend: str
-
-
-# This is the one place where the history is asked; without one, the last reading is all there is.
-
-
-async def readings(_: Desk, view: GpuView, most: int) -> list[PastReading]:
-    """Return the last readings of a GPU, at most so many, the newest last."""
-    if view.read is None or most < 1:
-        return []
-    last = PastReading(
-        at=time.time() - (time.monotonic() - view.read),
-        utilization=view.utilization,
-        memory_used=view.memory_used,
-        temperature_c=view.temperature_c,
-        condition=view.condition,
+    Raises:
+        ProblemError: The history cannot be read.
+    """
+    until = int(time.time())
+    since = until - max(_LOOK_BACK, 2 * most)
+    rows = await desk.history.ask(
+        lambda where, _: asking.readings(where, view.uuid, since, until, 1)
     )
-    return [last]
+    return [
+        PastReading(
+            at=row["at"],
+            utilization=row["utilization"],
+            memory_used=None if row["memory_used"] is None else round(row["memory_used"]),
+            temperature_c=None if row["temperature_c"] is None else round(row["temperature_c"]),
+            condition=None if row["condition"] is None else CONDITIONS[row["condition"]].value,
+        )
+        for row in rows[-most:]
+    ]
 
 
-async def trend(_: Desk, view: GpuView, minutes: int) -> Trend:  # noqa: ARG001 - one look has no span
-    """Return how the temperature of a GPU went over so many minutes."""
-    one = view.temperature_c
-    return Trend(
-        samples=0 if one is None else 1,
-        current_c=one,
-        minimum_c=one,
-        maximum_c=one,
-        average_c=one,
-        trend="unknown",
+async def trend(desk: Desk, view: GpuView, minutes: int) -> Trend:
+    """Return where the temperature of a GPU went over so many minutes.
+
+    Raises:
+        ProblemError: The history cannot be read.
+    """
+    return trend_of(
+        await desk.history.ask(
+            lambda where, now: asking.temperatures(where, view.uuid, now, 60 * minutes)
+        )
     )
