@@ -82,13 +82,9 @@ def judge(
     limits = thresholds(slot, config)
     share = foreign_memory(slot, reading, child) / max(1, reading.memory.total)
     degrees = reading.temperature
-    before = slot.judged or Judged(condition=Condition.OPTIMAL, since=now)
-    found = _condition(degrees, share, limits)
-    if _WORSE.index(found) < _WORSE.index(before.condition):
-        found = _eased(before, degrees, share, limits, now, config)
-    since = before.since if found is before.condition else now
-    overheats = _overheats(before, degrees, limits, config)
-    judged = Judged(condition=found, since=since, overheats=overheats)
+    before = slot.judged or _first(now)
+    judged = _judged(before, degrees, share, limits, now, config)
+    found = judged.condition
     pace = MULTIPLIERS[found] if config.throttle == "on" else 1.0
     if judged == slot.judged and pace == slot.health_pace:
         return slot, []
@@ -100,7 +96,7 @@ def judge(
         events.append(
             slot_event("gpu.condition", slot, now, **fields, multiplier=MULTIPLIERS[found])
         )
-    if overheats and not before.overheats:
+    if judged.overheats and not before.overheats:
         fields = {"temperature_c": degrees, "limit_c": limits.critical}
         events.append(slot_event("gpu.overheat", slot, now, **fields))
     return slot, events
@@ -113,12 +109,63 @@ def multiplier(slot: Slot) -> float:
     return MULTIPLIERS[slot.judged.condition]
 
 
-def _condition(degrees: float | None, share: float, limits: Thresholds) -> Condition:
-    """Return the worse of what the temperature says, where that is told, and the memory."""
-    by_memory = _level(share, limits.memory_optimal, limits.memory_normal, limits.memory_critical)
-    if degrees is None:
-        return _WORSE[by_memory]
-    return _WORSE[max(by_memory, _level(degrees, limits.optimal, limits.normal, limits.throttle))]
+def _first(now: float) -> Judged:
+    """Return that of a GPU of which nothing is known yet."""
+    best = Condition.OPTIMAL
+    return Judged(condition=best, since=now, heat=best, heat_since=now, memory=best)
+
+
+def _judged(
+    before: Judged,
+    degrees: float | None,
+    share: float,
+    limits: Thresholds,
+    now: float,
+    config: Config,
+) -> Judged:
+    """Return what follows for a GPU from its temperature, where that is told, and its memory."""
+    heat = before.heat if degrees is None else _heat(before, degrees, limits, now, config)
+    memory = _memory(share, limits)
+    if _rank(memory) < _rank(before.memory):
+        memory = min(_memory(share + config.hysteresis / 100, limits), before.memory, key=_rank)
+    found = max(heat, memory, key=_rank)
+    return Judged(
+        condition=found,
+        since=before.since if found is before.condition else now,
+        heat=heat,
+        heat_since=before.heat_since if heat is before.heat else now,
+        memory=memory,
+        overheats=_overheats(before, degrees, limits, config),
+    )
+
+
+def _heat(
+    before: Judged, degrees: float, limits: Thresholds, now: float, config: Config
+) -> Condition:
+    """Return what a temperature says: worse at once, better with a margin and in time.
+
+    Only heat has to wait: a card cools slowly, and memory that is given back is back.
+    """
+
+    def level(value: float) -> Condition:
+        return _WORSE[_level(value, limits.optimal, limits.normal, limits.throttle)]
+
+    found = level(degrees)
+    if _rank(found) >= _rank(before.heat):
+        return found
+    held = {Condition.THROTTLED: config.cooldown, Condition.CRITICAL: config.critical_pause}
+    if now < before.heat_since + held.get(before.heat, 0.0):
+        return before.heat
+    return min(level(degrees + config.hysteresis), before.heat, key=_rank)
+
+
+def _memory(share: float, limits: Thresholds) -> Condition:
+    levels = limits.memory_optimal, limits.memory_normal, limits.memory_critical
+    return _WORSE[_level(share, *levels)]
+
+
+def _rank(condition: Condition) -> int:
+    return _WORSE.index(condition)
 
 
 def _level(value: float, optimal: float, normal: float, throttle: float) -> int:
@@ -126,23 +173,6 @@ def _level(value: float, optimal: float, normal: float, throttle: float) -> int:
     if value > throttle:
         return 3
     return (value >= optimal) + (value >= normal)
-
-
-def _eased(
-    before: Judged,
-    degrees: float | None,
-    share: float,
-    limits: Thresholds,
-    now: float,
-    config: Config,
-) -> Condition:
-    """Return the condition of a GPU that seems to be better than before: with a margin, in time."""
-    held = {Condition.THROTTLED: config.cooldown, Condition.CRITICAL: config.critical_pause}
-    if now < before.since + held.get(before.condition, 0.0):
-        return before.condition
-    warmer = None if degrees is None else degrees + config.hysteresis
-    found = _condition(warmer, share + config.hysteresis / 100, limits)
-    return min(found, before.condition, key=_WORSE.index)
 
 
 def _overheats(before: Judged, degrees: float | None, limits: Thresholds, config: Config) -> bool:

@@ -284,10 +284,17 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The condition of a GPU, since when, and whether it is hotter than it ever should be."""
+    """The condition of a GPU since then: the worse of what its heat and its memory say.
+
+    ``heat`` has been what it is since ``heat_since``; ``overheats``: it is hotter than it ever
+    should be.
+    """
 
     condition: Condition
     since: float
+    heat: Condition
+    heat_since: float
+    memory: Condition
     overheats: bool = False
 
 

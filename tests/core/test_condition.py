@@ -39,7 +39,10 @@ def condition(slot: Slot) -> Condition:
 
 
 def been(condition: Condition, since: float = 0.0) -> Slot:
-    return replace(SLOT, judged=Judged(condition=condition, since=since))
+    judged = Judged(
+        condition=condition, since=since, heat=condition, heat_since=since, memory=OPTIMAL
+    )
+    return replace(SLOT, judged=judged)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,14 @@ def test_what_gets_better_does_so_with_a_margin_and_in_time(
     before: Condition, seconds: float, degrees: int, expected: Condition
 ) -> None:
     assert condition(judged(been(before), reading(degrees, at=seconds))) is expected
+
+
+def test_memory_that_is_given_back_is_back_at_once_but_for_the_margin() -> None:
+    slot = judged(SLOT, reading(30, 0.97))
+    assert condition(slot) is CRITICAL
+    assert condition(judged(slot, reading(30, 0.94, at=0.1))) is CRITICAL
+    assert condition(judged(slot, reading(30, 0.92, at=0.1))) is THROTTLED
+    assert condition(judged(slot, reading(30, 0.0, at=0.1))) is OPTIMAL
 
 
 @given(
