@@ -70,14 +70,19 @@ class Costs:
             self._rig.no_sentinel()
         return [record]
 
-    def all_held(self, workload: str, *, nvidia_smi: bool = False) -> list[Record]:
-        """Measure while a stressor runs on every GPU."""
+    def all_held(
+        self, workload: str, *, nvidia_smi: bool = False, pages: int = 0, scrapers: int = 0
+    ) -> list[Record]:
+        """Measure while a stressor runs on every GPU, and people look on."""
         cards = self._rig.host.cards
         sentinel = self._rig.sentinel(workload, cards)
         sentinel.wait_held([card.uuid for card in cards])
         with ExitStack() as stack:
             if nvidia_smi:
                 stack.enter_context(self._rig.nvidia_smi())
+            if pages or scrapers:
+                people = ("--pages", str(pages), "--scrapers", str(scrapers))
+                stack.enter_context(self._rig.visitors("onlookers", *people))
             return [{"workload": workload, **self._measure(sentinel)}]
 
     def _measure(self, sentinel: Sentinel) -> Record:

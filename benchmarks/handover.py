@@ -87,6 +87,8 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
     for name, run in (
         ("cost-held", held),
         ("cost-held-nvidia-smi", partial(held, nvidia_smi=True)),
+        ("cost-held-page", partial(held, pages=1)),
+        ("cost-held-onlookers", partial(held, pages=1, scrapers=1)),
         ("cost-idle", costs.nothing_held),
     ):
         yield Cell(name=name, rounds=1, seconds=stretch + 15, run=measured(rig, run))
@@ -102,6 +104,8 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
         yield Cell(name="hold-bare-busy-host", rounds=10, seconds=20, run=run)
         run = partial(races.among_clients, "bare", workload)
         yield Cell(name="hold-bare-clients", rounds=10, seconds=15, run=run)
+        run = partial(races.among_onlookers, "bare", workload)
+        yield Cell(name="hold-bare-onlookers", rounds=10, seconds=15, run=run)
         run = partial(races.beside_nvidia_smi, "bare", workload)
         yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
     run = partial(races.against_floor, "bare", workload)

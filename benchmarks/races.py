@@ -82,10 +82,20 @@ class Races:
         cards = self._rig.host.cards[:1]
         self._expect(kind, cards[0], ahead)
         self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
-        with self._rig.crowd(CROWD) as crowd:
+        with self._rig.visitors("crowd", "--clients", str(CROWD)) as crowd:
             records = self._against_sentinel(kind, workload, ahead, cards)
         answers = crowd.lines[-1].get("answers", {})
         return [{**record, "answers": answers} for record in records]
+
+    def among_onlookers(self, kind: str, workload: str, ahead: int) -> list[Record]:
+        """Race a sentinel of which a page is open, and which is scraped each second."""
+        cards = self._rig.host.cards[:1]
+        self._expect(kind, cards[0], ahead)
+        self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
+        with self._rig.visitors("onlookers") as people:
+            records = self._against_sentinel(kind, workload, ahead, cards)
+            people.wait(lambda line: line.get("seen", {}).get("scrapes"), 10)
+        return [{**record, "seen": people.lines[-1].get("seen", {})} for record in records]
 
     def elsewhere(self, place: str, workload: str, ahead: int) -> list[Record]:
         """Race a sentinel where it, or the newcomer, sees no processes but its own."""

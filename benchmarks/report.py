@@ -19,7 +19,15 @@ FREE_SLACK = 16 * 2**20
 GROWTH_SLACK = 2 * 2**20
 _KINDS = ("supervisor", "probe", "service", "stressor")
 RSS = {"supervisor": 45 * 10**6, "probe": 40 * 10**6, "stressor": 900 * 10**6}
-OWN_CPU = {"cost-idle": 0.005, "cost-held": 0.05, "cost-held-nvidia-smi": 0.10}
+OWN_CPU = {
+    "cost-idle": 0.005,
+    "cost-held": 0.05,
+    "cost-held-nvidia-smi": 0.10,
+    "cost-held-page": 0.05,
+    "cost-held-onlookers": 0.05,
+}
+#: What a page that is open may add to all of it, as a share of a core.
+PAGE_CPU = 0.01
 
 
 class Report:
@@ -162,7 +170,7 @@ class Report:
 
     def _own_cost(self) -> str:
         rows = []
-        for name in ("cost-idle", "cost-held", "cost-held-nvidia-smi"):
+        for name in OWN_CPU:
             rows += [self._cost_row(name, record) for record in self._results.of(name)]
         head = [
             *("state", "GPUs", "seconds", "CPU of a core: supervisor", "probe", "both", "service"),
@@ -182,6 +190,11 @@ class Report:
         ]
         if own > OWN_CPU[name]:
             missed.append(f"CPU of {own:.2%}, bar {OWN_CPU[name]:.1%}")
+        without = [_in_all(one["cpu"]) for one in self._results.of("cost-held")]
+        if name == "cost-held-page" and without:
+            added = _in_all(cpu) - max(without)
+            if added > PAGE_CPU:
+                missed.append(f"{added:.2%} more than without a page, bar {PAGE_CPU:.0%}")
         if record["yields"]:
             missed.append(f"{record['yields']} yields to nobody")
         missed_what = f"{name}: {'; '.join(missed)}"
@@ -196,6 +209,11 @@ class Report:
             str(record["yields"]),
             self._verdict(missed_what, good=not missed),
         ]
+
+
+def _in_all(cpu: dict[str, float]) -> float:
+    """Return what sentinel itself uses, without its stressors."""
+    return sum(cpu.get(kind, 0.0) for kind in ("supervisor", "probe", "service"))
 
 
 def machine_line(results: Results) -> str:

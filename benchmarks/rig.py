@@ -370,11 +370,9 @@ class Rig:
                 self.end(running)
 
     @contextlib.contextmanager
-    def crowd(self, clients: int) -> Iterator[Speaker]:
-        """Have so many clients ask the sentinel all the time."""
-        running = self.start(
-            sys.executable, "-m", "benchmarks.crowd", self.socket, "--clients", str(clients)
-        )
+    def visitors(self, kind: str, *flags: str) -> Iterator[Speaker]:
+        """Have clients come to the sentinel all the time: ``crowd`` or ``onlookers``."""
+        running = self.start(sys.executable, "-m", f"benchmarks.{kind}", self.socket, *flags)
         try:
             running.ready()
             yield running

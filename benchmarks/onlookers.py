@@ -1,0 +1,86 @@
+"""People who look on: open pages that follow everything, and a Prometheus that scrapes each second.
+
+They use the Unix socket as the web page and a Prometheus use their addresses; see README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+
+__all__ = ["main"]
+
+_PAGE = b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+_SCRAPE = (
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    b"Accept: application/openmetrics-text; version=1.0.0\r\nAccept-Encoding: gzip\r\n\r\n"
+)
+#: How often a Prometheus comes, in seconds: far more often than it does anywhere.
+_SCRAPES_EVERY = 1.0
+
+
+class Onlookers:
+    """Those who look on, and what they got.
+
+    Args:
+        path: The socket.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.seen = {"page_bytes": 0, "pages_opened": 0, "scrapes": 0, "scrape_bytes": 0}
+
+    async def page(self) -> None:
+        """Have a page open; where it loses the daemon, it comes back."""
+        while True:
+            reader, writer = await asyncio.open_unix_connection(self._path)
+            writer.write(_PAGE)
+            self.seen["pages_opened"] += 1
+            while data := await reader.read(2**16):
+                self.seen["page_bytes"] += len(data)
+            writer.close()
+            await asyncio.sleep(0.5)
+
+    async def scraper(self) -> None:
+        """Scrape each second."""
+        while True:
+            began = time.monotonic()
+            reader, writer = await asyncio.open_unix_connection(self._path)
+            writer.write(_SCRAPE)
+            body = await reader.read()
+            writer.close()
+            if not body.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(f"no metrics: {body[:200]!r}")
+            self.seen["scrapes"] += 1
+            self.seen["scrape_bytes"] += len(body)
+            await asyncio.sleep(max(0.0, began + _SCRAPES_EVERY - time.monotonic()))
+
+
+async def _run(path: str, pages: int, scrapers: int) -> None:
+    people = Onlookers(path)
+    jobs = [people.page() for _ in range(pages)] + [people.scraper() for _ in range(scrapers)]
+    tasks = [asyncio.create_task(job) for job in jobs]
+    began = time.monotonic()
+    print(json.dumps({"ready": True}), flush=True)
+    while True:
+        await asyncio.sleep(1.0)
+        print(json.dumps({"s": time.monotonic() - began, "seen": people.seen}), flush=True)
+        for task in tasks:
+            if task.done():
+                task.result()  # a fault ends the benchmark
+
+
+def main() -> None:
+    """Look on until somebody ends it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.onlookers", description=__doc__)
+    parser.add_argument("socket")
+    parser.add_argument("--pages", type=int, default=1)
+    parser.add_argument("--scrapers", type=int, default=1)
+    given = parser.parse_args()
+    asyncio.run(_run(given.socket, given.pages, given.scrapers))
+
+
+if __name__ == "__main__":
+    main()
