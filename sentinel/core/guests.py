@@ -9,11 +9,24 @@ from sentinel.control import Allocation
 from sentinel.core.model import Slot
 from sentinel.messages import GpuProcess, Reading
 
-__all__ = ["CONTEXT", "SETTLING", "budget", "can_be_told", "guests", "left_to_promise", "to_come"]
+__all__ = [
+    "CONTEXT",
+    "CONTEXT_OF_EACH",
+    "SETTLING",
+    "budget",
+    "can_be_told",
+    "guests",
+    "left_to_promise",
+    "to_come",
+]
 
-#: What a guest may use beyond each of its promises, for CUDA contexts, for which it did not ask:
-#: one takes 527 MiB on an H200 (benchmarks/measured), and a program with a child has two.
+#: What is left to a guest beyond each of its promises, for the next CUDA context, for which it did
+#: not ask, and what libraries take with that.
 CONTEXT = 2**30
+
+#: What of each guest's memory is taken for its context and not for what was promised: 527 MiB on an
+#: H200 (benchmarks/measured), and some for cards where it is more.
+CONTEXT_OF_EACH = 640 * 2**20
 
 #: For so long after a promise nothing of ours is started beside the guest, in seconds: most take
 #: their memory at once, and a stressor that comes after that finds more of it left.
@@ -47,15 +60,14 @@ def guests(slot: Slot, processes: Iterable[GpuProcess]) -> dict[int, str]:
     """Return by PID which processes are guests, and by whose promise.
 
     Those of a holder are guests together, and none of them is one any more once they hold more
-    than they were promised, or nobody says how much.
+    than they were promised, contexts apart, or nobody says how much.
     """
     if not slot.promises or not can_be_told(slot):
         return {}
     found: dict[int, str] = {}
     for holder, (name, most) in _holders(slot.promises).items():
         theirs = [process for process in processes if _is_of(process, *holder)]
-        amounts = [process.memory for process in theirs]
-        if None in amounts or sum(amount or 0 for amount in amounts) > most:
+        if any(one.memory is None for one in theirs) or sum(map(_charged, theirs)) > most:
             continue
         found |= {process.pid: name for process in theirs}
     return found
@@ -67,7 +79,7 @@ def to_come(slot: Slot, reading: Reading | None) -> int:
         return 0
     processes = reading.processes or () if reading is not None else ()
     here = guests(slot, processes)
-    held = sum(process.memory or 0 for process in processes if process.pid in here)
+    held = sum(_charged(process) for process in processes if process.pid in here)
     return max(0, sum(promise.size + CONTEXT for promise in slot.promises.values()) - held)
 
 
@@ -83,6 +95,11 @@ def _holders(
         name, most = found.get((pid, started), (promise.id, 0))
         found[pid, started] = name, most + promise.size + CONTEXT
     return found
+
+
+def _charged(process: GpuProcess) -> int:
+    """Return how much of what was promised a guest holds, in bytes: all but its context."""
+    return max(0, (process.memory or 0) - CONTEXT_OF_EACH)
 
 
 def _is_of(process: GpuProcess, pid: int, started: int) -> bool:

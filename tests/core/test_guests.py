@@ -18,7 +18,7 @@ from sentinel.control import (
     Deallocate,
     Refusal,
 )
-from sentinel.core.guests import CONTEXT, SETTLING, guests, to_come
+from sentinel.core.guests import CONTEXT, CONTEXT_OF_EACH, SETTLING, guests, to_come
 from sentinel.core.model import Running, Slot, Stopped
 from sentinel.messages import Gpu, GpuProcess, Memory, Reading
 from sentinel.supervisor import Supervisor
@@ -105,6 +105,21 @@ def test_a_guests_children_are_guests_and_others_are_not() -> None:
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
+def test_each_child_of_a_guest_may_have_a_context_besides() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    world.at(0).foreign = [process(5000, 40 * GIB + 526 * 2**20, started=70)]
+    world.run_for(supervisor, 0.5)
+    for child in range(3):
+        world.at(0).unlisted = 600 * 2**20  # its context, before it is listed
+        world.run_for(supervisor, 0.1)
+        world.at(0).unlisted = 0
+        world.at(0).foreign.append(process(6000 + child, 600 * 2**20, parent=5000))
+        world.run_for(supervisor, 0.5)
+    assert not yields(world)
+
+
 def test_memory_that_nobody_is_seen_to_hold_may_be_the_guests_but_not_more_of_it() -> None:
     world, supervisor = held()
     promise(world, supervisor)
@@ -131,7 +146,7 @@ def test_a_guest_that_takes_more_than_it_was_promised_is_a_newcomer() -> None:
     world, supervisor = held()
     promise(world, supervisor)
     beside(world, supervisor)
-    world.at(0).foreign = [process(5000, 40 * GIB + CONTEXT + 2**21, started=70)]
+    world.at(0).foreign = [process(5000, 41 * GIB + CONTEXT_OF_EACH + 2**21, started=70)]
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
@@ -263,7 +278,9 @@ def test_guests_never_hold_more_than_was_promised_to_them(
         process(6000 + number, amount * GIB, parent=5000) for number, amount in enumerate(amounts)
     )
     found = guests(here, processes)
-    held_by_guests = sum(one.memory or 0 for one in processes if one.pid in found)
+    held_by_guests = sum(
+        max(0, (one.memory or 0) - CONTEXT_OF_EACH) for one in processes if one.pid in found
+    )
     most = sum(size * GIB + CONTEXT for size in sizes)
     assert held_by_guests <= most
     memory = Memory(total=140 * GIB, used=0, free=0)

@@ -41,7 +41,7 @@ import sys, time
 from sentinel.simulation import Registry, default_folder
 registry = Registry(default_folder())
 here = registry.attach(registry.gpus()[0].uuid)
-ok = here.allocate(int(sys.argv[1]) * 2**30)
+ok = here.allocate(int(float(sys.argv[1]) * 2**30))
 time.sleep(0.3)  # until it has been listed and read
 sys.exit(0 if ok else 1)
 """
@@ -102,18 +102,18 @@ def test_what_is_promised_is_had_beside_a_running_stressor(
     first = daemon.gpu()
     assert first.held is not None
     assert first.held > DEFAULT_TOTAL // 2
-    assert says(guest, "promise 5") == "llm"
-    assert daemon.ground.held(0) <= DEFAULT_TOTAL - 5 * GIB
+    assert says(guest, "promise 4") == "llm"
+    assert daemon.ground.held(0) <= DEFAULT_TOTAL - 4 * GIB
     (allocation,) = daemon.client.status().allocations
-    assert (allocation.id, allocation.size, allocation.holder.pid) == ("llm", 5 * GIB, guest.pid)
-    assert says(guest, "take 5") == "True"
+    assert (allocation.id, allocation.size, allocation.holder.pid) == ("llm", 4 * GIB, guest.pid)
+    assert says(guest, "take 4") == "True"
     eventually(lambda: daemon.gpu().stressor == "RUNNING")
-    assert says(guest, "child 1") == "0"
+    assert says(guest, "child 0.5") == "0"
     beside = daemon.gpu()
     assert (beside.stressor, beside.yields) == ("RUNNING", 0)
     assert guest.pid in [one.pid for one in beside.guests]
     # More than was promised, and more than a context besides: it is a newcomer, and gets it.
-    write_line(guest, "take 1.5")
+    write_line(guest, "take 1.9")
     eventually(lambda: daemon.gpu().yields == 1)
     guest.kill()
     guest.wait(PATIENCE)
