@@ -18,7 +18,10 @@ help: ## Say what can be made
 demo: $(STAMP) ## Show sentinel at work on two simulated GPUs, for about half a minute
 	@$(BIN)/python -m sentinel demo
 
+# Compiled first: the tests start hundreds of processes, and where none of them may write bytecode,
+# as some environments have it, each would compile all of it anew.
 test: $(STAMP) ## Run the tests; those that need a GPU are skipped without one
+	@$(BIN)/python -m compileall -q sentinel
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(STAMP) ## Check format, lint, types and who imports whom
@@ -29,6 +32,7 @@ check: $(STAMP) ## Check format, lint, types and who imports whom
 
 clean: ## Remove everything that can be made again
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find sentinel -name __pycache__ -prune -exec rm -rf {} +
 
 # Made anew when, and only when, what goes into it has changed. The constraints choose the versions,
 # torch's among them.

