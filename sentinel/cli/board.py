@@ -98,6 +98,8 @@ def notes(status: Status) -> Iterator[str]:
             yield f"GPU {gpu.index}: {gpu.reason}"
         if word == "paused" and gpu.until_s is not None:
             yield f"GPU {gpu.index}: paused for another {format_duration(gpu.until_s)}"
+        if gpu.condition in {"throttled", "critical"}:
+            yield f"GPU {gpu.index}: {gpu.condition}, {gpu.multiplier:.0%} of its speed is left"
         if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale, as decide has it
             yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
     for one in status.reservations:

@@ -180,6 +180,22 @@ def status(*gpus: GpuStatus, **daemon: Any) -> Status:
     return Status(daemon=DaemonInfo(**(usual | daemon)), gpus=gpus, reservations=(kept,))
 
 
+@pytest.mark.parametrize(
+    ("condition", "multiplier", "lines"),
+    [
+        ("normal", 0.8, []),
+        ("throttled", 0.5, ["GPU 0: throttled, 50% of its speed is left"]),
+        ("critical", 0.0, ["GPU 0: critical, 0% of its speed is left"]),
+        (None, 0.0, []),
+    ],
+)
+def test_a_gpu_in_a_bad_condition_has_a_line_of_its_own(
+    condition: str | None, multiplier: float, lines: list[str]
+) -> None:
+    hot = gpu(condition=condition, multiplier=multiplier)
+    assert [line for line in board.notes(status(hot)) if "speed" in line] == lines
+
+
 def test_what_a_row_has_no_room_for_stands_below() -> None:
     lines = board.notes(
         status(
