@@ -381,7 +381,8 @@ class GpuView:
     reservation ends. Rates are per second; ``share`` is of the time. ``None`` is not known.
     ``condition`` has held since ``condition_since``, and ``multiplier`` is the share of its speed
     that it leaves to whoever works there. ``memory_foreign`` is what of the used memory is not our
-    stressor's, ``budget`` how much may be promised in all; ``guests`` are the processes of those to
+    stressor's, ``budget`` how much may be promised in all, and ``to_come`` what of it was promised
+    and is not taken yet; ``guests`` are the processes of those to
     whom memory was promised. ``yields`` counts how often a newcomer got the GPU of us, ``starts``
     our stressors, since the daemon began.
     """
@@ -425,6 +426,8 @@ class GpuView:
     condition: Condition | None = None
     condition_since: float | None = None
     multiplier: float = 1.0
+    memory_free: int | None = None
+    to_come: int = 0
     memory_foreign: int | None = None
     budget: int = 0
     guests: tuple[GpuProcess, ...] = ()

@@ -5,8 +5,10 @@ The only module that names the service's entry function.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import socket
+import threading
 import time
 from dataclasses import replace
 from multiprocessing.connection import wait as wait_for_files
@@ -44,6 +46,9 @@ __all__ = ["ServiceProcess"]
 
 #: Orders taken in one tick; the rest is still there at the next.
 MOST_AT_ONCE = 64
+
+#: So many lines of the journal wait for a service that has yet to begin, or that does not read.
+_MOST_UNHEARD = 256
 
 #: How long a service may take to answer what is open and to end, in seconds.
 _GRACE = 1.5
@@ -99,12 +104,17 @@ class ServiceProcess:
         self._said = 0
         #: What there was no room for yet, by what it is about.
         self._owed: dict[tuple[str, object], Answer | GpuView | HostView | Reread] = {}
+        self._behind = False
+        #: Lines of the journal that no service has yet; the oldest are lost where there are many.
+        self._unheard: collections.deque[Said] = collections.deque(maxlen=_MOST_UNHEARD)
+        self._hearing = threading.Lock()  # they come from another thread
         self._configure: Configure | None = None
 
     def start(self, generation: int) -> None:
         """Spawn a service; a spawn that fails is an exit that :meth:`collect` tells."""
         self._bury()
         self._owed.clear()
+        self._behind = False
         self._generation = generation
         sockets = [None if one is None else Inherited(one) for one in self._listening]
         try:
@@ -130,10 +140,18 @@ class ServiceProcess:
 
     def hear(self, line: str) -> None:
         """Pass on one line of the journal, from its writer's thread; a gap in the numbers shows."""
-        self._said += 1
+        with self._hearing:
+            self._said += 1
+            self._unheard.append(Said(number=self._said, line=line))
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Send what was said and not passed on; what informs waits for what is owed."""
         child = self._child
-        if child is not None and not self._owed:
-            _send(child, Said(number=self._said, line=line))
+        while self._unheard and child is not None and not self._behind:
+            if not _send(child, self._unheard[0]):
+                return
+            self._unheard.popleft()
 
     def files(self) -> list[int]:
         """Return what to wait for."""
@@ -142,6 +160,8 @@ class ServiceProcess:
     def collect(self) -> ServiceFacts | None:
         """Return what became known since the last call."""
         self._send_owed()
+        with self._hearing:
+            self._pass_on()
         if self._failure is not None:
             facts = ServiceFacts(generation=self._generation, exit=self._failure)
             self._failure = None
@@ -190,7 +210,8 @@ class ServiceProcess:
         """Send what is owed, as far as there is room; nothing to a service that is gone."""
         while self._owed:
             about, message = next(iter(self._owed.items()))
-            if self._child is not None and not _send(self._child, message):
+            self._behind = self._child is not None and not _send(self._child, message)
+            if self._behind:
                 return
             del self._owed[about]
 

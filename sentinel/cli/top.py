@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import click
 
 from sentinel.cli.talking import duration, talks
@@ -29,5 +32,10 @@ def command(client: Client, every: float | None) -> int:
             "Install it: pip install 'gpu-sentry[tui]'. Without it: sentinel status --watch 2s",
         ) from error
     first = client.status()
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+        raise ConfigError(
+            "sentinel top needs a terminal that can draw",
+            "Without one: sentinel status --watch 2s",
+        )
     Live(client, first, every=1.0 if every is None else every).run()
     return int(ExitCode.OK)

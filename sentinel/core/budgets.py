@@ -7,28 +7,33 @@ from dataclasses import replace
 from sentinel.config import Config
 from sentinel.control import Allocate, Allocation, Asker, Confirm, Deallocate, Refusal
 from sentinel.core.actions import Event
+from sentinel.core.admin import reservation_of
 from sentinel.core.events import slot_event
 from sentinel.core.guests import budget, left_to_promise
 from sentinel.core.model import Slot, State, Unknown
+from sentinel.core.observation import Observation
 from sentinel.core.outcomes import Done, asker, wrong_gpus
 from sentinel.units import format_size
 
 __all__ = ["carry_out", "forget_unconfirmed"]
 
-#: The most promises of memory that are kept on one GPU, and the longest id.
+#: The most promises of memory that are kept on all GPUs together, and the longest id: all of them
+#: are shown in one message.
 _MOST_PROMISES = 128
 _LONGEST_ID = 100
+#: So many are named where one is asked for that there is not.
+_NAMED = 10
 
 
 def carry_out(
-    state: State, order: Allocate | Deallocate | Confirm, now: float, config: Config
+    state: State, order: Allocate | Deallocate | Confirm, seen: Observation, config: Config
 ) -> Done:
     """Return what an order about promised memory led to."""
     match order:
         case Allocate():
-            return _allocate(state, order, now, config)
+            return _allocate(state, order, seen, config)
         case Deallocate() | Confirm():
-            return _decide_on(state, order, now)
+            return _decide_on(state, order, seen.now)
 
 
 def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
@@ -42,27 +47,27 @@ def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
     return state, events
 
 
-def _allocate(state: State, order: Allocate, now: float, config: Config) -> Done:
+def _allocate(state: State, order: Allocate, seen: Observation, config: Config) -> Done:
     wrong = wrong_gpus(state, (order.gpu,)) or _wrong(state, order)
     if wrong is not None:
         return wrong
-    slot = state.slots[order.gpu]
-    left = left_to_promise(slot, config.of(order.gpu))
+    slot, reading, own = state.slots[order.gpu], seen.readings.get(order.gpu), config.of(order.gpu)
+    left = left_to_promise(slot, reading, own)
     if order.size > left:
-        most = format_size(budget(slot, config.of(order.gpu)))
+        most = format_size(budget(slot, reading, own))
         text = (
             f"{format_size(order.size)} of GPU {slot.gpu.index} are asked for, and"
             f" {format_size(left)} of {most} can be promised"
         )
         return Done(state, text, refused=Refusal.CONFLICT)
-    promise = Allocation(id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=now)
-    slot = replace(slot, promises={**slot.promises, order.id: promise})
+    promise = Allocation(id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=seen.now)
+    slot = replace(slot, promises={**slot.promises, order.id: promise}, promises_changed=seen.now)
     fields = {"id": order.id, "size": order.size, "by": asker(order.by)}
     return Done(
         _with(state, slot),
         f"promised {format_size(order.size)} of GPU {slot.gpu.index}",
         (order.gpu,),
-        events=[slot_event("memory.allocated", slot, now, **fields)],
+        events=[slot_event("memory.allocated", slot, seen.now, **fields)],
     )
 
 
@@ -72,9 +77,14 @@ def _wrong(state: State, order: Allocate) -> Done | None:
     if _find(state, order.id) is not None:
         text = f"there is an allocation {order.id!r}"
         return Done(state, text, refused=Refusal.CONFLICT)
-    if len(slot.promises) >= _MOST_PROMISES:
-        text = f"there are {len(slot.promises)} allocations on GPU {slot.gpu.index} already"
+    count = sum(len(one.promises) for one in state.slots.values())
+    if count >= _MOST_PROMISES:
+        text = f"there are {count} allocations already, and no more are kept"
         return Done(state, text, refused=Refusal.CONFLICT)
+    reserved = reservation_of(state, order.gpu)
+    if reserved is not None and reserved.by.uid != order.by.uid:
+        text = f"GPU {slot.gpu.index} is reserved for somebody else: {reserved.reason}"
+        return Done(state, f"{text} ({reserved.id})", refused=Refusal.CONFLICT)
     if isinstance(slot.occupancy, Unknown):
         text = f"GPU {slot.gpu.index} is unknown: {slot.occupancy.reason}"
         return Done(state, text, refused=Refusal.CONFLICT)
@@ -91,7 +101,9 @@ def _decide_on(state: State, order: Deallocate | Confirm, now: float) -> Done:
     promise = _find(state, order.id)
     if promise is None:
         ids = sorted(one for slot in state.slots.values() for one in slot.promises)
-        text = f"there is no allocation {order.id!r}; there are: {', '.join(ids) or 'none'}"
+        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        known = f"{', '.join(ids[:_NAMED]) or 'none'}{more}"
+        text = f"there is no allocation {order.id!r}; there are: {known}"
         return Done(state, text, refused=Refusal.NOT_FOUND)
     if isinstance(order, Confirm):
         slot = state.slots[promise.gpu]
@@ -105,7 +117,7 @@ def _decide_on(state: State, order: Deallocate | Confirm, now: float) -> Done:
 def _end(state: State, promise: Allocation, by: Asker, now: float) -> tuple[State, list[Event]]:
     slot = state.slots[promise.gpu]
     left = {name: one for name, one in slot.promises.items() if name != promise.id}
-    slot = replace(slot, promises=left)
+    slot = replace(slot, promises=left, promises_changed=now)
     fields = {"id": promise.id, "size": promise.size, "by": asker(by)}
     return _with(state, slot), [slot_event("memory.deallocated", slot, now, **fields)]
 

@@ -124,7 +124,12 @@ def _judged(
     config: Config,
 ) -> Judged:
     """Return what follows for a GPU from its temperature, where that is told, and its memory."""
-    heat = before.heat if degrees is None else _heat(before, degrees, limits, now, config)
+    told_at = before.told_at if degrees is None else now
+    if degrees is not None:
+        heat = _heat(before, degrees, limits, now, config)
+    else:
+        # A sensor may miss a beat; one that is silent for longer says nothing any more.
+        heat = before.heat if now - told_at <= config.stale_after else Condition.OPTIMAL
     memory = _memory(share, limits)
     if _rank(memory) < _rank(before.memory):
         memory = min(_memory(share + config.hysteresis / 100, limits), before.memory, key=_rank)
@@ -135,6 +140,7 @@ def _judged(
         heat=heat,
         heat_since=before.heat_since if heat is before.heat else now,
         memory=memory,
+        told_at=told_at,
         overheats=_overheats(before, degrees, limits, config),
     )
 

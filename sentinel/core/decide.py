@@ -336,7 +336,7 @@ def _start_one(
         return _clear_one(state, seen, config)
     uuid = startable[0]
     slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
-    slot = replace(slot, terms=limits.terms(config.of(uuid)))
+    slot = replace(slot, terms=limits.terms(config.of(uuid)), left_out=guests.promised(slot))
     state = replace(state, slots={**state.slots, uuid: slot}, last_start=seen.now)
     workload = config.of(uuid).workload
     event = slot_event("stressor.starting", slot, seen.now, workload=workload)

@@ -51,7 +51,7 @@ def remains(
     if any(process.memory is None for process in others):
         return slot, []
     left = nobodys_memory(reading) - stopping.unnamed
-    if left <= SLACK + CONTEXT_OVERHEAD * len(others):
+    if left <= SLACK + CONTEXT_OVERHEAD * len(reading.processes or ()):
         return slot, []
     slot = replace(slot, ghost=replace(slot.ghost, unnamed=stopping.unnamed))
     if not slot.identity.complete:
@@ -64,7 +64,8 @@ def watch(slot: Slot, reading: Reading | None, now: float) -> tuple[Slot, list[E
     if reading is None or reading.memory is None or not isinstance(slot.stressor, Stopped):
         return slot, []
     ghost, events = slot.ghost, []
-    if ghost.unnamed is not None and nobodys_memory(reading) <= ghost.unnamed + SLACK:
+    contexts = CONTEXT_OVERHEAD * len(reading.processes or ())
+    if ghost.unnamed is not None and nobodys_memory(reading) <= ghost.unnamed + SLACK + contexts:
         ghost = replace(ghost, unnamed=None)
     share = reading.utilization
     if share is not None and share < LATCHED:

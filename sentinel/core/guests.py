@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sentinel.config import Config
 from sentinel.control import Allocation
+from sentinel.core.identity import is_ours
 from sentinel.core.model import Slot
 from sentinel.messages import GpuProcess, Reading
 
 __all__ = [
+    "CALM",
     "CONTEXT",
     "CONTEXT_OF_EACH",
     "SETTLING",
@@ -17,11 +20,12 @@ __all__ = [
     "can_be_told",
     "guests",
     "left_to_promise",
+    "promised",
     "to_come",
 ]
 
-#: What is left to a guest beyond each of its promises, for the next CUDA context, for which it did
-#: not ask, and what libraries take with that.
+#: What is left to each holder beyond its promises, for the next CUDA context, for which it did not
+#: ask, and what libraries take with that.
 CONTEXT = 2**30
 
 #: What of each guest's memory is taken for its context and not for what was promised: 527 MiB on an
@@ -33,16 +37,39 @@ CONTEXT_OF_EACH = 640 * 2**20
 SETTLING = 3.0
 
 
-def budget(slot: Slot, config: Config) -> int:
-    """Return how much of a GPU's memory may be promised in all, in bytes."""
-    most = max(0, slot.gpu.memory_total - config.budget_reserve)
-    return most if config.budget_limit is None else min(most, config.budget_limit)
+#: A stressor that left room for a promise is let go of for a larger one when no promise has begun
+#: or ended for so long, in seconds: who comes and goes with every request is not to cost a start.
+CALM = 60.0
 
 
-def left_to_promise(slot: Slot, config: Config) -> int:
+@dataclass(frozen=True, kw_only=True)
+class _Holder:
+    """One to whom memory was promised: since when it lives, by what names, how many bytes."""
+
+    started: int
+    name: str
+    most: int
+
+
+def budget(slot: Slot, reading: Reading | None, config: Config) -> int:
+    """Return how many bytes of a GPU's memory may be promised in all; none where it is not known.
+
+    What the driver keeps for itself cannot be had, and one more guest is to have its context.
+    """
+    if reading is None or reading.memory is None:
+        return 0
+    usable = reading.memory.used + reading.memory.free
+    most = max(0, usable - config.budget_reserve)
+    if config.budget_limit is not None:
+        most = min(most, config.budget_limit)
+    holders = {(one.by.pid, one.by.started) for one in slot.promises.values()}
+    return max(0, min(most, usable - CONTEXT * (len(holders) + 1)))
+
+
+def left_to_promise(slot: Slot, reading: Reading | None, config: Config) -> int:
     """Return how much more of a GPU's memory may be promised, in bytes."""
     given = sum(promise.size for promise in slot.promises.values())
-    return max(0, budget(slot, config) - given)
+    return max(0, budget(slot, reading, config) - given)
 
 
 def can_be_told(slot: Slot) -> bool:
@@ -60,17 +87,31 @@ def guests(slot: Slot, processes: Iterable[GpuProcess]) -> dict[int, str]:
     """Return by PID which processes are guests, and by whose promise.
 
     Those of a holder are guests together, and none of them is one any more once they hold more
-    than they were promised, contexts apart, or nobody says how much.
+    than they were promised, contexts apart, or nobody says how much. Our own child is nobody's
+    guest, though a holder may have started us.
     """
     if not slot.promises or not can_be_told(slot):
         return {}
-    found: dict[int, str] = {}
-    for holder, (name, most) in _holders(slot.promises).items():
-        theirs = [process for process in processes if _is_of(process, *holder)]
-        if any(one.memory is None for one in theirs) or sum(map(_charged, theirs)) > most:
-            continue
-        found |= {process.pid: name for process in theirs}
-    return found
+    holders = _holders(slot.promises)
+    theirs: dict[int, list[GpuProcess]] = {}
+    for process in processes:
+        holder = None if is_ours(process, slot.child) else _holder_of(process, holders)
+        if holder is not None:
+            theirs.setdefault(holder, []).append(process)
+    return {
+        process.pid: holders[pid].name
+        for pid, group in theirs.items()
+        if all(one.memory is not None for one in group)
+        and sum(map(_charged, group)) <= holders[pid].most
+        for process in group
+    }
+
+
+def promised(slot: Slot) -> int:
+    """Return how many bytes are promised on a GPU, the context of each holder included."""
+    sizes = sum(promise.size for promise in slot.promises.values())
+    holders = {(one.by.pid, one.by.started) for one in slot.promises.values()}
+    return sizes + CONTEXT * len(holders)
 
 
 def to_come(slot: Slot, reading: Reading | None) -> int:
@@ -80,33 +121,39 @@ def to_come(slot: Slot, reading: Reading | None) -> int:
     processes = reading.processes or () if reading is not None else ()
     here = guests(slot, processes)
     held = sum(_charged(process) for process in processes if process.pid in here)
-    return max(0, sum(promise.size + CONTEXT for promise in slot.promises.values()) - held)
+    return max(0, promised(slot) - held)
 
 
-def _holders(
-    promises: Mapping[str, Allocation],
-) -> dict[tuple[int, int], tuple[str, int]]:
-    """Return for each holder, by PID and start, the id of a promise and the bytes of all."""
-    found: dict[tuple[int, int], tuple[str, int]] = {}
+def _holders(promises: Mapping[str, Allocation]) -> dict[int, _Holder]:
+    """Return the holders by PID; what they were promised, and one context, is theirs."""
+    found: dict[int, _Holder] = {}
     for promise in promises.values():
         pid, started = promise.by.pid, promise.by.started
         if pid is None or started is None:
             continue
-        name, most = found.get((pid, started), (promise.id, 0))
-        found[pid, started] = name, most + promise.size + CONTEXT
+        before = found.get(pid)
+        if before is None or before.started != started:
+            found[pid] = _Holder(started=started, name=promise.id, most=promise.size + CONTEXT)
+        else:
+            found[pid] = replace(before, most=before.most + promise.size)
     return found
+
+
+def _holder_of(process: GpuProcess, holders: Mapping[int, _Holder]) -> int | None:
+    """Return the PID of the holder that a process is, or was started by, however far down."""
+    if process.started is None:
+        return None
+    own = holders.get(process.pid)
+    if own is not None and own.started == process.started:
+        return process.pid
+    for pid in process.ancestors or ():
+        above = holders.get(pid)
+        # A process that is older than its ancestor is that of an earlier one of this number.
+        if above is not None and process.started >= above.started:
+            return pid
+    return None
 
 
 def _charged(process: GpuProcess) -> int:
     """Return how much of what was promised a guest holds, in bytes: all but its context."""
     return max(0, (process.memory or 0) - CONTEXT_OF_EACH)
-
-
-def _is_of(process: GpuProcess, pid: int, started: int) -> bool:
-    """Return whether a process is this one, or was started by it, however far down."""
-    if process.started is None:
-        return False
-    if process.pid == pid:
-        return process.started == started
-    # A process that is older than its ancestor is that of an earlier one of this number.
-    return process.ancestors is not None and pid in process.ancestors and process.started >= started

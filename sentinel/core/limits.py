@@ -52,7 +52,7 @@ def _own_verdict(state: State, slot: Slot, seen: Observation, config: Config) ->
     critical = _critical(slot, own)
     if critical is not None:
         return Verdict.no("throttle.pace", critical)
-    crowd = _crowd(slot) or _settling(slot, seen.now)
+    crowd = _crowd(slot) or _settling(slot, seen.now) or _full(slot, seen.readings.get(uuid), own)
     return verdict if crowd is None else Verdict.no("promised", crowd)
 
 
@@ -77,6 +77,26 @@ def _settling(slot: Slot, now: float) -> str | None:
     newest = max((promise.since for promise in slot.promises.values()), default=-math.inf)
     left = newest + guests.SETTLING - now
     return f"memory was promised just now: left to it for {left:.1f} s" if left > 0 else None
+
+
+def _smaller_than_need_be(slot: Slot, now: float) -> str | None:
+    """Return that a stressor leaves out what nobody is promised any more, or ``None``."""
+    if slot.left_out <= guests.promised(slot) or now < slot.promises_changed + guests.CALM:
+        return None
+    return "memory that it left out for guests is promised to nobody any more"
+
+
+def _full(slot: Slot, reading: Reading | None, config: Config) -> str | None:
+    """Return that what is promised leaves too little to a stressor, or ``None`` where it does not.
+
+    One that could take not a chunk would open a context where a guest is to have memory.
+    """
+    if not slot.promises or reading is None or reading.memory is None:
+        return None
+    left = reading.memory.free - guests.to_come(slot, reading) - config.reserve
+    if left >= config.chunk + guests.CONTEXT:
+        return None
+    return f"what was promised of its memory leaves too little ({_promises(slot)})"
 
 
 def _promises(slot: Slot) -> str:
@@ -113,16 +133,16 @@ def _asked(state: State, seen: Observation, config: Config) -> Iterator[Release]
         if keeps_off is not None:
             yield Release(uuid=uuid, reason=keeps_off.reason)
             continue
-        why = _asked_of_one(slot, seen.readings.get(uuid), config.of(uuid))
+        why = _asked_of_one(slot, seen.readings.get(uuid), seen.now, config.of(uuid))
         if why is not None:
             yield Release(uuid=uuid, reason=why)
 
 
-def _asked_of_one(slot: Slot, reading: Reading | None, config: Config) -> str | None:
+def _asked_of_one(slot: Slot, reading: Reading | None, now: float, config: Config) -> str | None:
     """Return why a stressor must go for what is wanted of its own GPU, or ``None``."""
     if slot.terms is not None and slot.terms != terms(config):
         return "its settings have changed"
-    why = _critical(slot, config) or _crowd(slot)
+    why = _critical(slot, config) or _crowd(slot) or _smaller_than_need_be(slot, now)
     if why is not None or reading is None or not slot.promises:
         return why
     # What grows and is not listed yet may be a guest that takes what is still to come for it.
@@ -153,6 +173,7 @@ def deadlines(state: State, seen: Observation, config: Config) -> list[float]:
         for slot in state.slots.values()
         for promise in slot.promises.values()
     ]
+    times += [slot.promises_changed + guests.CALM for slot in state.slots.values() if slot.left_out]
     due = _next_start(state, config)
     if due is not None:
         times.append(due)
@@ -211,7 +232,8 @@ def _gpus(count: int) -> str:
 
 def _is_free(slot: Slot) -> bool:
     """Return whether a GPU is idle, and nobody's, or about to be: its stressor leaves."""
-    return isinstance(slot.occupancy, Idle) and not isinstance(slot.stressor, Starting | Running)
+    live = isinstance(slot.stressor, Starting | Running)
+    return isinstance(slot.occupancy, Idle) and not live and not slot.promises
 
 
 def _is_ready(slot: Slot, seen: Observation, config: Config) -> bool:

@@ -286,8 +286,8 @@ class Findings:
 class Judged:
     """The condition of a GPU since then: the worse of what its heat and its memory say.
 
-    ``heat`` has been what it is since ``heat_since``; ``overheats``: it is hotter than it ever
-    should be.
+    ``heat`` has been what it is since ``heat_since``, and a temperature was told last at
+    ``told_at``; ``overheats``: it is hotter than it ever should be.
     """
 
     condition: Condition
@@ -295,6 +295,7 @@ class Judged:
     heat: Condition
     heat_since: float
     memory: Condition
+    told_at: float = float("-inf")
     overheats: bool = False
 
 
@@ -330,7 +331,8 @@ class Slot:
     are those of its last stressor, ``paused`` is set while we were told to keep off. ``changed`` is
     when its occupancy or its stressor became another. ``telemetry`` is what it told last of itself,
     ``judged`` how it does by that; ``promises`` is the memory that was promised to guests, by id,
-    and ``yields`` counts its hand-overs.
+    which changed at ``promises_changed``, and ``left_out`` how much was promised when the last
+    stressor was started. ``yields`` counts its hand-overs.
     """
 
     gpu: Gpu
@@ -355,6 +357,8 @@ class Slot:
     telemetry: Telemetry | None = None
     judged: Judged | None = None
     promises: Mapping[str, Allocation] = field(default_factory=dict)
+    promises_changed: float = 0.0
+    left_out: int = 0
     yields: int = 0
 
     @property

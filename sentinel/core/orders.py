@@ -25,7 +25,7 @@ from sentinel.control import (
     Vacate,
     Value,
 )
-from sentinel.core import budgets
+from sentinel.core import budgets, condition
 from sentinel.core.actions import Action, Event, Reply
 from sentinel.core.admin import reservation_of
 from sentinel.core.events import slot_event
@@ -34,23 +34,18 @@ from sentinel.core.observation import Observation
 from sentinel.core.outcomes import Done, asker, names_of, wrong_gpus, wrong_seconds
 from sentinel.errors import ConfigError
 from sentinel.hours import first_after
+from sentinel.settings import SETTINGS
 
 __all__ = ["Carried", "carry_out", "deadlines", "expire", "forget_unconfirmed"]
 
 #: How many reservations there may be at once, and characters of a reason.
 _MOST_RESERVATIONS = 256
 _LONGEST_REASON = 200
+#: So many allocations are named that are in the way.
+_NAMED = 10
 
-#: What is settled when the daemon begins: the probe was told, and locks were taken for it.
-_SETTLED = {
-    "gpus": "gpus",
-    "poll": "poll",
-    "watch_interval": "watch_interval",
-    "tcp": "api.tcp",
-    "metrics": "metrics.address",
-    "socket_group": "api.group",
-    "history_size": "history.size",
-}
+#: What is settled when the daemon begins: the probe was told, locks were taken, sockets are open.
+_SETTLED = {setting.field: setting.key for setting in SETTINGS if setting.settled}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +127,7 @@ def _carry_out(state: State, order: Order, seen: Observation, config: Config) ->
         case Reserve():
             return _reserve(state, order, seen.now)
         case Confirm(allocation=True) | Allocate() | Deallocate():
-            return budgets.carry_out(state, order, seen.now, config)
+            return budgets.carry_out(state, order, seen, config)
         case Confirm() | Unreserve():
             return _decide_on(state, order, seen.now)
         case Configure():
@@ -244,7 +239,7 @@ def _reserve(state: State, order: Reserve, now: float) -> Done:
             why = "; ".join(reason for reason in blocked if reason is not None)
             text = f"{len(free)} of {order.count} GPUs can be had: {why}"
             return Done(state, text, refused=Refusal.CONFLICT)
-        free.sort(key=lambda slot: (not isinstance(slot.stressor, Stopped), slot.gpu.index))
+        free.sort(key=_had_less_easily)
         gpus = tuple(slot.gpu.uuid for slot in free[: order.count])
     reservation = Reservation(
         id=order.id,
@@ -265,6 +260,12 @@ def _reserve(state: State, order: Reserve, now: float) -> Done:
     }
     events = [slot_event("gpu.reserved", state.slots[uuid], now, **fields) for uuid in gpus]
     return Done(state, f"reserved {names_of(state, gpus)}", gpus, None, events)
+
+
+def _had_less_easily(slot: Slot) -> tuple[float, bool, int]:
+    """Return by what GPUs are chosen: those that are cool, free already, and come first."""
+    held = not isinstance(slot.stressor, Stopped)
+    return -condition.multiplier(slot), held, slot.gpu.index
 
 
 def _wrong_reservation(state: State, order: Reserve) -> Done | None:
@@ -295,6 +296,8 @@ def _why_not(state: State, slot: Slot) -> str | None:
     reserved = reservation_of(state, slot.gpu.uuid)
     if reserved is not None:
         return f"{name} is reserved: {reserved.reason} ({reserved.id})"
+    if slot.promises:
+        return f"memory of {name} is allocated: {', '.join(sorted(slot.promises)[:_NAMED])}"
     match slot.occupancy:
         case Idle():
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sentinel.config import Config
-from sentinel.core.accounting import SLACK
+from sentinel.core.accounting import SLACK, nobodys_memory
 from sentinel.core.actions import Action, Event
 from sentinel.core.events import slot_event, who
 from sentinel.core.ghosts import CONTEXT_OVERHEAD, remains
@@ -64,7 +64,7 @@ def settle(
     if exit_ is None:
         return Step(slot=slot)
     others = _after_exit(slot, stopping, exit_, reading, config)
-    back = _memory_back(stopping, others, reading)
+    back = others is not None and _memory_back(stopping, others, reading)
     late = now - exit_.at >= SETTLE_WITHIN or isinstance(slot.occupancy, Unknown)
     untold = others is not None and (
         any(process.memory is None for process in others)
@@ -107,18 +107,17 @@ def _ended(
 
 
 def _memory_back(
-    stopping: Stopping, others: tuple[GpuProcess, ...] | None, reading: Reading | None
+    stopping: Stopping, others: tuple[GpuProcess, ...], reading: Reading | None
 ) -> bool:
     """Return whether a reading stamped after the exit shows our memory given back.
 
-    What named newcomers hold is taken off; each may have a context whose own memory nobody names.
+    What those hold who are listed is taken off, newcomers' and guests', too; each may have a
+    context whose own memory nobody names.
     """
-    if others is None or reading is None or reading.memory is None:
+    if reading is None or reading.memory is None:
         return False
-    held = [process.memory for process in others]
-    named = sum(memory for memory in held if memory is not None)
-    limit = stopping.baseline + SLACK + CONTEXT_OVERHEAD * len(others)
-    return None not in held and reading.memory.used - named <= limit
+    limit = stopping.unnamed + SLACK + CONTEXT_OVERHEAD * len(reading.processes or ())
+    return all(one.memory is not None for one in others) and nobodys_memory(reading) <= limit
 
 
 def _after_exit(
@@ -126,7 +125,7 @@ def _after_exit(
 ) -> tuple[GpuProcess, ...] | None:
     """Return who is there in a reading stamped after the exit that no longer lists our child.
 
-    Who is let be was there before our child, and is in the baseline.
+    But for those who are let be.
     """
     if reading is None or reading.processes is None or reading.fault is not None:
         return None

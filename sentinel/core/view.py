@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 
 from sentinel.config import Config
 from sentinel.control import GpuView, HandoverView, HostView, Phase
@@ -22,7 +24,7 @@ from sentinel.core.model import (
 )
 from sentinel.core.observation import Observation
 from sentinel.core.policy import Verdict
-from sentinel.messages import Reading
+from sentinel.messages import GpuProcess, Reading
 
 __all__ = ["Host", "gpu_views", "host_view"]
 
@@ -112,10 +114,10 @@ def _view(
         "findings": slot.findings.total,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
         "since": keeps_off.since if keeps_off and keeps_off.since else slot.changed,
-        "by": slot.occupancy.by if isinstance(slot.occupancy, Busy) else (),
+        "by": _plain(slot.occupancy.by) if isinstance(slot.occupancy, Busy) else (),
         "workload": config.of(slot.gpu.uuid).workload,
         "handover": _handover(slot.handover),
-        "budget": guests.budget(slot, config.of(slot.gpu.uuid)),
+        "budget": guests.budget(slot, reading, config.of(slot.gpu.uuid)),
         "yields": slot.yields,
         "starts": slot.generation,
         "telemetry": slot.telemetry,
@@ -127,7 +129,9 @@ def _view(
         here = guests.guests(slot, reading.processes or ())
         view |= {
             "memory_foreign": foreign_memory(slot, reading, slot.child),
-            "guests": tuple(p for p in reading.processes or () if p.pid in here),
+            "guests": _plain(p for p in reading.processes or () if p.pid in here),
+            "memory_free": reading.memory.free,
+            "to_come": guests.to_come(slot, reading),
         }
     return GpuView(**{**view, **_read(reading), **_running(slot)})  # type: ignore[arg-type]
 
@@ -166,6 +170,11 @@ def _running(slot: Slot) -> dict[str, object]:
             "errors": progress.errors,
         }
     return found
+
+
+def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
+    """Return processes without their ancestors, who are nobody's business and take room."""
+    return tuple(replace(process, ancestors=None) for process in processes)
 
 
 def _handover(handover: Handover | None) -> HandoverView | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from sentinel.control import Allocation, Asker, GpuView
-from sentinel.procfs import read_stat
+from sentinel.control import Allocation, GpuView
 from sentinel.service import models
 from sentinel.service.problems import Code, ProblemError
 from sentinel.service.views import Views
@@ -28,8 +26,6 @@ __all__ = [
 
 #: More than any GPU has, in bytes: numbers beyond it are mistakes.
 _MOST = 2**50
-#: How many generations are looked at between a process and the one that asked for memory.
-_MOST_GENERATIONS = 64
 
 Name = Annotated[
     str,
@@ -96,26 +92,12 @@ def budget(view: GpuView, allocations: Sequence[Allocation]) -> Budget:
     )
 
 
-def shortage(view: GpuView, allocations: Sequence[Allocation]) -> int | None:
+def shortage(view: GpuView) -> int | None:
     """Return how many bytes of what is promised on a GPU are not free; ``None`` is not known.
 
     What a holder and its children have taken already is not owed to them any more.
     """
-    if view.memory_used is None:
-        return None
-    promised: dict[Asker, int] = defaultdict(int)
-    for one in allocations:
-        if one.gpu == view.uuid:
-            promised[one.by] += one.size
-    taken: dict[Asker, int] = defaultdict(int)
-    for guest in view.guests:
-        holder = _holder_of(guest.pid, promised)
-        if holder is not None:  # and what nobody says that it holds is taken for nothing
-            taken[holder] += guest.memory or 0
-    owed = sum(max(0, size - taken[holder]) for holder, size in promised.items())
-    reserved = view.telemetry.memory_reserved if view.telemetry is not None else None
-    free = view.memory_total - view.memory_used - (reserved or 0)
-    return max(0, owed - free)
+    return None if view.memory_free is None else max(0, view.to_come - view.memory_free)
 
 
 async def memory_free(views: Views, gpu: str, after: float, deadline: float) -> None:
@@ -147,7 +129,7 @@ def _why_not(views: Views, gpu: str, after: float) -> str | None:
     if view is None:
         return "the GPU is not shown"
     name = f"GPU {view.index}"
-    missing = shortage(view, views.host.allocations)
+    missing = shortage(view)
     if missing is None:
         return f"{name} cannot be read: {view.reason}"
     if missing:
@@ -161,18 +143,4 @@ def _why_not(views: Views, gpu: str, after: float) -> str | None:
         # It takes what it was told to before the promise was made.
         began = time.monotonic() - (view.since or 0.0)
         return f"on {name} a stressor began {began:.1f} s ago, and is let go of"
-    return None
-
-
-def _holder_of(pid: int, holders: dict[Asker, int]) -> Asker | None:
-    """Return which of these is the process with this PID, or above it."""
-    by_pid = {holder.pid: holder for holder in holders if holder.started is not None}
-    for _ in range(_MOST_GENERATIONS):
-        stat = read_stat(pid)
-        if stat is None:
-            return None
-        holder = by_pid.get(pid)
-        if holder is not None and holder.started == stat.started:
-            return holder
-        pid = stat.parent
     return None

@@ -16,6 +16,8 @@ __all__ = ["holder", "promise"]
 
 #: How long a promise that was kept may take to be shown, in seconds.
 _SHOWN_WITHIN = 2.0
+#: The words of a line NSpid of a process with one PID, in our own namespace.
+_ALONE = 2
 _ENDED = "The allocation was ended before it was complete."
 
 
@@ -59,10 +61,24 @@ def holder(by: Asker, pid: int | None) -> Asker:
     Raises:
         ProblemError: It named one that is not there, or is not its to name.
     """
-    if pid is None:
-        return by
     if by.via != "unix":
+        if pid is None:
+            return by
         why = "A client over TCP is no process of this host and can name none: leave pid out."
+        raise ProblemError(Code.INVALID, why)
+    if by.started is None:
+        why = (
+            "The process that asks cannot be seen from here, as in another container, so nobody"
+            " could tell when it ends: ask over TCP, and give the memory back."
+        )
+        raise ProblemError(Code.INVALID, why)
+    if pid is None or pid == by.pid:
+        return by
+    if _is_elsewhere(by.pid or 0):
+        why = (
+            f"pid: the process that asks is in another PID namespace, where {pid} is somebody else:"
+            " leave pid out, and ask from the process that needs the memory."
+        )
         raise ProblemError(Code.INVALID, why)
     before = read_stat(pid)
     uid = _user_of(pid)
@@ -73,6 +89,16 @@ def holder(by: Asker, pid: int | None) -> Asker:
         why = f"pid: process {pid} is of user {uid}; only that user and root may name it."
         raise ProblemError(Code.FORBIDDEN, why)
     return Asker(via=by.via, uid=uid, pid=pid, started=stat.started)
+
+
+def _is_elsewhere(pid: int) -> bool:
+    """Return whether a process is in another PID namespace than ours: it has more than one PID."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    line = next((line for line in text.splitlines() if line.startswith("NSpid:")), "")
+    return len(line.split()) != _ALONE
 
 
 def _user_of(pid: int) -> int | None:

@@ -85,7 +85,8 @@ def _held(view: GpuView) -> bool:
 
 def _taken(view: GpuView) -> bool:
     """Return whether somebody is, or may be, on a GPU, or something is left of us."""
-    return view.stressor in _HOLDS or view.occupancy != "IDLE" or view.ghost or _unread(view)
+    in_use = view.occupancy != "IDLE" or view.ghost or bool(view.guests)
+    return view.stressor in _HOLDS or in_use or _unread(view)
 
 
 def _unread(view: GpuView) -> bool:

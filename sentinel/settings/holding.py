@@ -27,6 +27,7 @@ HOLDING: tuple[Setting, ...] = (
         parse=parse_names,
         default="all",
         many=True,
+        settled=True,
     ),
     Setting(
         key="memory.target",

@@ -18,6 +18,7 @@ RUNNING: tuple[Setting, ...] = (
         default="1s",
         least="100ms",
         most="2s",
+        settled=True,
     ),
     Setting(
         key="watch_interval",
@@ -29,6 +30,7 @@ RUNNING: tuple[Setting, ...] = (
         default="25ms",
         least="2ms",
         most="40ms",
+        settled=True,
     ),
     Setting(
         key="start_timeout",
@@ -83,6 +85,7 @@ RUNNING: tuple[Setting, ...] = (
         metavar="[HOST:]PORT|off",
         help="Answer clients that have the token at this address, too, such as 127.0.0.1:8765.",
         parse=or_off(parse_address),
+        settled=True,
     ),
     Setting(
         key="api.group",
@@ -91,6 +94,7 @@ RUNNING: tuple[Setting, ...] = (
         metavar="GROUP|off",
         help="Let this group use the socket, too.",
         parse=or_off(str),
+        settled=True,
     ),
     Setting(
         key="metrics.address",
@@ -99,6 +103,7 @@ RUNNING: tuple[Setting, ...] = (
         metavar="[HOST:]PORT|off",
         help="Show metrics to a Prometheus at this address, without a token, such as 8766.",
         parse=or_off(parse_address),
+        settled=True,
     ),
     Setting(
         key="history.size",
@@ -110,5 +115,6 @@ RUNNING: tuple[Setting, ...] = (
         default="256MiB",
         least="16MiB",
         most="1TiB",
+        settled=True,
     ),
 )

@@ -22,6 +22,7 @@ class Setting:
         least: The smallest value that is allowed, as text, and so ``most``.
         per_gpu: Whether it may be another for single GPUs.
         many: Whether it is a list; its flag may be given several times.
+        settled: Whether it holds from the start of a daemon to its end.
     """
 
     key: str
@@ -35,6 +36,7 @@ class Setting:
     most: str | None = None
     per_gpu: bool = False
     many: bool = False
+    settled: bool = False
 
     @property
     def variable(self) -> str:

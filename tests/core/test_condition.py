@@ -143,6 +143,14 @@ def test_what_cannot_be_read_leaves_nothing_to_anybody_and_comes_back_as_it_was(
     assert multiplier(SLOT) == 0.0
 
 
+def test_a_sensor_that_is_silent_for_long_says_nothing_any_more() -> None:
+    slot = judged(SLOT, reading(95, at=0.0))
+    missed_a_beat = judged(slot, reading(None, at=3.0))
+    assert condition(missed_a_beat) is CRITICAL
+    assert condition(judged(missed_a_beat, reading(None, at=10.0))) is OPTIMAL
+    assert condition(judged(missed_a_beat, reading(None, 0.9, at=10.0))) is THROTTLED
+
+
 def test_overheating_is_said_once_until_it_is_cooler() -> None:
     said = []
     slot = SLOT

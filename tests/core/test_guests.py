@@ -17,7 +17,9 @@ from sentinel.control import (
     Confirm,
     Deallocate,
     Refusal,
+    Reserve,
 )
+from sentinel.core.guests import CALM as CALM_FOR
 from sentinel.core.guests import CONTEXT, CONTEXT_OF_EACH, SETTLING, guests, to_come
 from sentinel.core.model import Running, Slot, Stopped
 from sentinel.messages import Gpu, GpuProcess, Memory, Reading
@@ -186,9 +188,16 @@ def test_the_sum_is_no_more_than_the_limit() -> None:
     assert ask(world, supervisor, Allocate, **more, size=20 * GIB) is None
 
 
-def test_by_default_the_limit_is_the_memory_less_the_reserve() -> None:
-    world, supervisor = held()
-    most = 140 * GIB - 2**29
+@pytest.mark.parametrize(
+    ("reserve", "kept"),
+    [(2**29, CONTEXT), (2 * GIB, 2 * GIB)],
+    ids=["a context", "the reserve"],
+)
+def test_by_default_the_limit_is_the_memory_less_the_reserve_and_a_context(
+    reserve: int, kept: int
+) -> None:
+    world, supervisor = held(replace(CALM, budget_reserve=reserve))
+    most = 140 * GIB - kept
     wish = {"gpu": "GPU-0", "id": "llm"}
     assert ask(world, supervisor, Allocate, **wish, size=most + 1) is Refusal.CONFLICT
     assert ask(world, supervisor, Allocate, **wish, size=most) is None
@@ -240,6 +249,102 @@ def test_where_guests_cannot_be_told_from_others_the_stressor_stops(
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 
+def test_our_own_stressor_is_nobodys_guest_though_a_holder_may_have_started_us() -> None:
+    """A shell that starts sentinel and then asks for memory is above all that sentinel starts."""
+    world, supervisor = held()
+    child = world.at(0).child
+    assert child is not None
+    by = Asker(via="unix", uid=1000, pid=1, started=1)
+    ours = GpuProcess(pid=child.pid, memory=9 * GIB, started=child.pid, ancestors=(50, 1))
+    promise(world, supervisor, 10 * GIB, by=by)
+    here = supervisor.state.slots["GPU-0"]
+    memory = Memory(total=140 * GIB, used=9 * GIB, free=131 * GIB)
+    seen = Reading(uuid="GPU-0", at=world.now, memory=memory, processes=(ours,))
+    assert guests(here, (ours,)) == {}
+    assert to_come(here, seen) == 10 * GIB + CONTEXT
+
+
+def test_a_gpu_with_guests_is_nobodys_to_reserve_and_a_reserved_one_no_strangers() -> None:
+    world, supervisor = held(gpus=2)
+    promise(world, supervisor, GIB)
+    wish = {"id": "r", "reason": "demo", "seconds": 60.0}
+    assert ask(world, supervisor, Reserve, gpus=("GPU-0",), **wish) is Refusal.CONFLICT
+    assert "llm" in world.service.answers[-1].text
+    assert ask(world, supervisor, Reserve, count=1, **wish) is None
+    assert world.service.answers[-1].gpus == ("GPU-1",)
+    more = {"id": "two", "gpu": "GPU-1", "size": GIB}
+    stranger = Asker(via="unix", uid=2000, pid=9, started=9)
+    assert ask(world, supervisor, Allocate, by=stranger, **more) is Refusal.CONFLICT
+    assert ask(world, supervisor, Allocate, **more) is None
+
+
+def test_what_is_left_beside_a_large_promise_is_not_for_a_stressor() -> None:
+    world, supervisor = held()
+    promise(world, supervisor, 138 * GIB)
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    before = len(world.spawner.started)
+    world.run_for(supervisor, 120.0)
+    assert len(world.spawner.started) == before
+    assert world.service.views["GPU-0"].rule == "promised"
+    assert ask(world, supervisor, Deallocate, id="llm") is None
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+
+
+def test_a_stressor_grows_again_some_time_after_the_last_promise_was_given_back() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    small = world.at(0).used
+    assert ask(world, supervisor, Deallocate, id="llm") is None
+    at, before = world.now, len(world.spawner.started)
+    world.run(supervisor, lambda: len(world.spawner.started) > before, within=CALM_FOR + 5)
+    assert world.now >= at + CALM_FOR
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    assert world.at(0).used > small
+
+
+def test_many_small_promises_are_no_way_around_the_limit() -> None:
+    world, supervisor = held(replace(CALM, budget_limit=10 * GIB))
+    for number in range(50):
+        wish = {"id": str(number), "gpu": "GPU-0", "size": 1}
+        assert ask(world, supervisor, Allocate, **wish) is None
+    here = supervisor.state.slots["GPU-0"]
+    assert to_come(here, None) == CONTEXT + 50
+    assert guests(here, (process(5000, 3 * GIB, started=70),)) == {}
+
+
+def test_there_are_no_more_promises_than_can_be_shown_at_once() -> None:
+    world, supervisor = held(gpus=2)
+    refusals = [
+        ask(world, supervisor, Allocate, id=str(number), gpu=f"GPU-{number % 2}", size=1)
+        for number in range(130)
+    ]
+    assert refusals == [None] * 128 + [Refusal.CONFLICT] * 2
+
+
+def test_a_hand_over_beside_a_guest_is_over_as_soon_as_our_memory_is_back() -> None:
+    world, supervisor = held()
+    promise(world, supervisor)
+    beside(world, supervisor)
+    world.at(0).unlisted = 9 * 2**20  # what the driver takes for a context and names nobody for
+    world.at(0).foreign = [process(5000, 30 * GIB, started=70)]
+    world.run_for(supervisor, 1.0)
+    world.at(0).foreign.append(process(7000, GIB, parent=1))
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=2.0)
+    (event,) = world.events("gpu.handed_over")
+    assert event.fields["memory_back_s"] is not None
+    assert not world.events("gpu.ghost")
+
+
+def test_a_gpu_with_guests_is_not_the_one_that_is_left_idle() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(replace(CALM, leave_idle=1), serves=True)
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+    free = next(i for i in (0, 1) if world.at(i).child is None)
+    promise(world, supervisor, GIB, gpu=f"GPU-{free}")
+    world.run(supervisor, lambda: all(world.at(i).child is None for i in (0, 1)), within=10.0)
+
+
 # --- whose processes are whose ---------------------------------------------------------------
 
 
@@ -281,7 +386,7 @@ def test_guests_never_hold_more_than_was_promised_to_them(
     held_by_guests = sum(
         max(0, (one.memory or 0) - CONTEXT_OF_EACH) for one in processes if one.pid in found
     )
-    most = sum(size * GIB + CONTEXT for size in sizes)
+    most = sum(size * GIB for size in sizes) + (CONTEXT if sizes else 0)
     assert held_by_guests <= most
     memory = Memory(total=140 * GIB, used=0, free=0)
     seen = Reading(uuid="GPU-0", at=0.0, memory=memory, processes=processes)

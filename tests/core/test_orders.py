@@ -238,6 +238,14 @@ def test_a_reservation_takes_what_is_had_most_easily_and_keeps_off_until_it_ends
     assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
 
 
+def test_a_gpu_in_a_bad_condition_is_the_last_to_be_reserved() -> None:
+    world, supervisor = served(3)
+    world.at(0).temperature = 95
+    world.run(supervisor, lambda: free(supervisor, 0))
+    assert ask(world, supervisor, Reserve, id="a1", reason="", count=2) is None
+    assert world.service.answers[-1].gpus == ("GPU-1", "GPU-2")
+
+
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_a_reservation_that_no_client_heard_of_ends_with_the_service(*, confirmed: bool) -> None:
     world, supervisor = served(1)

@@ -204,12 +204,21 @@ class Script:
             self.free(uuid, "RESERVED")
         return Answer(number=order.number, text="reserved", gpus=gpus)
 
+    def memory(self, view: GpuView) -> dict[str, Any]:
+        """Return what is free of a GPU, and what was promised and is not taken yet."""
+        given = sum(one.size for one in self.allocations.values() if one.gpu == view.uuid)
+        taken = sum(guest.memory or 0 for guest in view.guests)
+        reserved = view.telemetry.memory_reserved if view.telemetry is not None else None
+        used = view.memory_used
+        free = None if used is None else view.memory_total - used - (reserved or 0)
+        return {"memory_free": free, "to_come": max(0, given - taken)}
+
     def allocate(self, order: Allocate) -> Answer:
         """Promise memory; what stands in its way is let go of, and read anew once it is free."""
         view = self.gpus[order.gpu]
         left = view.budget - sum(one.size for one in self.allocations.values())
         if order.id in self.allocations or order.size > left:
-            text = f"{order.id} is taken, or too much: {left} bytes are available"
+            text = f"{order.id} is taken, or too much: {left} bytes can be promised"
             return Answer(number=order.number, refused=Refusal.CONFLICT, text=text)
         self.allocations[order.id] = Allocation(
             id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=time.monotonic()
@@ -345,7 +354,7 @@ class Front:
         for view in self.script.gpus.values():
             now = time.monotonic()
             read = now if self._fresh(view) else view.read
-            self.child.send(replace(view, at=now, read=read))
+            self.child.send(replace(view, at=now, read=read, **self.script.memory(view)))
 
     def _fresh(self, view: GpuView) -> bool:
         """Return whether a GPU is read all the time, as far as the test did not say otherwise."""

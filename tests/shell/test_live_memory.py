@@ -53,7 +53,7 @@ def test_memory_is_had_beside_the_stressor_and_its_guests_are_no_newcomers(daemo
     ) as program:
         try:
             name, left = read_line(program).split()
-            assert (name, int(left)) == ("llm", before.budget - 2 * GIB)
+            assert (name, int(left)) == ("llm", before.budget - 3 * GIB)  # and a context
             with pytest.raises(ConflictError, match="llm"):
                 daemon.client.allocate("llm", 1)
             assert "2.0 GiB allocated as llm for python" in daemon.do("status")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +31,8 @@ HOST = HostView(
     at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
 )
 LONG = "x" * 4000
+#: So many lines fit into the channel.
+_MAY_WAIT = 50
 
 
 class Deaf(Child):
@@ -86,14 +90,64 @@ def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
     service.tell(Answer(number=1))
     service.tell(HostView(**{**vars(HOST), "at": 2.0}))
     service.tell(Answer(number=2))
-    service.hear("left out: there is no room for what only informs")
+    service.hear("what only informs waits for what is owed")
     kinds = (Said, Answer, HostView)
     assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, Said)]
     service.collect()
     late = heard(child.theirs, kinds)
-    assert [type(one) for one in late] == [HostView, Answer, Answer]
+    assert [type(one) for one in late] == [HostView, Answer, Answer, Said]
     assert late[0].at == 2.0  # of two views only the newer is worth anything
-    assert [one.number for one in late[1:]] == [1, 2]
+    assert [one.number for one in late[1:3]] == [1, 2]
+
+
+def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
+    deaf: tuple[serving.ServiceProcess, list[Deaf]],
+) -> None:
+    """The journal's writer is another thread, which may come at any moment."""
+    service, (child,) = deaf
+    said: list[int] = []
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(2000):
+            service.hear(f"{number}")
+            while number - len(said) > _MAY_WAIT:
+                time.sleep(0)  # until the test has listened
+        done.set()
+
+    def listen() -> None:
+        said.extend(
+            one.number for one in heard(child.theirs, (Said, Answer)) if isinstance(one, Said)
+        )
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    number = 0
+    while not done.is_set():
+        number += 1
+        service.tell(Answer(number=number))
+        service.collect()
+        listen()
+    writer.join()
+    for _ in range(100):
+        service.collect()
+        listen()
+    assert said == list(range(1, 2001))
+
+
+def test_what_is_said_before_a_service_begins_is_heard_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Deaf] = []
+    monkeypatch.setattr(serving, "Child", lambda *_: Deaf(made))
+    service = serving.ServiceProcess(SPEC, listening=0)
+    service.hear("sentinel.started")
+    service.start(1)
+    service.collect()
+    (child,) = made
+    assert [one.line for one in heard(child.theirs, (Said,))] == ["sentinel.started"]
+    child.theirs.close()
+    child.channel.close()
 
 
 def test_what_is_owed_to_a_service_is_not_said_to_its_successor(

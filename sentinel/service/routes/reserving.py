@@ -66,8 +66,9 @@ async def _reserve(desk: Desk, by: Asker, wish: ReserveWish) -> Reserved:
         await free_for(desk.views, answer.gpus, deadline)
         held = await _kept(desk, by, name)
     except BaseException:
-        # Nobody was told of it, so nobody would ever end it. It may be that there is none.
-        desk.channel.tell(Unreserve, by=by, id=name)
+        # Nobody was told of it, so nobody would ever end it. It may be that there is none, which is
+        # nothing that the client asked about.
+        desk.channel.tell(Unreserve, by=Asker(via="service"), id=name)
         raise
     return Reserved(reservation=reservation(held, desk.views, time.monotonic()))
 
