@@ -138,7 +138,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return int(error.exit_code)
     except click.ClickException as error:
         print(f"sentinel: {error.format_message()}", file=sys.stderr)
-        print("Try: python -m sentinel --help", file=sys.stderr)
+        context = getattr(error, "ctx", None)  # an error of usage knows its command
+        print(f"Try: {context.command_path if context else 'sentinel'} --help", file=sys.stderr)
         return int(ExitCode.USAGE)
     except click.exceptions.Abort:
         return int(ExitCode.INTERRUPTED)
