@@ -59,6 +59,6 @@ async def trend(desk: Desk, view: GpuView, minutes: int) -> Trend:
     """
     return trend_of(
         await desk.history.ask(
-            lambda where, now: asking.temperatures(where, view.uuid, now, 60 * minutes)
+            lambda where, now: asking.temperatures(where, view.uuid, now, time.time(), 60 * minutes)
         )
     )

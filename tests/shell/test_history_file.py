@@ -141,26 +141,6 @@ def test_minutes_go_after_a_month(past: Past) -> None:
     assert min(ticks) > last - MONTH
 
 
-def test_a_trend_is_of_the_last_minutes_also_over_a_restart_and_a_jump_of_the_clock(
-    past: Past,
-) -> None:
-    past.put(shown(past.now, temperature_c=20))
-    past.go_on(400)
-    past.put(shown(past.now, temperature_c=30))
-    past.begin()
-    past.go_on(100, jump=10**6)
-    past.put(shown(past.now, temperature_c=40))
-
-    def last(seconds: int) -> list[tuple[int, int]]:
-        return past.database.ask(
-            lambda where: asking.temperatures(where, UUID, past.now, seconds), past.now
-        )
-
-    assert last(60) == [(int(past.now), 40)]
-    assert [value for _, value in last(300)] == [30, 40]
-    assert [value for _, value in last(3600)] == [20, 30, 40]
-
-
 def test_events_are_found_by_gpu_name_and_time(past: Past) -> None:
     for number in range(5):
         past.say("gpu.busy", gpu=UUID, index=0, number=number)

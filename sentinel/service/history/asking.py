@@ -25,11 +25,13 @@ class Question:
         connection: Has the tables.
         schemas: Under which names, the oldest first.
         ahead: By how much the ticks of each are ahead of the monotonic clock, in seconds.
+        began: The first tick of each that is this service's; those before it are of others.
     """
 
     connection: sqlite3.Connection
     schemas: Sequence[str]
     ahead: Mapping[str, int]
+    began: Mapping[str, int]
 
 
 def step_for(span: float, points: int) -> int:
@@ -60,6 +62,7 @@ def _as_minute(name: str) -> str:
 
 
 _WHERE = "WHERE gpu = :gpu AND at >= :since AND at <= :until"
+_HEAT = "gpu = ? AND temperature_c IS NOT NULL"
 _ROWS = f"SELECT at, n, {', '.join(MINUTE)} FROM {{0}}.minutes {_WHERE}"
 _SECONDS = f"SELECT at, 1, {', '.join(map(_as_minute, MINUTE))} FROM {{0}}.seconds {_WHERE}"
 
@@ -86,17 +89,38 @@ def readings(
     ]
 
 
-def temperatures(question: Question, uuid: str, now: float, seconds: int) -> list[tuple[int, int]]:
-    """Return (second of the monotonic clock, degrees Celsius) of the last so many seconds."""
-    found: list[tuple[int, int]] = []
+def temperatures(
+    question: Question, uuid: str, now: float, wall: float, seconds: int
+) -> list[tuple[int, int]]:
+    """Return (second of the monotonic clock, degrees Celsius) of the last so many seconds.
+
+    Args:
+        question: Where to look.
+        uuid: Of which GPU.
+        now: Of the monotonic clock.
+        wall: The same in seconds since the epoch.
+        seconds: How far to look back.
+    """
+    ours: list[tuple[int, int]] = []
+    earlier: list[tuple[int, int]] = []
     for schema in question.schemas:
-        ahead = question.ahead[schema]
-        found += question.connection.execute(
+        ahead, began = question.ahead[schema], question.began[schema]
+        asked = (number_of(uuid), began)
+        ours += question.connection.execute(
             f"SELECT tick - ?, temperature_c FROM {schema}.seconds"
-            " WHERE tick > ? AND gpu = ? AND temperature_c IS NOT NULL",
-            (ahead, int(now) + ahead - seconds, number_of(uuid)),
+            f" WHERE tick > ? AND {_HEAT} AND tick >= ?",
+            (ahead, int(now) + ahead - seconds, *asked),
         )
-    return sorted(found)
+        # Ticks do not tell how long nobody was there: days may lie between two of them.
+        earlier += question.connection.execute(
+            f"SELECT at - ?, temperature_c FROM {schema}.seconds"
+            f" WHERE at > ? AND {_HEAT} AND tick < ?",
+            (int(wall) - int(now), int(wall) - seconds, *asked),
+        )
+    ours.sort()
+    # By the wall's clock, and where that was put back they would come after ours.
+    until = ours[0][0] if ours else int(now) + 1
+    return sorted(one for one in earlier if one[0] < until) + ours
 
 
 def events(

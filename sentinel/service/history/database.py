@@ -63,6 +63,8 @@ class Database:
         self._connection.execute(f"PRAGMA {MEMORY}.max_page_count = {IN_MEMORY // PAGE}")
         #: By how much ticks are ahead of the monotonic clock.
         self._ahead = {MEMORY: 0}
+        #: The first tick of each that is ours; what is before it in the file, others have written.
+        self._began = {MEMORY: 0}
         self._file: tuple[int, int] | None = None
         self._again = -math.inf
         self._said = False
@@ -124,25 +126,25 @@ class Database:
         if self._attached:
             schemas = (DISK, MEMORY)
             try:
-                return question(Question(self._connection, schemas, self._ahead))
+                return question(Question(self._connection, schemas, self._ahead, self._began))
             except sqlite3.Error as error:
                 self._failed(error, now)
-        return question(Question(self._connection, (MEMORY,), self._ahead))
+        return question(Question(self._connection, (MEMORY,), self._ahead, self._began))
 
     # --- the file ----------------------------------------------------------------------------
 
     def _attach(self, path: Path, now: float, wall: float) -> None:
         attach(self._connection, path, self._size)
         try:
-            self._ahead[DISK] = self._ticks_ahead(now)
+            self._ahead[DISK], self._began[DISK] = self._ticks_ahead(now)
             self._file = identity(path)
             self._adopt(now, wall)
         except BaseException:
             self._let_go()
             raise
 
-    def _ticks_ahead(self, now: float) -> int:
-        """Return how far ticks are ahead of the clock if they go on after those in the file."""
+    def _ticks_ahead(self, now: float) -> tuple[int, int]:
+        """Return how far ticks are ahead of the clock, and our first, after those in the file."""
         latest: list[int | None] = []
         first: list[int | None] = [int(now) - _GAP]
         for table in ("seconds", "minutes"):
@@ -151,7 +153,10 @@ class Database:
             latest += [row[0] for row in self._connection.execute(newest)]
             first += [row[0] for row in self._connection.execute(oldest)]
         known = [tick for tick in latest if tick is not None]
-        return max(known) + 1 - min(tick for tick in first if tick is not None) if known else 0
+        if not known:
+            return 0, 0
+        began = max(known) + 1
+        return began - min(tick for tick in first if tick is not None), began
 
     def _adopt(self, now: float, wall: float) -> None:
         """Read which uses went on; those that were seen too long ago ended then."""

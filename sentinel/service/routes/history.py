@@ -102,7 +102,7 @@ async def read_trend(
     uuid = await _one(desk, selector)
     found = trend_of(
         await desk.history.ask(
-            lambda where, now: asking.temperatures(where, uuid, now, 60 * minutes)
+            lambda where, now: asking.temperatures(where, uuid, now, time.time(), 60 * minutes)
         )
     )
     return Trend(

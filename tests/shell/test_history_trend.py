@@ -1,0 +1,84 @@
+"""Which readings are those of the last minutes, by a history that other services began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from past import UUID, Past, shown
+
+from sentinel.service.history import asking
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> Iterator[Past]:
+    one = Past(tmp_path / "history.db")
+    yield one
+    one.database.close()
+
+
+def heat(past: Past, degrees: int) -> None:
+    past.put(shown(past.now, temperature_c=degrees))
+
+
+def last(past: Past, seconds: int) -> list[tuple[int, int]]:
+    """Return when each of the last readings was, in seconds from now, and its temperature."""
+    found = past.database.ask(
+        lambda where: asking.temperatures(where, UUID, past.now, past.wall, seconds), past.now
+    )
+    return [(second - int(past.now), degrees) for second, degrees in found]
+
+
+def test_a_trend_is_of_the_last_minutes_also_over_a_restart(past: Past) -> None:
+    heat(past, 20)
+    past.go_on(400)
+    heat(past, 30)
+    past.begin()
+    past.go_on(100)
+    heat(past, 40)
+    assert last(past, 60) == [(0, 40)]
+    assert last(past, 300) == [(-100, 30), (0, 40)], "each when it was"
+    assert last(past, 3600) == [(-500, 20), (-100, 30), (0, 40)]
+
+
+def test_what_a_daemon_read_a_week_ago_is_not_of_the_last_minutes(past: Past) -> None:
+    for _ in range(10):
+        heat(past, 85)
+        past.go_on(1)
+    past.begin()
+    past.go_on(7 * 86_400)
+    heat(past, 40)
+    assert last(past, 3600) == [(0, 40)]
+
+
+def test_a_clock_that_jumps_takes_no_reading_of_this_service_away(past: Past) -> None:
+    heat(past, 30)
+    past.go_on(100, jump=10**6)
+    heat(past, 40)
+    past.go_on(100, jump=-(10**7))
+    heat(past, 50)
+    assert last(past, 300) == [(-200, 30), (-100, 40), (0, 50)]
+
+
+def test_a_clock_that_was_put_back_makes_nothing_of_before_the_newest(past: Past) -> None:
+    past.go_on(300)
+    heat(past, 85)
+    past.begin()
+    past.go_on(10, jump=-60)
+    for degrees in (40, 41):
+        heat(past, degrees)
+        past.go_on(60)
+    assert [degrees for _, degrees in last(past, 300)] == [40, 41]
+
+
+def test_what_waited_in_memory_for_the_file_is_of_this_service(tmp_path: Path) -> None:
+    folder = tmp_path / "away"
+    past = Past(folder / "history.db")
+    heat(past, 30)
+    folder.mkdir()
+    past.go_on(10, jump=10**6)
+    heat(past, 40)
+    assert len(past.rows("seconds")) == 2, "they are in the file"
+    assert last(past, 60) == [(-10, 30), (0, 40)]
+    past.database.close()
