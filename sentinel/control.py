@@ -53,10 +53,10 @@ class ServiceSpec:
 
     ``socket`` is the path that clients use, ``tcp`` the address, ``host:port``, where there is one,
     and ``token`` the file with its secret. ``state`` is the folder for what outlives the daemon,
-    ``log`` the file that events go to. ``flags`` are the settings that were given on the command
-    line, as (key, text), and ``config`` is the file that was named or found, for when settings
-    are read anew. ``began`` is when the daemon began, in seconds since the epoch. ``history`` is
-    how many bytes the history in ``state`` may have; without, it is in memory alone.
+    ``log`` the file that events go to. ``given`` and ``overrides`` are the settings that hold when
+    it begins, and ``config`` is the file that was named or found, for when they are read anew.
+    ``began`` is when the daemon began, in seconds since the epoch. ``history`` is how many bytes
+    the history in ``state`` may have; without, it is in memory alone.
     """
 
     socket: str
@@ -66,7 +66,8 @@ class ServiceSpec:
     version: str
     tcp: str | None = None
     token: str | None = None
-    flags: tuple[Value, ...] = ()
+    given: tuple[Value, ...] = ()
+    overrides: tuple[OverrideValues, ...] = ()
     config: str | None = None
     history: int | None = None
 

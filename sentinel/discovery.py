@@ -42,12 +42,12 @@ DISCOVERY_TIMEOUT = 60.0
 class Serve:
     """How clients are served: where, and with which settings that may be read anew.
 
-    ``flags`` are the settings of the command line, as (key, text); ``file`` is the one that was
-    named there. ``detached``: it has no terminal, and SIGHUP means to read the settings anew.
+    ``given`` are the settings that hold, beside those for single GPUs; ``file`` is the one that was
+    named or found. ``detached``: it has no terminal, and SIGHUP means to read the settings anew.
     """
 
     places: Places
-    flags: tuple[Value, ...] = ()
+    given: tuple[Value, ...] = ()
     file: str | None = None
     detached: bool = False
 

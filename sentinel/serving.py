@@ -216,12 +216,13 @@ class ServiceProcess:
             del self._owed[about]
 
     def _remember(self, configure: Configure, answer: Answer) -> None:
-        """Keep the flags of settings that were taken over: a successor is to read them anew."""
+        """Keep what was taken over: a successor shows that, and not what the file says by now."""
         if answer.number == configure.number:
             self._configure = None
             if answer.refused is None:
-                flags = tuple(value for value in configure.given if value.source.startswith("--"))
-                self._spec = replace(self._spec, flags=flags)
+                self._spec = replace(
+                    self._spec, given=configure.given, overrides=configure.overrides
+                )
 
     def _give_up(self, child: Child) -> None:
         child.kill()

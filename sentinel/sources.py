@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.config import Config, Given, Override, build_config
+from sentinel.control import OverrideValues, Value
 from sentinel.errors import ConfigError
 from sentinel.naming import check_workload
 from sentinel.runtime import SOCKET_VARIABLE
@@ -21,6 +22,8 @@ from sentinel.settings import SETTINGS, Setting
 __all__ = [
     "FILE_VARIABLE",
     "Sources",
+    "as_overrides",
+    "as_values",
     "checked",
     "find_file",
     "from_environment",
@@ -61,6 +64,21 @@ def gather(flags: Mapping[str, str], environment: Mapping[str, str], file: Path 
     chosen = {key: Given(text=text, source=names[key]) for key, text in flags.items()}
     given = {**base.given, **from_environment(environment), **chosen}
     return Sources(given=given, overrides=base.overrides, file=file)
+
+
+def as_values(given: Mapping[str, Given]) -> tuple[Value, ...]:
+    """Return what was given as other processes are told it."""
+    return tuple(
+        Value(key=key, text=value.text, source=value.source) for key, value in given.items()
+    )
+
+
+def as_overrides(overrides: Iterable[Override]) -> tuple[OverrideValues, ...]:
+    """Return what was given for single GPUs as other processes are told it."""
+    return tuple(
+        OverrideValues(selector=one.selector, source=one.source, given=as_values(one.given))
+        for one in overrides
+    )
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:

@@ -37,6 +37,7 @@ from sentinel.naming import parse_workload
 from sentinel.notify import Notifier
 from sentinel.serving import ServiceProcess
 from sentinel.signals import Signals
+from sentinel.sources import as_overrides
 from sentinel.supervisor import Parts, Supervisor
 
 __all__ = ["Options", "Parts", "Survey", "inventory", "leave", "run_parts", "supervise", "survey"]
@@ -238,7 +239,8 @@ def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
         version=__version__,
         tcp=claim.address,
         token=str(serve.places.token) if claim.address is not None else None,
-        flags=serve.flags,
+        given=serve.given,
+        overrides=as_overrides(options.overrides),
         config=serve.file,
         history=options.config.history_size,
     )

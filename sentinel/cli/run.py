@@ -13,14 +13,13 @@ import click
 from sentinel import simulation, wiring
 from sentinel.cli import lines
 from sentinel.cli.options import log_format, settings
-from sentinel.control import Value
 from sentinel.discovery import Options, Serve
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.journal import Sink, json_lines
 from sentinel.messages import Gpu
 from sentinel.rotating import RotatingLog
 from sentinel.runtime import places, prepare
-from sentinel.sources import Sources, checked
+from sentinel.sources import Sources, as_values, checked
 
 __all__ = ["command"]
 
@@ -73,13 +72,8 @@ def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
     """Return how clients are served: at the places of this user, or of the simulated GPUs."""
     folder = simulation.default_folder() if simulate is not None else None
     where = places(os.environ, os.getuid(), folder)
-    flags = tuple(
-        Value(key=key, text=given.text, source=given.source)
-        for key, given in sources.given.items()
-        if given.source.startswith("--")
-    )
     file = str(sources.file) if sources.file is not None else None
-    return Serve(places=where, flags=flags, file=file, detached=detached)
+    return Serve(places=where, given=as_values(sources.given), file=file, detached=detached)
 
 
 def _sink_for(stream: TextIO, *, text: bool) -> Callable[[Mapping[str, Gpu]], Sink]:

@@ -24,7 +24,7 @@ from sentinel.errors import WireError
 from sentinel.service.problems import Code, ProblemError
 from sentinel.wire import MAX_DATAGRAM, decode, encode
 
-__all__ = ["ANSWERED_WITHIN", "Channel", "Heard"]
+__all__ = ["ANSWERED_WITHIN", "Channel", "Heard", "accepted"]
 
 #: How long an answer may take, in seconds; the supervisor normally gives it within milliseconds.
 ANSWERED_WITHIN = 5.0
@@ -56,6 +56,7 @@ class Channel:
         self._ended = ended
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._listening: dict[int, Callable[[Answer], None]] = {}
         self._owed: collections.deque[ServiceMessage] = collections.deque()
         self._open = True
         self._loop = asyncio.get_running_loop()
@@ -87,8 +88,19 @@ class Channel:
             self._owed.popleft()
         self._loop.remove_writer(self._socket)
 
-    async def ask(self, order: Callable[..., Order], **fields: Any) -> Answer:
+    async def ask(
+        self,
+        order: Callable[..., Order],
+        heard: Callable[[Answer], None] | None = None,
+        /,
+        **fields: Any,
+    ) -> Answer:
         """Post an order and return what came of it, a refusal too.
+
+        Args:
+            order: Its class.
+            heard: Called with the answer whenever it comes, also when nobody waits any more.
+            fields: What the order has.
 
         Raises:
             ProblemError: There is no answer within ANSWERED_WITHIN, or no room for the order.
@@ -99,6 +111,8 @@ class Channel:
         try:
             if not self._open or not self.send(order(number=number, **fields)):
                 raise ProblemError(Code.UNAVAILABLE, "The daemon does not take orders at present.")
+            if heard is not None:
+                self._listening[number] = heard
             async with asyncio.timeout(ANSWERED_WITHIN):
                 return await answer
         except TimeoutError:
@@ -138,6 +152,9 @@ class Channel:
         if not isinstance(message, Answer):
             self._hear(message)
             return
+        heard = self._listening.pop(message.number, None)
+        if heard is not None:
+            heard(message)
         waiting = self._waiting.get(message.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)

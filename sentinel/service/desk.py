@@ -6,11 +6,12 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sentinel.control import (
     Allocation,
+    Answer,
     Asker,
     Configure,
     Deallocate,
@@ -88,6 +89,25 @@ class Desk:
         self.complain("socket", why)
         self.channel.tell(ShutDown, by=_OURSELVES)
 
+    async def configure(self, by: Asker, flags: Mapping[str, str]) -> Answer:
+        """Read the settings anew, with these flags, and post them; return what came of it.
+
+        Who calls it holds ``reconfiguring``.
+
+        Raises:
+            ConfigError: They are wrong; nothing has changed.
+            ProblemError: The supervisor does not answer. What it takes over later is shown then.
+        """
+        new = await self.settings.gather(flags)
+
+        def heard(answer: Answer) -> None:
+            if answer.refused is None:
+                self.settings.take(new)
+
+        return await self.channel.ask(
+            Configure, heard, by=by, given=new.given, overrides=new.overrides
+        )
+
     def _hear(self, message: Heard | None) -> None:
         match message:
             case HostView(reservations=reservations, allocations=allocations):
@@ -147,15 +167,9 @@ class Desk:
         """Read the settings anew since the supervisor was asked to; say what is wrong with them."""
         try:
             async with self.reconfiguring:
-                new = await self.settings.gather(self.settings.flags)
-                by = Asker(via="signal")
-                answer = await self.channel.ask(
-                    Configure, by=by, given=new.given, overrides=new.overrides
-                )
+                answer = await self.configure(Asker(via="signal"), self.settings.flags)
         except (SentinelError, ProblemError) as error:
             self.complain("settings", str(error))
             return
         if answer.refused is not None:
             self.complain("settings", answer.text)
-        else:
-            self.settings.take(new, self.settings.flags)

@@ -1,4 +1,4 @@
-"""Reads the settings anew, as the daemon read them when it began: flags, variables, the file."""
+"""The settings that hold, and how they are read anew: flags, variables, the file."""
 
 from __future__ import annotations
 
@@ -8,53 +8,57 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.config import Config, Given
+from sentinel.config import Config, Given, Override, build_config
 from sentinel.control import OverrideValues, ServiceSpec, Value
 from sentinel.errors import ConfigError
 from sentinel.settings import SETTINGS
-from sentinel.sources import checked, find_file, gather
+from sentinel.sources import as_overrides, as_values, checked, find_file, gather
 
 __all__ = ["Gathered", "Settings", "check_keys"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """All that was given, as a Configure has it; ``file`` is the file of it, ``config`` its sum."""
+    """All that was given, as a Configure has it; ``config`` is its sum."""
 
     given: tuple[Value, ...]
     overrides: tuple[OverrideValues, ...]
-    file: Path | None
     config: Config
 
 
 class Settings:
-    """Where this daemon's settings come from.
+    """What holds, and where this daemon's settings come from.
 
     Args:
-        spec: Has the flags and the file.
+        spec: Has what holds, and the file.
         environment: All variables, as the daemon got them.
+
+    Attributes:
+        held: What holds: what the supervisor had when this service began, or accepted since then.
+            The file may say something else by now.
     """
 
     def __init__(self, spec: ServiceSpec, environment: Mapping[str, str]) -> None:
         self._file = spec.config
         self._environment = dict(environment)
-        self.flags = {value.key: value.text for value in spec.flags}
-        self._held: Gathered | None = None
+        overrides = [
+            Override(selector=one.selector, source=one.source, given=_given(one.given))
+            for one in spec.overrides
+        ]
+        self.held = Gathered(
+            given=spec.given,
+            overrides=spec.overrides,
+            config=build_config(_given(spec.given), overrides),
+        )
 
-    def take(self, gathered: Gathered, flags: Mapping[str, str]) -> None:
-        """Keep what holds from now on, and the flags among it."""
-        self._held = gathered
-        self.flags = dict(flags)
+    @property
+    def flags(self) -> dict[str, str]:
+        """The text of each flag among what holds, by the key of its setting."""
+        return {value.key: value.text for value in self.held.given if value.source.startswith("--")}
 
-    async def held(self) -> Gathered:
-        """Return what holds: what was taken over last, or else what the daemon began with.
-
-        Raises:
-            ConfigError: Nothing was taken over yet, and the file is not what it was.
-        """
-        if self._held is None:
-            self._held = await self.gather(self.flags)
-        return self._held
+    def take(self, gathered: Gathered) -> None:
+        """Keep what holds from now on."""
+        self.held = gathered
 
     async def gather(self, flags: Mapping[str, str]) -> Gathered:
         """Read all settings, with these flags over the rest.
@@ -71,26 +75,15 @@ class Settings:
         # A file that was found at the start is read again; where there was none, there may be now.
         file = find_file(self._file, self._environment, home)
         sources = gather(flags, self._environment, file)
-        config = checked(sources)
         return Gathered(
-            config=config,
-            given=_values(sources.given),
-            overrides=tuple(
-                OverrideValues(
-                    selector=override.selector,
-                    source=override.source,
-                    given=_values(override.given),
-                )
-                for override in sources.overrides
-            ),
-            file=file,
+            config=checked(sources),
+            given=as_values(sources.given),
+            overrides=as_overrides(sources.overrides),
         )
 
 
-def _values(given: Mapping[str, Given]) -> tuple[Value, ...]:
-    return tuple(
-        Value(key=key, text=value.text, source=value.source) for key, value in given.items()
-    )
+def _given(values: Iterable[Value]) -> dict[str, Given]:
+    return {value.key: Given(text=value.text, source=value.source) for value in values}
 
 
 def check_keys(flags: Iterable[str]) -> None:

@@ -183,8 +183,12 @@ def test_it_stays_while_settings_service_and_driver_come_and_go(
     daemon: Live, tmp_path: Path
 ) -> None:
     ground, file = daemon.ground, settings_file(tmp_path)
+    began = file.read_text() if file.exists() else ""
     pid = daemon.start(1)
     daemon.occupied(0)
+    file.write_text('workload = "pulse"')
+    assert _settings(daemon)["workload"] != "pulse", "nobody has read it"
+    file.write_text(began)
     daemon.do("stop")
     assert (ground.empty(), daemon.holders()) == (True, [])
     assert daemon.client.status().daemon.phase == "vacated"
@@ -193,6 +197,7 @@ def test_it_stays_while_settings_service_and_driver_come_and_go(
 
     _settings_change(daemon, file)
     _the_service_is_killed(daemon)
+    _settings_are_those_that_hold(daemon, file)
     _, *words = hook("readinessProbe")
     daemon.do(*words)
     _the_driver_is_let_go_of(daemon)
@@ -239,6 +244,27 @@ def _the_service_is_killed(daemon: Live) -> None:
     assert daemon.process("sentinel: service") != service
     assert daemon.holders() == held
     assert listener(daemon.client.address, PATIENCE) == daemon.pid
+
+
+def _settings(daemon: Live) -> dict[str, str]:
+    """Return some of what is shown as holding."""
+    settings = daemon.client.request("GET", "/v1/settings")["settings"]
+    return {key: settings[key]["text"] for key in ("rearm", "workload", "throttle.hysteresis")}
+
+
+def _settings_are_those_that_hold(daemon: Live, file: Path) -> None:
+    """Edit the file, and replace the service: what is shown is what the supervisor goes by."""
+    holds = {"rearm": "300ms", "workload": "misbehaving:well_behaved", "throttle.hysteresis": "3C"}
+    daemon.client.request("PATCH", "/v1/settings", {"settings": {"throttle.hysteresis": "3C"}})
+    file.write_text('workload = "hold"')
+    assert _settings(daemon) == holds
+    service = daemon.process("sentinel: service")
+    service.kill()
+    eventually(lambda: gone(service))
+    assert _settings(daemon) == holds
+    daemon.do("reload")
+    assert _settings(daemon) == {**holds, "workload": "hold"}
+    daemon.occupied(0)
 
 
 def _the_driver_is_let_go_of(daemon: Live) -> None:

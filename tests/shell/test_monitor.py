@@ -28,8 +28,8 @@ from sentinel.procfs import read_stat
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    flags = (Value(key="memory.target", text="50%", source="--memory"),)
-    with Front(tmp_path_factory.mktemp("service"), flags=flags) as front:
+    given = (Value(key="memory.target", text="50%", source="--memory"),)
+    with Front(tmp_path_factory.mktemp("service"), given=given) as front:
         yield front
 
 

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,20 +16,33 @@ from sentinel import serving, wire
 from sentinel.control import (
     Answer,
     Asker,
+    Configure,
     HostView,
     Order,
+    OverrideValues,
     Phase,
+    Refusal,
     Said,
     ServiceSpec,
     Serving,
     Unreserve,
+    Value,
 )
+from sentinel.service import channel as channels
 from sentinel.service.channel import Channel
+from sentinel.service.problems import ProblemError
 from sentinel.spawning import Child
 
 SPEC = ServiceSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
 HOST = HostView(
     at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
+)
+HOT = (Value(key="throttle.temp_throttle", text="80C", source="site.toml"),)
+WISH = Configure(
+    number=3,
+    by=Asker(via="unix"),
+    given=(Value(key="util.target", text="50%", source="--util"),),
+    overrides=(OverrideValues(selector="1", source="site.toml", given=HOT),),
 )
 LONG = "x" * 4000
 #: So many lines fit into the channel.
@@ -161,6 +175,66 @@ def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
     service.start(2)
     service.collect()
     assert heard(made[1].theirs, (Answer,)) == []
+
+
+@pytest.mark.parametrize("refused", [None, Refusal.INVALID])
+def test_a_successor_is_told_the_settings_that_were_taken_over_last(
+    monkeypatch: pytest.MonkeyPatch, refused: Refusal | None
+) -> None:
+    told: list[ServiceSpec] = []
+    made: list[Deaf] = []
+
+    class Asks(Deaf):
+        """A child that has one wish."""
+
+        def receive(self, most: int) -> list[bytes]:
+            return [wire.encode(WISH)]
+
+    def spawn(_: object, spec: ServiceSpec, *__: object) -> Deaf:
+        told.append(spec)
+        return Asks(made)
+
+    monkeypatch.setattr(serving, "Child", spawn)
+    began = replace(SPEC, given=(Value(key="poll", text="1s", source="--poll"),))
+    service = serving.ServiceProcess(began, listening=0)
+    service.start(1)
+    service.collect()
+    service.tell(Answer(number=WISH.number, refused=refused))
+    service.kill(1)
+    service.start(2)
+    assert told[0] == began
+    wanted = replace(began, given=WISH.given, overrides=WISH.overrides)
+    assert told[1] == (wanted if refused is None else began)
+    for child in made:
+        child.theirs.close()
+        child.channel.close()
+
+
+def test_an_answer_that_comes_when_nobody_waits_any_more_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> list[Answer]:
+        ours, theirs = pair()
+        channel = Channel(ours, lambda _: None, lambda _: None)
+        found: list[Answer] = []
+        late = asyncio.Event()
+
+        def heard(answer: Answer) -> None:
+            found.append(answer)
+            late.set()
+
+        with pytest.raises(ProblemError, match="did not answer"):
+            await channel.ask(Unreserve, heard, by=Asker(via="service"), id="a")
+        theirs.send(wire.encode(Answer(number=1, text="late")))
+        async with asyncio.timeout(10):
+            await late.wait()
+        theirs.close()
+        await asyncio.sleep(0.01)
+        ours.close()
+        return found
+
+    monkeypatch.setattr(channels, "ANSWERED_WITHIN", 0.01)
+    assert [answer.text for answer in asyncio.run(scene())] == ["late"]
 
 
 def test_an_order_that_nobody_waits_for_finds_its_way_once_there_is_room() -> None:

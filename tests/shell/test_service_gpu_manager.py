@@ -15,7 +15,7 @@ import pytest
 from front import UUIDS, Front, UnixConnection
 from front import ask as plain
 
-from sentinel.control import Allocate, Condition, Configure, Value
+from sentinel.control import Allocate, Condition, Configure, OverrideValues, Value
 from sentinel.telemetry import Telemetry
 
 MIB = 2**20
@@ -23,9 +23,9 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    flags = (Value(key="memory.target", text="50%", source="--memory"),)
+    given = (Value(key="memory.target", text="50%", source="--memory"),)
     folder = tmp_path_factory.mktemp("service")
-    with Front(folder, flags=flags, environment={"HOME": str(folder)}) as front:
+    with Front(folder, given=given, environment={"HOME": str(folder)}) as front:
         yield front
 
 
@@ -262,6 +262,27 @@ def test_single_settings_are_changed_and_all_others_stay(front: Front) -> None:
     assert "not now" in refused.body["detail"]
     shown = plain(front, "GET", "/v1/settings").body["settings"]
     assert shown["util.target"]["source"] is None
+
+
+def test_what_holds_is_shown_whatever_the_file_says_by_now(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[throttle]\ntemp_throttle = 81\n")
+    source = f"{file}: throttle.temp_throttle"
+    hot = Value(key="throttle.temp_throttle", text="83", source=source)
+    single = OverrideValues(selector="1", source=f"{file}: gpu.1", given=(hot,))
+    flag = Value(key="util.target", text="50%", source="--util")
+    told: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
+    with Front(tmp_path, environment={"HOME": str(tmp_path)}, **told) as front:
+        shown = plain(front, "GET", "/v1/settings").body
+        assert shown["settings"][hot.key] == {"text": "83", "source": source}
+        assert shown["gpus"]["1"] == {hot.key: {"text": "83", "source": source}}
+        assert data(front, "/config")["temp_throttle"] == 83
+        assert data(front, "/status")["thresholds"]["temp_throttle"] == 83
+        file.write_text("[throttle]\ntemp_throttle = 82\n")
+        assert plain(front, "POST", "/v1/reload").status == 200
+        assert given(front) == {hot.key: "82", "util.target": "50%"}
+        assert data(front, "/config")["temp_throttle"] == 82
+        assert plain(front, "GET", "/v1/settings").body["gpus"] == {}
 
 
 def test_its_document_is_the_daemons_own() -> None:

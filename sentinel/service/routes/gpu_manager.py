@@ -141,7 +141,7 @@ GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 @router.get("/status", responses=_LOOKS)
 async def read_status(desk: AtDesk, gpu_id: GpuId = 0) -> Data[told.ManagedGpu]:
     """Show one GPU."""
-    held = (await desk.settings.held()).config
+    held = desk.settings.held.config
     view = desk.views.one(str(gpu_id))
     return Data(data=told.status(view, held, desk.views.host.allocations))
 
@@ -149,7 +149,7 @@ async def read_status(desk: AtDesk, gpu_id: GpuId = 0) -> Data[told.ManagedGpu]:
 @router.get("/status/all", responses=_LOOKS)
 async def read_all(desk: AtDesk) -> Data[AllGpus]:
     """Show all GPUs."""
-    held = (await desk.settings.held()).config
+    held = desk.settings.held.config
     promised = desk.views.host.allocations
     gpus = [told.status(view, held, promised) for view in desk.views.gpus]
     return Data(data=AllGpus(gpu_count=len(gpus), gpus=gpus))
@@ -254,10 +254,10 @@ async def stop_monitoring(desk: AtDesk) -> Message:
     return Message(message=f"{count} GPUs are watched for as long as the daemon runs.")
 
 
-@router.get("/config", responses=_may(Code.INVALID))
+@router.get("/config", responses=_may())
 async def read_config(request: Request, desk: AtDesk) -> Data[told.Configuration]:
     """Show the configuration."""
-    held = (await desk.settings.held()).config
+    held = desk.settings.held.config
     return Data(data=told.config(held, _history_size(request)))
 
 
@@ -269,7 +269,7 @@ async def change_config(request: Request, desk: AtDesk, by: By, wish: told.Confi
         await change(desk, by, settings)
     if wish.history_size is not None:
         request.app.state.history_size = wish.history_size
-    held = (await desk.settings.held()).config
+    held = desk.settings.held.config
     return Changed(message="Configuration updated", data=told.config(held, _history_size(request)))
 
 

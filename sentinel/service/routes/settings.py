@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from sentinel.control import Answer, Asker, Configure, Occupy, Value
+from sentinel.control import Answer, Asker, Occupy, Value
+from sentinel.service.channel import accepted
 from sentinel.service.desk import Desk
 from sentinel.service.models import (
     Change,
@@ -26,11 +27,10 @@ __all__ = ["change", "router"]
 router = APIRouter(tags=["settings"])
 
 
-@router.get("/v1/settings", responses=may(Code.INVALID))
+@router.get("/v1/settings", responses=may())
 async def read_settings(desk: AtDesk) -> Settings:
     """Show all settings, and by whom each was set."""
-    async with desk.reconfiguring:
-        held = await desk.settings.held()
+    held = desk.settings.held
     given = _values(held.given)
     defaults = {one.key: SettingValue(text=one.default, source=None) for one in SETTINGS}
     singles = {one.selector: _values(one.given) for one in held.overrides}
@@ -63,7 +63,7 @@ async def restart(desk: AtDesk, by: By, wish: Restart | None = None) -> Configur
     new_flags = (wish or Restart()).settings
     async with desk.reconfiguring:
         flags = desk.settings.flags if new_flags is None else new_flags
-        answer = await _configure(desk, by, flags)
+        answer = accepted(await desk.configure(by, flags))
         await desk.channel.order(Occupy, by=by)
     return Configured(text=answer.text)
 
@@ -79,14 +79,7 @@ async def change(desk: Desk, by: Asker, changes: Mapping[str, str | None]) -> An
         check_keys(changes)  # also of those that are to be taken back
         merged = {**desk.settings.flags, **changes}
         flags = {key: text for key, text in merged.items() if text is not None}
-        return await _configure(desk, by, flags)
-
-
-async def _configure(desk: Desk, by: Asker, flags: Mapping[str, str]) -> Answer:
-    new = await desk.settings.gather(flags)
-    answer = await desk.channel.order(Configure, by=by, given=new.given, overrides=new.overrides)
-    desk.settings.take(new, flags)
-    return answer
+        return accepted(await desk.configure(by, flags))
 
 
 def _values(given: tuple[Value, ...]) -> dict[str, SettingValue]:
