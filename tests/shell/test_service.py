@@ -216,12 +216,13 @@ def test_settings_that_the_supervisor_refuses_are_refused(front: Front) -> None:
 
 
 def test_a_restart_configures_and_occupies_and_keeps_the_new_flags(front: Front) -> None:
-    done = ask(front, "POST", "/v1/restart", {"settings": {"poll": "500ms"}})
+    done = ask(front, "POST", "/v1/restart", {"settings": {"util.every": "500ms"}})
     assert done.status == 200
     configure, occupy = front.orders
+    given = ("500ms", "--util-every")
     assert isinstance(occupy, Occupy)
     assert isinstance(configure, Configure)
-    assert [(v.text, v.source) for v in configure.given if v.key == "poll"] == [("500ms", "--poll")]
+    assert [(v.text, v.source) for v in configure.given if v.key == "util.every"] == [given]
     ask(front, "POST", "/v1/reload")
     again = front.orders[-1]
     assert isinstance(again, Configure)
@@ -229,7 +230,16 @@ def test_a_restart_configures_and_occupies_and_keeps_the_new_flags(front: Front)
     ask(front, "POST", "/v1/restart", {"settings": {}})
     bare = front.orders[-2]
     assert isinstance(bare, Configure)
-    assert [v.text for v in bare.given if v.key == "poll"] == ["2s"]
+    assert [v.text for v in bare.given if v.key == "util.every"] == []
+
+
+def test_what_is_settled_at_the_start_need_not_be_said_again_at_a_restart(front: Front) -> None:
+    ask(front, "POST", "/v1/restart", {"settings": {"poll": "500ms", "util.every": "5s"}})
+    ask(front, "POST", "/v1/restart", {"settings": {"power": "400W"}})
+    again = front.orders[-2]
+    assert isinstance(again, Configure)
+    flags = {v.key: v.text for v in again.given if v.source.startswith("--")}
+    assert flags == {"poll": "500ms", "power": "400W"}
 
 
 @pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])

@@ -62,7 +62,10 @@ async def restart(desk: AtDesk, by: By, wish: Restart | None = None) -> Configur
     """
     new_flags = (wish or Restart()).settings
     async with desk.reconfiguring:
-        flags = desk.settings.flags if new_flags is None else new_flags
+        held = desk.settings.flags
+        # What is settled for as long as the daemon lives need not be said again.
+        settled = {one.key: held[one.key] for one in SETTINGS if one.settled and one.key in held}
+        flags = held if new_flags is None else settled | new_flags
         answer = accepted(await desk.configure(by, flags))
         await desk.channel.order(Occupy, by=by)
     return Configured(text=answer.text)
