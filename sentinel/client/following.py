@@ -61,16 +61,21 @@ class Follower:
     """A thread that hears every event, and goes on when the daemon is another one.
 
     Args:
-        events: Opens the stream after the event of a number, or from now on.
+        events: Opens the stream after the event of a number, or from now on, and is told which
+            daemon counted that.
         hear: Called with each event; what it raises is logged.
     """
 
     def __init__(
-        self, events: Callable[[int | None], EventStream], hear: Callable[[EventInfo], None]
+        self,
+        events: Callable[[int | None, str | None], EventStream],
+        hear: Callable[[EventInfo], None],
     ) -> None:
         self._events = events
         self._hear = hear
+        #: The last event that was heard, and who counted it: another daemon counts anew.
         self._last: int | None = None
+        self._daemon: str | None = None
         self._ended = threading.Event()
         self._stream: EventStream | None = None
         self._thread: threading.Thread | None = None
@@ -86,7 +91,8 @@ class Follower:
         Raises:
             SentinelError: There is no daemon to follow.
         """
-        stream = self._stream = self._events(None).open()
+        stream = self._stream = self._events(None, None).open()
+        self._last, self._daemon = stream.newest, stream.daemon
         self._thread = threading.Thread(
             target=self._follow, args=(stream,), name="sentinel-monitor", daemon=True
         )
@@ -106,7 +112,8 @@ class Follower:
             try:
                 for event in stream:
                     pause = _SOON
-                    self._last = event.id if event.id is not None else self._last
+                    if event.id is not None:
+                        self._last, self._daemon = event.id, stream.daemon
                     self._tell(event)
                     if self._ended.is_set():
                         return
@@ -115,7 +122,7 @@ class Follower:
             if self._ended.wait(pause):
                 return
             pause = min(2 * pause, _LATE)
-            stream = self._stream = self._events(self._last)
+            stream = self._stream = self._events(self._last, self._daemon)
             if self._ended.is_set():  # closed the one before, and not this one
                 return
 

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Generator, Iterator, Mapping
 from typing import Self, cast
+from urllib.parse import urlencode
 
 from sentinel.client.answers import EventInfo
 from sentinel.client.transport import Address, listen
@@ -24,11 +25,28 @@ class EventStream(Iterator[EventInfo]):
     Args:
         address: Where the daemon is.
         since: After the event of this number, as far as they are kept; from now on without.
+        daemon: Whose number that is; all that are kept where it is not this daemon's.
         timeout: Seconds until the stream must have begun.
+
+    Attributes:
+        daemon: Tells the daemon that counts the events from others, once the stream has begun.
+        newest: The number of its last event then, if it is known.
     """
 
-    def __init__(self, address: Address, since: int | None, *, timeout: float) -> None:
-        path = "/v1/events" if since is None else f"/v1/events?since={since}"
+    daemon: str | None = None
+    newest: int | None = None
+
+    def __init__(
+        self,
+        address: Address,
+        since: int | None,
+        daemon: str | None = None,
+        *,
+        timeout: float,
+    ) -> None:
+        asked = {"since": since, "daemon": daemon}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        path = f"/v1/events?{query}" if query else "/v1/events"
         headers = {"Accept": "text/event-stream"}
         lines = listen(address, path, headers, timeout, SILENCE, self._opened)
         self._lines = cast("Generator[str, None, None]", lines)
@@ -50,7 +68,7 @@ class EventStream(Iterator[EventInfo]):
         """
         if not self._begun:
             self._begun = True
-            next(self._lines, None)  # its first line is a comment
+            self._meet(next(self._lines, ""))  # its first line is a comment
         return self
 
     def close(self) -> None:
@@ -72,18 +90,28 @@ class EventStream(Iterator[EventInfo]):
         try:
             for line in self._lines:
                 self._begun = True
-                if line:
+                if line.startswith(":"):
+                    self._meet(line)
+                elif line:
                     name, _, value = line.partition(":")
                     value = value.removeprefix(" ")
                     given[name] = f"{given[name]}\n{value}" if name in given else value
-                    continue
-                if "data" in given:
+                elif "data" in given:
                     return _event(given)
-                given = {}
+                else:
+                    given = {}
         except SentinelError:
             if not self._closed:
                 raise
         raise StopIteration
+
+    def _meet(self, comment: str) -> None:
+        """Take from the first comment who counts the events; others only show that it lives."""
+        for name, _, value in (word.partition("=") for word in comment.split()):
+            if name == "daemon":
+                self.daemon = value
+            elif name == "newest":
+                self.newest = int(value) if value.isdecimal() else None
 
     def _opened(self, sock: socket.socket) -> None:
         self._socket = sock

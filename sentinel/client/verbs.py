@@ -150,16 +150,21 @@ class Client(Allocating, Recorded):
             return False
         return True
 
-    def events(self, since: int | None = None) -> EventStream:
+    def events(self, since: int | None = None, daemon: str | None = None) -> EventStream:
         """Yield events as they happen, after those still known that follow number ``since``.
 
         An event ``lost`` counts what came too fast for this reader. Ends where the daemon does, or
         where any thread closes it.
 
+        Args:
+            since: The number; without, from now on.
+            daemon: Whose number that is, from the stream that it came by. Each daemon counts anew,
+                so after one of another daemon's come all that are known.
+
         Raises:
             SentinelError: As every verb; also where the daemon goes away in the middle.
         """
-        return EventStream(self.address, since, timeout=self._timeout)
+        return EventStream(self.address, since, daemon, timeout=self._timeout)
 
     # --- the daemon --------------------------------------------------------------------------
 

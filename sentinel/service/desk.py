@@ -64,7 +64,7 @@ class Desk:
     ) -> None:
         self.spec = spec
         self.views = Views()
-        self.ring = Ring()
+        self.ring = Ring(str(round(spec.began * 1e6)))
         self.counting = Counting()
         self.metrics = MetricsPage(spec, self.views, self.counting)
         self.watch = Watch(spec, self.views, self.ring)

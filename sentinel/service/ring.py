@@ -25,11 +25,15 @@ _PIECE = 64 * 1024
 class Ring:
     """The last events, by number, ready to be sent.
 
+    Args:
+        daemon: Tells the daemon that counts them from all others, which count anew.
+
     Attributes:
         subscribers: How many follow; who lets them counts them, before they begin.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, daemon: str = "") -> None:
+        self._daemon = daemon
         self._events: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self._bell = Bell()
@@ -59,14 +63,17 @@ class Ring:
         self._ended = True
         self._bell.ring()
 
-    async def follow(self, since: int | None) -> AsyncIterator[bytes]:
+    async def follow(self, since: int | None, daemon: str | None = None) -> AsyncIterator[bytes]:
         """Yield the events after number ``since`` in the format of server-sent events, for ever.
 
         Without ``since``, those from now on. Where some are not there any more, an event ``lost``
-        says how many.
+        says how many. Where the number is another ``daemon``'s, none of ours was heard yet.
         """
         last = self.newest if since is None else since
-        yield b": these are the events of sentinel\n\n"
+        if daemon is not None and daemon != self._daemon:
+            last = 0
+        newest = "" if self.newest is None else f" newest={self.newest}"
+        yield f": these are the events of sentinel; daemon={self._daemon}{newest}\n\n".encode()
         while not self._ended:
             piece, last = self.after(last)
             if piece:

@@ -6,15 +6,21 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from front import Front, UnixConnection, ask
+from front import PATIENCE, Front, UnixConnection, ask
+from sentry import eventually
 from streams import Event, events
 
+from sentinel.client import connect
+from sentinel.client.following import Follower
+from sentinel.client.streaming import EventStream
 from sentinel.control import Said
 from sentinel.service import ring as rings
 from sentinel.service.ring import MOST_EVENTS, MOST_SUBSCRIBERS, Ring
@@ -118,6 +124,62 @@ def ask_for_events(front: Front) -> int:
     connection.request("GET", "/v1/events")
     with contextlib.closing(connection):
         return connection.getresponse().status
+
+
+def test_who_says_whose_number_it_is_misses_nothing_of_another_daemon(tmp_path: Path) -> None:
+    with Front(tmp_path) as front:
+        client = connect(front.path)
+        for number in range(3):
+            front.say(f"gpu.e{number}")
+        with client.events(0) as stream:
+            assert next(stream).name == "gpu.e0"
+            daemon = stream.daemon
+        with client.events(2, daemon) as stream:
+            assert next(stream).name == "gpu.e2"
+            assert stream.newest == 3
+        with client.events(2, "another") as stream:
+            assert next(stream).name == "gpu.e0"
+        with client.events(None, daemon).open() as stream:
+            front.say("gpu.new")
+            assert next(stream).name == "gpu.new"
+
+
+def test_a_follower_hears_every_event_of_the_daemon_after_the_one_it_knew(tmp_path: Path) -> None:
+    heard: list[str] = []
+    again = threading.Event()
+
+    def events(since: int | None, daemon: str | None) -> EventStream:
+        assert since is None or again.wait(PATIENCE)
+        return client.events(since, daemon)
+
+    with Front(tmp_path) as front:
+        client = connect(front.path)
+        follower = Follower(events, lambda event: heard.append(event.name))
+        follower.start()
+        for number in range(5):
+            front.say(f"old.{number}")
+        eventually(lambda: len(heard) == 5)
+        front.kill()
+        front.spec = replace(front.spec, began=front.spec.began + 60)
+        front._said = 0
+        front.start()
+        front.wait_for(lambda: front.beats > 0)
+        for number in range(8):
+            front.say(f"new.{number}")
+        eventually(lambda: len(list(kept(front))) == 8)
+        again.set()
+        eventually(lambda: "new.7" in heard)
+        follower.stop()
+    assert heard == [*(f"old.{n}" for n in range(5)), *(f"new.{n}" for n in range(8))]
+
+
+def kept(front: Front) -> Iterator[str]:
+    """Yield the names of the events that are kept."""
+    with connect(front.path).events(0).open() as stream:
+        for event in stream if stream.newest else ():
+            yield event.name
+            if event.id == stream.newest:
+                return
 
 
 # --- the ring alone --------------------------------------------------------------------------

@@ -18,6 +18,10 @@ __all__ = ["router"]
 router = APIRouter(tags=["events"])
 
 Since = Annotated[int | None, Query(ge=0, description="After the event of this id.")]
+Counting = Annotated[
+    str | None,
+    Query(max_length=64, description="Whose id that is, as the stream's comment has it."),
+]
 LastEventId = Annotated[int | None, Header(ge=0, description="The same.")]
 
 
@@ -54,15 +58,19 @@ class EventStream(StreamingResponse):
 
 @router.get("/v1/events", response_class=EventStream, responses=may(Code.INVALID))
 async def follow(
-    desk: AtDesk, since: Since = None, last_event_id: LastEventId = None
+    desk: AtDesk,
+    since: Since = None,
+    daemon: Counting = None,
+    last_event_id: LastEventId = None,
 ) -> EventStream:
     """Follow the events, from now on or from those after an id, as far as they are kept.
 
     `id` is an event's number, `event` its name, `data` its line of JSON. An event `lost` says how
-    many are not there any more.
+    many are not there any more. The comment at the beginning has a `daemon`, which counts the
+    events: an id of another one means all that are kept.
     """
     number = since if last_event_id is None else last_event_id
-    return EventStream.of(desk.ring, desk.ring.follow(number))
+    return EventStream.of(desk.ring, desk.ring.follow(number, daemon))
 
 
 @router.get("/v1/watch", response_class=EventStream, responses=may(Code.INVALID))
