@@ -81,6 +81,31 @@ def test_a_longer_step_has_the_least_the_mean_and_the_most(past: Past) -> None:
     assert (row["busy"], row["utilization"]) == (0, None)
 
 
+@pytest.mark.parametrize("every", [1.0, 1.1, 1.5, 2.0])
+def test_joules_are_those_of_the_time_and_not_of_the_number_of_readings(
+    past: Past, every: float
+) -> None:
+    for _ in range(round(2 * 3600 / every)):
+        past.put(shown(past.now, power_w=100.0))
+        past.go_on(every)
+    assert len(past.rows("minutes")) > 50
+    (whole_time,) = past.readings(3 * 3600, 3 * 3600)
+    assert whole_time["energy_j"] == pytest.approx(100.0 * 2 * 3600, abs=200)
+    assert whole_time["power_w"] == pytest.approx(100.0)
+    inner = past.readings(5 * 60, 60)[1:-1]
+    assert [row["energy_j"] for row in inner] == pytest.approx([6000.0] * len(inner), abs=200)
+
+
+def test_what_was_used_while_nobody_read_is_not_guessed(past: Past) -> None:
+    for pause in (1, 6, 600):
+        past.put(shown(past.now, power_w=100.0))
+        past.go_on(1)
+        past.put(shown(past.now, read=None))
+        past.go_on(pause)
+    past.put(shown(past.now, power_w=100.0))
+    assert past.readings(3600, 3600)[0]["energy_j"] == 4 * 100
+
+
 def test_seconds_become_minutes_after_an_hour_and_nothing_of_them_is_lost(past: Past) -> None:
     past.database.open(past.now, past.wall)
     for hour in range(3):
@@ -100,10 +125,14 @@ def test_seconds_become_minutes_after_an_hour_and_nothing_of_them_is_lost(past: 
     assert whole_time["power_w"] == pytest.approx(200.0)
 
 
+#: None, or so long that nobody knows how much was used in it.
+_pauses = st.just(0) | st.integers(6, 3000)
+
+
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     st.lists(
-        st.tuples(st.integers(1, 1500), st.integers(0, 3000), st.integers(-(10**9), 10**9)),
+        st.tuples(st.integers(1, 1500), _pauses, st.integers(-(10**9), 10**9)),
         min_size=3,
         max_size=12,
     )

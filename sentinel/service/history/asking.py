@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.service.history.bounds import energy
 from sentinel.service.history.schema import MINUTE, number_of
 
 __all__ = ["Question", "Used", "events", "known", "readings", "step_for", "temperatures", "uses"]
@@ -56,15 +57,14 @@ def _merged(name: str) -> str:
 
 def _as_minute(name: str) -> str:
     """Return the column of a second that stands for one of a minute."""
-    if name == "energy_j":
-        return "power_w"
     return name.replace("_min_", "_").replace("_max_", "_")
 
 
 _WHERE = "WHERE gpu = :gpu AND at >= :since AND at <= :until"
 _HEAT = "gpu = ? AND temperature_c IS NOT NULL"
 _ROWS = f"SELECT at, n, {', '.join(MINUTE)} FROM {{0}}.minutes {_WHERE}"
-_SECONDS = f"SELECT at, 1, {', '.join(map(_as_minute, MINUTE))} FROM {{0}}.seconds {_WHERE}"
+_WITH_ENERGY = "SELECT *, {1} FROM {0}.seconds AS second WHERE gpu = :gpu"
+_SECONDS = f"SELECT at, 1, {', '.join(map(_as_minute, MINUTE))} FROM ({{1}}) {_WHERE}"
 
 
 def readings(
@@ -76,7 +76,9 @@ def readings(
     how many seconds were read in it.
     """
     rows = " UNION ALL ".join(
-        one.format(schema) for schema in question.schemas for one in (_ROWS, _SECONDS)
+        one.format(schema, _WITH_ENERGY.format(schema, energy(schema)))
+        for schema in question.schemas
+        for one in (_ROWS, _SECONDS)
     )
     found = question.connection.execute(
         f"SELECT (at - :since) / :step AS place, sum(n), {', '.join(map(_merged, MINUTE))}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from sentinel.service.history.recording import MEANS, RANGED
+from sentinel.service.history.recording import MEANS, RANGED, STALE
 from sentinel.service.history.schema import MINUTE, PAGE
 
-__all__ = ["MONTH", "SECONDS_FOR", "THINNED_EVERY", "thin", "trim", "used"]
+__all__ = ["MONTH", "SECONDS_FOR", "THINNED_EVERY", "energy", "thin", "trim", "used"]
 
 #: For how long there is a reading for each second, and then for each minute, in ticks.
 SECONDS_FOR = 3600
@@ -26,11 +26,24 @@ _SECOND, _MINUTE = 150, 230
 _MADE = ", ".join(
     [
         *(f"avg({name}), min({name}), max({name})" for name in RANGED),
-        "sum(power_w)",  # a watt for each second
+        "sum(energy_j)",
         *(f"avg({name})" for name in MEANS),
         "max(condition)",
     ]
 )
+
+
+def energy(schema: str) -> str:
+    """Return the column of ``seconds AS second`` that is the joules since the reading before.
+
+    There is not one for each second: a GPU may be polled every two. After a longer gap nobody knows
+    what was used meanwhile, and a reading is of its own second alone.
+    """
+    # The one before the first second is the last of the minutes.
+    thinned = f"(SELECT max(tick) FROM {schema}.minutes AS minute WHERE minute.gpu = second.gpu)"
+    before = f"coalesce(lag(tick) OVER (PARTITION BY gpu ORDER BY tick), {thinned})"
+    far = f"{before} IS NULL OR tick - {before} > {STALE}"
+    return f"power_w * (CASE WHEN {far} THEN 1 ELSE tick - {before} END) AS energy_j"
 
 
 def thin(connection: sqlite3.Connection, schema: str, now: int) -> bool:
@@ -54,7 +67,8 @@ def thin(connection: sqlite3.Connection, schema: str, now: int) -> bool:
     connection.execute(
         f"INSERT OR REPLACE INTO {schema}.minutes (gpu, tick, at, n, {', '.join(MINUTE)})"
         f" SELECT gpu, max(tick), at / 60 * 60, count(*), {_MADE}"
-        f" FROM {schema}.seconds WHERE tick <= ? GROUP BY gpu, at / 60",
+        f" FROM (SELECT *, {energy(schema)} FROM {schema}.seconds AS second WHERE tick <= ?)"
+        " GROUP BY gpu, at / 60",
         (until,),
     )
     connection.execute(f"DELETE FROM {schema}.seconds WHERE tick <= ?", (until,))

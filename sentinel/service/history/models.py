@@ -24,7 +24,7 @@ class PastReading(BaseModel):
     """What was read within one step from `at` on; null is not known.
 
     Each figure is a mean, but for the least and the most (`_min_`, `_max_`), the worst condition,
-    and the joules that were used in the seconds that were read.
+    and the joules that were used in the time that was read.
     """
 
     at: datetime

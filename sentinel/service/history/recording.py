@@ -11,7 +11,7 @@ from datetime import datetime
 from sentinel.control import Condition, GpuView, Said
 from sentinel.service.history.usage import Use, Uses
 
-__all__ = ["CONDITIONS", "MEANS", "RANGED", "SAMPLE", "Batch", "Noted", "Recorder"]
+__all__ = ["CONDITIONS", "MEANS", "RANGED", "SAMPLE", "STALE", "Batch", "Noted", "Recorder"]
 
 #: Of these the least and the most are kept as well.
 RANGED = ("temperature_c", "power_w")
@@ -37,7 +37,7 @@ SAMPLE = (*RANGED, *MEANS, "condition")
 CONDITIONS = tuple(Condition)
 
 #: Figures of a GPU that are older, in seconds, are not known any more.
-_STALE = 5.0
+STALE = 5.0
 #: Said of each GPU every minute, and nothing in it that the readings do not have.
 _NOT_KEPT = {"gpu.status"}
 
@@ -123,9 +123,9 @@ class Recorder:
 
 def sample(view: GpuView) -> Sample:
     """Return what is kept of a view; what was read too long ago is not known."""
-    read = view.read is not None and view.at - view.read < _STALE
+    read = view.read is not None and view.at - view.read < STALE
     told = view.telemetry
-    if told is not None and view.at - told.at >= _STALE:
+    if told is not None and view.at - told.at >= STALE:
         told = None
     busy = {"BUSY": 1, "IDLE": 0}.get(view.occupancy)
     seen: dict[str, float | None] = {
