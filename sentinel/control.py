@@ -250,8 +250,8 @@ class Serving:
 class Trouble:
     """What the service could not do though no client asked for it, for the journal.
 
-    ``about`` is "settings", "reservations", "history", "token" or "socket", ``text`` says what is
-    wrong and where.
+    ``about`` is "settings", "reservations", "history", "watch", "token" or "socket", ``text`` says
+    what is wrong and where.
     """
 
     about: str

@@ -67,7 +67,7 @@ class Desk:
         self.ring = Ring(str(round(spec.began * 1e6)))
         self.counting = Counting()
         self.metrics = MetricsPage(spec, self.views, self.counting)
-        self.watch = Watch(spec, self.views, self.ring)
+        self.watch = Watch(spec, self.views, self.ring, self._cannot_show)
         self.settings = Settings(spec, os.environ)
         self.reconfiguring = asyncio.Lock()
         self.records = Records(Path(spec.state) / NAME, self._cannot_store)
@@ -159,6 +159,9 @@ class Desk:
 
     def _cannot_store(self, text: str) -> None:
         self.complain("reservations", f"{text}; a new daemon will not know of what is reserved now")
+
+    def _cannot_show(self, text: str) -> None:
+        self.complain("watch", text)
 
     def _cannot_keep(self, text: str) -> None:
         self.complain("history", text)

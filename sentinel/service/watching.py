@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from pydantic import BaseModel
 
@@ -32,12 +32,17 @@ class Watch:
         spec: What is served.
         views: What the supervisor shows.
         ring: The events, which are passed on as they come.
+        complain: Called once with what went wrong in here.
     """
 
-    def __init__(self, spec: ServiceSpec, views: Views, ring: Ring) -> None:
+    def __init__(
+        self, spec: ServiceSpec, views: Views, ring: Ring, complain: Callable[[str], None]
+    ) -> None:
         self._spec = spec
         self._views = views
         self._ring = ring
+        self._complain = complain
+        self._complained = False
         self._bell = Bell()
         self._watchers = 0
         self._ended = False
@@ -63,10 +68,10 @@ class Watch:
                 self._host, self._gpus = None, {}
                 await self._bell.wait(HEARTBEAT)
                 continue
-            if self._host is not None:
-                self._number += 1
-                self._changes.append((self._number, _event("changes", self._changed())))
-            self._remember()
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 - a bug here is to cost one look, not all
+                self._start_over(error)
             self._bell.ring()
             await asyncio.sleep(EVERY)
 
@@ -89,6 +94,23 @@ class Watch:
                     await self._bell.wait(HEARTBEAT)
         finally:
             self._watchers -= 1
+
+    def _look(self) -> None:
+        """Keep what changed since the last look, if there was one."""
+        if self._host is not None:
+            change = _event("changes", self._changed())
+            self._number += 1
+            self._changes.append((self._number, change))
+        self._remember()
+
+    def _start_over(self, error: Exception) -> None:
+        """Have everybody shown everything anew, since what changed is not known."""
+        self._host, self._gpus = None, {}
+        self._number += 1
+        self._changes.clear()
+        if not self._complained:
+            self._complained = True
+            self._complain(f"a bug in sentinel, a change was not shown: {error!r}")
 
     def _after(self, number: int | None) -> tuple[bytes, int]:
         """Return what is to be sent after the changes of this number, and the last one's number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import time
@@ -14,6 +15,8 @@ from front import UUIDS, Front, UnixConnection, ask, exchange
 from streams import Event, events
 
 from sentinel.control import HostView, Phase, Said, ServiceSpec
+from sentinel.service import watching as watches
+from sentinel.service.models import Changes
 from sentinel.service.page import HEADERS, OPEN
 from sentinel.service.ring import MOST_SUBSCRIBERS, Ring
 from sentinel.service.views import Views
@@ -126,8 +129,11 @@ def test_nothing_to_show_is_an_answer_and_no_stream(tmp_path: Path) -> None:
         assert ask(front, "GET", "/v1/watch").body["code"] == "unavailable"
 
 
-def test_who_falls_behind_is_shown_everything_anew() -> None:
-    views, ring = Views(), Ring()
+SPEC = ServiceSpec(socket="s", state="s", log=None, began=0.0, version="1")
+
+
+def some_views() -> Views:
+    views = Views()
     host = HostView(
         at=0.0,
         pid=1,
@@ -138,8 +144,43 @@ def test_who_falls_behind_is_shown_everything_anew() -> None:
         gpus=(),
     )
     views.take(host)
-    spec = ServiceSpec(socket="s", state="s", log=None, began=0.0, version="1")
-    watch = Watch(spec, views, ring)
+    return views
+
+
+def test_a_look_that_fails_is_said_once_and_costs_no_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fail at the second look and at the third; whoever watches goes on with everything."""
+    said: list[str] = []
+    changed, looks = Watch._changed, iter([False, True, True])
+
+    def fails(watch: Watch) -> Changes:
+        if next(looks, False):
+            raise RuntimeError("what a bug says")
+        return changed(watch)
+
+    async def scene() -> list[bytes]:
+        watch = Watch(SPEC, some_views(), Ring(), said.append)
+        keeping = asyncio.create_task(watch.keep())
+        pieces = watch.follow(None)
+        async with asyncio.timeout(20):
+            found = [await anext(pieces) for _ in range(6)]
+        keeping.cancel()
+        return [piece.split(b"\n")[0] for piece in found]
+
+    monkeypatch.setattr(watches, "EVERY", 0.02)
+    monkeypatch.setattr(Watch, "_changed", fails)
+    status, changes = b"event: status", b"event: changes"
+    names = asyncio.run(scene())
+    assert names[:2] == [status, changes]
+    assert names[2:].count(status) in {1, 2}
+    assert names[-1] == changes
+    assert said == ["a bug in sentinel, a change was not shown: RuntimeError('what a bug says')"]
+
+
+def test_who_falls_behind_is_shown_everything_anew() -> None:
+    views, ring, spec = some_views(), Ring(), SPEC
+    watch = Watch(spec, views, ring, pytest.fail)
     whole, number = watch._after(None)
     assert whole.startswith(b"event: status")
     for one in range(1, 20):
