@@ -121,6 +121,14 @@ def _same(one: AllocationInfo, other: AllocationInfo) -> bool:
 
 
 def _bytes(size: int | str) -> int:
+    """Return a size that somebody's script gave, which may be anything.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if isinstance(size, bool) or not isinstance(size, int | str):
+        what = f"size: {size!r} is no whole number of bytes"
+        raise ConfigError(what, "Write it as 2 * 10**9, or as text such as '40GiB'.")
     if isinstance(size, int):
         return size
     try:

@@ -117,6 +117,13 @@ def test_a_reservation_is_for_so_many_gpus_or_for_these(
     assert client.reservations() == (got,)
 
 
+@pytest.mark.parametrize("size", [2e9, True, None, b"4GiB", "4 gigs"])
+def test_a_size_that_is_none_is_never_sent(daemon: Scripted, client: Client, size: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^size: "):
+        client.allocate("x", size)
+    assert daemon.asked == []
+
+
 #: Listens on a socket that is its first argument, so that the kernel names it, and does no more.
 LISTENS = """
 import socket, sys, time
