@@ -138,14 +138,15 @@ def parse_power(text: str) -> float:
 
 
 def parse_celsius(text: str) -> float:
-    """Return the degrees Celsius in ``text``, such as ``85`` or ``85C``.
+    """Return the degrees Celsius in ``text``, such as ``85`` or ``85.5C``.
 
     Raises:
-        ValueError: It is no number, or one with another unit.
+        ValueError: It is no number, has more than three decimals, or has another unit.
     """
     match = re.fullmatch(r"\s*([0-9]{1,4}(?:\.[0-9]{1,3})?)\s*(?:°?C)?\s*", text, re.ASCII)
     if match is None:
-        message = f"{text!r} is no temperature; write degrees Celsius, such as 85 or 85C"
+        form = "write degrees Celsius with three decimals at most, such as 85 or 85.5C"
+        message = f"{text!r} is no temperature; {form}"
         raise ValueError(message)
     return float(match[1])
 

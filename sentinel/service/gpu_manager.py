@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -99,18 +100,18 @@ class ConfigChange(Asked):
 
 #: By which setting each key is one of ours, and how its number is written there.
 _SETTINGS = {
-    "temp_optimal": ("throttle.temp_optimal", "{:g}"),
-    "temp_normal": ("throttle.temp_normal", "{:g}"),
-    "temp_throttle": ("throttle.temp_throttle", "{:g}"),
-    "temp_critical": ("throttle.temp_critical", "{:g}"),
-    "memory_optimal": ("throttle.memory_optimal", "{:g}%"),
-    "memory_normal": ("throttle.memory_normal", "{:g}%"),
-    "memory_critical": ("throttle.memory_critical", "{:g}%"),
-    "memory_limit_mb": ("budget.limit", "{:.12g}MiB"),
-    "memory_reserve_mb": ("budget.reserve", "{:.12g}MiB"),
-    "monitor_interval": ("poll", "{:g}s"),
-    "throttle_cooldown_seconds": ("throttle.cooldown", "{:g}s"),
-    "critical_pause_seconds": ("throttle.critical_pause", "{:g}s"),
+    "temp_optimal": ("throttle.temp_optimal", "{}"),
+    "temp_normal": ("throttle.temp_normal", "{}"),
+    "temp_throttle": ("throttle.temp_throttle", "{}"),
+    "temp_critical": ("throttle.temp_critical", "{}"),
+    "memory_optimal": ("throttle.memory_optimal", "{}%"),
+    "memory_normal": ("throttle.memory_normal", "{}%"),
+    "memory_critical": ("throttle.memory_critical", "{}%"),
+    "memory_limit_mb": ("budget.limit", "{}MiB"),
+    "memory_reserve_mb": ("budget.reserve", "{}MiB"),
+    "monitor_interval": ("poll", "{}s"),
+    "throttle_cooldown_seconds": ("throttle.cooldown", "{}s"),
+    "critical_pause_seconds": ("throttle.critical_pause", "{}s"),
 }
 
 
@@ -118,8 +119,15 @@ def as_settings(change: ConfigChange) -> dict[str, str]:
     """Return what is to change as settings of ours."""
     given = change.model_dump(exclude_none=True)
     return {
-        key: form.format(given[name]) for name, (key, form) in _SETTINGS.items() if name in given
+        key: form.format(_written(given[name]))
+        for name, (key, form) in _SETTINGS.items()
+        if name in given
     }
+
+
+def _written(number: float) -> str:
+    """Return a number as people write it: without an exponent, and without what floats add."""
+    return f"{Decimal(f'{number:.12g}'):f}"
 
 
 def failed_keys() -> str:

@@ -16,6 +16,7 @@ from front import UUIDS, Front, UnixConnection
 from front import ask as plain
 
 from sentinel.control import Allocate, Condition, Configure, OverrideValues, Value
+from sentinel.service.gpu_manager import ConfigChange, as_settings
 from sentinel.telemetry import Telemetry
 
 MIB = 2**20
@@ -213,11 +214,30 @@ def test_the_configuration_is_ours_under_its_names(front: Front) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (70.1 + 1e-14, "70.1"),
+        (80.0, "80"),
+        (0.0, "0"),
+        (0.1 + 0.2, "0.3"),
+        (66.125, "66.125"),
+        (1e15, "1000000000000000"),
+    ],
+)
+def test_a_number_is_written_as_people_do(number: float, text: str) -> None:
+    change = ConfigChange(temp_optimal=number)
+    assert as_settings(change) == {"throttle.temp_optimal": text}
+
+
+@pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"temp_max": 80}, "There are: temp_optimal, temp_normal,"),
         ({"temp_throttle": "hot"}, "body.temp_throttle"),
         ({"temp_throttle": 500}, "500"),
+        ({"temp_optimal": 64.123456789}, "'64.123456789' is no temperature; write degrees Celsius"),
+        ({"temp_optimal": 64.123456789}, "three decimals at most"),
+        ({"throttle_cooldown_seconds": 1e-05}, "'0.00001s' is out of range"),
         ({"temp_throttle": 70}, "throttle.temp_normal must be below throttle.temp_throttle"),
         ({"monitor_interval": 3}, "--poll"),
         ({"history_size": 0}, "body.history_size"),
