@@ -28,21 +28,21 @@ _MOST_GROUPS = 1024
 class Peer:
     """One end of a connection: a process by ``uid`` and ``pid`` on a Unix socket, else nothing.
 
-    ``address`` is our own end's, over TCP. What the kernel does not tell is ``None``: a process of
-    another PID namespace has no PID here.
+    ``started`` is when that process did, read when it connected: while a connection is idle its
+    process may end, and another one get its number. ``address`` is our own end's, over TCP. What
+    the kernel does not tell is ``None``: a process of another PID namespace has no PID here.
     """
 
     via: str
     uid: int | None = None
     pid: int | None = None
+    started: int | None = None
     groups: frozenset[int] = frozenset()
     address: str | None = None
 
     def asker(self) -> Asker:
         """Return it as the one who asks for something, proved by its process's start."""
-        process = read_stat(self.pid) if self.pid is not None else None
-        started = process.started if process else None
-        return Asker(via=self.via, uid=self.uid, pid=self.pid, started=started)
+        return Asker(via=self.via, uid=self.uid, pid=self.pid, started=self.started)
 
 
 def peer_of(connection: socket.socket) -> Peer:
@@ -53,11 +53,18 @@ def peer_of(connection: socket.socket) -> Peer:
     pid, uid, gid = _UCRED.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     )
+    process = read_stat(pid) if pid else None
     groups: tuple[int, ...] = ()
     with contextlib.suppress(OSError):  # more groups than there is room for
         data = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS)
         groups = struct.unpack(f"{len(data) // 4}I", data)
-    return Peer(via="unix", uid=uid, pid=pid or None, groups=frozenset({gid, *groups}))
+    return Peer(
+        via="unix",
+        uid=uid,
+        pid=pid or None,
+        started=process.started if process else None,
+        groups=frozenset({gid, *groups}),
+    )
 
 
 def group_of(path: str) -> int | None:

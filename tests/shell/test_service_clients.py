@@ -23,8 +23,10 @@ import uvicorn
 from front import PATIENCE, Front, Reply, UnixConnection, ask, exchange
 
 from sentinel.client.transport import Address, listener
-from sentinel.control import Occupy
+from sentinel.control import Asker, Occupy
+from sentinel.procfs import read_stat
 from sentinel.service import connection as connections
+from sentinel.service.peers import peer_of
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -456,3 +458,28 @@ def test_to_name_its_entry_imports_no_web_server() -> None:
     command = [sys.executable, "-c", program]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not {"asyncio", "fastapi", "pydantic", "starlette", "uvicorn"} & set(out)
+
+
+STAYS = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+sys.stdin.read()
+"""
+
+
+def test_who_asks_is_who_connected_and_not_who_has_its_number_by_now(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        command = [sys.executable, "-c", STAYS, path]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            connection, _ = listening.accept()
+            began = read_stat(process.pid)
+            peer = peer_of(connection)
+        connection.close()
+    assert began is not None
+    assert read_stat(process.pid) is None
+    expected = Asker(via="unix", uid=os.getuid(), pid=process.pid, started=began.started)
+    assert peer.asker() == expected
