@@ -333,7 +333,8 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
         with host.job(1, stay=30) as job:
             assert job.got()
             assert busy.wait(PATIENCE)
-            assert monitor.status(1).by[0].pid == job.pid
+            # Who it is may be known a moment later than that somebody is there.
+            eventually(lambda: [one.pid for one in monitor.status(1).by] == [job.pid])
         with pytest.raises(ConflictError, match="only watches"):
             monitor.client.start()
         assert monitor.update_config({"throttle.temp_throttle": "80"}).text
