@@ -208,7 +208,7 @@ class Histories(RuleBasedStateMachine):
             reading = self.supervisor._readings[uuid]
             assert reading.memory is not None
             assert reading.memory.used <= slot.stressor.expected + SLACK, "unexplained memory"
-        if isinstance(slot.occupancy, Busy):
+        if isinstance(slot.occupancy, Busy) and not haunted:  # what is left of us is nobody
             self.foreign_at[uuid] = self.world.now
         if not isinstance(slot.occupancy, Idle):
             self.not_idle_at[uuid] = self.world.now
