@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EVENT_REASONS", "THROTTLE_REASONS", "Telemetry", "reasons_of"]
+__all__ = ["EVENT_REASONS", "Telemetry", "reasons_of"]
 
 #: Why a GPU's clocks are what they are, by the bits of NVML's clocks event reasons (nvml.h,
 #: nvmlClocksEventReason*), under the names that nvidia-smi has for them.
@@ -23,17 +23,6 @@ EVENT_REASONS = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-
-#: Those by which a GPU does less than it could, though there is work.
-THROTTLE_REASONS = frozenset(
-    {
-        "sw_power_cap",
-        "hw_slowdown",
-        "sw_thermal_slowdown",
-        "hw_thermal_slowdown",
-        "hw_power_brake_slowdown",
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)

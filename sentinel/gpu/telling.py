@@ -19,6 +19,8 @@ __all__ = ["Teller"]
 
 #: How often the dear things are asked for, in seconds.
 SELDOM = 30.0
+#: By how much each GPU's turn for these is after the one before it, in seconds.
+APART = 1.5
 
 #: All links of a GPU together, as the scope of a field.
 _ALL_LINKS = 0xFFFFFFFF
@@ -94,7 +96,9 @@ class Teller:
         due, slow = self._slow.get(uuid, (0.0, {}))
         if now >= due:
             slow = self._seldom(nvml, uuid)
-            self._slow[uuid] = now + SELDOM, slow
+            # Not all GPUs in the same second: while one is asked, the next waits up to 2 ms.
+            first = not due
+            self._slow[uuid] = now + SELDOM + (APART * len(self._slow) if first else 0.0), slow
         return Telemetry(at=now, **self._often(nvml, uuid), **slow)
 
     def _often(self, nvml: Any, uuid: str) -> dict[str, Any]:
