@@ -17,8 +17,6 @@ from typing import Any
 from benchmarks.holder import end_with_input, say
 from benchmarks.leash import end_with_parent
 
-__all__ = ["KINDS"]
-
 #: How much smaller each side is on the CPU, and how long it rests after a step, in seconds.
 _SMALLER = 128
 _REST = 0.02

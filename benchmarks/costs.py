@@ -10,8 +10,6 @@ import psutil
 from benchmarks.results import Record
 from benchmarks.rig import Rig, Sentinel
 
-__all__ = ["Costs", "census"]
-
 #: How the processes of a sentinel call themselves, and what they are.
 _TITLES = {
     "sentinel: probe": "probe",

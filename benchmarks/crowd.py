@@ -13,8 +13,6 @@ import resource
 import time
 from itertools import cycle
 
-__all__ = ["main"]
-
 #: How long one request may take, in seconds.
 _PATIENCE = 10.0
 

@@ -13,8 +13,6 @@ from benchmarks.heat_plot import draw_heat
 from benchmarks.results import Record
 from sentinel.errors import SentinelError
 
-__all__ = ["main"]
-
 #: Thresholds that an H200 passes within seconds of full load, and short pauses, so that a minute
 #: shows all of it.
 FLAGS = (

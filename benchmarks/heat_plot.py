@@ -12,8 +12,6 @@ from matplotlib.patches import Patch
 
 from benchmarks.results import Record
 
-__all__ = ["draw_heat"]
-
 #: Told apart by people who see no red and green as well (Okabe and Ito, 2008).
 _COLOURS = {
     "optimal": "#009E73",

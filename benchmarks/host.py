@@ -10,11 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel import __version__
-from sentinel.gpu.simulated import SimulatedDriver
-from sentinel.simulation import Registry
-
-__all__ = ["Card", "Host", "RealHost", "SimulatedHost", "Telemetry"]
+from sentinel.host.simulation import Registry
+from sentinel.probe.simulated_driver import SimulatedDriver
+from sentinel.protocol.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)

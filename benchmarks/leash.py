@@ -10,8 +10,6 @@ import os
 import signal
 import sys
 
-__all__ = ["end_with_parent"]
-
 _PR_SET_PDEATHSIG = 1
 
 

@@ -23,9 +23,7 @@ from benchmarks.host import Telemetry
 from benchmarks.load_table import LoadTable
 from benchmarks.results import Record, Results
 from benchmarks.rig import Rig, Sentinel, Speaker, TooLateError
-from sentinel.naming import known_workloads
-
-__all__ = ["CELLS", "Cell", "Load", "NotHereError"]
+from sentinel.config.workload_spec import known_workloads
 
 #: Until clocks and power have settled, in seconds.
 _WARM_UP = 4.0

@@ -9,8 +9,6 @@ from typing import Any
 from benchmarks.report import machine_line, markdown
 from benchmarks.results import Record, Results
 
-__all__ = ["LoadTable"]
-
 #: The bars: shares of the bare loop's rate, of a core, and of the enforced power limit.
 RATE = {"gemm bf16": 0.97, "elementwise": 0.95}
 STRESSOR_CPU = 0.05

@@ -10,8 +10,6 @@ import asyncio
 import json
 import time
 
-__all__ = ["main"]
-
 _PAGE = b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
 _SCRAPE = (
     b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"

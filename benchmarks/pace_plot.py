@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 
 from benchmarks.results import Record
 
-__all__ = ["draw_pace"]
-
 #: Told apart by people who see no red and green as well (Okabe and Ito, 2008).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73")
 _INCHES = (8.0, 3.4)

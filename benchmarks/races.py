@@ -12,8 +12,6 @@ from benchmarks.host import Card
 from benchmarks.results import Record
 from benchmarks.rig import PATIENCE, PLACES, Line, Place, Rig, Sentinel, Speaker, TooLateError
 
-__all__ = ["Races"]
-
 #: How much a newcomer wants of what is free on the empty GPU.
 SHARE = 0.97
 #: A newcomer that has no answer after so long has lost, in seconds.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.host import RealHost
 from benchmarks.leash import end_with_parent
-from sentinel.simulation import Registry
+from sentinel.host.simulation import Registry
 
 _GROWTH = 2**20
 _EVERY = 0.001

@@ -8,8 +8,6 @@ from statistics import median
 
 from benchmarks.results import Record, Results
 
-__all__ = ["Report", "machine_line", "markdown"]
-
 WORKLOADS = ("hold", "gemm", "elementwise")
 
 #: The bars: seconds, shares of a core, bytes, ratios.

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Record", "Results"]
-
 Record = dict[str, Any]
 
 

@@ -18,8 +18,6 @@ from typing import Any, TextIO
 
 from benchmarks.host import Card, Host
 
-__all__ = ["HOST", "PATIENCE", "PLACES", "Place", "Rig", "Sentinel", "Speaker", "TooLateError"]
-
 Line = dict[str, Any]
 
 #: How long a process may take to load torch on a busy machine and be ready, in seconds.

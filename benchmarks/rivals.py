@@ -17,11 +17,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sentinel.claiming import running
-from sentinel.runtime import Places, places
-from sentinel.simulation import Registry
-
-__all__ = ["main"]
+from sentinel.host.paths import Places, places
+from sentinel.host.simulation import Registry
+from sentinel.supervisor.single_instance import running
 
 #: What a daemon is: quick, and with a workload that leaves the processors to others.
 DAEMON = (sys.executable, "-m", "sentinel", "run", "--daemon", "--simulate", "1", "--rearm=300ms")

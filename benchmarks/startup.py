@@ -10,8 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-__all__ = ["main"]
-
 #: What is compared with ``python -c pass``, and at most how many times as long it may take.
 BARS: dict[tuple[str, ...], float | None] = {
     ("-m", "sentinel", "--help"): 6.0,

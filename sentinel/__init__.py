@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sentinel.protocol.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sentinel.client import Client as Client
     from sentinel.client import connect as connect
-    from sentinel.client.holding import Hold as Hold
-    from sentinel.client.holding import hold as hold
+    from sentinel.client.hold import Hold as Hold
+    from sentinel.client.hold import hold as hold
     from sentinel.client.monitor import Monitor as Monitor
-    from sentinel.config import Config as Config
+    from sentinel.config.model import Config as Config
     from sentinel.core.actions import Event as Event
-    from sentinel.discovery import Options as Options
-    from sentinel.messages import Gpu as Gpu
-    from sentinel.messages import MemoryTarget as MemoryTarget
-    from sentinel.supervisor import Parts as Parts
-    from sentinel.supervisor import Supervisor as Supervisor
-    from sentinel.wiring import supervise as supervise
-
-__version__ = "0.1.0"
+    from sentinel.protocol.gpu import Gpu as Gpu
+    from sentinel.protocol.stressor import MemoryTarget as MemoryTarget
+    from sentinel.supervisor.bootstrap import supervise as supervise
+    from sentinel.supervisor.discovery import Options as Options
+    from sentinel.supervisor.loop import Supervisor as Supervisor
+    from sentinel.supervisor.ports import Parts as Parts
 
 __all__ = [
     "Client",
@@ -41,18 +41,18 @@ __all__ = [
 #: What is imported on its first use: every child of a sentinel imports this file, too.
 _LATE = {
     "Client": "sentinel.client",
-    "Config": "sentinel.config",
+    "Config": "sentinel.config.model",
     "Event": "sentinel.core.actions",
-    "Gpu": "sentinel.messages",
-    "Hold": "sentinel.client.holding",
-    "MemoryTarget": "sentinel.messages",
+    "Gpu": "sentinel.protocol.gpu",
+    "Hold": "sentinel.client.hold",
+    "MemoryTarget": "sentinel.protocol.stressor",
     "Monitor": "sentinel.client.monitor",
-    "Options": "sentinel.discovery",
-    "Parts": "sentinel.supervisor",
-    "Supervisor": "sentinel.supervisor",
+    "Options": "sentinel.supervisor.discovery",
+    "Parts": "sentinel.supervisor.ports",
+    "Supervisor": "sentinel.supervisor.loop",
     "connect": "sentinel.client",
-    "hold": "sentinel.client.holding",
-    "supervise": "sentinel.wiring",
+    "hold": "sentinel.client.hold",
+    "supervise": "sentinel.supervisor.bootstrap",
 }
 
 

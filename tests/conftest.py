@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_nvml import COMPILER, NO_COMPILER, build
-from ground import TESTS, Ground, RealGround, SimulatedGround
 from hypothesis import HealthCheck, settings
+
+from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build
+from tests.harness.gpu_environment import TESTS, Ground, RealGround, SimulatedGround
 
 # How long an example takes says how busy the host is.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,7 +57,7 @@ def real(tmp_path: Path) -> RealGround:
 
 
 @pytest.fixture
-def thin_torch(
+def fake_torch(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have stressors on simulated GPUs import what they need of torch, and not all of it."""
@@ -64,7 +65,7 @@ def thin_torch(
         return
     folder = tmp_path / "thin"
     folder.mkdir()
-    (folder / "torch.py").symlink_to(TESTS / "thin_torch.py")
+    (folder / "torch.py").symlink_to(TESTS / "fake_torch.py")
     paths = [str(folder), str(TESTS), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from sentinel.service import document, page, problems
-from sentinel.service.desk import Desk
-from sentinel.service.routes import (
-    allocating,
-    events,
-    gpu_manager,
+from sentinel.api import openapi, web
+from sentinel.api.compat import routes
+from sentinel.api.context import Desk
+from sentinel.api.http import errors
+from sentinel.api.routes import (
+    allocations,
+    control,
     history,
-    looking,
     metrics,
-    ordering,
-    reserving,
+    reservations,
     settings,
+    status,
+    streams,
 )
 
-__all__ = ["make_app"]
-
 _PARTS = (
-    looking,
-    ordering,
-    reserving,
-    allocating,
+    status,
+    control,
+    reservations,
+    allocations,
     settings,
-    events,
+    streams,
     history,
     metrics,
-    gpu_manager,
+    routes,
 )
 
 
@@ -42,20 +41,20 @@ def make_app(desk: Desk | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.desk = desk
-    problems.install(app)
+    errors.install(app)
     parts = (
-        looking,
-        ordering,
-        reserving,
-        allocating,
+        status,
+        control,
+        reservations,
+        allocations,
         settings,
-        events,
-        gpu_manager,
+        streams,
+        routes,
         history,
         metrics,
     )
     for part in parts:
         app.include_router(part.router)
-    app.include_router(document.router)
-    app.include_router(page.router)
+    app.include_router(openapi.router)
+    app.include_router(web.router)
     return app

@@ -9,37 +9,32 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sentinel.control import (
-    Allocation,
+from sentinel.api.history.writer import NAME as HISTORY
+from sentinel.api.history.writer import History
+from sentinel.api.http.errors import ProblemError
+from sentinel.api.metrics.counters import Counting
+from sentinel.api.metrics.exposition import MetricsPage
+from sentinel.api.state.change_feed import Watch
+from sentinel.api.state.event_buffer import Ring
+from sentinel.api.state.process_watch import Holders
+from sentinel.api.state.reservation_writer import Records
+from sentinel.api.state.settings_reload import Settings
+from sentinel.api.state.snapshots import Views
+from sentinel.api.state.supervisor_link import Channel, Heard
+from sentinel.errors import SentinelError, WireError
+from sentinel.host.reservation_store import NAME
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import (
     Answer,
-    Asker,
     Configure,
     Deallocate,
-    GpuView,
-    HostView,
     Reread,
-    Said,
     ServiceSpec,
     ShutDown,
     Trouble,
     Unreserve,
 )
-from sentinel.errors import SentinelError, WireError
-from sentinel.reservations import NAME
-from sentinel.service.channel import Channel, Heard
-from sentinel.service.history.keeper import NAME as HISTORY
-from sentinel.service.history.keeper import History
-from sentinel.service.holders import Holders
-from sentinel.service.metrics.counting import Counting
-from sentinel.service.metrics.page import MetricsPage
-from sentinel.service.problems import ProblemError
-from sentinel.service.records import Records
-from sentinel.service.rereading import Settings
-from sentinel.service.ring import Ring
-from sentinel.service.views import Views
-from sentinel.service.watching import Watch
-
-__all__ = ["Desk"]
+from sentinel.protocol.views import Allocation, GpuView, HostView, Said
 
 #: The longest trouble that is told, in characters: it must fit into a datagram.
 _MOST_TOLD = 4000

@@ -5,10 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Protocol
 
-from sentinel.birth import be_born
-from sentinel.control import ServiceSpec
-
-__all__ = ["run"]
+from sentinel.host.child_setup import be_born
+from sentinel.protocol.commands import ServiceSpec
 
 
 class Handle(Protocol):
@@ -58,6 +56,6 @@ def run(
         _Listening(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]
     window = _Listening(fileno=metrics.detach()) if metrics else None
-    from sentinel.service.serving import serve
+    from sentinel.api.server import serve
 
     serve(spec, channel, sockets, window)

@@ -1,6 +1,6 @@
 """The API's own document, as OpenAPI has it: what it takes, what it answers.
 
-``python -m sentinel.service.document`` prints it; ``docs/openapi.json`` is what that printed last.
+``python -m sentinel.api.openapi`` prints it; ``docs/openapi.json`` is what that printed last.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
-from sentinel.service.problems import MEDIA_TYPE
-
-__all__ = ["document", "router"]
+from sentinel.api.http.errors import MEDIA_TYPE
 
 router = APIRouter()
 
@@ -52,6 +50,6 @@ def _name_problems(response: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from sentinel.service.app import make_app
+    from sentinel.api.app import make_app
 
     sys.stdout.write(document(make_app()))

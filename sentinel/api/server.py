@@ -13,23 +13,21 @@ from typing import Any
 
 import uvicorn
 
-from sentinel.control import ServiceSpec, Serving
-from sentinel.errors import WireError
-from sentinel.runtime import identity
-from sentinel.service.app import make_app
-from sentinel.service.connection import (
+from sentinel.api.app import make_app
+from sentinel.api.context import Desk
+from sentinel.api.http.auth import Secret, group_of
+from sentinel.api.http.connection import (
     MOST_CONNECTIONS,
     MOST_HEADERS,
     MOST_OVER_TCP,
     REQUEST_WITHIN,
     Connection,
 )
-from sentinel.service.desk import Desk
-from sentinel.service.gate import Gate
-from sentinel.service.metrics.window import MOST_SCRAPERS, Window
-from sentinel.service.peers import Secret, group_of
-
-__all__ = ["serve"]
+from sentinel.api.http.middleware import Gate
+from sentinel.api.metrics.scrape_endpoint import MOST_SCRAPERS, Window
+from sentinel.errors import WireError
+from sentinel.host.paths import identity
+from sentinel.protocol.commands import ServiceSpec, Serving
 
 #: How often the supervisor hears that clients are answered, in seconds.
 _SAYS_EVERY = 1.0

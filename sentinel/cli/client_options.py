@@ -15,20 +15,6 @@ from sentinel.client import Client, Outcome, connect
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.units import parse_duration
 
-__all__ = [
-    "SHOWN",
-    "duration",
-    "gpus",
-    "json_option",
-    "place",
-    "printed",
-    "selectors",
-    "show",
-    "simulated_folder",
-    "talks",
-    "waits",
-]
-
 #: The version of the objects that --json prints.
 SHOWN = 1
 
@@ -85,7 +71,7 @@ def simulated_folder(*, chosen: bool) -> Path | None:
     """Return the folder of the simulated GPUs, where those are meant."""
     if not chosen:
         return None
-    from sentinel.simulation import default_folder
+    from sentinel.host.simulation import default_folder
 
     return default_folder()
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from sentinel.core.actions import Event
-from sentinel.messages import LONGEST_QUANTUM, Gpu
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import LONGEST_QUANTUM
 from sentinel.units import format_duration, format_size
 
 if TYPE_CHECKING:  # heavy, and not needed to read a log
     from structlog.typing import EventDict, WrappedLogger
 
-    from sentinel.journal import Sink
-    from sentinel.wiring import Survey
+    from sentinel.diagnostics.survey import Survey
+    from sentinel.supervisor.event_log import Sink
 
-__all__ = ["log_line", "print_gpus", "print_survey", "text_lines"]
 
 _COLOURS = {
     "occupied": "green",

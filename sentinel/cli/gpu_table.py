@@ -8,8 +8,6 @@ from datetime import datetime
 from sentinel.client import GpuStatus, Process, ReservationInfo, Status
 from sentinel.units import format_brief, format_duration, format_size
 
-__all__ = ["FLEXIBLE", "HEADER", "RIGHT", "STYLES", "facts", "notes", "rate", "row", "state"]
-
 HEADER = (
     "GPU",
     "STATE",

@@ -10,8 +10,6 @@ from typing import BinaryIO
 
 from sentinel.errors import ConfigError
 
-__all__ = ["follow", "last_lines"]
-
 #: How often a log is looked at for news, in seconds.
 EVERY = 0.25
 

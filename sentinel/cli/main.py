@@ -11,53 +11,76 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sentinel import __version__
 from sentinel.errors import ExitCode, SentinelError
+from sentinel.protocol.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "SECTIONS", "run_command_line", "sentinel_command"]
 
 #: Each command by what it is for, with the module that has it, under a name where it has several.
 SECTIONS = {
     "The daemon": {
-        "run": ("sentinel.cli.run", "Keep idle GPUs busy in the foreground (the default)."),
-        "start": ("sentinel.cli.start", "Start the daemon, or let the one that runs occupy."),
-        "stop": ("sentinel.cli.control:stop", "Let go of every GPU; the daemon stays."),
-        "restart": ("sentinel.cli.restart", "Begin anew with other settings; the daemon stays."),
-        "reload": ("sentinel.cli.control:reload_", "Read the settings anew: all or none."),
-        "shutdown": ("sentinel.cli.control:shutdown", "Let go of every GPU and end the daemon."),
+        "run": ("sentinel.cli.daemon.run", "Keep idle GPUs busy in the foreground (the default)."),
+        "start": (
+            "sentinel.cli.daemon.start",
+            "Start the daemon, or let the one that runs occupy.",
+        ),
+        "stop": ("sentinel.cli.daemon.control:stop", "Let go of every GPU; the daemon stays."),
+        "restart": (
+            "sentinel.cli.daemon.control:restart",
+            "Begin anew with other settings; the daemon stays.",
+        ),
+        "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings anew: all or none."),
+        "shutdown": (
+            "sentinel.cli.daemon.control:shutdown",
+            "Let go of every GPU and end the daemon.",
+        ),
     },
     "Looking": {
-        "status": ("sentinel.cli.status", "Show every GPU, the daemon and its last words."),
-        "top": ("sentinel.cli.top", "The same live, with keys to pause, resume and reserve."),
-        "page": ("sentinel.cli.page", "Print the address of the web page, to open in a browser."),
-        "history": ("sentinel.cli.history", "Show who used which GPU when, and how it did."),
-        "logs": ("sentinel.cli.logs", "Show the end of the daemon's log, and follow it."),
+        "status": ("sentinel.cli.daemon.status", "Show every GPU, the daemon and its last words."),
+        "top": (
+            "sentinel.cli.daemon.top",
+            "The same live, with keys to pause, resume and reserve.",
+        ),
+        "page": (
+            "sentinel.cli.tools.web",
+            "Print the address of the web page, to open in a browser.",
+        ),
+        "history": ("sentinel.cli.daemon.history", "Show who used which GPU when, and how it did."),
+        "logs": ("sentinel.cli.daemon.logs", "Show the end of the daemon's log, and follow it."),
     },
     "Handing over": {
-        "pause": ("sentinel.cli.pause:pause", "Let go of GPUs and keep off for a while."),
-        "resume": ("sentinel.cli.pause:resume", "End a pause."),
-        "reserve": ("sentinel.cli.reserve:reserve", "Have GPUs kept free for you."),
-        "unreserve": ("sentinel.cli.reserve:unreserve", "Give back what you reserved."),
-        "reservations": ("sentinel.cli.reserve:reservations", "List what is reserved."),
-        "allocate": ("sentinel.cli.allocate:allocate", "Have memory of a GPU kept for a process."),
-        "deallocate": ("sentinel.cli.allocate:deallocate", "Give that memory back."),
-        "exec": ("sentinel.cli.execute", "Run a command on GPUs that are kept free for it."),
-        "mcp": ("sentinel.cli.mcp", "Give agents tools to see, pause and reserve GPUs."),
+        "pause": ("sentinel.cli.daemon.control:pause", "Let go of GPUs and keep off for a while."),
+        "resume": ("sentinel.cli.daemon.control:resume", "End a pause."),
+        "reserve": ("sentinel.cli.daemon.reserve:reserve", "Have GPUs kept free for you."),
+        "unreserve": ("sentinel.cli.daemon.reserve:unreserve", "Give back what you reserved."),
+        "reservations": ("sentinel.cli.daemon.reserve:reservations", "List what is reserved."),
+        "allocate": (
+            "sentinel.cli.daemon.reserve:allocate",
+            "Have memory of a GPU kept for a process.",
+        ),
+        "deallocate": ("sentinel.cli.daemon.reserve:deallocate", "Give that memory back."),
+        "exec": ("sentinel.cli.daemon.exec_", "Run a command on GPUs that are kept free for it."),
+        "mcp": ("sentinel.cli.tools.mcp", "Give agents tools to see, pause and reserve GPUs."),
     },
     "Setting up and proving": {
-        "config": ("sentinel.cli.config", "Show what is set and by whom, or check a file."),
-        "doctor": ("sentinel.cli.doctor", "Say whether this host is safe for sentinel."),
-        "workloads": ("sentinel.cli.workloads", "List the workloads and options, or try one."),
-        "selftest": ("sentinel.cli.selftest", "Prove on one GPU that flipped bits are found."),
-        "goldens": ("sentinel.cli.goldens", "List the golden checksums, or carry them over."),
-        "completion": ("sentinel.cli.completion", "Print the completion for a shell."),
+        "config": ("sentinel.cli.tools.config", "Show what is set and by whom, or check a file."),
+        "doctor": ("sentinel.cli.tools.doctor", "Say whether this host is safe for sentinel."),
+        "workloads": (
+            "sentinel.cli.tools.workloads",
+            "List the workloads and options, or try one.",
+        ),
+        "selftest": (
+            "sentinel.cli.tools.selftest",
+            "Prove on one GPU that flipped bits are found.",
+        ),
+        "goldens": ("sentinel.cli.tools.goldens", "List the golden checksums, or carry them over."),
+        "completion": ("sentinel.cli.manpage:completion", "Print the completion for a shell."),
     },
     "Trying it out": {
-        "simulate-job": ("sentinel.cli.simulate_job", "Be a foreign job on a simulated GPU."),
-        "demo": ("sentinel.cli.demo", "Watch a hand-over on two simulated GPUs."),
+        "simulate-job": ("sentinel.cli.tools.simulate_job", "Be a foreign job on a simulated GPU."),
+        "demo": ("sentinel.cli.tools.demo", "Watch a hand-over on two simulated GPUs."),
     },
 }
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}

@@ -1,4 +1,4 @@
-"""The manual page, made of the text of the commands: ``python -m sentinel.cli.manual``."""
+"""The manual page, made of the text of the commands: ``python -m sentinel.cli.manpage``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 
 import click
+from click.shell_completion import get_completion_class
 
-from sentinel import __version__
 from sentinel.cli.main import SECTIONS, sentinel_command
-
-__all__ = ["page"]
+from sentinel.errors import ExitCode
+from sentinel.protocol.version import __version__
 
 _ENVIRONMENT = {
     "SENTINEL_SOCKET": "The path of the daemon's socket, for the daemon and its clients.",
@@ -92,3 +92,21 @@ def _escaped(text: str) -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(page())
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> int:
+    """Print the completion for a shell.
+
+    For bash, write `eval "$(sentinel completion bash)"` into ~/.bashrc; for zsh, the same with zsh
+    into ~/.zshrc, after compinit.
+
+    For fish, once: sentinel completion fish > ~/.config/fish/completions/sentinel.fish
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"this version of click knows no completion for {shell}")
+    click.echo(kind(ctx.find_root().command, {}, "sentinel", "_SENTINEL_COMPLETE").source())
+    return int(ExitCode.OK)

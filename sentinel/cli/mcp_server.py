@@ -16,12 +16,10 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from sentinel import __version__
-from sentinel.cli.reserve import as_object
+from sentinel.cli.daemon.reserve import as_object
 from sentinel.client import Client, Outcome
 from sentinel.errors import ConfigError, SentinelError
-
-__all__ = ["serve"]
+from sentinel.protocol.version import __version__
 
 #: The longest that a tool may wait, and the longest that anything may be asked for, in seconds.
 _LONGEST_WAIT = 45

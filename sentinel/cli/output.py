@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["console", "print_table", "printable", "table", "wants_colour"]
-
 #: Columns are one space apart, and the flexible one keeps at least so many.
 _GAP = 1
 _LEAST = 6

@@ -11,10 +11,8 @@ from typing import Any
 
 import click
 
-from sentinel.settings import SETTINGS
-from sentinel.sources import find_file, gather
-
-__all__ = ["flags", "log_format", "settings"]
+from sentinel.config.settings import SETTINGS
+from sentinel.config.sources import find_file, gather
 
 
 def _as_text(_: click.Context, __: click.Parameter, chosen: str) -> bool:

@@ -16,20 +16,18 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, Static
 
-from sentinel.cli import board
+from sentinel.cli import gpu_table
 from sentinel.cli.output import printable
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_brief, format_duration, parse_duration
-
-__all__ = ["Live", "graph"]
 
 #: How much of the past is kept, in looks, and how much of it the table has room for.
 _KEPT = 60
 _SHORT = 10
 
 #: The table without the last hand-over, which stands below, and with a graph in its place.
-_HEADER = (*board.HEADER[:-1], "SO FAR")
+_HEADER = (*gpu_table.HEADER[:-1], "SO FAR")
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -157,7 +155,7 @@ class Live(App[None]):
         """Show what the daemon said."""
         self._status = status
         now = datetime.now().astimezone()
-        facts = [printable(line) for line in board.facts(status, now)]
+        facts = [printable(line) for line in gpu_table.facts(status, now)]
         self.query_one("#facts", Static).update("\n".join(facts[:2]))
         for gpu in status.gpus:
             self._past.setdefault(gpu.uuid, _Past()).note(gpu)
@@ -177,9 +175,9 @@ class Live(App[None]):
             for uuid in uuids:
                 table.add_row(*("" for _ in _HEADER), key=uuid)  # type: ignore[arg-type]
         for gpu in self._status.gpus:
-            cells = board.row(gpu, self._status.reservations)[:-1]
+            cells = gpu_table.row(gpu, self._status.reservations)[:-1]
             for number, cell in enumerate((*cells, self._past[gpu.uuid].shortly())):
-                style = board.STYLES.get(cell, "")
+                style = gpu_table.STYLES.get(cell, "")
                 table.update_cell(
                     gpu.uuid, _HEADER[number], self._cell(number, cell, style), update_width=True
                 )
@@ -187,10 +185,10 @@ class Live(App[None]):
     def _cell(self, number: int, text: str, style: str = "") -> Text:
         """Return a cell, a space from the one before; the flexible one is cut."""
         plain = printable(text)
-        if number == board.FLEXIBLE:
+        if number == gpu_table.FLEXIBLE:
             room = max(8, self.size.width - 66)
             plain = plain if len(plain) <= room else f"{plain[: room - 1]}…"
-        right = "right" if number in board.RIGHT else "left"
+        right = "right" if number in gpu_table.RIGHT else "left"
         return Text(f"{' ' if number else ''}{plain}", style=style, justify=right)  # type: ignore[arg-type]
 
     def _show_chosen(self) -> None:
@@ -209,7 +207,9 @@ class Live(App[None]):
             if gpu.handover is not None:
                 took, ago = gpu.handover.exit, gpu.handover.ago_s
                 lines.append(f"handed over {format_brief(ago)} ago within {format_brief(took)}")
-        notes = [line for line in board.notes(self._status) if "reserved" in line or "find" in line]
+        notes = [
+            line for line in gpu_table.notes(self._status) if "reserved" in line or "find" in line
+        ]
         text = "\n".join(printable(line) for line in [*lines, *notes])
         self.query_one("#chosen", Static).update(text)
 

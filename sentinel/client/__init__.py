@@ -1,6 +1,8 @@
 """What scripts, the command line and other programs use to reach a running sentinel daemon."""
 
-from sentinel.client.answers import (
+from sentinel.client.client import Client, connect
+from sentinel.client.history import PastEvent, PastReading, PastUse, TemperatureTrend
+from sentinel.client.types import (
     AllocationInfo,
     DaemonInfo,
     EventInfo,
@@ -13,8 +15,6 @@ from sentinel.client.answers import (
     ReservationInfo,
     Status,
 )
-from sentinel.client.recorded import PastEvent, PastReading, PastUse, TemperatureTrend
-from sentinel.client.verbs import Client, connect
 
 __all__ = [
     "AllocationInfo",

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from sentinel.client.answers import AllocationInfo, MemoryBudget, Outcome, read, read_list
+from sentinel.client.types import AllocationInfo, MemoryBudget, Outcome, read, read_list
 from sentinel.errors import ConfigError, NotRunningError, ServiceError
 from sentinel.units import parse_size
-
-__all__ = ["Allocating"]
 
 _PATH = "/v1/allocations"
 

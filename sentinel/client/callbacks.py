@@ -9,10 +9,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
-from sentinel.client.answers import EventInfo, GpuStatus
+from sentinel.client.types import EventInfo, GpuStatus
 from sentinel.errors import ConfigError
-
-__all__ = ["NAMES", "Callback", "Callbacks", "names_of"]
 
 Callback = Callable[[GpuStatus, EventInfo], object]
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sentinel.client.allocating import Allocating
-from sentinel.client.answers import (
+from sentinel.client.allocations import Allocating
+from sentinel.client.event_stream import EventStream
+from sentinel.client.history import Recorded
+from sentinel.client.transport import Address, ask, departure
+from sentinel.client.types import (
     SCHEMA_VERSION,
     GpuStatus,
     Outcome,
@@ -18,15 +21,9 @@ from sentinel.client.answers import (
     read,
     read_list,
 )
-from sentinel.client.departing import departure
-from sentinel.client.places import find_socket
-from sentinel.client.recorded import Recorded
-from sentinel.client.streaming import EventStream
-from sentinel.client.transport import Address, ask
 from sentinel.errors import ConfigError, ServiceError, TimedOutError
+from sentinel.host.paths import find_socket
 from sentinel.units import format_duration
-
-__all__ = ["Client", "connect"]
 
 #: How long the daemon may take to let go of GPUs, or to find some, where nothing else is said.
 WAIT = 30.0

@@ -9,11 +9,9 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Self, cast
 from urllib.parse import urlencode
 
-from sentinel.client.answers import EventInfo
 from sentinel.client.transport import Address, listen
+from sentinel.client.types import EventInfo
 from sentinel.errors import SentinelError, ServiceError
-
-__all__ = ["EventStream"]
 
 #: The daemon says something at least every 15 s on a stream; this long without is its end.
 SILENCE = 45.0

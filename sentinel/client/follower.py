@@ -7,11 +7,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Self
 
-from sentinel.client.answers import EventInfo
-from sentinel.client.streaming import EventStream
+from sentinel.client.event_stream import EventStream
+from sentinel.client.types import EventInfo
 from sentinel.errors import SentinelError
-
-__all__ = ["Events", "Follower"]
 
 _log = logging.getLogger("sentinel.monitor")
 

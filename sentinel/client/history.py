@@ -9,9 +9,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from sentinel.client.answers import read, read_list
-
-__all__ = ["PastEvent", "PastReading", "PastUse", "Recorded", "TemperatureTrend"]
+from sentinel.client.types import read, read_list
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentinel.client.answers import Status
-from sentinel.client.verbs import Client, connect
+from sentinel.client.client import Client, connect
+from sentinel.client.types import Status
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -25,8 +25,6 @@ from sentinel.errors import (
     TimedOutError,
 )
 from sentinel.units import format_duration
-
-__all__ = ["Hold", "hold", "own_sentinel"]
 
 #: A first torch import from a cold disk took 14 s, and a network file system takes longer.
 PATIENCE = 180.0

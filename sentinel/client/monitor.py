@@ -11,22 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar, overload
 
-from sentinel.client.answers import AllocationInfo, EventInfo, GpuStatus, MemoryBudget, Outcome
 from sentinel.client.callbacks import Callback, Callbacks
-from sentinel.client.following import Events, Follower
-from sentinel.client.holding import own_sentinel
-from sentinel.client.recorded import PastReading, TemperatureTrend
-from sentinel.client.verbs import Client, connect
-from sentinel.errors import (
-    ConfigError,
-    NotRunningError,
-    SentinelError,
-    ServiceError,
-    TimedOutError,
-)
+from sentinel.client.client import Client, connect
+from sentinel.client.follower import Events, Follower
+from sentinel.client.history import PastReading, TemperatureTrend
+from sentinel.client.hold import own_sentinel
+from sentinel.client.types import AllocationInfo, EventInfo, GpuStatus, MemoryBudget, Outcome
+from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
 from sentinel.units import format_duration
-
-__all__ = ["Monitor"]
 
 C = TypeVar("C", bound=Callback)
 

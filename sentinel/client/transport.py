@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sentinel.errors import (
     AccessDeniedError,
@@ -26,9 +26,8 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
+from sentinel.host.procfs import read_stat
 from sentinel.units import format_duration
-
-__all__ = ["Address", "ask", "listen", "listener"]
 
 #: The largest answer that is taken in, in bytes; thousands of GPUs fit.
 MAX_ANSWER = 16 * 2**20
@@ -293,3 +292,47 @@ def _problem(address: Address, status: int, body: Any) -> SentinelError:
     what = body.get("detail") or body["title"]
     kind = _PROBLEMS.get(str(body.get("code")), ServiceError)
     return kind(str(what))
+
+
+#: How long the daemon may take to have room for a connection, in seconds.
+_ROOM_WITHIN = 2.0
+
+
+class _Asked(Protocol):
+    """As much of a client as is needed here."""
+
+    address: Address
+
+    def health(self) -> bool:
+        """Return whether the daemon is well."""
+
+
+def departure(client: _Asked, pid: int) -> Callable[[], bool]:
+    """Return what says whether the daemon, which is this process, has gone; call it before.
+
+    Its process tells best: it listens on its socket for longer than it answers. But what a daemon
+    says of itself is its number in its own PID namespace, and here a stranger may have that one. So
+    it counts only if the kernel has the same for who listens on the socket. Otherwise, and on
+    another host, nobody listening any more has to do.
+    """
+    known = listener(client.address, _ROOM_WITHIN) == pid
+    before = read_stat(pid) if known else None
+    if before is not None:
+        started = before.started
+
+        def gone() -> bool:
+            now = read_stat(pid)
+            return now is None or not now.alive or now.started != started
+
+        return gone
+
+    def silent() -> bool:
+        try:
+            client.health()
+        except NotRunningError:
+            return True
+        except SentinelError:
+            return False
+        return False
+
+    return silent

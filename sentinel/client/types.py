@@ -18,25 +18,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from sentinel.errors import ServiceError
-from sentinel.telemetry import Telemetry
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "AllocationInfo",
-    "DaemonInfo",
-    "EventInfo",
-    "GpuStatus",
-    "GpuTelemetry",
-    "Handover",
-    "Holder",
-    "MemoryBudget",
-    "Outcome",
-    "Process",
-    "ReservationInfo",
-    "Status",
-    "read",
-    "read_list",
-]
+from sentinel.protocol.telemetry import Telemetry
 
 T = TypeVar("T")
 _Reader = Callable[[Any, str], Any]

@@ -9,16 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from sentinel.errors import ConfigError, NoSuchGpuError
-from sentinel.messages import Gpu
-
-__all__ = [
-    "in_cuda_order",
-    "matching",
-    "needs_cuda_order",
-    "pci_order",
-    "select_gpus",
-    "visible_gpus",
-]
+from sentinel.protocol.gpu import Gpu
 
 _GPU = "GPU-"
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.messages import GpuProcess
+from sentinel.protocol.gpu import GpuProcess
 from sentinel.units import parse_size
-
-__all__ = ["Ignored", "parse_ignored"]
 
 _FIELDS = ("name", "user")
 #: The kernel keeps so many characters of a process's name.

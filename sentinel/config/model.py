@@ -8,16 +8,16 @@ from datetime import datetime, time
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
+from sentinel.config.gpu_selection import matching
+from sentinel.config.ignore_rules import Ignored
+from sentinel.config.schedule import Duty, Hours
+from sentinel.config.settings import SETTINGS
+from sentinel.config.settings.setting import Setting
 from sentinel.errors import ConfigError
-from sentinel.hours import Duty, Hours
-from sentinel.ignoring import Ignored
-from sentinel.messages import Gpu, MemoryTarget
-from sentinel.settings import SETTINGS, Setting
-from sentinel.visible import matching
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import MemoryTarget
 
 T = TypeVar("T")
-
-__all__ = ["Config", "Given", "Override", "build_config", "parse_given", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True)

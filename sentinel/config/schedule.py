@@ -8,8 +8,6 @@ from datetime import datetime, time, timedelta
 
 from sentinel.units import parse_duration
 
-__all__ = ["Duty", "Hours", "first_after", "parse_duty", "parse_hours", "parse_until"]
-
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _TIME = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])", re.ASCII)
 

@@ -12,24 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sentinel.config import Config, Given, Override, build_config
-from sentinel.control import OverrideValues, Value
+from sentinel.config.model import Config, Given, Override, build_config
+from sentinel.config.settings import SETTINGS
+from sentinel.config.settings.setting import Setting
+from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError
-from sentinel.naming import check_workload
-from sentinel.runtime import SOCKET_VARIABLE
-from sentinel.settings import SETTINGS, Setting
-
-__all__ = [
-    "FILE_VARIABLE",
-    "Sources",
-    "as_overrides",
-    "as_values",
-    "checked",
-    "find_file",
-    "from_environment",
-    "gather",
-    "read_file",
-]
+from sentinel.host.paths import SOCKET_VARIABLE
+from sentinel.protocol.commands import OverrideValues, Value
 
 #: Names the configuration file, where ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"

@@ -10,15 +10,6 @@ from importlib.metadata import EntryPoint, entry_points
 
 from sentinel.errors import ConfigError
 
-__all__ = [
-    "GROUP",
-    "check_workload",
-    "find_workload",
-    "known_workloads",
-    "parse_workload",
-    "registered",
-]
-
 #: The entry-point group in which a package registers its workloads.
 GROUP = "sentinel.workloads"
 

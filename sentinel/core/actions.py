@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.control import Answer
-
-__all__ = [
-    "Acknowledge",
-    "Action",
-    "Ask",
-    "AskReread",
-    "Event",
-    "Kill",
-    "KillProbe",
-    "KillService",
-    "Reply",
-    "SetPace",
-    "Start",
-    "StartProbe",
-    "StartService",
-]
+from sentinel.protocol.commands import Answer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,25 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.config import Config
-from sentinel.core import (
-    budgets,
-    condition,
-    ending,
-    findings,
-    ghosts,
-    guests,
-    learning,
-    lifecycle,
-    limits,
-    orders,
-    pacing,
-    policy,
-    probing,
-    servicing,
-    sparing,
-    status,
-)
+from sentinel.config.model import Config
 from sentinel.core.actions import (
     Acknowledge,
     Action,
@@ -42,10 +24,32 @@ from sentinel.core.actions import (
     StartProbe,
     StartService,
 )
-from sentinel.core.admin import standing
 from sentinel.core.events import slot_event, who
+from sentinel.core.gpu import (
+    allocations,
+    findings,
+    health,
+    ignored_processes,
+    leaks,
+    lifecycle,
+    occupancy,
+    pace_controller,
+    pid_mapping,
+)
+from sentinel.core.gpu.teardown import Step
 from sentinel.core.identity import Identity
-from sentinel.core.model import (
+from sentinel.core.node import (
+    allocation_commands,
+    api_supervision,
+    commands,
+    limits,
+    probe_supervision,
+    shutdown,
+    status_events,
+)
+from sentinel.core.node.admin import standing
+from sentinel.core.observation import Observation
+from sentinel.core.state import (
     Busy,
     Idle,
     Occupancy,
@@ -62,11 +66,8 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import Observation
-from sentinel.core.settling import Step
-from sentinel.messages import Gpu, Reading, Watch
-
-__all__ = ["Decision", "decide", "first_state", "watch"]
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.probe import Watch
 
 #: The supervisor did not run for so long: children's leases may have run out by our own fault.
 STALL = 1.0
@@ -122,7 +123,7 @@ def first_state(
         counted_from=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
-        service=servicing.first(now) if serves else None,
+        service=api_supervision.first(now) if serves else None,
     )
 
 
@@ -134,13 +135,17 @@ def watch(state: State, now: float) -> Watch:
     """
     read, held, load = [], [], []
     for uuid, slot in state.slots.items():
-        if not probing.readable(state, slot, now):
+        if not probe_supervision.readable(state, slot, now):
             continue
         match slot.stressor:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
         # Whoever is served wants to see it, too.
-        if state.service is not None or ghosts.may_have_load(slot, now) or pacing.wants_load(slot):
+        if (
+            state.service is not None
+            or leaks.may_have_load(slot, now)
+            or pace_controller.wants_load(slot)
+        ):
             load.append(uuid)
         read.append(uuid)
     telemetry = state.service is not None
@@ -153,20 +158,20 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     if seen.stalled > STALL:
         state = replace(state, stalled_at=seen.now)
         events.append(Event(name="sentinel.stalled", at=seen.now, fields={"s": seen.stalled}))
-    carried = orders.carry_out(state, seen, config)
+    carried = commands.carry_out(state, seen, config)
     state, config, actions = carried.state, carried.config, list(carried.actions)
     events += carried.events
-    state, over = orders.expire(state, seen.now)
+    state, over = commands.expire(state, seen.now)
     events += over
     seen = replace(seen, stop=seen.stop or carried.stop)
-    state, asked = ending.begin(state, seen, config)
+    state, asked = shutdown.begin(state, seen, config)
     events += asked
-    service = servicing.step(state, seen)
+    service = api_supervision.step(state, seen)
     if isinstance(state.service, ServiceUp) and isinstance(service.state.service, ServiceDown):
-        forgotten, unheard = orders.forget_unconfirmed(service.state, seen.now)
-        forgotten, undone = budgets.forget_unconfirmed(forgotten, seen.now)
+        forgotten, unheard = commands.forget_unconfirmed(service.state, seen.now)
+        forgotten, undone = allocation_commands.forget_unconfirmed(forgotten, seen.now)
         service = replace(service, state=forgotten, events=(*service.events, *unheard, *undone))
-    probe = probing.step(service.state, seen, config)
+    probe = probe_supervision.step(service.state, seen, config)
     state, actions = probe.state, [*actions, *service.actions, *probe.actions]
     events += [*service.events, *probe.events]
     slots: dict[str, Slot] = {}
@@ -176,7 +181,7 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
         actions += step.actions
         events += step.events
     state = replace(state, slots=slots)
-    state, gave_up = ending.give_up(state, seen.now)
+    state, gave_up = shutdown.give_up(state, seen.now)
     events += gave_up
     state, asks, released = _release(state, seen, config)
     actions += asks
@@ -184,10 +189,10 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     state, starts, started = _start_one(state, seen, config)
     actions += starts
     events += started
-    for say in (status.explain, status.report):
+    for say in (status_events.explain, status_events.report):
         state, said = say(state, seen, config)
         events += said
-    state = replace(state, finished=ending.is_over(state, seen.now))
+    state = replace(state, finished=shutdown.is_over(state, seen.now))
     return Decision(
         state=state,
         config=config,
@@ -221,18 +226,18 @@ def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
     if facts is not None:
         found = findings.fold(slot, facts, reading, seen.now)
         folded = lifecycle.fold(found.slot, facts, seen.now)
-    slot, haunted = ghosts.watch(folded.slot, reading, seen.now)
-    slot, learned = learning.learn(slot, reading, seen.now)
-    residents = sparing.residents(slot, reading, own)
+    slot, haunted = leaks.watch(folded.slot, reading, seen.now)
+    slot, learned = pid_mapping.learn(slot, reading, seen.now)
+    residents = ignored_processes.residents(slot, reading, own)
     if residents != slot.residents:
         slot = replace(slot, residents=residents)
     slot, judged = _judge(state, slot, reading, seen, own)
-    slot, conditions = condition.judge(slot, reading, seen.now, own, slot.child)
+    slot, conditions = health.judge(slot, reading, seen.now, own, slot.child)
     judged += conditions
     if state.shutdown is not None:
         slot = lifecycle.hurry(slot, state.shutdown.kill_at)
     step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
-    paced = pacing.step(step.slot, reading, seen.now, own)
+    paced = pace_controller.step(step.slot, reading, seen.now, own)
     slot, actions = paced.slot, (*found.actions, *step.actions, *paced.actions)
     came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
     haunts = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
@@ -256,8 +261,8 @@ def _judge(
 ) -> tuple[Slot, list[Event]]:
     """Judge the occupancy anew, and say so when it is another."""
     child = slot.child
-    now = policy.occupancy(slot, reading, seen.now, config, child=child)
-    if probing.suspected(state, slot.gpu.uuid, seen.now):
+    now = occupancy.occupancy(slot, reading, seen.now, config, child=child)
+    if probe_supervision.suspected(state, slot.gpu.uuid, seen.now):
         suspect = state.suspects[slot.gpu.uuid]
         what = "crashed" if suspect.crashed else "hung"
         now = Unknown(reason=f"the driver {what} in {suspect.call}; left out for a while")
@@ -336,11 +341,11 @@ def _start_one(
         return _clear_one(state, seen, config)
     uuid = startable[0]
     slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
-    slot = replace(slot, terms=limits.terms(config.of(uuid)), left_out=guests.promised(slot))
+    slot = replace(slot, terms=limits.terms(config.of(uuid)), left_out=allocations.promised(slot))
     state = replace(state, slots={**state.slots, uuid: slot}, last_start=seen.now)
     workload = config.of(uuid).workload
     event = slot_event("stressor.starting", slot, seen.now, workload=workload)
-    promised = guests.to_come(slot, seen.readings[uuid])
+    promised = allocations.to_come(slot, seen.readings[uuid])
     start = Start(uuid=uuid, generation=slot.generation, promised=promised)
     return state, [start], [event]
 
@@ -353,10 +358,10 @@ def _clear_one(
         return state, [], []
     for uuid, slot in state.slots.items():
         reading = seen.readings.get(uuid)
-        due = ghosts.clearing_due(slot, reading, config)
+        due = leaks.clearing_due(slot, reading, config)
         if reading is None or due is None or seen.now < due:
             continue
-        if not policy.is_fresh(reading, seen.now, config):
+        if not occupancy.is_fresh(reading, seen.now, config):
             continue
         if standing(state, slot, seen.now) is not None:
             continue  # somebody wants nothing of ours there, not even for a moment
@@ -381,10 +386,10 @@ def _may_spawn(state: State) -> bool:
 
 def _wake_at(state: State, seen: Observation, config: Config) -> float:
     """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
-    times = [state.next_status, probing.deadline(state, seen.readings, config, seen.now)]
+    times = [state.next_status, probe_supervision.deadline(state, seen.readings, config, seen.now)]
     times += limits.deadlines(state, seen, config)
-    times += orders.deadlines(state)
-    service = servicing.deadline(state)
+    times += commands.deadlines(state)
+    service = api_supervision.deadline(state)
     times += [service] if service is not None else []
     times += [suspect.until for suspect in state.suspects.values()]
     if config.run_for is not None:
@@ -396,8 +401,8 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         own = config.of(uuid)
         dues = (
             lifecycle.deadline(slot, own),
-            pacing.deadline(slot, seen.now, own),
-            ghosts.clearing_due(slot, reading, own),
+            pace_controller.deadline(slot, seen.now, own),
+            leaks.clearing_due(slot, reading, own),
         )
         times += [due for due in dues if due is not None]
         if reading is not None and not isinstance(slot.occupancy, Unknown):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from sentinel.core.actions import Event
-from sentinel.core.model import Busy, Slot
-
-__all__ = ["slot_event", "who"]
+from sentinel.core.state import Busy, Slot
 
 
 def slot_event(name: str, slot: Slot, now: float, **fields: object) -> Event:

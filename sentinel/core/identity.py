@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sentinel.messages import GpuProcess
-
-__all__ = ["Identity", "IdentityMode", "OwnChild", "Resident", "is_ours"]
+from sentinel.protocol.gpu import GpuProcess
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sentinel.control import Order, Trouble
 from sentinel.core.identity import OwnChild
-from sentinel.messages import ChildMessage, Inventory, Reading, Unavailable
-
-__all__ = ["Call", "ChildExit", "ChildFacts", "Observation", "ProbeFacts", "ServiceFacts"]
+from sentinel.protocol.commands import Order, Trouble
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.probe import Inventory, Unavailable
+from sentinel.protocol.stressor import ChildMessage
 
 
 @dataclass(frozen=True, kw_only=True)

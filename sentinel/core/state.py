@@ -9,46 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.control import Allocation, Condition, Reservation
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, Resident
 from sentinel.core.observation import ChildExit
-from sentinel.messages import Failed, Finding, Gpu, GpuProcess, MemoryTarget, Progress, Ready
-from sentinel.telemetry import Telemetry
-
-__all__ = [
-    "Backoff",
-    "Busy",
-    "Fatal",
-    "Findings",
-    "Ghost",
-    "Handover",
-    "Idle",
-    "Judged",
-    "Occupancy",
-    "Pacing",
-    "Paused",
-    "ProbeDown",
-    "ProbeState",
-    "ProbeUp",
-    "Running",
-    "ServiceDown",
-    "ServiceState",
-    "ServiceUp",
-    "Shutdown",
-    "Sign",
-    "SignKind",
-    "Slot",
-    "Starting",
-    "State",
-    "StopCause",
-    "Stopped",
-    "Stopping",
-    "Stressor",
-    "Suspect",
-    "Targets",
-    "Terms",
-    "Unknown",
-]
+from sentinel.protocol.gpu import Gpu, GpuProcess
+from sentinel.protocol.stressor import Failed, Finding, MemoryTarget, Progress, Ready
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import Allocation, Condition, Reservation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,21 +14,9 @@ from enum import Enum, auto
 from multiprocessing.connection import wait as wait_for_files
 from typing import Protocol
 
-from sentinel import wire
 from sentinel.errors import WireError
-from sentinel.spawning import Child
-
-__all__ = [
-    "Crashed",
-    "Ended",
-    "Failure",
-    "Garbage",
-    "Heard",
-    "NotStarted",
-    "Notes",
-    "Silent",
-    "hear_out",
-]
+from sentinel.protocol import codec
+from sentinel.supervisor.child_process import Child
 
 #: Datagrams taken at once; the rest is still there at the next turn.
 _AT_ONCE = 64
@@ -158,7 +146,7 @@ def _hear(child: Child, kinds: tuple[type[object], ...], notes: Notes) -> Garbag
         for datagram in datagrams:
             since = time.monotonic()
             try:
-                if notes.take(wire.decode(datagram, kinds)):
+                if notes.take(codec.decode(datagram, kinds)):
                     return _Over.LAST_WORD
             except WireError as error:
                 return Garbage(what=error.what)

@@ -7,26 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.discovery import Options
+from sentinel.diagnostics.trial.assessment import why_incomplete
+from sentinel.diagnostics.trial.recorder import Listener, run_heard
 from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestError, SentinelError
-from sentinel.messages import (
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import (
     ChildMessage,
     FailureKind,
     Finding,
-    Gpu,
     MemoryTarget,
     Proof,
     Proved,
 )
-from sentinel.trial.judging import why_incomplete
-from sentinel.trial.listening import Listener, run_heard
-
-__all__ = ["CLEAN", "Outcome", "Trials", "is_well", "run_selftest", "summary"]
+from sentinel.supervisor.discovery import Options
 
 #: The place of a trial in which nothing was flipped.
 CLEAN = "clean"
 
-_WORKLOAD = "sentinel.stressor.selftest:selftest"
+_WORKLOAD = "sentinel.stressor.verification.selftest:selftest"
 
 #: What is set for it. A person looks on, so it begins sooner than a sentinel that runs for months;
 #: and what is computed beside flipped bits is no record for others.
@@ -58,7 +56,7 @@ class Outcome:
     all, if so: an IncompleteError where others needed the GPU or a signal came, a ConfigError where
     the GPU or its torch cannot do what was asked, else a SelftestError. ``code`` is what it all
     comes to, and ``clean`` whether nothing of ours is stuck, both for
-    :func:`sentinel.wiring.leave`.
+    :func:`sentinel.supervisor.bootstrap.leave`.
     """
 
     gpu: Gpu
@@ -77,7 +75,7 @@ def run_selftest(options: Options, trials: Trials, tell: Callable[[Proof], objec
         tell: Called with each as it is known, in a thread of its own; what it raises is lost.
 
     Raises:
-        SentinelError: As for :func:`sentinel.wiring.supervise`: nothing was started.
+        SentinelError: As for :func:`sentinel.supervisor.bootstrap.supervise`: nothing was started.
     """
     config = replace(options.config, workload=_workload(trials), **_SET)
     # The loop must never wait for a terminal, so another thread tells of the proofs. That one is

@@ -11,13 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
+from sentinel.config.workload_spec import registered
+from sentinel.diagnostics.one_shot import (
+    Crashed,
+    Ended,
+    Failure,
+    Garbage,
+    NotStarted,
+    Silent,
+    hear_out,
+)
 from sentinel.errors import WireError
-from sentinel.hearing import Crashed, Ended, Failure, Garbage, NotStarted, Silent, hear_out
-from sentinel.inquiries import Described, Importing, WorkloadOption
-from sentinel.naming import registered
-from sentinel.stressor import lister
-
-__all__ = ["Listed", "Patience", "describe_places", "list_workloads"]
+from sentinel.protocol.inspection import Described, Importing, WorkloadOption
+from sentinel.stressor import describe
 
 #: What the process that imports gets: no GPU to make a context on, and one thread.
 _SURROUNDINGS = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -95,7 +101,7 @@ def describe_places(places: Sequence[str], patience: Patience) -> tuple[list[Des
     while missing := [(number, place) for number, place in enumerate(places) if number not in said]:
         notes = _Notes(dict(missing), patience, said)
         heard = hear_out(
-            lister.run, tuple(missing), _SURROUNDINGS, kinds=(Importing, Described), notes=notes
+            describe.run, tuple(missing), _SURROUNDINGS, kinds=(Importing, Described), notes=notes
         )
         stuck = stuck or heard.stuck
         if heard.failure is None:

@@ -8,9 +8,7 @@ import signal
 
 from setproctitle import setproctitle
 
-from sentinel.messages import ChildExitCode
-
-__all__ = ["be_born"]
+from sentinel.protocol.stressor import ChildExitCode
 
 _PR_SET_PDEATHSIG = 1
 

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-__all__ = ["Conflict", "Golden", "GoldenKey", "Goldens", "Skipped", "default_path", "locate"]
-
 #: The version of a line. One of another version is passed over.
 SCHEMA = 1
 

@@ -15,10 +15,8 @@ from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
-from sentinel.messages import Gpu
-from sentinel.procfs import own_stat, read_stat
-
-__all__ = ["DEFAULT_FOLDERS", "GpuLocks", "holder_of"]
+from sentinel.host.procfs import own_stat, read_stat
+from sentinel.protocol.gpu import Gpu
 
 #: Where locks live. Every folder that can be used is: a user who may not write the first (it
 #: belongs to root on some distributions) still meets root in the second.

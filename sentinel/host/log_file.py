@@ -14,8 +14,6 @@ from pathlib import Path
 
 from sentinel.errors import ConfigError
 
-__all__ = ["RotatingLog"]
-
 #: The size at which a file makes room, in bytes, and how many older ones are kept.
 MOST = 10 * 10**6
 KEPT = 5

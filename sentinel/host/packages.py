@@ -13,18 +13,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-__all__ = [
-    "ODD_BINDING",
-    "Bindings",
-    "TorchBuild",
-    "Version",
-    "binding_version",
-    "bindings",
-    "misreads",
-    "torch_build",
-    "version_of",
-]
-
 Version = tuple[int, ...]
 
 #: NVIDIA's own distribution of the module ``pynvml``.

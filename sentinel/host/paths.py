@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.errors import ConfigError
-
-__all__ = ["SOCKET_VARIABLE", "Places", "check_length", "identity", "places", "prepare"]
+from sentinel.errors import AccessDeniedError, ConfigError
 
 #: Names the socket, where people and scripts want another than the usual one.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
@@ -193,3 +191,38 @@ def identity(what: Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return there.st_dev, there.st_ino
+
+
+#: Where it is set, simulated GPUs are meant.
+SIMULATED = "SENTINEL_SIM_DIR"
+
+
+def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
+    """Return the path of the daemon's socket: the one given, or where a daemon of ours puts it.
+
+    Args:
+        given: What a person or a script named.
+        simulated: The folder of the simulated GPUs, where those are meant.
+
+    Raises:
+        AccessDeniedError: Somebody else made our folder, and what answers there is theirs.
+        ConfigError: ``$SENTINEL_SOCKET`` is no absolute path.
+    """
+    if given is not None:
+        return given
+    where = _places(simulated)
+    folder = where.socket.parent
+    # A folder in /tmp that anybody could have made before us. One that was named is their affair.
+    if not where.named and folder.exists() and folder.lstat().st_uid not in {0, os.getuid()}:
+        raise AccessDeniedError(f"{folder} belongs to somebody else, who may be up to something")
+    return str(where.socket)
+
+
+def find_log(simulated: Path | None = None) -> str:
+    """Return the path of the log that a daemon of ours writes."""
+    return str(_places(simulated).log)
+
+
+def _places(simulated: Path | None) -> Places:
+    folder = os.environ.get(SIMULATED)
+    return places(os.environ, os.getuid(), simulated or (Path(folder) if folder else None))

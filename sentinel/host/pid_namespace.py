@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["why_processes_are_hidden"]
-
 #: The inode of the host's own PID namespace (PROC_PID_INIT_INO in the kernel).
 _HOST_PID_NAMESPACE = 0xEFFFFFFC
 

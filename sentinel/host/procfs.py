@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["ProcessStat", "Usage", "ancestors_of", "own_stat", "read_stat", "read_usage"]
-
 #: Nobody starts a job over more processes than this; what is beyond is not looked at.
 _MOST_ANCESTORS = 64
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.control import Asker, Reservation
-
-__all__ = ["NAME", "Stored", "boot_id", "load", "parse", "revive", "store", "stored"]
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.views import Reservation
 
 #: What the file is called in a state folder.
 NAME = "reservations.json"

@@ -23,9 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
-
-__all__ = ["DEFAULT_TOTAL", "Membership", "Registry", "default_folder"]
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
 #: Memory of one pretended GPU in bytes.
 DEFAULT_TOTAL = 16 * 2**30

@@ -7,8 +7,6 @@ import os
 import socket
 from collections.abc import MutableMapping, Sequence
 
-__all__ = ["Notifier"]
-
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 

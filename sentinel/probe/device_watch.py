@@ -10,9 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sentinel.gpu.lean import without_ctypes_util
-
-__all__ = ["Burst", "NodeWatch"]
+from sentinel.probe.import_stubs import without_ctypes_util
 
 #: Opens of one node that make a CUDA program. On an H200 host cuInit opened the node of a GPU in
 #: use 4 or 5 times within 7 ms and once more 10 ms later; NVML clients and nvidia-smi did 3 times

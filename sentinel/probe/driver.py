@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
-from sentinel.telemetry import Telemetry
-
-__all__ = [
-    "Driver",
-    "DriverError",
-    "DriverGoneError",
-    "GpuLostError",
-    "ReadError",
-    "merge_lists",
-]
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
+from sentinel.protocol.telemetry import Telemetry
 
 #: Which list names a process that stands in several. A client of MPS is in the compute list too
 #: on some drivers, and only the MPS list says what it is; whoever computes is no mere display.

@@ -7,8 +7,6 @@ import sys
 import types
 from collections.abc import Iterator
 
-__all__ = ["without_ctypes_util"]
-
 
 @contextlib.contextmanager
 def without_ctypes_util() -> Iterator[None]:

@@ -13,23 +13,16 @@ import threading
 import traceback
 from typing import Protocol
 
-from sentinel.birth import be_born
-from sentinel.board import MAX_GPUS, Board, places, slots_of
-from sentinel.gpu.driver import Driver, DriverError, DriverGoneError
-from sentinel.gpu.outbox import Outbox
-from sentinel.gpu.processes import Identifier
-from sentinel.gpu.reader import Reader, Tools
-from sentinel.gpu.rounds import Rounds
-from sentinel.gpu.watch import NodeWatch
-from sentinel.messages import (
-    Inventory,
-    ProbeSpec,
-    Unavailable,
-    Watch,
-)
-from sentinel.wire import MAX_DATAGRAM, decode
-
-__all__ = ["run"]
+from sentinel.host.child_setup import be_born
+from sentinel.probe.device_watch import NodeWatch
+from sentinel.probe.driver import Driver, DriverError, DriverGoneError
+from sentinel.probe.process_info import Identifier
+from sentinel.probe.publisher import Outbox
+from sentinel.probe.reader import Reader, Tools
+from sentinel.probe.scheduler import Rounds
+from sentinel.protocol.codec import MAX_DATAGRAM, decode
+from sentinel.protocol.inflight_calls import MAX_GPUS, Board, places, slots_of
+from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
 
 
 class Handle(Protocol):
@@ -89,13 +82,13 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
 def _driver(spec: ProbeSpec) -> Driver:
     """Return the driver that ``spec`` asks for. Only what is used is ever imported."""
     if spec.simulation is None:
-        from sentinel.gpu.nvml import NvmlDriver
+        from sentinel.probe.nvml.driver import NvmlDriver
 
         return NvmlDriver()
     from pathlib import Path
 
-    from sentinel.gpu.simulated import SimulatedDriver
-    from sentinel.simulation import Registry
+    from sentinel.host.simulation import Registry
+    from sentinel.probe.simulated_driver import SimulatedDriver
 
     return SimulatedDriver(Registry(Path(spec.simulation)))
 

@@ -12,10 +12,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 
-from sentinel.messages import GpuProcess
-from sentinel.procfs import ProcessStat, ancestors_of, read_stat
-
-__all__ = ["Identifier", "user_of"]
+from sentinel.host.procfs import ProcessStat, ancestors_of, read_stat
+from sentinel.protocol.gpu import GpuProcess
 
 #: How many processes are remembered. Forgetting one costs a second look at /proc, no more.
 _REMEMBERED = 1024

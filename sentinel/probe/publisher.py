@@ -5,10 +5,8 @@ from __future__ import annotations
 import select
 import socket
 
-from sentinel.messages import ProbeMessage
-from sentinel.wire import encode
-
-__all__ = ["Outbox"]
+from sentinel.protocol.codec import encode
+from sentinel.protocol.probe import ProbeMessage
 
 
 class Outbox:

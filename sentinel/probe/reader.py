@@ -14,15 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from sentinel.board import Board
 from sentinel.errors import WireError
-from sentinel.gpu.driver import Driver, DriverError, GpuLostError, ReadError
-from sentinel.gpu.outbox import Outbox
-from sentinel.gpu.processes import Identifier
-from sentinel.messages import GpuProcess, Memory, ProbeSpec, Reading
-from sentinel.telemetry import Telemetry
-
-__all__ = ["Reader", "ReaderTurn", "Tools"]
+from sentinel.probe.driver import Driver, DriverError, GpuLostError, ReadError
+from sentinel.probe.process_info import Identifier
+from sentinel.probe.publisher import Outbox
+from sentinel.protocol.gpu import GpuProcess, Memory, Reading
+from sentinel.protocol.inflight_calls import Board
+from sentinel.protocol.probe import ProbeSpec
+from sentinel.protocol.telemetry import Telemetry
 
 T = TypeVar("T")
 

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-__all__ = ["Rounds", "Turn"]
-
 #: How long one GPU may take in seconds before somebody else reads the next. A call takes up to
 #: 0.2 ms when nothing is wrong; eight GPUs that all block at once delay the last of them by 14 ms.
 _PATIENCE = 0.002

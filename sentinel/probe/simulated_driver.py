@@ -9,12 +9,10 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from sentinel.gpu.driver import DriverGoneError, GpuLostError, ReadError
-from sentinel.messages import Gpu, GpuProcess, Memory
-from sentinel.simulation import Registry
-from sentinel.telemetry import Telemetry
-
-__all__ = ["SimulatedDriver"]
+from sentinel.host.simulation import Registry
+from sentinel.probe.driver import DriverGoneError, GpuLostError, ReadError
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory
+from sentinel.protocol.telemetry import Telemetry
 
 #: From here on no process has a PID: the kernel's PID_MAX_LIMIT.
 _NOBODY = 2**22

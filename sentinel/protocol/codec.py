@@ -20,7 +20,6 @@ from sentinel.errors import WireError
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 
-__all__ = ["MAX_DATAGRAM", "decode", "encode"]
 
 #: The largest datagram in bytes. Hundreds of processes on one GPU fit; a runaway reason does not.
 MAX_DATAGRAM = 64 * 1024

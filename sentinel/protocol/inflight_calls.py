@@ -13,8 +13,6 @@ import os
 import time
 from collections.abc import Sequence
 
-__all__ = ["MAX_GPUS", "Board", "gpu_of", "places", "slots_of"]
-
 #: How many GPUs there is room for, besides the driver as a whole.
 MAX_GPUS = 128
 

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Answer", "Asking", "Described", "Examined", "Importing", "WorkloadOption"]
-
-
 # --- messages of an examiner -----------------------------------------------------------------
 
 

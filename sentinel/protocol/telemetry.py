@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EVENT_REASONS", "Telemetry", "reasons_of"]
-
 #: Why a GPU's clocks are what they are, by the bits of NVML's clocks event reasons (nvml.h,
 #: nvmlClocksEventReason*), under the names that nvidia-smi has for them.
 EVENT_REASONS = {

@@ -10,8 +10,6 @@ import time
 
 from sentinel.stressor.device import Device
 
-__all__ = ["ALLOCATION", "PREPARATION", "CrowdedError", "Lookout"]
-
 #: How many bytes more than it took may be gone while the child only allocates. On an H200 none are;
 #: a newcomer's context begins with 13 MiB and more, some 150 ms before its first allocation.
 ALLOCATION = 2 * 2**20

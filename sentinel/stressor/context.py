@@ -20,15 +20,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sentinel.goldens import Goldens
-from sentinel.messages import Finding, Note, Progress, Proof, Proved, Ready
+from sentinel.host.golden_store import Goldens
+from sentinel.protocol.stressor import Finding, Note, Progress, Proof, Proved, Ready
+from sentinel.stressor.contention import PREPARATION, Lookout
 from sentinel.stressor.device import Device, Fence
-from sentinel.stressor.leash import Leash
-from sentinel.stressor.lookout import PREPARATION, Lookout
+from sentinel.stressor.duty_cycle import Windows
+from sentinel.stressor.lease import Leash
 from sentinel.stressor.memory import Filling, give_back_to_the_host
-from sentinel.stressor.pacing import Windows
-
-__all__ = ["WorkloadContext"]
 
 #: How much is kept of what a finding says in words.
 _LONGEST_DETAIL = 1000

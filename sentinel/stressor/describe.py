@@ -7,14 +7,12 @@ import os
 import socket
 from collections.abc import Sequence
 
-from sentinel.birth import be_born
 from sentinel.errors import SentinelError
-from sentinel.inquiries import Described, Importing
-from sentinel.stressor.loading import describe, load_workload
+from sentinel.host.child_setup import be_born
+from sentinel.protocol.codec import encode
+from sentinel.protocol.inspection import Described, Importing
+from sentinel.stressor.loader import describe, load_workload
 from sentinel.stressor.options import list_options, summary
-from sentinel.wire import encode
-
-__all__ = ["run"]
 
 
 def run(places: Sequence[tuple[int, str]], channel: socket.socket, parent: int) -> None:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from sentinel.errors import DriverUnavailableError
-from sentinel.messages import Gpu, StressorSpec
-from sentinel.simulation import Membership, Registry
+from sentinel.host.simulation import Membership, Registry
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import StressorSpec
 from sentinel.units import format_size
-
-__all__ = ["CudaDevice", "Device", "Fence", "SimulatedDevice", "is_out_of_memory", "open_device"]
 
 #: How much work a workload queues between two calls of pace(), in seconds. At most two such quanta
 #: are in flight, and an ordinary stop waits for them.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["WINDOW", "Windows"]
-
 #: How long a window is, in seconds. NVML's sampling period is 1/6 s or more.
 WINDOW = 0.1
 

@@ -17,7 +17,9 @@ import time
 from pathlib import Path
 
 from sentinel.errors import WireError
-from sentinel.messages import (
+from sentinel.host.procfs import own_stat, read_stat
+from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
+from sentinel.protocol.stressor import (
     ChildExitCode,
     ChildMessage,
     Finding,
@@ -28,10 +30,6 @@ from sentinel.messages import (
     Progress,
     Stop,
 )
-from sentinel.procfs import own_stat, read_stat
-from sentinel.wire import MAX_DATAGRAM, decode, encode
-
-__all__ = ["Leash"]
 
 #: How much later than the thread the kernel's timer ends the child, in seconds: where both could,
 #: the thread does, whose exit code says what happened.

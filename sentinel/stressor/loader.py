@@ -6,11 +6,9 @@ import importlib
 import traceback
 from pathlib import Path
 
+from sentinel.config.workload_spec import find_workload
 from sentinel.errors import ConfigError, WorkloadError
-from sentinel.naming import find_workload
 from sentinel.stressor.options import Workload
-
-__all__ = ["describe", "load_workload"]
 
 #: How much of a foreign error's text is passed on.
 _LONGEST_TEXT = 1000

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from sentinel.birth import be_born
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
-from sentinel.goldens import Goldens
-from sentinel.messages import (
+from sentinel.host.child_setup import be_born
+from sentinel.host.golden_store import Goldens
+from sentinel.protocol.stressor import (
     Attaching,
     ChildExitCode,
     Crowded,
@@ -24,14 +24,13 @@ from sentinel.messages import (
     FailureKind,
     StressorSpec,
 )
-from sentinel.stressor.leash import Leash
-from sentinel.stressor.loading import describe, load_workload
+from sentinel.stressor.lease import Leash
+from sentinel.stressor.loader import describe, load_workload
 from sentinel.stressor.options import bind_options, start
 
 if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
 
-__all__ = ["run"]
 
 #: How much is passed on of an error's text that a plugin may have written.
 _LONGEST = 2000
@@ -134,9 +133,9 @@ def _open_context(spec: StressorSpec) -> None:
 def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
     """Create the context, tighten the leash and take the memory."""
     # All of these import torch, so the parent must not.
+    from sentinel.stressor.contention import Lookout
     from sentinel.stressor.context import WorkloadContext
     from sentinel.stressor.device import open_device
-    from sentinel.stressor.lookout import Lookout
     from sentinel.stressor.memory import fill
 
     device = open_device(spec)
@@ -180,7 +179,7 @@ def _crowded(error: BaseException) -> Crowded | None:
     """Return that somebody else came meanwhile, if so; nobody looked out before torch was there."""
     if "torch" not in sys.modules:
         return None
-    from sentinel.stressor.lookout import CrowdedError
+    from sentinel.stressor.contention import CrowdedError
 
     return Crowded(grown=error.grown) if isinstance(error, CrowdedError) else None
 

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sentinel.messages import MemoryTarget
+from sentinel.protocol.stressor import MemoryTarget
+from sentinel.stressor.contention import ALLOCATION, Lookout
 from sentinel.stressor.device import Device
-from sentinel.stressor.lookout import ALLOCATION, Lookout
 from sentinel.units import format_size
-
-__all__ = ["Filling", "fill", "give_back_to_the_host"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,7 @@ import typing
 from collections.abc import Callable, Mapping
 
 from sentinel.errors import ConfigError, WorkloadError
-from sentinel.inquiries import WorkloadOption
-
-__all__ = ["Workload", "bind_options", "list_options", "start", "summary"]
+from sentinel.protocol.inspection import WorkloadOption
 
 #: What is loaded by a workload's name.
 Workload = Callable[..., object]

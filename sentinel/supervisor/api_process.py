@@ -14,21 +14,21 @@ from dataclasses import replace
 from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 
-from sentinel import wire
-from sentinel.control import (
+from sentinel.api import main as service_process
+from sentinel.core.observation import ChildExit, ServiceFacts
+from sentinel.errors import WireError
+from sentinel.protocol import codec
+from sentinel.protocol.commands import (
     Allocate,
     Answer,
     Configure,
     Confirm,
     Deallocate,
-    GpuView,
-    HostView,
     Occupy,
     PauseGpus,
     Reread,
     Reserve,
     ResumeGpus,
-    Said,
     ServiceMessage,
     ServiceSpec,
     Serving,
@@ -37,12 +37,8 @@ from sentinel.control import (
     Unreserve,
     Vacate,
 )
-from sentinel.core.observation import ChildExit, ServiceFacts
-from sentinel.errors import WireError
-from sentinel.service import entry as service_process
-from sentinel.spawning import NOT_SPAWNED, Child, Inherited
-
-__all__ = ["ServiceProcess"]
+from sentinel.protocol.views import GpuView, HostView, Said
+from sentinel.supervisor.child_process import NOT_SPAWNED, Child, Inherited
 
 #: Orders taken in one tick; the rest is still there at the next.
 MOST_AT_ONCE = 64
@@ -172,7 +168,7 @@ class ServiceProcess:
         facts = ServiceFacts(generation=self._generation)
         for datagram in self._child.receive(MOST_AT_ONCE):
             try:
-                message = wire.decode(datagram, _SAYS)
+                message = codec.decode(datagram, _SAYS)
             except WireError as error:
                 facts = replace(facts, garbage=facts.garbage or f"it sent garbage: {error.what}")
                 continue

@@ -7,61 +7,46 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from multiprocessing.connection import wait as wait_for_files
 from typing import TextIO, cast
 
 from setproctitle import setproctitle
 
-from sentinel import __version__, claiming, reservations
-from sentinel.children import Stressors
-from sentinel.claiming import Claim
-from sentinel.config import Config
-from sentinel.control import Reservation, ServiceSpec
-from sentinel.core import decide, limits, policy
+from sentinel.config.model import Config
+from sentinel.config.schedule import first_after
+from sentinel.config.sources import as_overrides
+from sentinel.config.workload_spec import parse_workload
+from sentinel.core import decide
 from sentinel.core.actions import Event
-from sentinel.core.model import ProbeUp
-from sentinel.core.observation import Observation
-from sentinel.core.sparing import let_be, not_yet
-from sentinel.core.view import Host
-from sentinel.daemon import keep_prints
-from sentinel.discovery import Found, Options, check_torch, find_gpus, hear_probe
+from sentinel.core.node.views import Host
+from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
-from sentinel.goldens import locate
-from sentinel.hours import first_after
-from sentinel.journal import Journal, Sink, json_lines
-from sentinel.locks import DEFAULT_FOLDERS, GpuLocks
-from sentinel.messages import Gpu, Reading, StressorSpec, Watch
-from sentinel.naming import parse_workload
-from sentinel.notify import Notifier
-from sentinel.serving import ServiceProcess
-from sentinel.signals import Signals
-from sentinel.sources import as_overrides
-from sentinel.supervisor import Parts, Supervisor
-
-__all__ = ["Options", "Parts", "Survey", "inventory", "leave", "run_parts", "supervise", "survey"]
+from sentinel.host import reservation_store
+from sentinel.host.golden_store import locate
+from sentinel.host.gpu_locks import DEFAULT_FOLDERS, GpuLocks
+from sentinel.host.systemd import Notifier
+from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import StressorSpec
+from sentinel.protocol.version import __version__
+from sentinel.protocol.views import Reservation
+from sentinel.supervisor import single_instance
+from sentinel.supervisor.api_process import ServiceProcess
+from sentinel.supervisor.daemonize import keep_prints
+from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
+from sentinel.supervisor.event_log import Journal, Sink, json_lines
+from sentinel.supervisor.loop import Supervisor
+from sentinel.supervisor.ports import Parts
+from sentinel.supervisor.signals import Signals
+from sentinel.supervisor.single_instance import Claim
+from sentinel.supervisor.stressor_pool import Stressors
 
 #: A child without a new lease for so long ends itself, in seconds.
 LEASE = 3.0
 #: How long a terminal that nobody reads may hold up the end, in seconds.
 LAST_WORDS = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Survey:
-    """One GPU, what was read of it, and what would be done about it.
-
-    ``let_be`` says by PID which processes make it no busier, and why; ``not_yet`` which may come to
-    that, and what they wait for.
-    """
-
-    gpu: Gpu
-    reading: Reading | None
-    occupancy: str
-    verdict: policy.Verdict
-    let_be: Mapping[int, str]
-    not_yet: Mapping[int, str]
 
 
 class HostClock:
@@ -82,69 +67,6 @@ class HostClock:
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
         wait_for_files(files, timeout)
-
-
-def inventory(options: Options) -> tuple[Gpu, ...]:
-    """Return the GPUs that would be cared for.
-
-    Raises:
-        SentinelError: There is no driver, no visible GPU, or a selector names none.
-    """
-    with Signals() as signals, find_gpus(options, signals) as found:
-        found.probe.close()
-        return found.gpus
-
-
-def survey(options: Options) -> tuple[Survey, ...]:
-    """Read every GPU once and say what would be done, without doing it.
-
-    Raises:
-        SentinelError: As for :func:`supervise`, the locks left out.
-    """
-    readings: dict[str, Reading] = {}
-    with Signals() as signals, find_gpus(options, signals) as found:
-        missing = {gpu.uuid for gpu in found.gpus}
-
-        def enough(_: object, new: dict[str, Reading]) -> bool | None:
-            readings.update(new)
-            missing.difference_update(new)
-            return None if missing else True
-
-        found.probe.watch(Watch(gpus=tuple(missing), held=()))
-        hear_probe(found.probe, signals, enough, options.config.poll + options.config.stale_after)
-        found.probe.close()
-    return tuple(_verdicts(found, readings))
-
-
-def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]:
-    """Decide for real what each GPU would get if its reading stayed what it is."""
-    now, gpus, config = time.monotonic(), found.gpus, found.config
-    up = ProbeUp(generation=1, since=now, heard=True)
-    state = decide.first_state(gpus, now, config, up, found.hidden)
-    state = decide.decide(state, Observation(now=now, readings=readings), config).state
-    # Idle must be seen twice before a start; the second look would be the next poll.
-    later = {
-        uuid: replace(seen, at=now + config.poll, processes_at=now + config.poll)
-        for uuid, seen in readings.items()
-    }
-    local = HostClock().local()
-    verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later), config)
-    for gpu in gpus:
-        slot = state.slots[gpu.uuid]
-        reading = readings.get(gpu.uuid)
-        verdict = verdicts[gpu.uuid]
-        occupancy = type(slot.occupancy).__name__.upper()
-        others = reading.processes if reading and reading.processes else ()
-        own = config.of(gpu.uuid)
-        spared, waiting = (ask(slot, others, now, own) for ask in (let_be, not_yet))
-        yield Survey(
-            gpu=gpu,
-            reading=reading,
-            occupancy=occupancy,
-            verdict=verdict,
-            let_be=spared,
-            not_yet=waiting,
-        )
 
 
 def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -> ExitCode:
@@ -217,7 +139,9 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
         yield None
         return
     config = options.config
-    claim = claiming.claim(options.serve.places, config.tcp, config.socket_group, config.metrics)
+    claim = single_instance.claim(
+        options.serve.places, config.tcp, config.socket_group, config.metrics
+    )
     try:
         if options.serve.detached:  # before there are children, who inherit where prints go
             keep_prints(options.serve.places)
@@ -327,9 +251,9 @@ def _kept(service: ServiceProcess | None) -> tuple[dict[str, Reservation], list[
     """
     if service is None:
         return {}, []
-    stored, complaint = reservations.load(service.state_folder / reservations.NAME)
-    now, wall, boot = time.monotonic(), time.time(), reservations.boot_id()
-    held = reservations.revive(stored, wall=wall, monotonic=now, boot=boot)
+    stored, complaint = reservation_store.load(service.state_folder / reservation_store.NAME)
+    now, wall, boot = time.monotonic(), time.time(), reservation_store.boot_id()
+    held = reservation_store.revive(stored, wall=wall, monotonic=now, boot=boot)
     # Also those of GPUs that are not here now: a card may be lost today and back tomorrow.
     kept = {one.id: one for one in held}
     if complaint is None:

@@ -17,11 +17,9 @@ from multiprocessing import reduction
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from sentinel import wire
 from sentinel.core.identity import OwnChild
-from sentinel.procfs import read_stat
-
-__all__ = ["NOT_SPAWNED", "Child", "Inherited"]
+from sentinel.host.procfs import read_stat
+from sentinel.protocol import codec
 
 #: What a child that could not even be spawned is said to have exited with (EX_OSERR).
 NOT_SPAWNED = 71
@@ -105,7 +103,7 @@ class Child:
         To one that is gone everything counts as sent.
         """
         try:
-            self.channel.send(wire.encode(message))
+            self.channel.send(codec.encode(message))
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -121,7 +119,7 @@ class Child:
         found: list[bytes] = []
         while self._listening and len(found) < most:
             try:
-                data = self.channel.recv(wire.MAX_DATAGRAM)
+                data = self.channel.recv(codec.MAX_DATAGRAM)
             except BlockingIOError:
                 break
             except ConnectionResetError:

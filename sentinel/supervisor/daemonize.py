@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sentinel.claiming import running
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.runtime import Places, prepare
-
-__all__ = ["NotStartedError", "Started", "ask", "keep_prints", "start_detached"]
+from sentinel.host.paths import Places, prepare
+from sentinel.supervisor.single_instance import running
 
 #: The command of a daemon, before its flags.
 COMMAND = (sys.executable, "-m", "sentinel", "run", "--daemon")
@@ -147,7 +145,7 @@ def keep_prints(places: Places) -> int | None:
     to that file. Who was not started by :func:`start_detached` keeps its standard error.
 
     Returns:
-        The descriptor of the file, which :class:`sentinel.rotating.RotatingLog` keeps small;
+        The descriptor of the file, which :class:`sentinel.host.log_file.RotatingLog` keeps small;
         ``None`` where nothing was done.
 
     Raises:

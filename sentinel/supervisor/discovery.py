@@ -11,26 +11,20 @@ from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 from typing import TypeVar
 
-from sentinel import simulation
-from sentinel.children import ProbeProcess
-from sentinel.config import Config, Override, resolve
-from sentinel.control import Value
+from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
+from sentinel.config.model import Config, Override, resolve
 from sentinel.core.observation import ProbeFacts
-from sentinel.errors import (
-    ConfigError,
-    DriverUnavailableError,
-    EndedEarlyError,
-    NoSuchGpuError,
-)
-from sentinel.gpu.cuda_order import cuda_order_of_this_host
-from sentinel.installed import binding_version, misreads, torch_build, version_of
-from sentinel.messages import Gpu, Inventory, ProbeSpec, Reading
-from sentinel.place import why_processes_are_hidden
-from sentinel.runtime import Places
-from sentinel.signals import Signals
-from sentinel.visible import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
-
-__all__ = ["Found", "Options", "Serve", "check_binding", "check_torch", "find_gpus", "hear_probe"]
+from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
+from sentinel.host import simulation
+from sentinel.host.cuda_order import cuda_order_of_this_host
+from sentinel.host.packages import binding_version, misreads, torch_build, version_of
+from sentinel.host.paths import Places
+from sentinel.host.pid_namespace import why_processes_are_hidden
+from sentinel.protocol.commands import Value
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.probe import Inventory, ProbeSpec
+from sentinel.supervisor.probe_process import ProbeProcess
+from sentinel.supervisor.signals import Signals
 
 T = TypeVar("T")
 

@@ -17,9 +17,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from sentinel.core.actions import Event
-from sentinel.messages import Gpu
-
-__all__ = ["Journal", "Sink", "json_lines"]
+from sentinel.protocol.gpu import Gpu
 
 #: Events that may wait for a slow reader; about 5 MB of them.
 MOST_WAITING = 10_000

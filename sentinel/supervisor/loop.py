@@ -6,13 +6,10 @@ and threads behind the Protocols below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import replace
 
-from sentinel.config import Config
-from sentinel.control import Answer, GpuView, HostView, Reread
+from sentinel.config.model import Config
 from sentinel.core.actions import (
     Acknowledge,
     Action,
@@ -29,15 +26,17 @@ from sentinel.core.actions import (
     StartService,
 )
 from sentinel.core.decide import Decision, decide, watch
-from sentinel.core.ending import hopeless, unkillable
-from sentinel.core.feeding import Fed, feed
-from sentinel.core.model import ServiceUp, State
-from sentinel.core.observation import ChildFacts, Observation, ProbeFacts, ServiceFacts
-from sentinel.core.view import Host, gpu_views, host_view
+from sentinel.core.node.shutdown import hopeless, unkillable
+from sentinel.core.node.views import Host, gpu_views, host_view
+from sentinel.core.node.watchdog import Fed, feed
+from sentinel.core.observation import Observation
+from sentinel.core.state import ServiceUp, State
 from sentinel.errors import ExitCode
-from sentinel.messages import Gpu, Reading, Watch
-
-__all__ = ["Clock", "Interrupts", "Manager", "Parts", "Probe", "Service", "Spawner", "Supervisor"]
+from sentinel.protocol.commands import Reread
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.probe import Watch
+from sentinel.protocol.views import GpuView
+from sentinel.supervisor.ports import Parts
 
 #: A living supervisor renews every child's lease this often, in seconds.
 RENEW_EVERY = 0.5
@@ -45,135 +44,6 @@ RENEW_EVERY = 0.5
 GATHER = 0.02
 #: What is shown to the service: what changed at most so often, everything so often, in seconds.
 SHOW_EVERY, SHOW_ALL_EVERY = 0.25, 1.0
-
-
-class Clock(Protocol):
-    """The time, chance, and the only place where the supervisor waits."""
-
-    def now(self) -> float:
-        """Return the monotonic time in seconds."""
-
-    def local(self) -> datetime:
-        """Return what a clock on the wall shows."""
-
-    def chance(self) -> float:
-        """Return a number from 0 to 1 that nobody can know; it spreads pauses."""
-
-    def wait(self, files: Sequence[int], timeout: float) -> None:
-        """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
-
-
-class Probe(Protocol):
-    """The process that reads the GPUs, as the supervisor sees it."""
-
-    def start(self, generation: int, skip: tuple[str, ...]) -> None:
-        """Spawn a probe; it leaves the UUIDs in ``skip`` out."""
-
-    def kill(self, generation: int) -> None:
-        """Kill the probe and forget it, whether it dies or not."""
-
-    def watch(self, what: Watch) -> None:
-        """Tell the probe what to read."""
-
-    def gone(self) -> bool:
-        """Return whether no probe of ours lives, not even one that was killed."""
-
-    def files(self) -> list[int]:
-        """Return what to wait for."""
-
-    def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
-        """Return what became known since the last call, and the newest reading of each GPU."""
-
-
-class Spawner(Protocol):
-    """The stressor children, as the supervisor sees them. Nothing here blocks."""
-
-    def start(
-        self, gpu: Gpu, generation: int, *, clearing: bool = False, promised: int = 0
-    ) -> None:
-        """Spawn a stressor on ``gpu`` that leaves ``promised`` bytes more than it is told to.
-
-        One for ``clearing`` ends once it has had a context.
-        """
-
-    def kill(self, uuid: str, generation: int) -> None:
-        """Send SIGKILL to the child and everything it started."""
-
-    def ask(self, uuid: str, generation: int) -> None:
-        """Ask the child to end."""
-
-    def acknowledge(self, uuid: str, generation: int, number: int) -> None:
-        """Tell the child that its finding of this number is known."""
-
-    def pace(self, uuid: str, generation: int, share: float) -> None:
-        """Tell the child to keep its GPU busy for this share of the time."""
-
-    def renew(self) -> None:
-        """Renew the lease of every child."""
-
-    def files(self) -> list[int]:
-        """Return what to wait for."""
-
-    def collect(self) -> dict[str, ChildFacts]:
-        """Return what became known of each child since the last call."""
-
-
-class Service(Protocol):
-    """The process that talks to clients, as the supervisor sees it. Nothing here blocks."""
-
-    def start(self, generation: int) -> None:
-        """Spawn a service."""
-
-    def kill(self, generation: int) -> None:
-        """Kill the service and forget it."""
-
-    def tell(self, message: Answer | GpuView | HostView | Reread) -> None:
-        """Send it a view, an answer or a wish, once it has room for it."""
-
-    def files(self) -> list[int]:
-        """Return what to wait for."""
-
-    def collect(self) -> ServiceFacts | None:
-        """Return what became known since the last call."""
-
-
-class Interrupts(Protocol):
-    """Where requests to end come from: signals, or the clock of a test."""
-
-    def files(self) -> list[int]:
-        """Return what to wait for."""
-
-    def collect(self) -> tuple[str | None, bool]:
-        """Return why to end, if somebody asked since the last call, and whether at once."""
-
-    def reread(self) -> bool:
-        """Return whether somebody asked since the last call for the settings to be read anew."""
-
-
-class Manager(Protocol):
-    """Who started us and wants to know how we are: systemd, or nobody."""
-
-    #: How long it waits for a sign of life, in seconds; ``None`` where it does not.
-    watchdog: float | None
-
-    @property
-    def listened(self) -> bool:
-        """Whether it wants to know."""
-
-    def send(self, lines: Sequence[str]) -> bool:
-        """Tell it; return whether that went out. Must not block."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """All that a supervisor has around it; without a ``service`` nobody is served."""
-
-    probe: Probe
-    spawner: Spawner
-    interrupts: Interrupts
-    clock: Clock
-    service: Service | None = None
-    manager: Manager | None = None
 
 
 class Supervisor:

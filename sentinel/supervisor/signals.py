@@ -8,8 +8,6 @@ import socket
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["Signals"]
-
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

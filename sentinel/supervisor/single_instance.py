@@ -20,10 +20,8 @@ from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AlreadyRunningError, ConfigError
-from sentinel.procfs import own_stat, read_stat
-from sentinel.runtime import Places, identity, prepare
-
-__all__ = ["Claim", "claim", "running"]
+from sentinel.host.paths import Places, identity, prepare
+from sentinel.host.procfs import own_stat, read_stat
 
 #: How many connections may wait until the service takes them.
 BACKLOG = 512

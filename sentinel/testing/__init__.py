@@ -15,23 +15,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.decide import Decision, first_state
 from sentinel.core.identity import OwnChild
-from sentinel.core.model import State
 from sentinel.core.observation import Call, ChildExit, ChildFacts, ProbeFacts
-from sentinel.messages import (
-    ChildExitCode,
-    Gpu,
-    GpuProcess,
-    Inventory,
-    Memory,
-    Reading,
-    Watch,
-)
-from sentinel.supervisor import Parts, Supervisor
-from sentinel.testing.places import (
+from sentinel.core.state import State
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
+from sentinel.protocol.probe import Inventory, Watch
+from sentinel.protocol.stressor import ChildExitCode
+from sentinel.supervisor.loop import Supervisor
+from sentinel.supervisor.ports import Parts
+from sentinel.testing.api import FakeService
+from sentinel.testing.gpus import (
     GIB,
     IMPORT_TIME,
     TEARDOWN_TIME,
@@ -40,7 +36,6 @@ from sentinel.testing.places import (
     fake_gpu,
     live,
 )
-from sentinel.testing.service import FakeService
 
 __all__ = [
     "GIB",

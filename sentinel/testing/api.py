@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.control import Answer, Asker, GpuView, HostView, Order, Reread
 from sentinel.core.observation import ChildExit, ServiceFacts
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Answer, Order, Reread
+from sentinel.protocol.views import GpuView, HostView
 
 __all__ = ["FakeService"]
 

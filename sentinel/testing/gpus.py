@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sentinel.messages import Attaching, ChildMessage, Gpu, GpuProcess, Progress, Ready
+from sentinel.protocol.gpu import Gpu, GpuProcess
+from sentinel.protocol.stressor import Attaching, ChildMessage, Progress, Ready
 
 __all__ = [
     "GIB",

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ground import RealGround
-from sentry import PATIENCE, Sentry, eventually
 
 from sentinel.client import Client, GpuStatus, connect
+from tests.harness.gpu_environment import RealGround
+from tests.harness.sentinel_process import PATIENCE, Sentry, eventually
 
 pytestmark = pytest.mark.gpu
 

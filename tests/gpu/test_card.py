@@ -11,8 +11,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from ground import ROOT, RealGround
-from sentry import PATIENCE, Sentry, eventually
+
+from tests.harness.gpu_environment import ROOT, RealGround
+from tests.harness.sentinel_process import PATIENCE, Sentry, eventually
 
 pytestmark = pytest.mark.gpu
 
@@ -145,7 +146,7 @@ def test_our_own_load_is_not_taken_for_that_of_others(real: RealGround) -> None:
 
 
 def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
-    flips = ("--memory", "4GiB", "--workload", "misbehaving:flips_a_bit:size=4096")
+    flips = ("--memory", "4GiB", "--workload", "bad_workloads:flips_a_bit:size=4096")
     with occupied(real, *flips) as one:
         held = real.held()
         mismatch = one.wait_for("stressor.mismatch")
@@ -171,7 +172,7 @@ def test_every_flipped_bit_is_found_on_the_card_and_nothing_else(real: RealGroun
 
 
 def test_torch_cannot_grow_once_it_is_ready(real: RealGround) -> None:
-    with occupied(real, "--memory", "4GiB", "--workload", "misbehaving:takes_memory_late") as one:
+    with occupied(real, "--memory", "4GiB", "--workload", "bad_workloads:takes_memory_late") as one:
         failed = one.wait_for("stressor.failed")
         assert "out of memory" in failed["reason"]
         assert "gpu.yielding" not in one.names()
@@ -239,7 +240,7 @@ def test_a_trial_of_a_built_in_workload_finds_nothing_wrong(
 def test_a_kernel_that_runs_for_too_long_is_seen_though_the_host_does_not_wait(
     real: RealGround,
 ) -> None:
-    code, figures = trial(real, "misbehaving:dawdles", "5s")
+    code, figures = trial(real, "bad_workloads:dawdles", "5s")
     assert code == 1
     assert [problem["kind"] for problem in figures["problems"]] == ["long_quantum"]
     assert 0.1 < figures["longest_quantum_s"] < 1.0

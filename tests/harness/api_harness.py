@@ -15,25 +15,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from sentinel.control import (
+from sentinel.api import main
+from sentinel.protocol.codec import decode
+from sentinel.protocol.commands import (
     Allocate,
-    Allocation,
     Answer,
     Configure,
     Confirm,
     Deallocate,
-    GpuView,
-    HandoverView,
-    HostView,
     Occupy,
     Order,
     PauseGpus,
-    Phase,
     Refusal,
-    Reservation,
     Reserve,
     ResumeGpus,
-    Said,
     ServiceMessage,
     ServiceSpec,
     Serving,
@@ -42,10 +37,17 @@ from sentinel.control import (
     Unreserve,
     Vacate,
 )
-from sentinel.messages import GpuProcess
-from sentinel.service import entry
-from sentinel.spawning import Child, Inherited
-from sentinel.wire import decode
+from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.views import (
+    Allocation,
+    GpuView,
+    HandoverView,
+    HostView,
+    Phase,
+    Reservation,
+    Said,
+)
+from sentinel.supervisor.child_process import Child, Inherited
 
 KINDS: tuple[type[ServiceMessage], ...] = (
     Occupy,
@@ -315,7 +317,7 @@ class Front:
         self._end.clear()
         listening = (self.listening, self.tcp, self.metrics)
         sockets = [Inherited(one.fileno()) if one else None for one in listening]
-        self.child = Child(entry.run, self.spec, sockets, self.environment)
+        self.child = Child(main.run, self.spec, sockets, self.environment)
         self._thread = threading.Thread(target=self._play)
         self._thread.start()
 

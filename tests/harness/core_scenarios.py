@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sentinel.config import Config
-from sentinel.supervisor import Supervisor
+from sentinel.config.model import Config
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
 

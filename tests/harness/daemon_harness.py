@@ -15,15 +15,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ground import ROOT, SimulatedGround
-from sentry import eventually, gone
 
 import sentinel
-from sentinel.claiming import running
 from sentinel.cli.main import run_command_line
 from sentinel.client import Client, GpuStatus
 from sentinel.errors import SentinelError
-from sentinel.runtime import Places, places
+from sentinel.host.paths import Places, places
+from sentinel.supervisor.single_instance import running
+from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.sentinel_process import eventually, gone
 
 #: Quick, and a workload that leaves the processors to others.
 QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")

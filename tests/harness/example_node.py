@@ -6,18 +6,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from front import Script, gpu_view
-
-from sentinel.control import (
-    Asker,
-    Condition,
-    GpuView,
-    HandoverView,
-    HostView,
-    Reservation,
-)
-from sentinel.messages import GpuProcess
-from sentinel.telemetry import Telemetry
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import Condition, GpuView, HandoverView, HostView, Reservation
+from tests.harness.api_harness import Script, gpu_view
 
 GIB = 2**30
 TOTAL = 141 * GIB

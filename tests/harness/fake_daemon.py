@@ -1,6 +1,6 @@
 """A daemon that does nothing but to answer, for tests of whoever starts one.
 
-Usage: pretended_daemon.py HOW, where HOW is one of: answer, say (ends with code 4 and words),
+Usage: fake_daemon.py HOW, where HOW is one of: answer, say (ends with code 4 and words),
 late (ends with code 5 and words after its claim), mute (claims and never answers), die (SIGKILL).
 """
 
@@ -13,10 +13,10 @@ import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from sentinel.claiming import claim
-from sentinel.daemon import keep_prints
 from sentinel.errors import SentinelError
-from sentinel.runtime import places
+from sentinel.host.paths import places
+from sentinel.supervisor.daemonize import keep_prints
+from sentinel.supervisor.single_instance import claim
 
 
 class _Answers(BaseHTTPRequestHandler):

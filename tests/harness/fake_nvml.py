@@ -23,9 +23,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ground import SimulatedGround
-
-from sentinel.simulation import Registry
+from sentinel.host.simulation import Registry
+from tests.harness.gpu_environment import SimulatedGround
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 NO_COMPILER = "no C compiler to build a library with"
@@ -363,7 +362,7 @@ class NvmlGround(SimulatedGround):
         library: The folder of the driver.
     """
 
-    module = "on_nvml"
+    module = "sentinel_over_nvml"
 
     def __init__(self, folder: Path, library: Path) -> None:
         super().__init__(folder / "gpus")

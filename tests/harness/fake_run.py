@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from scripted import GPU, STATUS, Reply, scripted
+from tests.harness.scripted_daemon import GPU, STATUS, Reply, scripted
 
 ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())

@@ -2,7 +2,7 @@
 
 To import torch takes a core one and a half seconds, in each stressor anew, which is most of what
 the tests of whole sentinels cost. Where a stressor is scenery, and nothing is computed, this takes
-torch's place: the fixture ``thin_torch`` lets stressors find it under that name. What a stressor
+torch's place: the fixture ``fake_torch`` lets stressors find it under that name. What a stressor
 is with the real one, ``test_stressor_*.py`` and ``test_handover.py`` show.
 """
 
@@ -45,5 +45,5 @@ class cuda:  # noqa: N801 - as torch calls it
 
 
 def __getattr__(name: str) -> Any:
-    message = f"the tests' thin torch has no {name}: leave out the fixture thin_torch"
+    message = f"the tests' thin torch has no {name}: leave out the fixture fake_torch"
     raise AttributeError(message)

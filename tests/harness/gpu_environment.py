@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sentry import PATIENCE, Sentry, sentry
 
-from sentinel.simulation import DEFAULT_TOTAL, Registry
+from sentinel.host.simulation import DEFAULT_TOTAL, Registry
+from tests.harness.sentinel_process import PATIENCE, Sentry, sentry
 
 ROOT = Path(__file__).parents[2]
 TESTS = Path(__file__).parent

@@ -7,12 +7,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from sentinel.control import GpuView, Said
-from sentinel.messages import GpuProcess
-from sentinel.service.history import asking
-from sentinel.service.history.database import Database
-from sentinel.service.history.recording import Noted, PastLine, Recorder
-from sentinel.telemetry import Telemetry
+from sentinel.api.history import queries
+from sentinel.api.history.database import Database
+from sentinel.api.history.recorder import Noted, PastLine, Recorder
+from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import GpuView, Said
 
 UUID = "GPU-aaaa1111-0000-0000-0000-000000000000"
 OTHER = "GPU-bbbb2222-0000-0000-0000-000000000000"
@@ -113,17 +113,17 @@ class Past:
         """Return the readings of the last so many seconds."""
         until = int(self.wall)
         return self.database.ask(
-            lambda where: asking.readings(where, uuid, until - seconds + 1, until, step), self.now
+            lambda where: queries.readings(where, uuid, until - seconds + 1, until, step), self.now
         )
 
     def events(self, **more: Any) -> list[str]:
         """Return the names of the last events."""
         asked = {"uuid": None, "since": 0.0, "name": None, "limit": 1000, **more}
-        found = self.database.ask(lambda where: asking.events(where, **asked), self.now)
+        found = self.database.ask(lambda where: queries.events(where, **asked), self.now)
         return [json.loads(line)["event"] for _, line in found]
 
-    def uses(self, uuid: str | None = None) -> list[asking.Used]:
-        return self.database.ask(lambda where: asking.uses(where, uuid, 0.0, 1000), self.now)
+    def uses(self, uuid: str | None = None) -> list[queries.Used]:
+        return self.database.ask(lambda where: queries.uses(where, uuid, 0.0, 1000), self.now)
 
     def rows(self, table: str) -> list[Any]:
         """Return all rows of a table of the file, by another connection."""

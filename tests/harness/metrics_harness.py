@@ -11,12 +11,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from front import PATIENCE, UUIDS, Front, gpu_view
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from sentry import eventually
 
-from sentinel.control import Condition, GpuView
-from sentinel.telemetry import Telemetry
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import Condition, GpuView
+from tests.harness.api_harness import PATIENCE, UUIDS, Front, gpu_view
+from tests.harness.sentinel_process import eventually
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 

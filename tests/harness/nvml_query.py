@@ -14,7 +14,7 @@ from typing import Any
 #: Has imported the binding and loaded nothing, and runs each script in a fork; then its exit code.
 SERVER = """
 import dataclasses, json, os, sys
-import sentinel.gpu.nvml
+import sentinel.probe.nvml.driver
 
 for line in sys.stdin:
     script, *sys.argv[1:] = json.loads(line)
@@ -32,8 +32,8 @@ for line in sys.stdin:
 SCRIPT = """
 import dataclasses, json, sys
 from pathlib import Path
-from sentinel.gpu.driver import DriverError
-from sentinel.gpu.nvml import NvmlDriver
+from sentinel.probe.driver import DriverError
+from sentinel.probe.nvml.driver import NvmlDriver
 
 driver = NvmlDriver()
 faults = Path(sys.argv[1])

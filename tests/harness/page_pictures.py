@@ -1,4 +1,4 @@
-"""Takes the pictures of the web page that docs/page.md shows: ``python tests/shell/pictures.py``.
+"""Takes the pictures of the web page that docs/page.md shows: ``python tests/harness/page_pictures.py``.
 
 The GPUs on them are made up; the page, the service and the browser are real.
 """
@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from browser import Page, browser
-from front import Front
-from scene import Scene
+from tests.harness.api_harness import Front
+from tests.harness.browser import Page, browser
+from tests.harness.example_node import Scene
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 #: Name, GPUs, width, height, theme.

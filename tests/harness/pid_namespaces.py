@@ -7,8 +7,6 @@ import subprocess
 
 import pytest
 
-__all__ = ["OWN_NAMESPACE", "needs_namespaces"]
-
 #: The beginning of a command that is to see no process but its own; it dies with ``unshare``.
 OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
-from workbench import Workbench
 
-from sentinel.stressor.choosing import build
-from sentinel.stressor.products import DTYPES, MEMORY
-from sentinel.stressor.ring import Ring, Verify
+from sentinel.stressor.verification.matmul import DTYPES, MEMORY
+from sentinel.stressor.verification.pipeline import Ring, Verify
+from sentinel.stressor.verification.sizing import build
+from tests.harness.workload_harness import Workbench
 
 #: Every kind of number, and traffic.
 ALL = [*DTYPES, "memory"]

@@ -3,7 +3,7 @@
 A stressor needs a CUDA device, and there is none behind a pretended NVML; a simulated one it can
 use. So ``--simulate`` holds for everything but the probe, which loads the real driver's binding.
 And a GPU on which a call hung or crashed is left out for less long, so that tests see the end of
-it; that it is 10 s, ``tests/core/test_probing.py`` proves.
+it; that it is 10 s, ``tests/unit/core/test_probe_supervision.py`` proves.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ LEFT_OUT = 6.0
 
 
 def main() -> int:
-    from sentinel import discovery
-    from sentinel.children import ProbeProcess
     from sentinel.cli.main import run_command_line
-    from sentinel.core import probing
-    from sentinel.messages import ProbeSpec
+    from sentinel.core.node import probe_supervision
+    from sentinel.protocol.probe import ProbeSpec
+    from sentinel.supervisor import discovery
+    from sentinel.supervisor.probe_process import ProbeProcess
 
     class OnNvml(ProbeProcess):
         def __init__(self, spec: ProbeSpec) -> None:
             super().__init__(replace(spec, simulation=None))
 
-    probing.FIRST_EXCLUSION = LEFT_OUT
+    probe_supervision.FIRST_EXCLUSION = LEFT_OUT
     discovery.ProbeProcess = OnNvml  # type: ignore[attr-defined]
     return run_command_line(sys.argv[1:])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from sentinel.procfs import read_stat
+from sentinel.host.procfs import read_stat
 
 #: How long anything may take on a host that is busy with other tests.
 PATIENCE = 30.0

@@ -9,13 +9,13 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sentinel.config import Config
-from sentinel.core.accounting import SLACK, nobodys_memory
+from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
 from sentinel.core.decide import Decision, decide
-from sentinel.core.model import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
+from sentinel.core.gpu.memory_accounting import SLACK, nobodys_memory
 from sentinel.core.observation import Call, Observation
-from sentinel.messages import Failed, FailureKind, Progress, Ready
+from sentinel.core.state import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
+from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20

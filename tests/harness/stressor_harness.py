@@ -13,8 +13,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sentinel import wire
-from sentinel.messages import (
+from sentinel.config.workload_spec import parse_workload
+from sentinel.host.simulation import Registry
+from sentinel.protocol import codec
+from sentinel.protocol.stressor import (
     Attaching,
     ChildMessage,
     Failed,
@@ -28,9 +30,7 @@ from sentinel.messages import (
     Stop,
     StressorSpec,
 )
-from sentinel.naming import parse_workload
-from sentinel.simulation import Registry
-from sentinel.stressor import entry
+from sentinel.stressor import main
 
 M = TypeVar("M", Attaching, Failed, Finding, Note, Progress, Ready)
 
@@ -40,7 +40,7 @@ DEFAULT = MemoryTarget(share=0.88)
 #: How long a child may take for anything, on a host that is busy with other tests.
 PATIENCE = 30.0
 #: What takes up most of a child's start.
-_PRELOADED = ["torch", "sentinel.stressor.context", "sentinel.stressor.entry"]
+_PRELOADED = ["torch", "sentinel.stressor.context", "sentinel.stressor.main"]
 
 
 class Child:
@@ -53,7 +53,7 @@ class Child:
         self.uuid = spec.gpu.uuid
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         context, parent = _spawning() if spawned else _forking()
-        self.process = context.Process(target=entry.run, args=(spec, theirs, parent, locks))
+        self.process = context.Process(target=main.run, args=(spec, theirs, parent, locks))
         self.process.start()
         theirs.close()
         assert self.process.pid is not None
@@ -73,7 +73,7 @@ class Child:
 
     def tell(self, message: object) -> None:
         """Send an order."""
-        self.channel.send(wire.encode(message))
+        self.channel.send(codec.encode(message))
 
     def wait_for_end(self, within: float) -> int:
         """Renew nothing; return the exit code once the child has ended, in time."""
@@ -107,12 +107,12 @@ class Child:
         if not select.select([self.channel], [], [], _RENEWAL)[0]:
             return None
         try:
-            data = self.channel.recv(wire.MAX_DATAGRAM)
+            data = self.channel.recv(codec.MAX_DATAGRAM)
         except ConnectionResetError:  # it left a lease unread; its last words come after this
             return None
         if not data:
             return None
-        message = wire.decode(data, _SAYS)
+        message = codec.decode(data, _SAYS)
         self.said.append(message)
         if isinstance(message, Finding):
             self.tell(Known(number=message.number))

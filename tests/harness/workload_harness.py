@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from sentinel.messages import ChildMessage, Finding, MemoryTarget, Progress
-from sentinel.simulation import Registry
+from sentinel.host.simulation import Registry
+from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Progress
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Fence, SimulatedDevice
-from sentinel.stressor.leash import Leash
+from sentinel.stressor.lease import Leash
 from sentinel.stressor.memory import fill
 
 GIB = 2**30

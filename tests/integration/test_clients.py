@@ -20,16 +20,16 @@ import pytest
 
 import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
-from sentinel.procfs import read_stat
-from sentinel.simulation import Registry
+from sentinel.host.procfs import read_stat
+from sentinel.host.simulation import Registry
 
 ROOT = Path(__file__).parents[2]
 #: A workload that is not that of ``FLAGS``, and as easy.
-OTHER = "misbehaving:well_behaved"
+OTHER = "bad_workloads:well_behaved"
 FLAGS = ("--workload", "hold", "--rearm", "300ms", "--poll", "100ms", "--status-every", "1s")
 PATIENCE = 60.0
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 class Here:

@@ -14,12 +14,12 @@ from http.client import HTTPResponse
 from typing import Any
 
 import pytest
-from front import UnixConnection
-from ground import ROOT, SimulatedGround
-from live import Live, live, settings_file
-from sentry import PATIENCE
 
 import sentinel
+from tests.harness.api_harness import UnixConnection
+from tests.harness.daemon_harness import Live, live, settings_file
+from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.sentinel_process import PATIENCE
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
 

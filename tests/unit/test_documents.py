@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.run import command
-from sentinel.settings import SETTINGS
+from sentinel.cli.daemon.run import command
+from sentinel.config.settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"

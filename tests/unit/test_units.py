@@ -6,21 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.messages import MemoryTarget
-from sentinel.units import (
-    format_duration,
-    format_size,
+from sentinel.config.parsers import (
     one_of,
     or_off,
     parse_address,
     parse_count,
-    parse_duration,
     parse_memory,
     parse_names,
     parse_power,
     parse_rate,
-    parse_size,
 )
+from sentinel.protocol.stressor import MemoryTarget
+from sentinel.units import format_duration, format_size, parse_duration, parse_size
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 

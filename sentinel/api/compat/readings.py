@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sentinel.control import GpuView
-from sentinel.service.desk import Desk
-from sentinel.service.history import asking
-from sentinel.service.history.recording import CONDITIONS
-from sentinel.service.history.trend import Trend, trend_of
-
-__all__ = ["PastReading", "readings", "trend"]
+from sentinel.api.context import Desk
+from sentinel.api.history import queries
+from sentinel.api.history.recorder import CONDITIONS
+from sentinel.api.history.trend import Trend, trend_of
+from sentinel.protocol.views import GpuView
 
 #: Readings are looked for this far back at least, in seconds: not every second has one.
 _LOOK_BACK = 60
@@ -37,7 +35,7 @@ async def readings(desk: Desk, view: GpuView, most: int) -> list[PastReading]:
     until = int(time.time())
     since = until - max(_LOOK_BACK, 2 * most)
     rows = await desk.history.ask(
-        lambda where, _: asking.readings(where, view.uuid, since, until, 1)
+        lambda where, _: queries.readings(where, view.uuid, since, until, 1)
     )
     return [
         PastReading(
@@ -59,6 +57,8 @@ async def trend(desk: Desk, view: GpuView, minutes: int) -> Trend:
     """
     return trend_of(
         await desk.history.ask(
-            lambda where, now: asking.temperatures(where, view.uuid, now, time.time(), 60 * minutes)
+            lambda where, now: queries.temperatures(
+                where, view.uuid, now, time.time(), 60 * minutes
+            )
         )
     )

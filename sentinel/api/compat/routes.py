@@ -12,18 +12,16 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from sentinel import control
+from sentinel.api.compat import readings
+from sentinel.api.compat import schemas as told
+from sentinel.api.context import Desk
+from sentinel.api.http.errors import Code, ProblemError, explain
+from sentinel.api.routes.allocator import holder, promise
+from sentinel.api.routes.dependencies import AtDesk, By, attended, may
+from sentinel.api.routes.settings import change
+from sentinel.api.state.memory_budget import budget
 from sentinel.errors import SentinelError
-from sentinel.service import gpu_manager as told
-from sentinel.service import past
-from sentinel.service.budget import budget
-from sentinel.service.desk import Desk
-from sentinel.service.problems import Code, ProblemError, explain
-from sentinel.service.promising import holder, promise
-from sentinel.service.routes.settings import change
-from sentinel.service.routes.shared import AtDesk, By, attended, may
-
-__all__ = ["router"]
+from sentinel.protocol import commands
 
 T = TypeVar("T")
 
@@ -174,7 +172,7 @@ async def read_history(
     found = [
         told.past(view, reading)
         for view in views
-        for reading in await past.readings(desk, view, most)
+        for reading in await readings.readings(desk, view, most)
     ]
     found.sort(key=lambda one: one.timestamp)
     return Data(data=MetricsHistory(count=len(found[-most:]), metrics=found[-most:]))
@@ -187,7 +185,7 @@ async def read_trend(
     duration: Annotated[int, Query(ge=1, le=60, description="Minutes.")] = 5,
 ) -> Data[told.Temperature]:
     """Show how the temperature of a GPU went over the last minutes."""
-    trend = await past.trend(desk, desk.views.one(str(gpu_id)), duration)
+    trend = await readings.trend(desk, desk.views.one(str(gpu_id)), duration)
     return Data(data=told.temperature(duration, trend))
 
 
@@ -222,7 +220,7 @@ async def allocate(
 async def deallocate(desk: AtDesk, by: By, wish: told.DeallocateMemory) -> Data[MemoryDeallocated]:
     """Give memory back."""
     name = wish.allocation_id
-    answer = await desk.channel.order(control.Deallocate, by=by, id=name)
+    answer = await desk.channel.order(commands.Deallocate, by=by, id=name)
     left = sum(_available(desk, gpu) for gpu in answer.gpus)
     return Data(data=MemoryDeallocated(allocation_id=name, available_mb=left))
 

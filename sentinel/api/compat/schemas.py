@@ -13,33 +13,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from sentinel.config import Config
-from sentinel.control import Allocation, GpuView
-from sentinel.service.budget import Name, budget
-from sentinel.service.history.trend import Trend
-from sentinel.service.models import Asked
-from sentinel.service.past import PastReading
-
-__all__ = [
-    "AllocateMemory",
-    "ConfigChange",
-    "Configuration",
-    "DeallocateMemory",
-    "Failed",
-    "ManagedGpu",
-    "Metrics",
-    "Past",
-    "Temperature",
-    "Throttling",
-    "as_settings",
-    "config",
-    "failed_keys",
-    "metrics",
-    "past",
-    "status",
-    "temperature",
-    "throttling",
-]
+from sentinel.api.compat.readings import PastReading
+from sentinel.api.history.trend import Trend
+from sentinel.api.schemas.status import Asked
+from sentinel.api.state.memory_budget import Name, budget
+from sentinel.config.model import Config
+from sentinel.protocol.views import Allocation, GpuView
 
 MB = 2**20
 #: A trend within so many degrees is stable, as its document has it.

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sentinel.runtime import identity
-from sentinel.service.history import bounds
-from sentinel.service.history.asking import Question
-from sentinel.service.history.recording import SAMPLE, Batch
-from sentinel.service.history.schema import (
+from sentinel.api.history import retention
+from sentinel.api.history.queries import Question
+from sentinel.api.history.recorder import SAMPLE, Batch
+from sentinel.api.history.schema import (
     DISK,
     MEMORY,
     MINUTE,
@@ -26,9 +25,8 @@ from sentinel.service.history.schema import (
     number_of,
     room,
 )
-from sentinel.service.history.usage import CONTINUES, Use
-
-__all__ = ["IN_MEMORY", "Database"]
+from sentinel.api.history.usage import CONTINUES, Use
+from sentinel.host.paths import identity
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -248,7 +246,7 @@ class Database:
 
     def _make_room(self, schema: str) -> bool:
         size = IN_MEMORY if schema == MEMORY else room(self._size)
-        return bounds.trim(self._connection, schema, size)
+        return retention.trim(self._connection, schema, size)
 
     def _insert(self, schema: str, batch: Batch, now: float) -> None:
         """Write a batch, and make minutes of what is old, in one transaction."""
@@ -259,7 +257,7 @@ class Database:
             execute(_EVENTS.format(schema), _events(batch))
             execute(_FORGET.format(schema), map(_use_key, batch.renamed))
             execute(_USES.format(schema), (_use(use, going_on) for use, going_on in batch.uses))
-            bounds.thin(self._connection, schema, int(now) + ahead)
+            retention.thin(self._connection, schema, int(now) + ahead)
 
     def _hand_over(self) -> None:
         """Give the file all that is in memory.

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.service.history.bounds import energy
-from sentinel.service.history.schema import MINUTE, number_of
-
-__all__ = ["Question", "Used", "events", "known", "readings", "step_for", "temperatures", "uses"]
+from sentinel.api.history.retention import energy
+from sentinel.api.history.schema import MINUTE, number_of
 
 #: Beyond the last hour there is one reading for each minute.
 _HOUR, _MINUTE = 3600, 60
@@ -152,7 +150,7 @@ def events(
 
 @dataclass(frozen=True, kw_only=True)
 class Used:
-    """One use of a GPU; see :class:`sentinel.service.history.usage.Use`."""
+    """One use of a GPU; see :class:`sentinel.api.history.usage.Use`."""
 
     uuid: str
     index: int

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sentinel.control import Condition, GpuView, Said
-from sentinel.service.history.usage import Use, Uses
-
-__all__ = ["CONDITIONS", "MEANS", "RANGED", "SAMPLE", "STALE", "Batch", "Noted", "Recorder"]
+from sentinel.api.history.usage import Use, Uses
+from sentinel.protocol.views import Condition, GpuView, Said
 
 #: Of these the least and the most are kept as well.
 RANGED = ("temperature_c", "power_w")

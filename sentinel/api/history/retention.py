@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from sentinel.service.history.recording import MEANS, RANGED, STALE
-from sentinel.service.history.schema import MINUTE, PAGE
-
-__all__ = ["MONTH", "SECONDS_FOR", "THINNED_EVERY", "energy", "thin", "trim", "used"]
+from sentinel.api.history.recorder import MEANS, RANGED, STALE
+from sentinel.api.history.schema import MINUTE, PAGE
 
 #: For how long there is a reading for each second, and then for each minute, in ticks.
 SECONDS_FOR = 3600

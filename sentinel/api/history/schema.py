@@ -7,22 +7,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from sentinel.service.history.recording import MEANS, RANGED, SAMPLE
-
-__all__ = [
-    "DISK",
-    "MEMORY",
-    "MINUTE",
-    "PAGE",
-    "PATIENCE",
-    "VERSION",
-    "BadFileError",
-    "attach",
-    "create",
-    "detach",
-    "number_of",
-    "room",
-]
+from sentinel.api.history.recorder import MEANS, RANGED, SAMPLE
 
 #: The names under which SQLite has the file, and the memory that takes its place.
 DISK, MEMORY = "disk", "main"

@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sentinel.service.history.asking import Used
-from sentinel.service.history.moments import iso
-from sentinel.service.history.recording import CONDITIONS
-
-__all__ = ["as_events", "as_readings", "as_usage"]
+from sentinel.api.history.queries import Used
+from sentinel.api.history.recorder import CONDITIONS
+from sentinel.api.history.timestamps import iso
 
 #: Fields of a line that stand beside the others.
 _BESIDE = {"event", "time", "at", "gpu", "index"}

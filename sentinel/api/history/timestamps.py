@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from sentinel.service.problems import Code, ProblemError
+from sentinel.api.http.errors import Code, ProblemError
 from sentinel.units import parse_duration
-
-__all__ = ["LONGEST", "iso", "since_when"]
 
 #: Nobody asks for what was longer ago, in seconds: ten years.
 LONGEST = 3660 * 86_400.0

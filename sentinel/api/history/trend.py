@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["FEWEST", "STEADY", "Direction", "Trend", "trend_of"]
-
 #: Fewer readings, one a second, are no trend: one flicker between two degrees would decide it.
 FEWEST = 10
 #: A line that rises or falls by less than so many degrees over the readings is level: NVML tells

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.control import GpuView
-
-__all__ = ["CONTINUES", "Key", "Use", "Uses"]
+from sentinel.protocol.views import GpuView
 
 #: A use that was not seen for so long, in seconds, ended when it was seen last. What is seen again
 #: earlier goes on: a service was replaced meanwhile, or the GPU could not be read.

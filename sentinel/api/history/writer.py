@@ -12,13 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from sentinel.control import GpuView, Said
-from sentinel.service.history.asking import Question
-from sentinel.service.history.database import Database
-from sentinel.service.history.recording import Noted, Recorder
-from sentinel.service.problems import Code, ProblemError
-
-__all__ = ["NAME", "History"]
+from sentinel.api.history.database import Database
+from sentinel.api.history.queries import Question
+from sentinel.api.history.recorder import Noted, Recorder
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.protocol.views import GpuView, Said
 
 T = TypeVar("T")
 

@@ -11,10 +11,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.control import Asker
-from sentinel.procfs import read_stat
-
-__all__ = ["Peer", "Secret", "group_of", "peer_of"]
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.caller import Asker
 
 #: From Linux's <asm-generic/socket.h>; the socket module does not have it.
 _SO_PEERGROUPS = 59

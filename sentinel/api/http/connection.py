@@ -11,17 +11,8 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from sentinel.service.peers import peer_of
-from sentinel.service.problems import MEDIA_TYPE, Code, problem_body
-
-__all__ = [
-    "MOST_CONNECTIONS",
-    "MOST_HEADERS",
-    "MOST_OVER_TCP",
-    "REQUEST_WITHIN",
-    "STALLED_AFTER",
-    "Connection",
-]
+from sentinel.api.http.auth import peer_of
+from sentinel.api.http.errors import MEDIA_TYPE, Code, problem_body
 
 #: A request must be complete so many seconds after the connection or the response before it.
 REQUEST_WITHIN = 5.0

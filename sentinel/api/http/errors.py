@@ -15,16 +15,6 @@ from starlette.responses import Response
 
 from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
 
-__all__ = [
-    "MEDIA_TYPE",
-    "Code",
-    "ProblemError",
-    "explain",
-    "install",
-    "problem",
-    "problem_body",
-]
-
 MEDIA_TYPE = "application/problem+json"
 
 #: How many wrong fields of one request are named; the rest adds nothing.

@@ -10,11 +10,9 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from sentinel.service.page import OPEN
-from sentinel.service.peers import Peer, Secret
-from sentinel.service.problems import Code, problem
-
-__all__ = ["MOST_BODY", "Gate"]
+from sentinel.api.http.auth import Peer, Secret
+from sentinel.api.http.errors import Code, problem
+from sentinel.api.web import OPEN
 
 #: The most bytes that the body of a request may have.
 MOST_BODY = 64 * 1024

@@ -14,15 +14,14 @@ from typing import Any
 
 from prometheus_client.registry import Collector
 
-from sentinel.control import Condition, GpuView, Phase, ServiceSpec
-from sentinel.messages import FailureKind
-from sentinel.procfs import read_usage
-from sentinel.service.metrics.counting import Counting, GpuCounts
-from sentinel.service.metrics.table import METRICS, Family
-from sentinel.service.views import FRESH, Views
-from sentinel.telemetry import EVENT_REASONS, Telemetry
-
-__all__ = ["ADMIN", "MEASURED", "OCCUPANCY", "STRESSOR", "DaemonCollector"]
+from sentinel.api.metrics.counters import Counting, GpuCounts
+from sentinel.api.metrics.definitions import METRICS, Family
+from sentinel.api.state.snapshots import FRESH, Views
+from sentinel.host.procfs import read_usage
+from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.stressor import FailureKind
+from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
+from sentinel.protocol.views import Condition, GpuView, Phase
 
 #: The states that there are, so that each has a series from the beginning.
 OCCUPANCY = ("unknown", "busy", "idle")

@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.control import GpuView, Said
-
-__all__ = ["BUCKETS", "Counting", "Durations", "GpuCounts"]
+from sentinel.protocol.views import GpuView, Said
 
 #: Upper ends of the histograms' buckets, in seconds. 45 ms is our own budget for a kill; a newcomer
 #: gets its memory if SIGKILL comes within 60 ms of its PID in the list, or 80 ms of its growth

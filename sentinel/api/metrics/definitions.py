@@ -17,8 +17,6 @@ from prometheus_client.core import (
     InfoMetricFamily,
 )
 
-__all__ = ["GPU_LABELS", "METRICS", "Family", "Kind", "Metric"]
-
 #: What names a GPU: as dcgm-exporter has it, whose `hostname` was `Hostname` until its commit
 #: d5e5f51 of 2026-05-12. Its `modelName` is none that `promtool check metrics` lets pass, so here
 #: it is `model_name`, which deploy/prometheus/prometheus.yml copies.

@@ -12,12 +12,10 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from sentinel.control import ServiceSpec
-from sentinel.service.metrics.collector import DaemonCollector
-from sentinel.service.metrics.counting import Counting
-from sentinel.service.views import Views
-
-__all__ = ["MetricsPage"]
+from sentinel.api.metrics.collector import DaemonCollector
+from sentinel.api.metrics.counters import Counting
+from sentinel.api.state.snapshots import Views
+from sentinel.protocol.commands import ServiceSpec
 
 #: The formats that there are, as an Accept header asks for them: everybody's, and OpenMetrics.
 _TEXT = "text/plain;version=0.0.4"

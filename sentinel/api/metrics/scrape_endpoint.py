@@ -9,10 +9,8 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from sentinel.service.metrics.page import MetricsPage
-from sentinel.service.problems import Code, ProblemError, problem
-
-__all__ = ["MOST_SCRAPERS", "PATH", "Window"]
+from sentinel.api.http.errors import Code, ProblemError, problem
+from sentinel.api.metrics.exposition import MetricsPage
 
 #: Where the page is, here and in the API.
 PATH = "/metrics"

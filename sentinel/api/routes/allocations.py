@@ -7,15 +7,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
-from sentinel.control import Deallocate
-from sentinel.service.budget import Allocated, Allocations, AllocationWish, budget
-from sentinel.service.models import Done
-from sentinel.service.problems import Code
-from sentinel.service.promising import holder, promise
-from sentinel.service.routes.shared import AtDesk, By, attended, may
-from sentinel.service.showing import allocation
-
-__all__ = ["router"]
+from sentinel.api.http.errors import Code
+from sentinel.api.routes.allocator import holder, promise
+from sentinel.api.routes.dependencies import AtDesk, By, attended, may
+from sentinel.api.schemas.status import Done
+from sentinel.api.state.memory_budget import Allocated, Allocations, AllocationWish, budget
+from sentinel.api.state.serializers import allocation
+from sentinel.protocol.commands import Deallocate
 
 router = APIRouter(prefix="/v1/allocations", tags=["allocating"])
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from sentinel.control import Allocate, Allocation, Asker, Confirm, Deallocate, Refusal
-from sentinel.procfs import read_stat
-from sentinel.service.budget import memory_free
-from sentinel.service.channel import accepted
-from sentinel.service.desk import Desk
-from sentinel.service.problems import Code, ProblemError
-
-__all__ = ["holder", "promise"]
+from sentinel.api.context import Desk
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.state.memory_budget import memory_free
+from sentinel.api.state.supervisor_link import accepted
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
+from sentinel.protocol.views import Allocation
 
 #: How long a promise that was kept may take to be shown, in seconds.
 _SHOWN_WITHIN = 2.0

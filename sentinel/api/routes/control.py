@@ -6,22 +6,13 @@ import time
 
 from fastapi import APIRouter, Request
 
-from sentinel.control import (
-    Answer,
-    Asker,
-    Occupy,
-    PauseGpus,
-    ResumeGpus,
-    ShutDown,
-    Vacate,
-)
-from sentinel.service.desk import Desk
-from sentinel.service.models import Done, Nothing, Pause, Resume, Stop
-from sentinel.service.problems import Code
-from sentinel.service.routes.shared import AtDesk, By, attended, may
-from sentinel.service.waiting import memory_back, released
-
-__all__ = ["router"]
+from sentinel.api.context import Desk
+from sentinel.api.http.errors import Code
+from sentinel.api.routes.dependencies import AtDesk, By, attended, may
+from sentinel.api.schemas.status import Done, Nothing, Pause, Resume, Stop
+from sentinel.api.state.conditions import memory_back, released
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Answer, Occupy, PauseGpus, ResumeGpus, ShutDown, Vacate
 
 router = APIRouter(tags=["ordering"])
 

@@ -8,13 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
-from sentinel.control import Asker
-from sentinel.service.desk import Desk
-from sentinel.service.models import Problem
-from sentinel.service.peers import Peer
-from sentinel.service.problems import Code, ProblemError
-
-__all__ = ["AtDesk", "By", "attended", "may"]
+from sentinel.api.context import Desk
+from sentinel.api.http.auth import Peer
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.schemas.status import Problem
+from sentinel.protocol.caller import Asker
 
 T = TypeVar("T")
 

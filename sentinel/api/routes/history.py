@@ -8,17 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from sentinel.api.context import Desk
+from sentinel.api.history import queries
+from sentinel.api.history.serializers import as_events, as_readings, as_usage
+from sentinel.api.history.timestamps import since_when
+from sentinel.api.history.trend import trend_of
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.routes.dependencies import AtDesk, may
+from sentinel.api.schemas.history import PastReadings, RecordedEvents, Trend, Usage
 from sentinel.errors import NoSuchGpuError
-from sentinel.service.desk import Desk
-from sentinel.service.history import asking
-from sentinel.service.history.models import PastReadings, RecordedEvents, Trend, Usage
-from sentinel.service.history.moments import since_when
-from sentinel.service.history.showing import as_events, as_readings, as_usage
-from sentinel.service.history.trend import trend_of
-from sentinel.service.problems import Code, ProblemError
-from sentinel.service.routes.shared import AtDesk, may
-
-__all__ = ["router"]
 
 router = APIRouter(tags=["history"])
 
@@ -52,12 +50,12 @@ async def read_readings(
     uuid = await _one(desk, gpu)
     now = time.time()
     began = int(since_when(since, now))
-    step = asking.step_for(now - began, points)
+    step = queries.step_for(now - began, points)
     # The last one is of this very second.
     until = max(int(now), began + 1)
     began = until - step * (-(-(until - began) // step)) + 1
     body = await desk.history.ask(
-        lambda where, _: as_readings(uuid, step, asking.readings(where, uuid, began, until, step))
+        lambda where, _: as_readings(uuid, step, queries.readings(where, uuid, began, until, step))
     )
     return _json(body)
 
@@ -76,7 +74,7 @@ async def read_events(
     uuid = None if gpu is None else await _one(desk, gpu)
     began = since_when(since, time.time())
     body = await desk.history.ask(
-        lambda where, _: as_events(asking.events(where, uuid, began, name, limit))
+        lambda where, _: as_events(queries.events(where, uuid, began, name, limit))
     )
     return _json(body)
 
@@ -88,7 +86,9 @@ async def read_usage(
     """Show who used which GPU when: every process that was on it, ours and others'."""
     uuid = None if gpu is None else await _one(desk, gpu)
     began = since_when(since, time.time())
-    body = await desk.history.ask(lambda where, _: as_usage(asking.uses(where, uuid, began, limit)))
+    body = await desk.history.ask(
+        lambda where, _: as_usage(queries.uses(where, uuid, began, limit))
+    )
     return _json(body)
 
 
@@ -102,7 +102,7 @@ async def read_trend(
     uuid = await _one(desk, selector)
     found = trend_of(
         await desk.history.ask(
-            lambda where, now: asking.temperatures(where, uuid, now, time.time(), 60 * minutes)
+            lambda where, now: queries.temperatures(where, uuid, now, time.time(), 60 * minutes)
         )
     )
     return Trend(
@@ -128,7 +128,7 @@ async def _one(desk: Desk, selector: str) -> str:
     try:
         chosen = desk.views.select([selector])
     except NoSuchGpuError:
-        if selector in await desk.history.ask(lambda where, _: asking.known(where)):
+        if selector in await desk.history.ask(lambda where, _: queries.known(where)):
             return selector
         raise
     if len(chosen) != 1:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from sentinel.service.metrics.window import PATH
-from sentinel.service.routes.shared import AtDesk
-
-__all__ = ["router"]
+from sentinel.api.metrics.scrape_endpoint import PATH
+from sentinel.api.routes.dependencies import AtDesk
 
 router = APIRouter()
 

@@ -8,17 +8,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from sentinel.control import Answer, Asker, Confirm, Refusal, Reservation, Reserve, Unreserve
-from sentinel.service.channel import accepted
-from sentinel.service.desk import Desk
-from sentinel.service.holders import lives
-from sentinel.service.models import Done, Reservations, Reserved, ReserveWish
-from sentinel.service.problems import Code, ProblemError
-from sentinel.service.routes.shared import AtDesk, By, attended, may
-from sentinel.service.showing import reservation
-from sentinel.service.waiting import free_for, something_else
-
-__all__ = ["router"]
+from sentinel.api.context import Desk
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.routes.dependencies import AtDesk, By, attended, may
+from sentinel.api.schemas.status import Done, Reservations, Reserved, ReserveWish
+from sentinel.api.state.conditions import free_for, something_else
+from sentinel.api.state.process_watch import lives
+from sentinel.api.state.serializers import reservation
+from sentinel.api.state.supervisor_link import accepted
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Answer, Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.views import Reservation
 
 router = APIRouter(prefix="/v1/reservations", tags=["reserving"])
 

@@ -6,23 +6,15 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from sentinel.control import Answer, Asker, Occupy, Value
-from sentinel.service.channel import accepted
-from sentinel.service.desk import Desk
-from sentinel.service.models import (
-    Change,
-    Configured,
-    Nothing,
-    Restart,
-    Settings,
-    SettingValue,
-)
-from sentinel.service.problems import Code
-from sentinel.service.rereading import check_keys
-from sentinel.service.routes.shared import AtDesk, By, may
-from sentinel.settings import SETTINGS
-
-__all__ = ["change", "router"]
+from sentinel.api.context import Desk
+from sentinel.api.http.errors import Code
+from sentinel.api.routes.dependencies import AtDesk, By, may
+from sentinel.api.schemas.status import Change, Configured, Nothing, Restart, Settings, SettingValue
+from sentinel.api.state.settings_reload import check_keys
+from sentinel.api.state.supervisor_link import accepted
+from sentinel.config.settings import SETTINGS
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Answer, Occupy, Value
 
 router = APIRouter(tags=["settings"])
 

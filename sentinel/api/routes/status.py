@@ -6,13 +6,11 @@ import time
 
 from fastapi import APIRouter
 
-from sentinel.service.models import Health, SingleGpu, Status
-from sentinel.service.problems import Code, ProblemError
-from sentinel.service.routes.shared import AtDesk, may
-from sentinel.service.showing import gpu_state, status
-from sentinel.service.views import FRESH
-
-__all__ = ["router"]
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.routes.dependencies import AtDesk, may
+from sentinel.api.schemas.status import Health, SingleGpu, Status
+from sentinel.api.state.serializers import gpu_state, status
+from sentinel.api.state.snapshots import FRESH
 
 router = APIRouter(tags=["looking"])
 

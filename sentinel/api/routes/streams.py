@@ -9,11 +9,9 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sentinel.service.problems import Code, ProblemError
-from sentinel.service.ring import MOST_SUBSCRIBERS, Ring
-from sentinel.service.routes.shared import AtDesk, may
-
-__all__ = ["router"]
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.routes.dependencies import AtDesk, may
+from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, Ring
 
 router = APIRouter(tags=["events"])
 

@@ -7,17 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from sentinel.service.models import Versioned
-
-__all__ = [
-    "PastEvent",
-    "PastReading",
-    "PastReadings",
-    "PastUse",
-    "RecordedEvents",
-    "Trend",
-    "Usage",
-]
+from sentinel.api.schemas.status import Versioned
 
 
 class PastReading(BaseModel):

@@ -7,33 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "Allocation",
-    "Change",
-    "Changes",
-    "Configured",
-    "Daemon",
-    "Done",
-    "GpuState",
-    "Handover",
-    "Health",
-    "Holder",
-    "Nothing",
-    "Pause",
-    "Problem",
-    "Process",
-    "Reservation",
-    "Reservations",
-    "ReserveWish",
-    "Reserved",
-    "Restart",
-    "Resume",
-    "SingleGpu",
-    "Status",
-    "Stop",
-    "Telemetry",
-]
-
 #: The longest wait and the longest time that may be asked for, in seconds: a day and a year.
 _DAY = 86_400
 _YEAR = 366 * _DAY

@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator, Callable
 
 from pydantic import BaseModel
 
-from sentinel.control import GpuView, HostView, ServiceSpec
-from sentinel.service import models, showing
-from sentinel.service.bell import Bell
-from sentinel.service.ring import HEARTBEAT, Ring
-from sentinel.service.views import Views
-
-__all__ = ["EVERY", "Watch"]
+from sentinel.api.schemas import status
+from sentinel.api.state import serializers
+from sentinel.api.state.event_buffer import HEARTBEAT, Bell, Ring
+from sentinel.api.state.snapshots import Views
+from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.views import GpuView, HostView
 
 #: What changed is told so often, in seconds: people do not read faster.
 EVERY = 1.0
@@ -116,29 +115,29 @@ class Watch:
         """Return what is to be sent after the changes of this number, and the last one's number."""
         oldest = self._changes[0][0] if self._changes else self._number + 1
         if number is None or number < oldest - 1:
-            return _event("status", showing.status(self._spec, self._views)), self._number
+            return _event("status", serializers.status(self._spec, self._views)), self._number
         return b"".join(text for one, text in self._changes if one > number), self._number
 
-    def _changed(self) -> models.Changes:
+    def _changed(self) -> status.Changes:
         """Return what is not as it was remembered."""
         views, now = self._views, time.monotonic()
         host, before = views.host, self._host
         if before is None:
             raise AssertionError("nothing was remembered")
-        return models.Changes(
-            age_s=showing.daemon(self._spec, views, now).age_s,
-            daemon=showing.daemon(self._spec, views, now) if _differ(host, before) else None,
+        return status.Changes(
+            age_s=serializers.daemon(self._spec, views, now).age_s,
+            daemon=serializers.daemon(self._spec, views, now) if _differ(host, before) else None,
             gpus=[
-                showing.gpu_state(view, views, now)
+                serializers.gpu_state(view, views, now)
                 for view in views.gpus
                 if _differ(view, self._gpus.get(view.uuid))
             ],
             reservations=None
             if host.reservations == before.reservations
-            else [showing.reservation(held, views, now) for held in host.reservations],
+            else [serializers.reservation(held, views, now) for held in host.reservations],
             allocations=None
             if host.allocations == before.allocations
-            else [showing.allocation(given, views, now) for given in host.allocations],
+            else [serializers.allocation(given, views, now) for given in host.allocations],
         )
 
     def _remember(self) -> None:

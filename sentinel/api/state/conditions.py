@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sentinel.control import GpuView, Phase
-from sentinel.service.problems import Code, ProblemError
-from sentinel.service.views import Views
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.state.snapshots import Views
+from sentinel.protocol.views import GpuView, Phase
 from sentinel.units import format_duration, format_size
-
-__all__ = ["free_for", "memory_back", "released", "something_else"]
 
 #: The states of a stressor in which GPU memory is, or may be, in our hands.
 _HOLDS = {"STARTING", "RUNNING", "STOPPING"}

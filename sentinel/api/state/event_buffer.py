@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import AsyncIterator
 
-from sentinel.control import Said
-from sentinel.service.bell import Bell
-
-__all__ = ["HEARTBEAT", "MOST_SUBSCRIBERS", "Ring"]
+from sentinel.protocol.views import Said
 
 #: How many events are kept, and how many bytes of them: that is what a client may fall behind.
 MOST_EVENTS = 1000
@@ -126,3 +125,22 @@ def _name(line: str) -> str:
     except (ValueError, TypeError, KeyError):
         return "message"
     return str(name).replace("\n", " ").replace("\r", " ")
+
+
+class Bell:
+    """Rung by one, heard by all who wait at that moment."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake everybody who waits."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Return at the next ring, or after ``seconds``."""
+        rung = self._next
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await rung.wait()

@@ -8,21 +8,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from sentinel.control import Allocation, GpuView
-from sentinel.service import models
-from sentinel.service.problems import Code, ProblemError
-from sentinel.service.views import Views
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.schemas import status
+from sentinel.api.state.snapshots import Views
+from sentinel.protocol.views import Allocation, GpuView
 from sentinel.units import format_size
-
-__all__ = [
-    "Allocated",
-    "AllocationWish",
-    "Allocations",
-    "Budget",
-    "budget",
-    "memory_free",
-    "shortage",
-]
 
 #: More than any GPU has, in bytes: numbers beyond it are mistakes.
 _MOST = 2**50
@@ -38,7 +28,7 @@ Name = Annotated[
 ]
 
 
-class AllocationWish(models.Asked):
+class AllocationWish(status.Asked):
     """Have a part of a GPU's memory kept for a process and its children: the one that asks."""
 
     id: Name
@@ -50,13 +40,13 @@ class AllocationWish(models.Asked):
         le=2**31 - 1,
         description="For this process of the same user instead; Unix socket only.",
     )
-    wait_s: models.WaitS = 30.0
+    wait_s: status.WaitS = 30.0
 
 
-class Allocated(models.Versioned):
+class Allocated(status.Versioned):
     """Memory that was promised, and is free."""
 
-    allocation: models.Allocation
+    allocation: status.Allocation
 
 
 class Budget(BaseModel):
@@ -71,10 +61,10 @@ class Budget(BaseModel):
     count: int
 
 
-class Allocations(models.Versioned):
+class Allocations(status.Versioned):
     """All memory that is promised, and what is left of each GPU's."""
 
-    allocations: list[models.Allocation]
+    allocations: list[status.Allocation]
     gpus: list[Budget]
 
 

@@ -7,10 +7,8 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 
-from sentinel.control import Asker
-from sentinel.procfs import read_stat
-
-__all__ = ["Holders", "lives"]
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.caller import Asker
 
 
 def lives(holder: Asker) -> bool:

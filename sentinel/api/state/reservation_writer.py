@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sentinel import reservations
-from sentinel.control import Reservation
-from sentinel.service.bell import Bell
-
-__all__ = ["Records"]
+from sentinel.api.state.event_buffer import Bell
+from sentinel.host import reservation_store
+from sentinel.protocol.views import Reservation
 
 #: A file that could not be written is tried again after so many seconds.
 _TRY_AGAIN = 5.0
@@ -49,7 +47,7 @@ class Records:
 
     async def keep(self) -> None:
         """Write the file whenever it is not as it is to be, for ever."""
-        boot = reservations.boot_id()
+        boot = reservation_store.boot_id()
         said = False
         while True:
             wanted = self._wanted
@@ -57,9 +55,9 @@ class Records:
                 await self._bell.wait(_TRY_AGAIN)
                 continue
             now = {"wall": time.time(), "monotonic": time.monotonic()}
-            body = reservations.stored(wanted, **now, boot=boot)
+            body = reservation_store.stored(wanted, **now, boot=boot)
             try:  # in a thread: a disk may take its time
-                await asyncio.to_thread(reservations.store, self._path, body)
+                await asyncio.to_thread(reservation_store.store, self._path, body)
             except OSError as error:
                 if not said:
                     self._complain(f"{self._path}: cannot be written: {error.strerror}")

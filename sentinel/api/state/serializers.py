@@ -6,14 +6,14 @@ import os
 import time
 from datetime import UTC, datetime
 
-from sentinel import control
-from sentinel.messages import GpuProcess
-from sentinel.procfs import read_stat
-from sentinel.service import models
-from sentinel.service.views import Views
-from sentinel.telemetry import Telemetry
-
-__all__ = ["allocation", "daemon", "gpu_state", "reservation", "status"]
+from sentinel.api.schemas import status as schemas
+from sentinel.api.state.snapshots import Views
+from sentinel.host.procfs import read_stat
+from sentinel.protocol import views as protocol_views
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.telemetry import Telemetry
 
 #: How much of a UUID is shown to people, if that is enough: `GPU-` and eight digits.
 _SHORT = 12
@@ -34,14 +34,14 @@ _OTHERWISE = {
 }
 
 
-def status(spec: control.ServiceSpec, views: Views) -> models.Status:
+def status(spec: ServiceSpec, views: Views) -> schemas.Status:
     """Return all there is to see.
 
     Raises:
         ProblemError: Nothing was shown yet.
     """
     now = time.monotonic()
-    return models.Status(
+    return schemas.Status(
         daemon=daemon(spec, views, now),
         gpus=[gpu_state(view, views, now) for view in views.gpus],
         reservations=[reservation(held, views, now) for held in views.host.reservations],
@@ -49,10 +49,10 @@ def status(spec: control.ServiceSpec, views: Views) -> models.Status:
     )
 
 
-def daemon(spec: control.ServiceSpec, views: Views, now: float) -> models.Daemon:
+def daemon(spec: ServiceSpec, views: Views, now: float) -> schemas.Daemon:
     """Return what clients get of the daemon as a whole."""
     host = views.host
-    return models.Daemon(
+    return schemas.Daemon(
         pid=host.pid,
         host=os.uname().nodename,
         version=spec.version,
@@ -70,10 +70,10 @@ def daemon(spec: control.ServiceSpec, views: Views, now: float) -> models.Daemon
     )
 
 
-def gpu_state(view: control.GpuView, views: Views, now: float) -> models.GpuState:
+def gpu_state(view: protocol_views.GpuView, views: Views, now: float) -> schemas.GpuState:
     """Return what clients get of one GPU."""
     plain = {name: value for name, value in vars(view).items() if name not in _OTHERWISE}
-    return models.GpuState(
+    return schemas.GpuState(
         **plain,
         gpu=_short(view.uuid, [other.uuid for other in views.gpus]),
         since_s=_age(view.since, now),
@@ -87,10 +87,10 @@ def gpu_state(view: control.GpuView, views: Views, now: float) -> models.GpuStat
     )
 
 
-def reservation(held: control.Reservation, views: Views, now: float) -> models.Reservation:
+def reservation(held: protocol_views.Reservation, views: Views, now: float) -> schemas.Reservation:
     """Return what clients get of one reservation."""
     indices = {view.uuid: view.index for view in views.gpus}
-    return models.Reservation(
+    return schemas.Reservation(
         id=held.id,
         gpus=list(held.gpus),
         indices=[indices[uuid] for uuid in held.gpus if uuid in indices],
@@ -102,10 +102,10 @@ def reservation(held: control.Reservation, views: Views, now: float) -> models.R
     )
 
 
-def allocation(given: control.Allocation, views: Views, now: float) -> models.Allocation:
+def allocation(given: protocol_views.Allocation, views: Views, now: float) -> schemas.Allocation:
     """Return what clients get of memory that was promised."""
     indices = {view.uuid: view.index for view in views.gpus}
-    return models.Allocation(
+    return schemas.Allocation(
         id=given.id,
         gpu=given.gpu,
         index=indices.get(given.gpu),
@@ -115,16 +115,16 @@ def allocation(given: control.Allocation, views: Views, now: float) -> models.Al
     )
 
 
-def _holder(by: control.Asker) -> models.Holder:
+def _holder(by: Asker) -> schemas.Holder:
     """Return who it is, by the name of the process as long as that is there."""
     process = read_stat(by.pid) if by.pid is not None else None
     if process is not None and process.started != by.started:  # another one of this number
         process = None
-    return models.Holder(uid=by.uid, pid=by.pid, name=process.name if process else None)
+    return schemas.Holder(uid=by.uid, pid=by.pid, name=process.name if process else None)
 
 
-def _process(process: GpuProcess) -> models.Process:
-    return models.Process(
+def _process(process: GpuProcess) -> schemas.Process:
+    return schemas.Process(
         pid=process.pid,
         kind=process.kind,
         memory=process.memory,
@@ -133,17 +133,17 @@ def _process(process: GpuProcess) -> models.Process:
     )
 
 
-def _telemetry(told: Telemetry | None, now: float) -> models.Telemetry | None:
+def _telemetry(told: Telemetry | None, now: float) -> schemas.Telemetry | None:
     if told is None:
         return None
     fields = {name: value for name, value in vars(told).items() if name != "at"}
-    return models.Telemetry(**fields, age_s=_age(told.at, now) or 0.0)
+    return schemas.Telemetry(**fields, age_s=_age(told.at, now) or 0.0)
 
 
-def _handover(view: control.HandoverView | None, now: float) -> models.Handover | None:
+def _handover(view: protocol_views.HandoverView | None, now: float) -> schemas.Handover | None:
     if view is None:
         return None
-    return models.Handover(
+    return schemas.Handover(
         ago_s=_age(view.at, now) or 0.0,
         sign=view.sign,
         exit=view.exit,

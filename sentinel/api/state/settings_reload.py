@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.config import Config, Given, Override, build_config
-from sentinel.control import OverrideValues, ServiceSpec, Value
+from sentinel.config.model import Config, Given, Override, build_config
+from sentinel.config.settings import SETTINGS
+from sentinel.config.sources import as_overrides, as_values, checked, find_file, gather
 from sentinel.errors import ConfigError
-from sentinel.settings import SETTINGS
-from sentinel.sources import as_overrides, as_values, checked, find_file, gather
-
-__all__ = ["Gathered", "Settings", "check_keys"]
+from sentinel.protocol.commands import OverrideValues, ServiceSpec, Value
 
 
 @dataclass(frozen=True, kw_only=True)

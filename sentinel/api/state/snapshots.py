@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sentinel.control import Allocation, GpuView, HostView, Reservation
-from sentinel.messages import Gpu
-from sentinel.service.bell import Bell
-from sentinel.service.problems import Code, ProblemError
-from sentinel.visible import select_gpus
-
-__all__ = ["FRESH", "Views"]
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.state.event_buffer import Bell
+from sentinel.config.gpu_selection import select_gpus
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.views import Allocation, GpuView, HostView, Reservation
 
 #: Views that are older, in seconds, tell of a supervisor that does not get on: it sends all of them
 #: at least once a second.

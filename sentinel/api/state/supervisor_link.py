@@ -10,21 +10,11 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.control import (
-    Answer,
-    GpuView,
-    HostView,
-    Order,
-    Refusal,
-    Reread,
-    Said,
-    ServiceMessage,
-)
+from sentinel.api.http.errors import Code, ProblemError
 from sentinel.errors import WireError
-from sentinel.service.problems import Code, ProblemError
-from sentinel.wire import MAX_DATAGRAM, decode, encode
-
-__all__ = ["ANSWERED_WITHIN", "Channel", "Heard", "accepted"]
+from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
+from sentinel.protocol.commands import Answer, Order, Refusal, Reread, ServiceMessage
+from sentinel.protocol.views import GpuView, HostView, Said
 
 #: How long an answer may take, in seconds; the supervisor normally gives it within milliseconds.
 ANSWERED_WITHIN = 5.0

@@ -10,8 +10,6 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-__all__ = ["HEADERS", "OPEN", "router"]
-
 #: What the page may do: load its own files and ask the daemon that it came from, nothing else.
 _POLICY = {
     "default-src": "'none'",

@@ -15,12 +15,10 @@ from typing import NoReturn
 
 import click
 
-from sentinel.cli.reserve import choice, wanted
-from sentinel.cli.talking import place, simulated_folder, waits
+from sentinel.cli.client_options import place, simulated_folder, waits
+from sentinel.cli.daemon.reserve import choice, wanted
 from sentinel.client import Client, connect
 from sentinel.errors import SentinelError
-
-__all__ = ["command"]
 
 #: What shells return for a command that is not there, and for one that cannot be run.
 NOT_FOUND, NOT_RUNNABLE = 127, 126

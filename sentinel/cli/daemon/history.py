@@ -10,12 +10,10 @@ from typing import Any
 
 import click
 
-from sentinel.cli.talking import json_option, printed, talks
+from sentinel.cli.client_options import json_option, printed, talks
 from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
 from sentinel.units import format_brief, parse_duration
-
-__all__ = ["command"]
 
 _USES = ("GPU", "FROM", "UNTIL", "FOR", "WHO")
 _READINGS = ("GPU", "TEMP MIN", "MEAN", "MAX", "POWER MIN", "MEAN", "MAX", "OTHERS", "OURS", "READ")
@@ -170,7 +168,7 @@ def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
     if as_json:
         printed({"events": [_plain(asdict(event)) for event in events]})
         return
-    from sentinel.cli.logs import readable
+    from sentinel.cli.daemon.logs import readable
 
     for line in readable(map(_line, events)):
         click.echo(line)

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.lines import log_line
-from sentinel.cli.tail import follow, last_lines
-from sentinel.cli.talking import place, simulated_folder
+from sentinel.cli.client_options import place, simulated_folder
+from sentinel.cli.event_format import log_line
+from sentinel.cli.log_follow import follow, last_lines
 from sentinel.client import connect
-from sentinel.client.places import find_log
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-
-__all__ = ["command", "readable"]
+from sentinel.host.paths import find_log
 
 
 @click.command("logs")

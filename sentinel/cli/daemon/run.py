@@ -10,18 +10,18 @@ from typing import TextIO, cast
 
 import click
 
-from sentinel import simulation, wiring
-from sentinel.cli import lines
-from sentinel.cli.options import log_format, settings
-from sentinel.discovery import Options, Serve
+from sentinel.cli import event_format
+from sentinel.cli.setting_options import log_format, settings
+from sentinel.config.sources import Sources, as_values, checked
+from sentinel.diagnostics import survey
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.journal import Sink, json_lines
-from sentinel.messages import Gpu
-from sentinel.rotating import RotatingLog
-from sentinel.runtime import places, prepare
-from sentinel.sources import Sources, as_values, checked
-
-__all__ = ["command"]
+from sentinel.host import simulation
+from sentinel.host.log_file import RotatingLog
+from sentinel.host.paths import places, prepare
+from sentinel.protocol.gpu import Gpu
+from sentinel.supervisor import bootstrap
+from sentinel.supervisor.discovery import Options, Serve
+from sentinel.supervisor.event_log import Sink, json_lines
 
 
 @click.command("run")
@@ -50,22 +50,22 @@ def command(
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)
     if flags["list_"]:
-        lines.print_gpus(wiring.inventory(options), text=text)
+        event_format.print_gpus(survey.inventory(options), text=text)
         return int(ExitCode.OK)
     if flags["once"]:
-        lines.print_survey(wiring.survey(options), text=text, explain=explain)
+        event_format.print_survey(survey.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
     if flags["no_api"] or (
         dry_run and not monitor
     ):  # who holds nothing needs no control, and keeps nobody from it
-        return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
+        return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
     options = replace(options, serve=serve)
     if not serve.detached:
-        return int(wiring.supervise(options, _sink_for(sys.stdout, text=text)))
+        return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     prepare(serve.places)
     with RotatingLog(serve.places.log, stray=sys.stderr.fileno()) as log:
-        return int(wiring.supervise(options, _sink_for(cast("TextIO", log), text=False)))
+        return int(bootstrap.supervise(options, _sink_for(cast("TextIO", log), text=False)))
 
 
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
@@ -83,6 +83,8 @@ def _sink_for(stream: TextIO, *, text: bool) -> Callable[[Mapping[str, Gpu]], Si
         if not text:
             return json_lines(stream, gpus)
         colour = stream.isatty() and "NO_COLOR" not in os.environ
-        return lines.text_lines(stream, gpus, colour=colour and os.environ.get("TERM") != "dumb")
+        return event_format.text_lines(
+            stream, gpus, colour=colour and os.environ.get("TERM") != "dumb"
+        )
 
     return sink

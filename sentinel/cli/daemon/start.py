@@ -9,16 +9,14 @@ from pathlib import Path
 
 import click
 
-from sentinel.claiming import running
-from sentinel.cli.options import settings
-from sentinel.daemon import NotStartedError, ask, start_detached
+from sentinel.cli.setting_options import settings
+from sentinel.config.settings import SETTINGS
+from sentinel.config.sources import Sources, checked
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
-from sentinel.runtime import Places, places
-from sentinel.settings import SETTINGS
-from sentinel.simulation import default_folder
-from sentinel.sources import Sources, checked
-
-__all__ = ["command"]
+from sentinel.host.paths import Places, places
+from sentinel.host.simulation import default_folder
+from sentinel.supervisor.daemonize import NotStartedError, ask, start_detached
+from sentinel.supervisor.single_instance import running
 
 #: How long a daemon may take until it answers, in seconds: a driver without persistence mode needs
 #: up to 3 s for each GPU.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sentinel.cli import board
-from sentinel.cli.talking import duration, json_option, printed, talks
+from sentinel.cli import gpu_table
+from sentinel.cli.client_options import duration, json_option, printed, talks
 from sentinel.client import Client, Status
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["command"]
 
 #: How many lines of the log are shown.
 LINES = 5
@@ -66,12 +65,12 @@ def _table(status: Status, width: int) -> Table:
     from sentinel.cli.output import table
 
     return table(
-        board.HEADER,
-        [board.row(gpu, status.reservations) for gpu in status.gpus],
-        flexible=board.FLEXIBLE,
+        gpu_table.HEADER,
+        [gpu_table.row(gpu, status.reservations) for gpu in status.gpus],
+        flexible=gpu_table.FLEXIBLE,
         width=width,
-        right=board.RIGHT,
-        styles=board.STYLES,
+        right=gpu_table.RIGHT,
+        styles=gpu_table.STYLES,
     )
 
 
@@ -79,19 +78,19 @@ def _below(status: Status) -> Iterator[str]:
     """Yield what stands below the table."""
     from sentinel.cli.output import printable
 
-    noted = [printable(line) for line in board.notes(status)]
+    noted = [printable(line) for line in gpu_table.notes(status)]
     if noted:
         yield ""
         yield from noted
     yield ""
-    yield from map(printable, board.facts(status, datetime.now().astimezone()))
+    yield from map(printable, gpu_table.facts(status, datetime.now().astimezone()))
     yield from _logged(status.daemon.log)
 
 
 def _logged(log: str | None) -> Iterator[str]:
     """Yield the last lines of the log, where it can be read; it may be another host's."""
-    from sentinel.cli.logs import readable
-    from sentinel.cli.tail import last_lines
+    from sentinel.cli.daemon.logs import readable
+    from sentinel.cli.log_follow import last_lines
 
     if log is not None:
         with contextlib.suppress(ConfigError):

@@ -7,11 +7,9 @@ import sys
 
 import click
 
-from sentinel.cli.talking import duration, talks
+from sentinel.cli.client_options import duration, talks
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode
-
-__all__ = ["command"]
 
 
 @click.command("top")
@@ -23,7 +21,7 @@ def command(client: Client, every: float | None) -> int:
     Needs textual: pip install 'gpu-sentry[tui]'. Exit code 3 if no daemon runs.
     """
     try:
-        from sentinel.cli.live import Live
+        from sentinel.cli.tui import Live
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise

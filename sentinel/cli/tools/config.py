@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from sentinel.cli.options import settings
-from sentinel.config import Given
+from sentinel.cli.setting_options import settings
+from sentinel.config.model import Given
+from sentinel.config.settings import SETTINGS
+from sentinel.config.settings.setting import Setting
+from sentinel.config.sources import Sources, checked, read_file
 from sentinel.errors import ExitCode
-from sentinel.settings import SETTINGS, Setting
-from sentinel.sources import Sources, checked, read_file
-
-__all__ = ["command"]
 
 
 @click.group("config")

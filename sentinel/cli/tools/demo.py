@@ -12,9 +12,7 @@ from pathlib import Path
 
 import click
 
-from sentinel.simulation import Registry
-
-__all__ = ["command"]
+from sentinel.host.simulation import Registry
 
 #: How long each state is shown, in seconds, so that a person can read along.
 PAUSE = 6.0

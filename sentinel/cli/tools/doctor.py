@@ -14,12 +14,10 @@ from itertools import groupby
 
 import click
 
-from sentinel.doctor.diagnosis import diagnose
-from sentinel.doctor.findings import Finding, Level, verdict
-from sentinel.doctor.looking import examine
+from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
+from sentinel.diagnostics.doctor.host_inspection import examine
+from sentinel.diagnostics.doctor.report import diagnose
 from sentinel.errors import ConfigError
-
-__all__ = ["command"]
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import click
 
+from sentinel.config.sources import checked, find_file, gather
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.goldens import Conflict, Golden, Goldens, Skipped, locate
-from sentinel.sources import checked, find_file, gather
-
-__all__ = ["command"]
+from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
 
 
 @click.group("goldens")

@@ -6,11 +6,9 @@ import signal
 
 import click
 
-from sentinel.cli.talking import talks
+from sentinel.cli.client_options import talks
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode
-
-__all__ = ["command"]
 
 
 @click.command("mcp")
@@ -23,7 +21,7 @@ def command(client: Client) -> int:
     daemon need not run. Needs the package mcp: pip install 'gpu-sentry[mcp]'.
     """
     try:
-        from sentinel.cli.agents import serve
+        from sentinel.cli.mcp_server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise

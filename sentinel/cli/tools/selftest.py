@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import click
 
-from sentinel.config import Given, build_config
-from sentinel.discovery import Options
+from sentinel.config.model import Given, build_config
+from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
-from sentinel.messages import Proof
-from sentinel.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
-from sentinel.wiring import leave
-
-__all__ = ["command"]
+from sentinel.protocol.stressor import Proof
+from sentinel.supervisor.bootstrap import leave
+from sentinel.supervisor.discovery import Options
 
 _MOST_FLIPS = 100_000
 _MOST_ROUNDS = 100_000_000

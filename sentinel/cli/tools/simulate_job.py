@@ -11,15 +11,14 @@ import time
 
 import click
 
-from sentinel import simulation
-from sentinel.cli.options import log_format
-from sentinel.config import Given, parse_given
+from sentinel.cli.setting_options import log_format
+from sentinel.config.gpu_selection import select_gpus
+from sentinel.config.model import Given, parse_given
+from sentinel.config.parsers import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
-from sentinel.messages import Gpu
-from sentinel.units import format_duration, format_size, parse_duration, parse_memory
-from sentinel.visible import select_gpus
-
-__all__ = ["command"]
+from sentinel.host import simulation
+from sentinel.protocol.gpu import Gpu
+from sentinel.units import format_duration, format_size, parse_duration
 
 #: Growth of a context in bytes, each followed by a share of the time that a context takes. Within
 #: 105 ms on an H200: 13 to 19 MiB 100 ms before the big allocation, 40 at -12, 112 at -5, 526 at

@@ -13,21 +13,20 @@ from typing import Any
 
 import click
 
-from sentinel.cli import lines
-from sentinel.config import Config, Given, build_config, parse_given
+from sentinel.cli import event_format
+from sentinel.config.model import Config, Given, build_config, parse_given
+from sentinel.config.workload_spec import check_workload
 from sentinel.core.actions import Event
-from sentinel.discovery import Options
+from sentinel.diagnostics.trial.assessment import Judgement, Verdict, grown, judge
+from sentinel.diagnostics.trial.measurement import Trial
+from sentinel.diagnostics.trial.runner import try_workload
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.journal import Sink
-from sentinel.messages import LONGEST_QUANTUM, Gpu
-from sentinel.naming import check_workload
-from sentinel.trial.facts import Trial
-from sentinel.trial.judging import Judgement, Verdict, grown, judge
-from sentinel.trial.running import try_workload
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import LONGEST_QUANTUM
+from sentinel.supervisor.bootstrap import leave
+from sentinel.supervisor.discovery import Options
+from sentinel.supervisor.event_log import Sink
 from sentinel.units import format_duration, format_size, parse_duration
-from sentinel.wiring import leave
-
-__all__ = ["command"]
 
 #: How long a trial may be asked to run, in seconds: it keeps every reading until it judges.
 SHORTEST = 1.0
@@ -104,7 +103,7 @@ def _config(workload: str, memory: str, gpu: str | None) -> Config:
 def _show(gpus: Mapping[str, Gpu]) -> Sink:
     """Return a sink that keeps a person informed, where one looks on."""
     if sys.stderr.isatty():
-        return lines.text_lines(sys.stderr, gpus, colour="NO_COLOR" not in os.environ)
+        return event_format.text_lines(sys.stderr, gpus, colour="NO_COLOR" not in os.environ)
 
     def hide(_: Event) -> None:
         """Say nothing: what comes of it all is in the report."""

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.talking import json_option, printed, talks
+from sentinel.cli.client_options import json_option, printed, talks
 from sentinel.client import Client, Status
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
-
-__all__ = ["address", "command"]
 
 #: Every address of the host, which no browser can open; its own address by each family.
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it is looked for, not listened at

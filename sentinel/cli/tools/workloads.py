@@ -12,12 +12,10 @@ from dataclasses import asdict
 
 import click
 
-from sentinel.catalogue import Listed, list_workloads
-from sentinel.cli import trial
+from sentinel.cli.tools import trial
+from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
-from sentinel.inquiries import WorkloadOption
-
-__all__ = ["command"]
+from sentinel.protocol.inspection import WorkloadOption
 
 #: The widest that a page is made, in columns, and what stands before each line below a name.
 _WIDTH = 100

@@ -5,13 +5,11 @@ Flags, variables, keys of the file, the help text and the checks all follow from
 
 from __future__ import annotations
 
-from sentinel.settings.condition import CONDITION
-from sentinel.settings.holding import HOLDING
-from sentinel.settings.limits import LIMITS
-from sentinel.settings.running import RUNNING
-from sentinel.settings.setting import Setting
-from sentinel.settings.yielding import YIELDING
-
-__all__ = ["SETTINGS", "Setting"]
+from sentinel.config.settings.daemon import RUNNING
+from sentinel.config.settings.limits import LIMITS
+from sentinel.config.settings.setting import Setting
+from sentinel.config.settings.throttling import CONDITION
+from sentinel.config.settings.workload import HOLDING
+from sentinel.config.settings.yielding import YIELDING
 
 SETTINGS: tuple[Setting, ...] = (*HOLDING, *YIELDING, *CONDITION, *LIMITS, *RUNNING)

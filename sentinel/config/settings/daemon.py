@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sentinel.settings.setting import Setting
-from sentinel.units import or_off, parse_address, parse_duration, parse_size
-
-__all__ = ["RUNNING"]
+from sentinel.config.parsers import or_off, parse_address
+from sentinel.config.settings.setting import Setting
+from sentinel.units import parse_duration, parse_size
 
 RUNNING: tuple[Setting, ...] = (
     Setting(

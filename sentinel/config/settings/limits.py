@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sentinel.hours import parse_hours, parse_until
-from sentinel.settings.setting import Setting
-from sentinel.units import parse_count, parse_duration, parse_rate
-
-__all__ = ["LIMITS"]
+from sentinel.config.parsers import parse_count, parse_rate
+from sentinel.config.schedule import parse_hours, parse_until
+from sentinel.config.settings.setting import Setting
+from sentinel.units import parse_duration
 
 LIMITS: tuple[Setting, ...] = (
     Setting(

@@ -7,10 +7,9 @@ too: up to 65 degrees Celsius and 70 % of the memory a GPU is OPTIMAL, up to 75 
 
 from __future__ import annotations
 
-from sentinel.settings.setting import Setting
-from sentinel.units import one_of, parse_celsius, parse_duration, parse_share, parse_size
-
-__all__ = ["CONDITION"]
+from sentinel.config.parsers import one_of, parse_celsius, parse_share
+from sentinel.config.settings.setting import Setting
+from sentinel.units import parse_duration, parse_size
 
 CONDITION: tuple[Setting, ...] = (
     Setting(

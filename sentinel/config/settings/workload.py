@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from sentinel.hours import parse_duty
-from sentinel.settings.setting import Setting
-from sentinel.units import (
+from sentinel.config.parsers import (
     parse_count,
-    parse_duration,
     parse_file,
     parse_memory,
     parse_names,
     parse_power,
     parse_share,
-    parse_size,
 )
-
-__all__ = ["HOLDING"]
+from sentinel.config.schedule import parse_duty
+from sentinel.config.settings.setting import Setting
+from sentinel.units import parse_duration, parse_size
 
 HOLDING: tuple[Setting, ...] = (
     Setting(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sentinel.ignoring import parse_ignored
-from sentinel.settings.setting import Setting
-from sentinel.units import one_of, parse_duration, parse_share, parse_size
-
-__all__ = ["YIELDING"]
+from sentinel.config.ignore_rules import parse_ignored
+from sentinel.config.parsers import one_of, parse_share
+from sentinel.config.settings.setting import Setting
+from sentinel.units import parse_duration, parse_size
 
 YIELDING: tuple[Setting, ...] = (
     Setting(

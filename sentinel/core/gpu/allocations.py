@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from sentinel.config import Config
-from sentinel.control import Allocation
+from sentinel.config.model import Config
 from sentinel.core.identity import is_ours
-from sentinel.core.model import Slot
-from sentinel.messages import GpuProcess, Reading
-
-__all__ = [
-    "CALM",
-    "CONTEXT",
-    "CONTEXT_OF_EACH",
-    "SETTLING",
-    "budget",
-    "can_be_told",
-    "guests",
-    "left_to_promise",
-    "promised",
-    "to_come",
-]
+from sentinel.core.state import Slot
+from sentinel.protocol.gpu import GpuProcess, Reading
+from sentinel.protocol.views import Allocation
 
 #: What is left to each holder beyond its promises, for the next CUDA context, for which it did not
 #: ask, and what libraries take with that.

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from sentinel.core.actions import Acknowledge, Action, Event
 from sentinel.core.events import slot_event
-from sentinel.core.model import Findings, Slot
+from sentinel.core.gpu.teardown import Step
 from sentinel.core.observation import ChildFacts
-from sentinel.core.settling import Step
-from sentinel.messages import Finding, Reading
-
-__all__ = ["fold"]
+from sentinel.core.state import Findings, Slot
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.stressor import Finding
 
 
 def fold(slot: Slot, facts: ChildFacts, reading: Reading | None, now: float) -> Step:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.config import Config
-from sentinel.control import Condition
-from sentinel.core.accounting import foreign_memory
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import slot_event
+from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.identity import OwnChild
-from sentinel.core.model import Judged, Slot, Unknown
-from sentinel.messages import Reading
-
-__all__ = ["MULTIPLIERS", "Thresholds", "judge", "multiplier", "thresholds"]
+from sentinel.core.state import Judged, Slot, Unknown
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.views import Condition
 
 #: The share of its speed that each condition leaves to whoever works there: from the GPU Management
 #: System's table of states.

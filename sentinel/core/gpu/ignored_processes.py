@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sentinel.config import Config
-from sentinel.core.guests import guests
+from sentinel.config.model import Config
+from sentinel.core.gpu.allocations import guests
 from sentinel.core.identity import OwnChild, Resident, is_ours
-from sentinel.core.model import Running, Slot, Starting, Stopping
-from sentinel.messages import GpuProcess, ProcessKind, Reading
-
-__all__ = ["foreign_processes", "let_be", "not_yet", "residents"]
+from sentinel.core.state import Running, Slot, Starting, Stopping
+from sentinel.protocol.gpu import GpuProcess, ProcessKind, Reading
 
 #: Graphics processes below this many bytes together share a GPU with us: an X server that only
 #: shows a login screen holds a few MiB on every GPU.

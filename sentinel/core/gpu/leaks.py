@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config import Config
-from sentinel.core.accounting import SLACK, nobodys_memory
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import slot_event
-from sentinel.core.model import Busy, Ghost, Slot, Stopped, Stopping
-from sentinel.core.witness import OWN_LOAD
-from sentinel.messages import GpuProcess, Reading
-
-__all__ = ["LOAD_WATCHED", "MOST_CLEARINGS", "clearing_due", "may_have_load", "remains", "watch"]
+from sentinel.core.gpu.memory_accounting import SLACK, nobodys_memory
+from sentinel.core.gpu.newcomer import OWN_LOAD
+from sentinel.core.state import Busy, Ghost, Slot, Stopped, Stopping
+from sentinel.protocol.gpu import GpuProcess, Reading
 
 #: Memory of a context that NVML counts as used and names for no process: 9.2 MB on an H200.
 CONTEXT_OVERHEAD = 16 * 2**20

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config import Config
-from sentinel.core.accounting import nobodys_memory
+from sentinel.config.model import Config
 from sentinel.core.actions import Ask, Event, Kill
 from sentinel.core.events import slot_event, who
-from sentinel.core.model import (
+from sentinel.core.gpu.memory_accounting import nobodys_memory
+from sentinel.core.gpu.newcomer import PAIRING, expect, newcomer
+from sentinel.core.gpu.teardown import SETTLE_WITHIN, Step, settle
+from sentinel.core.observation import ChildExit, ChildFacts
+from sentinel.core.state import (
     Backoff,
     Idle,
     Running,
@@ -21,10 +24,8 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import ChildExit, ChildFacts
-from sentinel.core.settling import SETTLE_WITHIN, Step, settle
-from sentinel.core.witness import PAIRING, expect, newcomer
-from sentinel.messages import (
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.stressor import (
     Attaching,
     ChildMessage,
     Crowded,
@@ -32,11 +33,8 @@ from sentinel.messages import (
     FailureKind,
     Note,
     Progress,
-    Reading,
     Ready,
 )
-
-__all__ = ["deadline", "fold", "hurry", "start", "step", "stop"]
 
 #: After so many seconds of RUNNING the pause after a failure begins at its shortest again.
 FORGIVEN_AFTER = 60.0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.identity import OwnChild, is_ours
-from sentinel.core.model import Running, Slot, Starting, Stopping
-from sentinel.messages import Reading
-
-__all__ = ["OVERHEAD", "SLACK", "foreign_memory", "idle_memory", "nobodys_memory"]
+from sentinel.core.state import Running, Slot, Starting, Stopping
+from sentinel.protocol.gpu import Reading
 
 #: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
 #: clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config import Config
-from sentinel.core.accounting import OVERHEAD, SLACK, idle_memory, nobodys_memory
-from sentinel.core.guests import to_come
+from sentinel.config.model import Config
+from sentinel.core.gpu.allocations import to_come
+from sentinel.core.gpu.ignored_processes import let_be
+from sentinel.core.gpu.memory_accounting import OVERHEAD, SLACK, idle_memory, nobodys_memory
 from sentinel.core.identity import is_ours
-from sentinel.core.model import Busy, Idle, Running, Sign, SignKind, Slot, Starting
-from sentinel.core.sparing import let_be
-from sentinel.messages import Reading
-
-__all__ = ["OWN_LOAD", "PAIRING", "expect", "newcomer", "room"]
+from sentinel.core.state import Busy, Idle, Running, Sign, SignKind, Slot, Starting
+from sentinel.protocol.gpu import Reading
 
 #: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.

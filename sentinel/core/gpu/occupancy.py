@@ -5,22 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from sentinel.config import Config
-from sentinel.core.accounting import SLACK, idle_memory, nobodys_memory
-from sentinel.core.guests import to_come
+from sentinel.config.model import Config
+from sentinel.core.gpu.allocations import to_come
+from sentinel.core.gpu.ignored_processes import foreign_processes
+from sentinel.core.gpu.memory_accounting import SLACK, idle_memory, nobodys_memory
+from sentinel.core.gpu.newcomer import OWN_LOAD
 from sentinel.core.identity import OwnChild
-from sentinel.core.model import Busy, Idle, Occupancy, Slot, Starting, Stopped, Stopping, Unknown
-from sentinel.core.sparing import foreign_processes
-from sentinel.core.witness import OWN_LOAD
-from sentinel.messages import Reading
-
-__all__ = [
-    "Verdict",
-    "idle_enough",
-    "is_fresh",
-    "may_start",
-    "occupancy",
-]
+from sentinel.core.state import Busy, Idle, Occupancy, Slot, Starting, Stopped, Stopping, Unknown
+from sentinel.protocol.gpu import Reading
 
 #: A start needs a reading that is no older than so many polls: one is under way by then, and a rule
 #: that ends between two must not make us start on what was true long ago.

@@ -13,14 +13,12 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event, SetPace
 from sentinel.core.events import slot_event
-from sentinel.core.model import Pacing, Running, Slot, Targets
-from sentinel.core.settling import Step
-from sentinel.messages import Reading
-
-__all__ = ["deadline", "step", "wants_load"]
+from sentinel.core.gpu.teardown import Step
+from sentinel.core.state import Pacing, Running, Slot, Targets
+from sentinel.protocol.gpu import Reading
 
 #: The least that a loop asks for: with less, nothing could be measured any more.
 LEAST = 0.01

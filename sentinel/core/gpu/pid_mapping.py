@@ -7,10 +7,8 @@ from dataclasses import replace
 from sentinel.core.actions import Event
 from sentinel.core.events import slot_event
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
-from sentinel.core.model import Running, Slot, Starting
-from sentinel.messages import GpuProcess, Reading
-
-__all__ = ["learn"]
+from sentinel.core.state import Running, Slot, Starting
+from sentinel.protocol.gpu import GpuProcess, Reading
 
 
 def learn(slot: Slot, reading: Reading | None, now: float) -> tuple[Slot, list[Event]]:

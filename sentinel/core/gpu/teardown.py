@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.config import Config
-from sentinel.core.accounting import SLACK, nobodys_memory
+from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event
 from sentinel.core.events import slot_event, who
-from sentinel.core.ghosts import CONTEXT_OVERHEAD, remains
+from sentinel.core.gpu.ignored_processes import foreign_processes
+from sentinel.core.gpu.leaks import CONTEXT_OVERHEAD, remains
+from sentinel.core.gpu.memory_accounting import SLACK, nobodys_memory
 from sentinel.core.identity import is_ours
-from sentinel.core.model import (
+from sentinel.core.observation import ChildExit
+from sentinel.core.state import (
     Backoff,
     Busy,
     Fatal,
@@ -23,11 +25,8 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import ChildExit
-from sentinel.core.sparing import foreign_processes
-from sentinel.messages import ChildExitCode, Failed, FailureKind, GpuProcess, Reading
-
-__all__ = ["SETTLE_WITHIN", "Step", "settle"]
+from sentinel.protocol.gpu import GpuProcess, Reading
+from sentinel.protocol.stressor import ChildExitCode, Failed, FailureKind
 
 #: Failures within an hour after which a GPU is given up, and the pauses before that, in seconds.
 FAILURES_PER_HOUR = 10

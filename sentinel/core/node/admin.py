@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.control import Reservation
-from sentinel.core.model import Slot, State
+from sentinel.core.state import Slot, State
+from sentinel.protocol.views import Reservation
 from sentinel.units import format_duration
-
-__all__ = ["Standing", "reservation_of", "standing"]
 
 
 @dataclass(frozen=True, kw_only=True)

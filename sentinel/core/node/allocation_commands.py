@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config import Config
-from sentinel.control import Allocate, Allocation, Asker, Confirm, Deallocate, Refusal
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.admin import reservation_of
 from sentinel.core.events import slot_event
-from sentinel.core.guests import budget, left_to_promise
-from sentinel.core.model import Slot, State, Unknown
+from sentinel.core.gpu.allocations import budget, left_to_promise
+from sentinel.core.node.admin import reservation_of
+from sentinel.core.node.command_result import Done, asker, wrong_gpus
 from sentinel.core.observation import Observation
-from sentinel.core.outcomes import Done, asker, wrong_gpus
+from sentinel.core.state import Slot, State, Unknown
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
+from sentinel.protocol.views import Allocation
 from sentinel.units import format_size
-
-__all__ = ["carry_out", "forget_unconfirmed"]
 
 #: The most promises of memory that are kept on all GPUs together, and the longest id: all of them
 #: are shown in one message.

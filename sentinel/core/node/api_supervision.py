@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sentinel.core.actions import Action, AskReread, Event, KillService, StartService
-from sentinel.core.model import ServiceDown, ServiceUp, State
 from sentinel.core.observation import Observation, ServiceFacts
-
-__all__ = ["ServiceStep", "deadline", "first", "step"]
+from sentinel.core.state import ServiceDown, ServiceUp, State
 
 #: A service says once a second that it answers; one that was silent for so long does not.
 SILENT_AFTER = 10.0

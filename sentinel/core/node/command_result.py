@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from sentinel.config import Config
-from sentinel.control import Asker, Refusal
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.model import State
-
-__all__ = ["Done", "asker", "names_of", "wrong_gpus", "wrong_seconds"]
+from sentinel.core.state import State
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Refusal
 
 
 @dataclass

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.config import Config, Given, Override, build_config, resolve
-from sentinel.control import (
+from sentinel.config.model import Config, Given, Override, build_config, resolve
+from sentinel.config.schedule import first_after
+from sentinel.config.settings import SETTINGS
+from sentinel.core.actions import Action, Event, Reply
+from sentinel.core.events import slot_event
+from sentinel.core.gpu import health
+from sentinel.core.node import allocation_commands
+from sentinel.core.node.admin import reservation_of
+from sentinel.core.node.command_result import Done, asker, names_of, wrong_gpus, wrong_seconds
+from sentinel.core.observation import Observation
+from sentinel.core.state import Backoff, Busy, Fatal, Idle, Paused, Slot, State, Stopped, Unknown
+from sentinel.errors import ConfigError
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import (
     Allocate,
     Answer,
-    Asker,
     Configure,
     Confirm,
     Deallocate,
@@ -17,7 +28,6 @@ from sentinel.control import (
     OverrideValues,
     PauseGpus,
     Refusal,
-    Reservation,
     Reserve,
     ResumeGpus,
     ShutDown,
@@ -25,18 +35,7 @@ from sentinel.control import (
     Vacate,
     Value,
 )
-from sentinel.core import budgets, condition
-from sentinel.core.actions import Action, Event, Reply
-from sentinel.core.admin import reservation_of
-from sentinel.core.events import slot_event
-from sentinel.core.model import Backoff, Busy, Fatal, Idle, Paused, Slot, State, Stopped, Unknown
-from sentinel.core.observation import Observation
-from sentinel.core.outcomes import Done, asker, names_of, wrong_gpus, wrong_seconds
-from sentinel.errors import ConfigError
-from sentinel.hours import first_after
-from sentinel.settings import SETTINGS
-
-__all__ = ["Carried", "carry_out", "deadlines", "expire", "forget_unconfirmed"]
+from sentinel.protocol.views import Reservation
 
 #: How many reservations there may be at once, and characters of a reason.
 _MOST_RESERVATIONS = 256
@@ -127,7 +126,7 @@ def _carry_out(state: State, order: Order, seen: Observation, config: Config) ->
         case Reserve():
             return _reserve(state, order, seen.now)
         case Confirm(allocation=True) | Allocate() | Deallocate():
-            return budgets.carry_out(state, order, seen, config)
+            return allocation_commands.carry_out(state, order, seen, config)
         case Confirm() | Unreserve():
             return _decide_on(state, order, seen.now)
         case Configure():
@@ -265,7 +264,7 @@ def _reserve(state: State, order: Reserve, now: float) -> Done:
 def _had_less_easily(slot: Slot) -> tuple[float, bool, int]:
     """Return by what GPUs are chosen: those that are cool, free already, and come first."""
     held = not isinstance(slot.stressor, Stopped)
-    return -condition.multiplier(slot), held, slot.gpu.index
+    return -health.multiplier(slot), held, slot.gpu.index
 
 
 def _wrong_reservation(state: State, order: Reserve) -> Done | None:

@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sentinel.config import Config
-from sentinel.control import Condition
-from sentinel.core import guests, policy, witness
-from sentinel.core.admin import standing
-from sentinel.core.model import Idle, Running, Slot, Starting, State, Stopping, Terms
+from sentinel.config.model import Config
+from sentinel.core.gpu import allocations, newcomer, occupancy
+from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.node.admin import standing
 from sentinel.core.observation import Observation
-from sentinel.core.policy import Verdict
-from sentinel.messages import Reading
-
-__all__ = ["Release", "deadlines", "quiet", "releases", "terms", "verdicts"]
+from sentinel.core.state import Idle, Running, Slot, Starting, State, Stopping, Terms
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.views import Condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ def _own_verdict(state: State, slot: Slot, seen: Observation, config: Config) ->
         return Verdict.no(keeps_off.rule, keeps_off.reason)
     uuid = slot.gpu.uuid
     own = config.of(uuid)
-    verdict = policy.may_start(slot, seen.readings.get(uuid), seen.now, own)
+    verdict = occupancy.may_start(slot, seen.readings.get(uuid), seen.now, own)
     if not verdict.allowed:
         return verdict
     critical = _critical(slot, own)
@@ -67,7 +65,7 @@ def _critical(slot: Slot, config: Config) -> str | None:
 
 def _crowd(slot: Slot) -> str | None:
     """Return why nothing of ours may be beside its guests, or ``None`` where it may."""
-    if not slot.promises or guests.can_be_told(slot):
+    if not slot.promises or allocations.can_be_told(slot):
         return None
     return f"memory was promised to who cannot be told from others here ({_promises(slot)})"
 
@@ -75,13 +73,16 @@ def _crowd(slot: Slot) -> str | None:
 def _settling(slot: Slot, now: float) -> str | None:
     """Return that a guest has only just been promised memory, or ``None`` where it has not."""
     newest = max((promise.since for promise in slot.promises.values()), default=-math.inf)
-    left = newest + guests.SETTLING - now
+    left = newest + allocations.SETTLING - now
     return f"memory was promised just now: left to it for {left:.1f} s" if left > 0 else None
 
 
 def _smaller_than_need_be(slot: Slot, now: float) -> str | None:
     """Return that a stressor leaves out what nobody is promised any more, or ``None``."""
-    if slot.left_out <= guests.promised(slot) or now < slot.promises_changed + guests.CALM:
+    if (
+        slot.left_out <= allocations.promised(slot)
+        or now < slot.promises_changed + allocations.CALM
+    ):
         return None
     return "memory that it left out for guests is promised to nobody any more"
 
@@ -93,8 +94,8 @@ def _full(slot: Slot, reading: Reading | None, config: Config) -> str | None:
     """
     if not slot.promises or reading is None or reading.memory is None:
         return None
-    left = reading.memory.free - guests.to_come(slot, reading) - config.reserve
-    if left >= config.chunk + guests.CONTEXT:
+    left = reading.memory.free - allocations.to_come(slot, reading) - config.reserve
+    if left >= config.chunk + allocations.CONTEXT:
         return None
     return f"what was promised of its memory leaves too little ({_promises(slot)})"
 
@@ -146,8 +147,8 @@ def _asked_of_one(slot: Slot, reading: Reading | None, now: float, config: Confi
     if why is not None or reading is None or not slot.promises:
         return why
     # What grows and is not listed yet may be a guest that takes what is still to come for it.
-    room = witness.room(slot, reading, config)
-    if room is not None and guests.to_come(slot, reading) > room:
+    room = newcomer.room(slot, reading, config)
+    if room is not None and allocations.to_come(slot, reading) > room:
         return f"memory that it holds was promised ({_promises(slot)})"
     return None
 
@@ -169,11 +170,13 @@ def _by_rule(state: State, seen: Observation, config: Config) -> tuple[Release, 
 def deadlines(state: State, seen: Observation, config: Config) -> list[float]:
     """Return when a rule may come to say something else, by the monotonic clock."""
     times = [
-        promise.since + guests.SETTLING
+        promise.since + allocations.SETTLING
         for slot in state.slots.values()
         for promise in slot.promises.values()
     ]
-    times += [slot.promises_changed + guests.CALM for slot in state.slots.values() if slot.left_out]
+    times += [
+        slot.promises_changed + allocations.CALM for slot in state.slots.values() if slot.left_out
+    ]
     due = _next_start(state, config)
     if due is not None:
         times.append(due)
@@ -241,4 +244,4 @@ def _is_ready(slot: Slot, seen: Observation, config: Config) -> bool:
     if isinstance(slot.stressor, Starting | Running):
         return True
     reading, own = seen.readings.get(slot.gpu.uuid), config.of(slot.gpu.uuid)
-    return policy.idle_enough(slot, reading, seen.now, own) is None
+    return occupancy.idle_enough(slot, reading, seen.now, own) is None

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event, KillProbe, StartProbe
-from sentinel.core.model import (
+from sentinel.core.observation import Call, Observation, ProbeFacts
+from sentinel.core.state import (
     ProbeDown,
     ProbeUp,
     Running,
@@ -18,10 +19,7 @@ from sentinel.core.model import (
     Stopping,
     Suspect,
 )
-from sentinel.core.observation import Call, Observation, ProbeFacts
-from sentinel.messages import Reading
-
-__all__ = ["ProbeStep", "deadline", "readable", "step", "suspected"]
+from sentinel.protocol.gpu import Reading
 
 #: A call into the driver that has not returned after so many seconds hangs. The slowest seen was
 #: 0.3 s, while a context was torn down.

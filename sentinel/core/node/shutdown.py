@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.model import Fatal, Running, Shutdown, Slot, Starting, State, Stopping
 from sentinel.core.observation import Observation
-
-__all__ = ["begin", "give_up", "hopeless", "is_over", "unkillable"]
+from sentinel.core.state import Fatal, Running, Shutdown, Slot, Starting, State, Stopping
 
 #: After the kill at the end of a shutdown's grace, how long exits are waited for, in seconds.
 GIVE_UP_AFTER = 10.0

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config import Config
-from sentinel.core import limits
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import slot_event, who
-from sentinel.core.model import Running, Slot, State
+from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.node import limits
 from sentinel.core.observation import Observation
-from sentinel.core.policy import Verdict
-from sentinel.messages import Reading
-
-__all__ = ["explain", "report"]
+from sentinel.core.state import Running, Slot, State
+from sentinel.protocol.gpu import Reading
 
 
 def explain(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.config import Config
-from sentinel.control import GpuView, HandoverView, HostView, Phase
-from sentinel.core import condition, guests, limits
-from sentinel.core.accounting import foreign_memory
-from sentinel.core.admin import standing
-from sentinel.core.model import (
+from sentinel.config.model import Config
+from sentinel.core.gpu import allocations, health
+from sentinel.core.gpu.memory_accounting import foreign_memory
+from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.node import limits
+from sentinel.core.node.admin import standing
+from sentinel.core.observation import Observation
+from sentinel.core.state import (
     Busy,
     Handover,
     ProbeDown,
@@ -22,11 +24,8 @@ from sentinel.core.model import (
     Stopping,
     Unknown,
 )
-from sentinel.core.observation import Observation
-from sentinel.core.policy import Verdict
-from sentinel.messages import GpuProcess, Reading
-
-__all__ = ["Host", "gpu_views", "host_view"]
+from sentinel.protocol.gpu import GpuProcess, Reading
+from sentinel.protocol.views import GpuView, HandoverView, HostView, Phase
 
 
 class Host:
@@ -117,21 +116,21 @@ def _view(
         "by": _plain(slot.occupancy.by) if isinstance(slot.occupancy, Busy) else (),
         "workload": config.of(slot.gpu.uuid).workload,
         "handover": _handover(slot.handover),
-        "budget": guests.budget(slot, reading, config.of(slot.gpu.uuid)),
+        "budget": allocations.budget(slot, reading, config.of(slot.gpu.uuid)),
         "yields": slot.yields,
         "starts": slot.generation,
         "telemetry": slot.telemetry,
-        "multiplier": condition.multiplier(slot),
+        "multiplier": health.multiplier(slot),
     }
     if slot.judged is not None and not isinstance(slot.occupancy, Unknown):
         view |= {"condition": slot.judged.condition, "condition_since": slot.judged.since}
     if reading is not None and reading.memory is not None:
-        here = guests.guests(slot, reading.processes or ())
+        here = allocations.guests(slot, reading.processes or ())
         view |= {
             "memory_foreign": foreign_memory(slot, reading, slot.child),
             "guests": _plain(p for p in reading.processes or () if p.pid in here),
             "memory_free": reading.memory.free,
-            "to_come": guests.to_come(slot, reading),
+            "to_come": allocations.to_come(slot, reading),
         }
     return GpuView(**{**view, **_read(reading), **_running(slot)})  # type: ignore[arg-type]
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from sentinel.config import Config
-from sentinel.core.model import Busy, Idle, ProbeDown, ProbeUp, Running, Slot, State
+from sentinel.config.model import Config
+from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.observation import Observation
-from sentinel.core.probing import readable, suspected
-
-__all__ = ["Fed", "Feeding", "feed"]
+from sentinel.core.state import Busy, Idle, ProbeDown, ProbeUp, Running, Slot, State
 
 #: What is said in words is said anew at most this often, in seconds.
 STATUS_EVERY = 1.0
@@ -90,7 +88,7 @@ def _fresh(state: State, seen: Observation, config: Config) -> bool:
     """Return whether what we decide on is true, or somebody is at it to become so.
 
     A probe that is down on purpose, or initialises the driver, is watched over by
-    :mod:`sentinel.core.probing` and replaced in time; so is one that hangs on a GPU, which is left
+    :mod:`sentinel.core.node.probe_supervision` and replaced in time; so is one that hangs on a GPU, which is left
     out then. What remains is a supervisor that runs and hears nothing any more.
     """
     match state.probe:

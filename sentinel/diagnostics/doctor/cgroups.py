@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.doctor.facts import Quota, Room
-
-__all__ = ["least_quota", "least_room"]
+from sentinel.diagnostics.doctor.facts import Quota, Room
 
 #: Version 1 says "no limit" by the largest size that is a multiple of a page.
 _NO_LIMIT = 2**60

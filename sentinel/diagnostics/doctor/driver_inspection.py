@@ -6,18 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.doctor.facts import DriverFacts, Fault, GpuFacts, Numbers, Unread
-from sentinel.gpu import health
-from sentinel.hearing import Crashed, Ended, Failure, Garbage, NotStarted, Silent, hear_out
-from sentinel.inquiries import Answer, Asking, Examined
-
-__all__ = ["Asked", "Patience", "ask_driver"]
+from sentinel.diagnostics.doctor.facts import DriverFacts, Fault, GpuFacts, Numbers, Unread
+from sentinel.diagnostics.one_shot import (
+    Crashed,
+    Ended,
+    Failure,
+    Garbage,
+    NotStarted,
+    Silent,
+    hear_out,
+)
+from sentinel.probe.nvml import inspection
+from sentinel.protocol.inspection import Answer, Asking, Examined
 
 #: What is said to hang where a process does not even begin to ask.
 _START = Asking(call="the start of the process that asks")
 
 #: What may take long: a driver without persistence loads what it needs for a GPU.
-_SLOW = {_START.call, health.OPENING, "handle"}
+_SLOW = {_START.call, inspection.OPENING, "handle"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +106,11 @@ def _broken(notes: _Notes) -> set[int]:
 def _examine(notes: _Notes, skip: tuple[int, ...]) -> tuple[Fault | None, bool]:
     """Hear one examiner to its end; return how it failed, and whether it cannot be killed."""
     notes.asking = _START
-    heard = hear_out(health.run, skip, {}, kinds=(Asking, Answer, Examined), notes=notes)
+    heard = hear_out(inspection.run, skip, {}, kinds=(Asking, Answer, Examined), notes=notes)
     if heard.failure is None:
         return None, heard.stuck
     # By NVML's own name, for people who look for what hung.
-    call = health.FUNCTIONS.get(notes.asking.call, notes.asking.call)
+    call = inspection.FUNCTIONS.get(notes.asking.call, notes.asking.call)
     return Fault(call=call, how=_in_words(heard.failure)), heard.stuck
 
 
@@ -127,7 +133,7 @@ def _in_words(failure: Failure) -> str:
 
 
 def _driver(notes: _Notes) -> DriverFacts:
-    opened = notes.answers.get((None, health.OPENING))
+    opened = notes.answers.get((None, inspection.OPENING))
     version = notes.answers.get((None, "version"))
     count = notes.answers.get((None, "count"))
     missing = opened.error if opened is not None else None
@@ -146,7 +152,7 @@ def _gpus(notes: _Notes) -> Iterator[GpuFacts]:
     for index in sorted(index for index in indices if index is not None):
         mine = {call: answer for (gpu, call), answer in notes.answers.items() if gpu == index}
         numbers: dict[str, Any] = {
-            name: _numbers(mine.get(name)) for name in (*health.CALLS, *health.LISTS)
+            name: _numbers(mine.get(name)) for name in (*inspection.CALLS, *inspection.LISTS)
         }
         minor = numbers.pop("minor")
         unreachable = mine["handle"].error if "handle" in mine else None

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.installed import Bindings, TorchBuild
-
-__all__ = [
-    "DriverFacts",
-    "Fault",
-    "Folder",
-    "GpuFacts",
-    "Held",
-    "HostFacts",
-    "Numbers",
-    "Quota",
-    "Room",
-    "Unread",
-]
+from sentinel.host.packages import Bindings, TorchBuild
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Finding", "Level", "problem", "verdict", "warning", "well"]
-
 
 class Level(StrEnum):
     """How bad it is: a warning limits sentinel, a problem stops it or makes it unsafe."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sentinel.doctor.facts import GpuFacts, HostFacts, Numbers, Unread
-from sentinel.doctor.findings import Finding, problem, warning, well
-
-__all__ = ["judge_cards"]
+from sentinel.diagnostics.doctor.facts import GpuFacts, HostFacts, Numbers, Unread
+from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _NOT_TOLD = "not told"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sentinel.doctor.facts import Folder, HostFacts
-from sentinel.doctor.findings import Finding, problem, warning, well
+from sentinel.diagnostics.doctor.facts import Folder, HostFacts
+from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
 from sentinel.units import format_size
-
-__all__ = ["RESIDENT", "judge_host"]
 
 #: Host memory that one stressor keeps resident, in bytes: 846 MB were measured with `gemm` on an
 #: H200 (docs/benchmarks.md), and what torch loads differs between its builds.

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import psutil
 
-from sentinel import locks, simulation
-from sentinel.doctor.asking import Asked, Patience, ask_driver
-from sentinel.doctor.cgroups import least_quota, least_room
-from sentinel.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts
+from sentinel.config.gpu_selection import pci_order, visible_gpus
+from sentinel.diagnostics.doctor.cgroups import least_quota, least_room
+from sentinel.diagnostics.doctor.driver_inspection import Asked, Patience, ask_driver
+from sentinel.diagnostics.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts
 from sentinel.errors import SentinelError
-from sentinel.installed import bindings, torch_build
-from sentinel.messages import Gpu
-from sentinel.place import why_processes_are_hidden
-from sentinel.visible import pci_order, visible_gpus
-
-__all__ = ["examine"]
+from sentinel.host import gpu_locks, simulation
+from sentinel.host.packages import bindings, torch_build
+from sentinel.host.pid_namespace import why_processes_are_hidden
+from sentinel.protocol.gpu import Gpu
 
 #: Both MPS processes begin so: the control daemon and the server that it starts for clients.
 _MPS = "nvidia-cuda-mps-"
@@ -35,7 +33,7 @@ def examine(simulate: int | None, patience: Patience | None = None) -> tuple[Hos
         patience: How long the driver may take.
     """
     if simulate is None:
-        asked, folders = ask_driver(patience or Patience()), list(locks.DEFAULT_FOLDERS)
+        asked, folders = ask_driver(patience or Patience()), list(gpu_locks.DEFAULT_FOLDERS)
     else:
         folder = simulation.default_folder()
         asked, folders = _simulated(folder, simulate), [folder / "locks"]
@@ -169,7 +167,7 @@ def _looks(folder: Path) -> Mapping[str, Held]:
     found = {}
     for path in sorted(folder.glob("GPU-*.lock")):
         try:
-            holder = locks.holder_of(path)
+            holder = gpu_locks.holder_of(path)
         except SentinelError as error:
             found[path.stem] = Held(uuid=path.stem, unusable=error.what)
         else:

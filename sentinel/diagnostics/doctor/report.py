@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from sentinel.doctor.cards import judge_cards
-from sentinel.doctor.facts import HostFacts
-from sentinel.doctor.findings import Finding
-from sentinel.doctor.host import judge_host
-from sentinel.doctor.software import judge_software
-
-__all__ = ["diagnose"]
+from sentinel.diagnostics.doctor.facts import HostFacts
+from sentinel.diagnostics.doctor.finding import Finding
+from sentinel.diagnostics.doctor.gpu_checks import judge_cards
+from sentinel.diagnostics.doctor.host_checks import judge_host
+from sentinel.diagnostics.doctor.software_checks import judge_software
 
 
 def diagnose(facts: HostFacts) -> tuple[Finding, ...]:

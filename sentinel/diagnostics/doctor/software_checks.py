@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.doctor.facts import DriverFacts, HostFacts, Unread
-from sentinel.doctor.findings import Finding, problem, warning, well
-from sentinel.installed import ODD_BINDING, Bindings, Version, misreads, version_of
-
-__all__ = ["judge_software"]
+from sentinel.diagnostics.doctor.facts import DriverFacts, HostFacts, Unread
+from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
+from sentinel.host.packages import ODD_BINDING, Bindings, Version, misreads, version_of
 
 #: The first binding after that; older ones are not tried with sentinel.
 _LEAST_BINDING = (12, 535, 108)

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sentinel.messages import LONGEST_QUANTUM, FailureKind, Progress
-from sentinel.trial.facts import Trial
+from sentinel.diagnostics.trial.measurement import Trial
+from sentinel.protocol.stressor import LONGEST_QUANTUM, FailureKind, Progress
 from sentinel.units import format_duration, format_size
-
-__all__ = ["Judgement", "Problem", "Verdict", "grown", "judge", "why_incomplete"]
 
 #: How much the used memory may move although nobody took any. CUDA programs that start on other
 #: GPUs of the host were seen to move it by 64 KiB for a moment.

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.messages import Gpu, Progress, Reading, Ready
-
-__all__ = ["Failure", "Stop", "Trial"]
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.stressor import Progress, Ready
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from sentinel.core.actions import Event
 from sentinel.core.observation import ChildFacts, ProbeFacts
+from sentinel.diagnostics.trial.measurement import Failure, Stop, Trial
 from sentinel.errors import ExitCode
-from sentinel.journal import Sink
-from sentinel.messages import ChildMessage, Gpu, Reading, Ready
-from sentinel.supervisor import Interrupts, Probe, Spawner
-from sentinel.trial.facts import Failure, Stop, Trial
-from sentinel.wiring import Options, Parts, run_parts
-
-__all__ = ["Listener", "run_heard"]
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.stressor import ChildMessage, Ready
+from sentinel.supervisor.bootstrap import run_parts
+from sentinel.supervisor.discovery import Options
+from sentinel.supervisor.event_log import Sink
+from sentinel.supervisor.ports import Interrupts, Parts, Probe, Spawner
 
 #: How long a GPU may take to be seen idle before it is given up, in seconds: one that was said to
 #: be in use, whose last user may just be leaving, and one of which nothing is known.
@@ -151,7 +151,7 @@ def run_heard(
         The supervisor's exit code, and whether nothing of ours is stuck.
 
     Raises:
-        SentinelError: As for :func:`sentinel.wiring.supervise`.
+        SentinelError: As for :func:`sentinel.supervisor.bootstrap.supervise`.
     """
 
     def sink(gpus: Mapping[str, Gpu]) -> Sink:

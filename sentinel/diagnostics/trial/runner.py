@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sentinel.core.observation import ProbeFacts
+from sentinel.diagnostics.trial.measurement import Failure, Trial
+from sentinel.diagnostics.trial.recorder import Listener, run_heard
 from sentinel.errors import ExitCode
-from sentinel.journal import Sink
-from sentinel.messages import ChildMessage, Failed, Gpu, Note, Progress, Reading
-from sentinel.trial.facts import Failure, Trial
-from sentinel.trial.listening import Listener, run_heard
-from sentinel.wiring import Options
-
-__all__ = ["try_workload"]
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.stressor import ChildMessage, Failed, Note, Progress
+from sentinel.supervisor.discovery import Options
+from sentinel.supervisor.event_log import Sink
 
 #: Whoever was seen to come is named in an event that follows, at the latest after so many seconds.
 _SETTLED_WITHIN = 10.0
@@ -36,7 +35,7 @@ def try_workload(
         What was seen; the supervisor's exit code; and whether nothing of ours is stuck.
 
     Raises:
-        SentinelError: As for :func:`sentinel.wiring.supervise`.
+        SentinelError: As for :func:`sentinel.supervisor.bootstrap.supervise`.
     """
     listener = _Listener(options.config.workload, seconds)
     code, clean = run_heard(options, listener, sink_for)

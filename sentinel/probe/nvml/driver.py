@@ -8,21 +8,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from sentinel.gpu.driver import (
-    DriverError,
-    DriverGoneError,
-    GpuLostError,
-    ReadError,
-    merge_lists,
-)
-from sentinel.gpu.lean import without_ctypes_util
-from sentinel.gpu.nvml_errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
-from sentinel.gpu.power import Meter
-from sentinel.gpu.telling import Teller
-from sentinel.messages import Gpu, GpuProcess, Memory, ProcessKind
-from sentinel.telemetry import Telemetry
-
-__all__ = ["NvmlDriver", "as_text"]
+from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError, merge_lists
+from sentinel.probe.import_stubs import without_ctypes_util
+from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
+from sentinel.probe.nvml.power import Meter
+from sentinel.probe.nvml.telemetry import Teller
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
+from sentinel.protocol.telemetry import Telemetry
 
 #: How long a GPU may take to say who it is where another call hung, in seconds; as for all calls.
 _PATIENCE = 3.0
@@ -163,7 +155,7 @@ class NvmlDriver:
             return degrees
 
     def power(self, uuid: str) -> float | None:
-        """Return the mean power of late in watts; see :class:`~sentinel.gpu.power.Meter`."""
+        """Return the mean power of late in watts; see :class:`~sentinel.probe.nvml.power.Meter`."""
         with self._translated():
             return self._meter.power(self._nvml, uuid)
 

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from sentinel.gpu.driver import DriverError, DriverGoneError, GpuLostError, ReadError
-
-__all__ = ["ABSENT", "GPU_IS_GONE", "NO_SUCH_GPU", "error_of"]
+from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError
 
 GPU_IS_GONE = "the GPU is gone"
 

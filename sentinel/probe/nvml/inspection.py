@@ -11,15 +11,13 @@ import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from sentinel.birth import be_born
-from sentinel.gpu.driver import DriverError, ReadError
-from sentinel.gpu.nvml import NvmlDriver, as_text
-from sentinel.gpu.nvml_errors import ABSENT
-from sentinel.inquiries import Answer, Asking, Examined
-from sentinel.messages import ProcessKind
-from sentinel.wire import encode
-
-__all__ = ["CALLS", "FUNCTIONS", "LISTS", "OPENING", "run"]
+from sentinel.host.child_setup import be_born
+from sentinel.probe.driver import DriverError, ReadError
+from sentinel.probe.nvml.driver import NvmlDriver, as_text
+from sentinel.probe.nvml.errors import ABSENT
+from sentinel.protocol.codec import encode
+from sentinel.protocol.gpu import ProcessKind
+from sentinel.protocol.inspection import Answer, Asking, Examined
 
 #: The call that a driver without persistence takes its time for.
 OPENING = "nvmlInit"

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Meter"]
-
 #: The shortest time over which power is told from the energy, and the longest, in seconds. The
 #: counter moves in steps of up to some 100 ms.
 _ENERGY_OVER = (0.5, 10.0)

@@ -13,9 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.telemetry import Telemetry, reasons_of
-
-__all__ = ["Teller"]
+from sentinel.protocol.telemetry import Telemetry, reasons_of
 
 #: How often the dear things are asked for, in seconds.
 SELDOM = 30.0

@@ -8,8 +8,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["INTEGERS", "BitComparison", "Checksum", "ErrorCount", "integers", "words"]
-
 #: How often the count is fetched from the device, in seconds.
 _INTERVAL = 1.0
 
@@ -170,3 +168,19 @@ def words(matrix: Tensor) -> Tensor:
 def integers(matrix: Tensor) -> Tensor:
     """Return the same memory as a flat tensor of integers as wide as an element."""
     return matrix.view(-1).view(INTEGERS[matrix.element_size()])
+
+
+def flip(matrix: Tensor, element: int, bit: int) -> None:
+    """Flip one bit of one element of ``matrix``, which is contiguous; takes no device memory.
+
+    Waits for the device. The host flips it: the kernels for it would take 17 MiB of its memory.
+
+    Args:
+        matrix: What to corrupt.
+        element: Which of its elements, counted as they lie in memory.
+        bit: Which of its bits, from the lowest.
+    """
+    place = element * matrix.element_size() + bit // 8
+    there = matrix.view(-1).view(torch.uint8)[place : place + 1]
+    here = there.cpu() if there.is_cuda else there.clone()
+    there.copy_(here.bitwise_xor_(1 << bit % 8))

@@ -14,13 +14,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sentinel.messages import Finding, FindingPlace
+from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.instruments import SLICE, Instruments
-from sentinel.stressor.products import Product
-from sentinel.stressor.verify import INTEGERS
-
-__all__ = ["Evidence", "Examiner", "Outcome", "Reports"]
+from sentinel.stressor.verification.comparison import INTEGERS
+from sentinel.stressor.verification.inspector import SLICE, Instruments
+from sentinel.stressor.verification.matmul import Product
 
 #: How often a fault is tried again.
 REPEATS = 3

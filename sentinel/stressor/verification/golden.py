@@ -8,10 +8,8 @@ from functools import cache
 
 import torch
 
-from sentinel.goldens import GoldenKey
-from sentinel.stressor.products import Product
-
-__all__ = ["key_of"]
+from sentinel.host.golden_store import GoldenKey
+from sentinel.stressor.verification.matmul import Product
 
 #: Counts on when inputs are drawn, products are multiplied or checksums are taken in another way.
 _GENERATION = 1

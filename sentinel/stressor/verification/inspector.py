@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.layout import Layout
-from sentinel.stressor.products import Product
-from sentinel.stressor.verify import BitComparison, Checksum, integers
-
-__all__ = ["SLICE", "Instruments", "Windows"]
+from sentinel.stressor.verification.comparison import BitComparison, Checksum, integers
+from sentinel.stressor.verification.layout import Layout
+from sentinel.stressor.verification.matmul import Product
 
 #: How many bytes of a matrix are read on the host at a time.
 SLICE = 4 * 2**20

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["FEWEST_PLACES", "PIECE", "Layout", "Needs", "lay_out"]
-
 #: A ring with fewer places has none whose result is checked some quanta before it is overwritten.
 FEWEST_PLACES = 3
 

@@ -15,22 +15,7 @@ import torch
 from torch import Tensor
 
 from sentinel.errors import ConfigError
-from sentinel.stressor.layout import Layout, Needs
-
-__all__ = [
-    "AUTO",
-    "DTYPES",
-    "GRAIN",
-    "MEMORY",
-    "Dtype",
-    "Product",
-    "Shape",
-    "check_capability",
-    "choose",
-    "forbid_shortcuts",
-    "has_capability",
-    "random_block",
-]
+from sentinel.stressor.verification.layout import Layout, Needs
 
 #: Matrices have a multiple of so many rows and columns; cuBLAS wants 16 for fp8 and 8 for int8.
 GRAIN = 64

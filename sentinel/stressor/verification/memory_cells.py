@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from sentinel.errors import ConfigError
-from sentinel.stressor.patterns import Pattern
-
-__all__ = ["READS", "REPEATS", "Cells", "Evidence", "Piece", "Task"]
+from sentinel.stressor.verification.patterns import Pattern
 
 #: How often what was written once is read, and how often a fault is tried again.
 READS = 2

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError
 
-__all__ = ["PATTERNS", "Pattern", "choose"]
-
 _BITS = 64
 
 # SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.

@@ -14,16 +14,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sentinel.goldens import GoldenKey, Goldens
+from sentinel.host.golden_store import GoldenKey, Goldens
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.examine import Examiner, Reports
-from sentinel.stressor.golden import key_of
-from sentinel.stressor.inject import flip
-from sentinel.stressor.instruments import Instruments, Windows
-from sentinel.stressor.layout import Layout
-from sentinel.stressor.products import Product
-
-__all__ = ["Ring", "Verify"]
+from sentinel.stressor.verification.comparison import flip
+from sentinel.stressor.verification.diagnosis import Examiner, Reports
+from sentinel.stressor.verification.golden import key_of
+from sentinel.stressor.verification.inspector import Instruments, Windows
+from sentinel.stressor.verification.layout import Layout
+from sentinel.stressor.verification.matmul import Product
 
 #: Which results are checked: every one, one in 16, or none.
 Verify = Literal["full", "sample", "off"]

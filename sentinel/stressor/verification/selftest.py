@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from sentinel.errors import ConfigError
-from sentinel.messages import Finding, FindingPlace, Proof, Proved
-from sentinel.stressor.choosing import build
+from sentinel.protocol.stressor import Finding, FindingPlace, Proof, Proved
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.inject import flip
-from sentinel.stressor.products import DTYPES, check_capability, has_capability
-from sentinel.stressor.ring import Ring
-
-__all__ = ["selftest"]
+from sentinel.stressor.verification.comparison import flip
+from sentinel.stressor.verification.matmul import DTYPES, check_capability, has_capability
+from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.sizing import build
 
 #: Rows of the matrices. Large enough for the tensor cores on a real GPU, and quickly examined.
 _REAL, _PRETENDED = 2048, 64

@@ -7,13 +7,11 @@ from functools import reduce
 
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.examine import Reports
-from sentinel.stressor.instruments import Windows
-from sentinel.stressor.layout import FEWEST_PLACES, Layout, Needs, lay_out
-from sentinel.stressor.products import GRAIN, Dtype, Product, Shape, forbid_shortcuts
-from sentinel.stressor.ring import Ring, Verify
-
-__all__ = ["build", "check_seeds"]
+from sentinel.stressor.verification.diagnosis import Reports
+from sentinel.stressor.verification.inspector import Windows
+from sentinel.stressor.verification.layout import FEWEST_PLACES, Layout, Needs, lay_out
+from sentinel.stressor.verification.matmul import GRAIN, Dtype, Product, Shape, forbid_shortcuts
+from sentinel.stressor.verification.pipeline import Ring, Verify
 
 #: How many quanta one multiplication may take.
 _LONGEST = 1.25

@@ -8,8 +8,6 @@ import torch
 
 from sentinel.stressor.context import WorkloadContext
 
-__all__ = ["elementwise"]
-
 #: How far each value moves towards its noise in one operation. GPU Sentinel's jitter,
 #: ``x - x * 1e-4 + x * 1e-4 * r``, has the same weight and three temporaries.
 _WEIGHT = 1e-4

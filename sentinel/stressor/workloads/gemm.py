@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from sentinel.stressor.choosing import build, check_seeds
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.products import choose
-from sentinel.stressor.ring import Ring, Verify
-
-__all__ = ["gemm"]
+from sentinel.stressor.verification.matmul import choose
+from sentinel.stressor.verification.pipeline import Ring, Verify
+from sentinel.stressor.verification.sizing import build, check_seeds
 
 #: How often a seed changes, in seconds, where the ring has gone round by then.
 _SEED_SECONDS = 60.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from sentinel.stressor.context import WorkloadContext
 
-__all__ = ["hold"]
-
 
 def hold(ctx: WorkloadContext) -> None:
     """Keep the memory occupied; the GPU stays cool."""

@@ -13,12 +13,10 @@ from itertools import count
 
 import torch
 
-from sentinel.messages import Finding, FindingPlace
-from sentinel.stressor.cells import READS, REPEATS, Cells, Piece, Task
+from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.patterns import PATTERNS, Pattern, choose
-
-__all__ = ["MemoryTest", "memtest"]
+from sentinel.stressor.verification.memory_cells import READS, REPEATS, Cells, Piece, Task
+from sentinel.stressor.verification.patterns import PATTERNS, Pattern, choose
 
 #: The most words of a piece, to be tried one after the other, and the share of a quantum that the
 #: slowest pattern may take for a piece.

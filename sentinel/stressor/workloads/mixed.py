@@ -8,18 +8,16 @@ from itertools import cycle
 import torch
 
 from sentinel.errors import ConfigError
-from sentinel.stressor.choosing import build, check_seeds
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.products import (
+from sentinel.stressor.verification.matmul import (
     DTYPES,
     MEMORY,
     Dtype,
     check_capability,
     has_capability,
 )
-from sentinel.stressor.ring import Ring, Verify
-
-__all__ = ["mixed"]
+from sentinel.stressor.verification.pipeline import Ring, Verify
+from sentinel.stressor.verification.sizing import build, check_seeds
 
 _KINDS: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import time
 
 from sentinel.errors import ConfigError
-from sentinel.stressor.choosing import build
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.products import AUTO, choose
-from sentinel.stressor.ring import Ring
-
-__all__ = ["pulse"]
+from sentinel.stressor.verification.matmul import AUTO, choose
+from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.sizing import build
 
 _SLOWEST, _FASTEST = 0.5, 10.0
 _LEAST, _MOST = 0.1, 0.9

@@ -1,6 +1,6 @@
 """Workloads that do what a workload must not, each in one way, for the tests of those who cope.
 
-Named as ``misbehaving:raises`` and so on. Each first becomes Ready, unless ``early`` says
+Named as ``bad_workloads:raises`` and so on. Each first becomes Ready, unless ``early`` says
 otherwise, and then misbehaves. Nothing here imports torch before the child has.
 """
 
@@ -19,41 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
 
-__all__ = [
-    "Unruly",
-    "Warm",
-    "babbles",
-    "blind",
-    "busy",
-    "chatters",
-    "dawdles",
-    "eats_host_memory",
-    "errs",
-    "exits",
-    "faulty",
-    "finds_and_dies",
-    "floods",
-    "forgets",
-    "forks",
-    "freezes",
-    "grows",
-    "hogs",
-    "holds_the_interpreter",
-    "imposes",
-    "late",
-    "not_callable",
-    "raises",
-    "returns",
-    "segfaults",
-    "sleeps",
-    "stalls",
-    "starts_processes",
-    "stubborn",
-    "stumbles",
-    "takes_memory_late",
-    "tells_nonsense",
-    "well_behaved",
-]
 
 FOREVER = 10**6
 not_callable = 1
@@ -97,13 +62,13 @@ def stumbles(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "")
 
 def finds_and_dies(ctx: WorkloadContext) -> None:
     """Report evidence of a fault, and be gone in the next moment."""
-    from sentinel.messages import Finding, FindingPlace
+    from sentinel.protocol.stressor import Finding, FindingPlace
 
     become_ready(ctx)
     finding = Finding(
         number=0,
         place=FindingPlace.RESULT,
-        workload="misbehaving",
+        workload="bad_workloads",
         dtype="bf16",
         round=ctx.iterations,
         seed=1,
@@ -315,9 +280,9 @@ def faulty(ctx: WorkloadContext) -> None:
 
 def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     """Multiply matrices on a GPU whose memory loses one bit of one result, once."""
-    from sentinel.stressor.choosing import build
-    from sentinel.stressor.inject import flip
-    from sentinel.stressor.products import DTYPES
+    from sentinel.stressor.verification.comparison import flip
+    from sentinel.stressor.verification.matmul import DTYPES
+    from sentinel.stressor.verification.sizing import build
     from sentinel.stressor.workloads.gemm import burn
 
     (ring,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=size)
@@ -335,7 +300,7 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
 
 def forgets(ctx: WorkloadContext) -> None:
     """Test a memory that loses one bit, once, some time after Ready."""
-    from sentinel.stressor.cells import Cells
+    from sentinel.stressor.verification.memory_cells import Cells
     from sentinel.stressor.workloads import memtest
 
     class Forgetful(Cells):
@@ -353,8 +318,8 @@ def forgets(ctx: WorkloadContext) -> None:
 
 def blind(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Test itself with checks that nobody looks at, once they were proved."""
-    from sentinel.stressor.ring import Ring
-    from sentinel.stressor.selftest import selftest
+    from sentinel.stressor.verification.pipeline import Ring
+    from sentinel.stressor.verification.selftest import selftest
 
     prepare: Any = Ring.prepare
 

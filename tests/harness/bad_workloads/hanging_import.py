@@ -2,6 +2,6 @@
 
 import time
 
-from misbehaving import FOREVER
+from tests.harness.bad_workloads import FOREVER
 
 time.sleep(FOREVER)

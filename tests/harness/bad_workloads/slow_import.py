@@ -2,8 +2,4 @@
 
 import ctypes
 
-from misbehaving import well_behaved
-
-__all__ = ["well_behaved"]
-
 ctypes.PyDLL(None).usleep(1_600_000)

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask, exchange
 
-from sentinel.control import Allocate, Asker, Confirm, Deallocate
-from sentinel.messages import GpuProcess
-from sentinel.procfs import own_stat, read_stat
-from sentinel.service.problems import Code, ProblemError
-from sentinel.service.promising import holder
+from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.routes.allocator import holder
+from sentinel.host.procfs import own_stat, read_stat
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Allocate, Confirm, Deallocate
+from sentinel.protocol.gpu import GpuProcess
+from tests.harness.api_harness import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask, exchange
 
 GIB = 2**30
 #: More than what our stressor leaves of a GPU, and less than the whole of it.

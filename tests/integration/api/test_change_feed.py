@@ -11,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from front import UUIDS, Front, UnixConnection, ask, exchange
-from streams import Event, events
 
-from sentinel.control import HostView, Phase, Said, ServiceSpec
-from sentinel.service import watching as watches
-from sentinel.service.models import Changes
-from sentinel.service.page import HEADERS, OPEN
-from sentinel.service.ring import MOST_SUBSCRIBERS, Ring
-from sentinel.service.views import Views
-from sentinel.service.watching import Watch
+from sentinel.api.schemas.status import Changes
+from sentinel.api.state import change_feed as watches
+from sentinel.api.state.change_feed import Watch
+from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, Ring
+from sentinel.api.state.snapshots import Views
+from sentinel.api.web import HEADERS, OPEN
+from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.views import HostView, Phase, Said
+from tests.harness.api_harness import UUIDS, Front, UnixConnection, ask, exchange
+from tests.harness.sse_reader import Event, events
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front import UUIDS, Front, UnixConnection
-from front import ask as plain
 
-from sentinel.control import Allocate, Condition, Configure, OverrideValues, Value
-from sentinel.service.gpu_manager import ConfigChange, as_settings
-from sentinel.telemetry import Telemetry
+from sentinel.api.compat.schemas import ConfigChange, as_settings
+from sentinel.protocol.commands import Allocate, Configure, OverrideValues, Value
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import Condition
+from tests.harness.api_harness import UUIDS, Front, UnixConnection
+from tests.harness.api_harness import ask as plain
 
 MIB = 2**20
 
@@ -306,7 +307,7 @@ def test_what_holds_is_shown_whatever_the_file_says_by_now(tmp_path: Path) -> No
 
 
 def test_its_document_is_the_daemons_own() -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     paths = json.loads((root / "docs/openapi.json").read_text())["paths"]
     ours = {path.removeprefix("/api/gpu"): set(paths[path]) for path in paths if "/api/gpu" in path}
     assert ours == {

@@ -14,18 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ground import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from past import BEGIN, OTHER, SIZE, UUID, WALL, Past, busy, lines, process, shown, whole
 
-from sentinel.control import GpuView, Said
-from sentinel.service.history import asking, bounds
-from sentinel.service.history.bounds import MONTH, SECONDS_FOR, THINNED_EVERY
-from sentinel.service.history.database import IN_MEMORY, Database
-from sentinel.service.history.keeper import History
-from sentinel.service.history.recording import SAMPLE, Batch
-from sentinel.service.history.schema import VERSION
+from sentinel.api.history import queries, retention
+from sentinel.api.history.database import IN_MEMORY, Database
+from sentinel.api.history.recorder import SAMPLE, Batch
+from sentinel.api.history.retention import MONTH, SECONDS_FOR, THINNED_EVERY
+from sentinel.api.history.schema import VERSION
+from sentinel.api.history.writer import History
+from sentinel.protocol.views import GpuView, Said
+from tests.harness.gpu_environment import ROOT
+from tests.harness.history_harness import (
+    BEGIN,
+    OTHER,
+    SIZE,
+    UUID,
+    WALL,
+    Past,
+    busy,
+    lines,
+    process,
+    shown,
+    whole,
+)
 
 
 @pytest.fixture
@@ -383,8 +395,7 @@ def test_a_disk_that_fills_up_and_empties_again_costs_no_row(tiny_disk: Path) ->
 WRITES = """
 import sys
 from pathlib import Path
-sys.path.insert(0, "tests/shell")
-from past import Past, shown, busy, process
+from tests.harness.history_harness import Past, shown, busy, process
 past = Past(Path(sys.argv[1]))
 for number in range(10**6):
     past.put(shown(past.now), busy(past.now, process(number)))
@@ -474,8 +485,8 @@ def test_memory_has_a_bound_of_its_own() -> None:
     past = Past(None)
     for _ in range(30):
         past.database.write(Batch(events=lines(100, 10_000)), past.now)
-    assert bounds.used(past.database._connection, "main") <= IN_MEMORY
-    assert past.database.ask(lambda where: len(asking.events(where, None, 0, None, 700)), 0) == 700
+    assert retention.used(past.database._connection, "main") <= IN_MEMORY
+    assert past.database.ask(lambda where: len(queries.events(where, None, 0, None, 700)), 0) == 700
     past.database.close()
 
 

@@ -14,15 +14,15 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from front import UUIDS, Front, ask
-from ground import SimulatedGround
-from live import Live, live
-from past import whole
-from sentry import eventually
 
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, NoSuchGpuError
-from sentinel.messages import GpuProcess
+from sentinel.protocol.gpu import GpuProcess
+from tests.harness.api_harness import UUIDS, Front, ask
+from tests.harness.daemon_harness import Live, live
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.history_harness import whole
+from tests.harness.sentinel_process import eventually
 
 SIZE = 64 * 2**20
 

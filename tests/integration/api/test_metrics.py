@@ -13,21 +13,32 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from front import PATIENCE, UUIDS, Front, UnixConnection, gpu_view
-from ground import ROOT
-from metering import ask, get, metered, one, samples, scrape, show_all, some, told
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from sentry import eventually
 
-from sentinel.control import Allocation, Asker, Condition, Phase
-from sentinel.core import model
-from sentinel.service.metrics import collector
-from sentinel.service.metrics.counting import BUCKETS
-from sentinel.service.metrics.table import METRICS
-from sentinel.telemetry import Telemetry
+from sentinel.api.metrics import collector
+from sentinel.api.metrics.counters import BUCKETS
+from sentinel.api.metrics.definitions import METRICS
+from sentinel.core import state
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import Allocation, Condition, Phase
+from tests.harness.api_harness import PATIENCE, UUIDS, Front, UnixConnection, gpu_view
+from tests.harness.gpu_environment import ROOT
+from tests.harness.metrics_harness import (
+    ask,
+    get,
+    metered,
+    one,
+    samples,
+    scrape,
+    show_all,
+    some,
+    told,
+)
+from tests.harness.sentinel_process import eventually
 
 
 @pytest.fixture(scope="module")
@@ -121,17 +132,17 @@ def test_a_state_is_1_and_all_others_are_0(front: Front) -> None:
 
 def test_the_states_are_those_that_the_supervisor_knows() -> None:
     stressors = (
-        model.Stopped,
-        model.Starting,
-        model.Running,
-        model.Stopping,
-        model.Backoff,
-        model.Fatal,
+        state.Stopped,
+        state.Starting,
+        state.Running,
+        state.Stopping,
+        state.Backoff,
+        state.Fatal,
     )
-    occupancies = (model.Unknown, model.Busy, model.Idle)
+    occupancies = (state.Unknown, state.Busy, state.Idle)
     assert [kind.__name__.lower() for kind in stressors] == list(collector.STRESSOR)
     assert [kind.__name__.lower() for kind in occupancies] == list(collector.OCCUPANCY)
-    code = (ROOT / "sentinel/core/admin.py").read_text()
+    code = (ROOT / "sentinel/core/node/admin.py").read_text()
     assert {"enabled", *map(str.lower, re.findall(r'admin="(\w+)"', code))} == set(collector.ADMIN)
 
 

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask
 
-from sentinel.control import Asker, Confirm, Reservation, Reserve, Unreserve
-from sentinel.procfs import own_stat
-from sentinel.reservations import NAME, boot_id, load
+from sentinel.host.procfs import own_stat
+from sentinel.host.reservation_store import NAME, boot_id, load
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Confirm, Reserve, Unreserve
+from sentinel.protocol.views import Reservation
+from tests.harness.api_harness import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask
+from tests.harness.gpu_environment import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +193,8 @@ def test_a_reservation_that_is_ended_before_it_is_confirmed_is_no_success(front:
 ASKS = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
-from front import UnixConnection
+from tests.harness.gpu_environment import ROOT
+from tests.harness.api_harness import UnixConnection
 connection = UnixConnection(sys.argv[1])
 body = json.dumps({"count": 1, "bound": True})
 connection.request("POST", "/v1/reservations", body, {"content-type": "application/json"})
@@ -200,7 +204,7 @@ sys.stdin.read()
 
 
 def test_a_bound_reservation_ends_with_its_process(front: Front) -> None:
-    command = [sys.executable, "-c", ASKS, front.path, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", ASKS, front.path, str(ROOT)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -244,7 +248,7 @@ def test_a_bound_reservation_of_before_is_watched_by_a_new_service(tmp_path: Pat
 
 
 def started(pid: int) -> int:
-    from sentinel.procfs import read_stat
+    from sentinel.host.procfs import read_stat
 
     stat = read_stat(pid)
     assert stat is not None

@@ -20,13 +20,14 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from front import PATIENCE, Front, Reply, UnixConnection, ask, exchange
 
+from sentinel.api.http import connection as connections
+from sentinel.api.http.auth import peer_of
 from sentinel.client.transport import Address, listener
-from sentinel.control import Asker, Occupy
-from sentinel.procfs import read_stat
-from sentinel.service import connection as connections
-from sentinel.service.peers import peer_of
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Occupy
+from tests.harness.api_harness import PATIENCE, Front, Reply, UnixConnection, ask, exchange
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -454,7 +455,7 @@ def test_what_is_no_message_ends_the_service(tmp_path: Path) -> None:
 
 
 def test_to_name_its_entry_imports_no_web_server() -> None:
-    program = "import sys, sentinel.service.entry; print(*sys.modules)"
+    program = "import sys, sentinel.api.main; print(*sys.modules)"
     command = [sys.executable, "-c", program]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not {"asyncio", "fastapi", "pydantic", "starlette", "uvicorn"} & set(out)

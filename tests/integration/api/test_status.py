@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front import UUIDS, Front, Reply, ask
 
-from sentinel.control import (
+from sentinel.host.procfs import own_stat
+from sentinel.protocol.commands import (
     Answer,
     Configure,
     Occupy,
     PauseGpus,
-    Phase,
     Refusal,
     Reread,
     ResumeGpus,
     ShutDown,
     Vacate,
 )
-from sentinel.procfs import own_stat
+from sentinel.protocol.views import Phase
+from tests.harness.api_harness import UUIDS, Front, Reply, ask
 
 
 @pytest.fixture(scope="module")

@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from front import PATIENCE, Front, UnixConnection, ask
-from sentry import eventually
-from streams import Event, events
 
+from sentinel.api.state import event_buffer as rings
+from sentinel.api.state.event_buffer import MOST_EVENTS, MOST_SUBSCRIBERS, Ring
 from sentinel.client import connect
-from sentinel.client.following import Follower
-from sentinel.client.streaming import EventStream
-from sentinel.control import Said
-from sentinel.service import ring as rings
-from sentinel.service.ring import MOST_EVENTS, MOST_SUBSCRIBERS, Ring
+from sentinel.client.event_stream import EventStream
+from sentinel.client.follower import Follower
+from sentinel.protocol.views import Said
+from tests.harness.api_harness import PATIENCE, Front, UnixConnection, ask
+from tests.harness.sentinel_process import eventually
+from tests.harness.sse_reader import Event, events
 
 
 @pytest.fixture(scope="module")

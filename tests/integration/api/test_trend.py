@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from past import UUID, Past, shown
 
-from sentinel.service.history import asking
+from sentinel.api.history import queries
+from tests.harness.history_harness import UUID, Past, shown
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def heat(past: Past, degrees: int) -> None:
 def last(past: Past, seconds: int) -> list[tuple[int, int]]:
     """Return when each of the last readings was, in seconds from now, and its temperature."""
     found = past.database.ask(
-        lambda where: asking.temperatures(where, UUID, past.now, past.wall, seconds), past.now
+        lambda where: queries.temperatures(where, UUID, past.now, past.wall, seconds), past.now
     )
     return [(second - int(past.now), degrees) for second, degrees in found]
 

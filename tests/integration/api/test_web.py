@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import Browser, Page, browser, chromium
-from front import UUIDS, Front
-from ground import ROOT, SimulatedGround
-from live import Live, live
-from scene import Scene
-from sentry import eventually
 
-from sentinel.messages import GpuProcess
+from sentinel.protocol.gpu import GpuProcess
+from tests.harness.api_harness import UUIDS, Front
+from tests.harness.browser import Browser, Page, browser, chromium
+from tests.harness.daemon_harness import Live, live
+from tests.harness.example_node import Scene
+from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host")
 

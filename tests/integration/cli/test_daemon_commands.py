@@ -12,9 +12,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from scripted import DAEMON, GPU, RESERVATION, STATUS, Reply, Scripted, problem, scripted
 
 from sentinel.cli.main import run_command_line
+from tests.harness.scripted_daemon import (
+    DAEMON,
+    GPU,
+    RESERVATION,
+    STATUS,
+    Reply,
+    Scripted,
+    problem,
+    scripted,
+)
 
 UUID = str(GPU["uuid"])
 BUSY = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SCRIPT = "import sys, sentinel.cli.demo as demo; demo.PAUSE = 1.0; sys.exit(demo.command())"
+SCRIPT = "import sys, sentinel.cli.tools.demo as demo; demo.PAUSE = 1.0; sys.exit(demo.command())"
 
 
 def test_the_demo_shows_a_hand_over_and_ends_well() -> None:

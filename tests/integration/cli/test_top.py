@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from scripted import GPU, RESERVATION, STATUS, Reply, Scripted, scripted
 
-from sentinel.cli.live import graph
 from sentinel.cli.main import run_command_line
+from sentinel.cli.tui import graph
+from tests.harness.scripted_daemon import GPU, RESERVATION, STATUS, Reply, Scripted, scripted
 
 SECOND = {
     **GPU,
@@ -146,7 +146,7 @@ def test_top_without_textual_says_what_to_install(
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "textual"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "sentinel.cli.live", raising=False)
+    monkeypatch.delitem(sys.modules, "sentinel.cli.tui", raising=False)
     monkeypatch.setitem(sys.modules, "textual.app", None)
     assert run_command_line(["top", "--socket", "/nowhere"]) == 2
     assert "pip install 'gpu-sentry[tui]'" in capsys.readouterr().err

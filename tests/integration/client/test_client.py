@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import DAEMON, GPU, RESERVATION, STATUS, Reply, Scripted, problem, scripted
 
 import sentinel
 from sentinel.client import Client, connect
@@ -27,6 +26,16 @@ from sentinel.errors import (
     SentinelError,
     ServiceError,
     TimedOutError,
+)
+from tests.harness.scripted_daemon import (
+    DAEMON,
+    GPU,
+    RESERVATION,
+    STATUS,
+    Reply,
+    Scripted,
+    problem,
+    scripted,
 )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import sentinel
-from sentinel.client import holding
+from sentinel.client import hold
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -25,15 +25,16 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
-from sentinel.procfs import read_stat
+from sentinel.host.procfs import read_stat
+from tests.harness.gpu_environment import TESTS
 
-STAND_IN = (sys.executable, str(Path(__file__).with_name("pretended_run.py")))
+STAND_IN = (sys.executable, str(TESTS / "fake_run.py"))
 
 
 @pytest.fixture
 def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Have a program in sentinel's place that only answers."""
-    monkeypatch.setattr(holding, "SENTINEL", STAND_IN)
+    monkeypatch.setattr(hold, "SENTINEL", STAND_IN)
     monkeypatch.setenv("SIGN", str(tmp_path))
 
     def choose(how: str) -> None:
@@ -151,7 +152,7 @@ def test_the_example_holds_a_gpu_and_lets_go(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pretend("held")
-    example = Path(__file__).parents[2] / "examples" / "hold" / "hold.py"
+    example = Path(__file__).parents[3] / "examples" / "hold" / "hold.py"
     monkeypatch.setattr(sys, "argv", [str(example), "--simulate", "1", "--seconds", "0.1"])
     runpy.run_path(str(example), run_name="__main__")
     said = capsys.readouterr().out.splitlines()

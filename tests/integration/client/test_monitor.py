@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front import PATIENCE, UUIDS, Front
-from ground import SimulatedGround
-from sentry import eventually
 
 import sentinel
 from sentinel.client import GpuStatus
-from sentinel.client.answers import EventInfo
 from sentinel.client.callbacks import names_of
-from sentinel.control import Allocate, Asker, Condition, Configure, Deallocate, Value
+from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
-from sentinel.procfs import read_stat
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Allocate, Configure, Deallocate, Value
+from sentinel.protocol.views import Condition
+from tests.harness.api_harness import PATIENCE, UUIDS, Front
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import eventually
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from ground import SimulatedGround
-from sentry import eventually
+
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import eventually
 
 GIB = 2**30
 FILE = """
@@ -24,7 +25,7 @@ memory.target = "3GiB"
 workload = "gemm"
 """
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def sentinel(ground: SimulatedGround, *arguments: str, **variables: str) -> tuple[int, str, str]:

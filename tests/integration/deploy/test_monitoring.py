@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from front import PATIENCE, Front
-from ground import ROOT, SimulatedGround
-from metering import get, metered, scrape, show_all, some
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from sentry import eventually
 
-from sentinel.service.metrics.table import GPU_LABELS, METRICS
+from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
+from tests.harness.api_harness import PATIENCE, Front
+from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.metrics_harness import get, metered, scrape, show_all, some
+from tests.harness.sentinel_process import eventually
 
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "sentinel.rules.yml"

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ground import ROOT, SimulatedGround
-from live import Live, live
-from sentry import PATIENCE, eventually
+
+from tests.harness.daemon_harness import Live, live
+from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.sentinel_process import PATIENCE, eventually
 
 SCRIPTS = ROOT / "deploy" / "slurm"
 SLURM = ("slurmctld", "slurmd", "srun", "sinfo")
@@ -51,7 +52,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
 """
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture

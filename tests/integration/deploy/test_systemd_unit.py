@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from ground import ROOT
 
-from sentinel.config import Config
-from sentinel.core import ending
+from sentinel.config.model import Config
+from sentinel.config.settings import SETTINGS
+from sentinel.core.node import shutdown
 from sentinel.errors import ExitCode
-from sentinel.settings import SETTINGS
-from sentinel.wiring import LAST_WORDS
+from sentinel.supervisor.bootstrap import LAST_WORDS
+from tests.harness.gpu_environment import ROOT
 
 UNIT = ROOT / "deploy" / "sentinel.service"
 
@@ -46,7 +46,7 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
 
 def test_its_numbers_leave_the_supervisor_its_time() -> None:
     service = section("Service")
-    assert float(service["TimeoutStopSec"]) > Config().grace + ending.GIVE_UP_AFTER + LAST_WORDS
+    assert float(service["TimeoutStopSec"]) > Config().grace + shutdown.GIVE_UP_AFTER + LAST_WORDS
     # Fed each quarter of it, and a poll may take its longest.
     polls = {setting.key: setting for setting in SETTINGS}["poll"]
     assert polls.most == "2s"

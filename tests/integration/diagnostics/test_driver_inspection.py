@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from patient import doctor, rows
 
-from sentinel.doctor.asking import Asked, Patience, ask_driver
-from sentinel.doctor.facts import DriverFacts, Unread
+from sentinel.diagnostics.doctor.driver_inspection import Asked, Patience, ask_driver
+from sentinel.diagnostics.doctor.facts import DriverFacts, Unread
+from tests.harness.doctor_harness import doctor, rows
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with")

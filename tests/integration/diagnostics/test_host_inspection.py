@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from ground import SimulatedGround
-from patient import doctor, rows
-from sentry import eventually
 
-from sentinel.doctor import looking
-from sentinel.doctor.facts import Folder, GpuFacts
-from sentinel.locks import GpuLocks
-from sentinel.messages import Gpu
+from sentinel.diagnostics.doctor import host_inspection
+from sentinel.diagnostics.doctor.facts import Folder, GpuFacts
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.protocol.gpu import Gpu
+from tests.harness.doctor_harness import doctor, rows
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import eventually
 
 
 def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedGround) -> None:
@@ -59,7 +59,7 @@ def test_without_a_driver_the_other_lines_are_there(tmp_path: Path) -> None:
     assert {"torch", "binding", "lock folders", "CPU quota", "host memory"} <= found.keys()
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
     simulated: SimulatedGround,
 ) -> None:
@@ -88,18 +88,18 @@ def test_a_look_at_a_lock_leaves_it_free_and_makes_nothing(tmp_path: Path) -> No
     first, second, nowhere = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     held = GpuLocks(gpus[:1], [first, second])
     GpuLocks(gpus[1:], [first, second]).release()
-    (found,) = looking._held([first, second, nowhere])
+    (found,) = host_inspection._held([first, second, nowhere])
     assert found.uuid == "GPU-0"
     assert (found.holder or "").startswith(f"pid {os.getpid()} ")
     assert not nowhere.exists()
     held.release()
-    assert list(looking._held([first, second])) == []
+    assert list(host_inspection._held([first, second])) == []
     GpuLocks(gpus, [first, second]).release()
 
 
 def test_a_lock_that_nobody_could_take_is_told(tmp_path: Path) -> None:
     (tmp_path / "GPU-0.lock").symlink_to(tmp_path / "elsewhere")
-    (found,) = looking._held([tmp_path])
+    (found,) = host_inspection._held([tmp_path])
     assert found.holder is None
     assert "cannot be opened" in (found.unusable or "")
 
@@ -110,13 +110,13 @@ def test_a_folder_for_locks_is_judged_by_its_rights_and_not_made(tmp_path: Path)
         folder.mkdir()
         folder.chmod(mode)
     (tmp_path / "file").touch()
-    assert looking._folder(shared) == Folder(path=str(shared))
-    assert not looking._folder(own).shared
-    new = looking._folder(tmp_path / "new")
+    assert host_inspection._folder(shared) == Folder(path=str(shared))
+    assert not host_inspection._folder(own).shared
+    new = host_inspection._folder(tmp_path / "new")
     assert (new.missing, new.unusable) == (True, None)
     assert not (tmp_path / "new").exists()
-    assert looking._folder(tmp_path / "file").unusable == "it is no folder"
-    assert "cannot be written" in (looking._folder(Path("/proc/nowhere/x")).unusable or "")
+    assert host_inspection._folder(tmp_path / "file").unusable == "it is no folder"
+    assert "cannot be written" in (host_inspection._folder(Path("/proc/nowhere/x")).unusable or "")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_folder_that_systemd_mounted_for_one_service_is_private(
     mounts = f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:1 {root} {mount} rw - ext4 /dev/sda rw\n"
     (tmp_path / "mountinfo").write_text(mounts)
     folder = Path("/tmp/sentinel-locks")  # noqa: S108
-    assert looking._private(folder, tmp_path / "mountinfo") is private
+    assert host_inspection._private(folder, tmp_path / "mountinfo") is private
 
 
 def test_in_a_pid_namespace_of_its_own_the_memory_is_the_witness(
@@ -164,17 +164,19 @@ def test_an_mps_server_is_found_by_its_name(tmp_path: Path) -> None:
     shutil.copy(sleep, server)
     with subprocess.Popen([str(server), "60"]) as process:
         try:
-            eventually(lambda: (process.pid, "nvidia-cuda-mps-server") in looking._mps_processes())
+            eventually(
+                lambda: (process.pid, "nvidia-cuda-mps-server") in host_inspection._mps_processes()
+            )
         finally:
             process.kill()
-    assert process.pid not in dict(looking._mps_processes())
+    assert process.pid not in dict(host_inspection._mps_processes())
 
 
 def test_a_node_that_is_not_there_cannot_be_watched_and_others_can(tmp_path: Path) -> None:
     node = tmp_path / "node"
     node.touch()
     gpus = [GpuFacts(index=i, node=str(path)) for i, path in enumerate((node, "/nowhere"))]
-    none, (first, second) = looking._watched(gpus)
+    none, (first, second) = host_inspection._watched(gpus)
     assert none is None
     assert first.unwatched is None
     assert second.unwatched == os.strerror(2)
@@ -182,7 +184,7 @@ def test_a_node_that_is_not_there_cannot_be_watched_and_others_can(tmp_path: Pat
 
 def test_a_host_without_an_inotify_instance_says_so() -> None:
     code = (
-        "import resource; from sentinel.doctor import looking;"
+        "import resource; from sentinel.diagnostics.doctor import looking;"
         "import inotify_simple; inotify_simple.INotify().close();"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3));"
         "print(looking._watched([])[0])"

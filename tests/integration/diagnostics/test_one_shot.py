@@ -11,12 +11,20 @@ from collections.abc import Sequence
 
 import psutil
 import pytest
-from sentry import PATIENCE
 
+from sentinel.diagnostics.one_shot import (
+    Crashed,
+    Ended,
+    Garbage,
+    Heard,
+    NotStarted,
+    Silent,
+    hear_out,
+)
 from sentinel.errors import WireError
-from sentinel.hearing import Crashed, Ended, Garbage, Heard, NotStarted, Silent, hear_out
-from sentinel.inquiries import Asking, Examined, Importing
-from sentinel.wire import encode
+from sentinel.protocol.codec import encode
+from sentinel.protocol.inspection import Asking, Examined, Importing
+from tests.harness.sentinel_process import PATIENCE
 
 
 def speak(script: Sequence[object], channel: socket.socket, parent: int) -> None:

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ground import Ground, SimulatedGround
-from sentry import PATIENCE, eventually, gone
 
-from sentinel import selftest
-from sentinel.children import MOST_AT_ONCE
 from sentinel.cli.main import run_command_line
-from sentinel.config import build_config
+from sentinel.config.model import build_config
 from sentinel.core.actions import Event
-from sentinel.discovery import Options
+from sentinel.diagnostics import selftest
+from sentinel.diagnostics.selftest import CLEAN, Trials, run_selftest
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
-from sentinel.locks import GpuLocks
-from sentinel.messages import Proof
-from sentinel.selftest import CLEAN, Trials, run_selftest
-from sentinel.simulation import Registry
-from sentinel.stressor.products import DTYPES
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.simulation import Registry
+from sentinel.protocol.stressor import Proof
+from sentinel.stressor.verification.matmul import DTYPES
+from sentinel.supervisor.discovery import Options
+from sentinel.supervisor.stressor_pool import MOST_AT_ONCE
+from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.sentinel_process import PATIENCE, eventually, gone
 
 #: What is held.
 TWO_GIB = 2 * 2**30
@@ -101,7 +101,7 @@ def test_every_flipped_bit_is_found_and_nothing_else(
 def test_a_check_that_finds_nothing_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "_WORKLOAD", "misbehaving:blind")
+    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:blind")
     code, out, _ = run(capsys, "--flips", "2", "--rounds", "10", "--dtype", "fp32")
     assert code == 1
     results, memory, inputs, *_, summary = out.splitlines()
@@ -233,7 +233,7 @@ def test_nobody_waits_for_a_stressor_that_cannot_be_killed() -> None:
 def test_a_gpu_that_is_wrong_of_its_own_ends_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "_WORKLOAD", "misbehaving:errs")
+    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:errs")
     code, _, err = run(capsys)
     assert code == 1
     assert "a result of bf16 was wrong at (5, 9), and nothing had been flipped in it" in err
@@ -242,10 +242,10 @@ def test_a_gpu_that_is_wrong_of_its_own_ends_it(
 def test_a_stressor_that_fails_ends_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "_WORKLOAD", "misbehaving:stumbles")
+    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:stumbles")
     code, out, err = run(capsys, "--json")
     assert (code, out) == (1, "")
-    assert "the stressor failed: workload misbehaving:stumbles raised ValueError: boom" in err
+    assert "the stressor failed: workload bad_workloads:stumbles raised ValueError: boom" in err
 
 
 @pytest.mark.parametrize(

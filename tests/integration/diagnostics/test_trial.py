@@ -8,10 +8,11 @@ import sys
 from typing import Any
 
 import pytest
-from ground import Ground, SimulatedGround
-from sentry import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.sentinel_process import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -33,7 +34,7 @@ def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_workload_that_behaves_is_said_to_and_what_it_did(ground: Ground) -> None:
-    code, figures = try_on(ground, "misbehaving:Warm:rest=0.01", "--for", "2s")
+    code, figures = try_on(ground, "bad_workloads:Warm:rest=0.01", "--for", "2s")
     assert (code, figures["verdict"], figures["problems"]) == (0, "well", []), figures
     assert figures["incomplete"] is None
     assert figures["index"] == ground.index(0)
@@ -49,7 +50,7 @@ def test_a_workload_that_behaves_is_said_to_and_what_it_did(ground: Ground) -> N
 
 
 def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(ground: Ground) -> None:
-    code, figures = try_on(ground, "misbehaving:stalls", "--for", "2.5s")
+    code, figures = try_on(ground, "bad_workloads:stalls", "--for", "2.5s")
     assert code == 1
     assert figures["verdict"] == "misbehaved"
     kinds = [problem["kind"] for problem in figures["problems"]]
@@ -61,7 +62,7 @@ def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(ground:
 
 
 def test_memory_that_grows_after_ready_is_named(simulated: SimulatedGround) -> None:
-    code, figures = try_on(simulated, "misbehaving:grows:after=40", "--for", "30s")
+    code, figures = try_on(simulated, "bad_workloads:grows:after=40", "--for", "30s")
     assert code == 1
     (problem,) = figures["problems"]
     assert problem["kind"] == "memory_growth"

@@ -8,21 +8,20 @@ import sys
 import time
 from pathlib import Path
 
-from ground import SimulatedGround
-from sentry import PATIENCE
-
-from sentinel.catalogue import Patience, describe_places
+from sentinel.diagnostics.workload_catalog import Patience, describe_places
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import PATIENCE
 
 
 def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_others() -> None:
     places = [
-        "misbehaving:Warm",
-        "misbehaving_import:work",
-        "misbehaving_hanging_import:work",
-        "misbehaving_crashing_import:work",
-        "misbehaving_exiting_import:work",
-        "misbehaving:Unruly",
-        "misbehaving:well_behaved",
+        "bad_workloads:Warm",
+        "bad_workloads.failing_import:work",
+        "bad_workloads.hanging_import:work",
+        "bad_workloads.crashing_import:work",
+        "bad_workloads.exiting_import:work",
+        "bad_workloads:Unruly",
+        "bad_workloads:well_behaved",
     ]
     began = time.monotonic()
     said, stuck = describe_places(places, Patience(opening=PATIENCE, each=1.0))
@@ -55,9 +54,9 @@ def install(folder: Path, name: str, workloads: dict[str, str]) -> None:
 def test_what_is_registered_is_listed_with_where_it_comes_from(
     simulated: SimulatedGround, tmp_path: Path
 ) -> None:
-    places = {"warm": "misbehaving:Warm", "broken": "misbehaving_import:work"}
-    install(tmp_path, "one", {**places, "twice": "misbehaving:well_behaved"})
-    install(tmp_path, "other", {"twice": "misbehaving:hogs"})
+    places = {"warm": "bad_workloads:Warm", "broken": "bad_workloads.failing_import:work"}
+    install(tmp_path, "one", {**places, "twice": "bad_workloads:well_behaved"})
+    install(tmp_path, "other", {"twice": "bad_workloads:hogs"})
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "workloads", "--json"],
         env=simulated.surroundings(PYTHONPATH=str(tmp_path)),
@@ -76,7 +75,7 @@ def test_what_is_registered_is_listed_with_where_it_comes_from(
     assert found["gemm"]["package"] == "gpu-sentry"
     assert "size" in [option["name"] for option in found["gemm"]["options"]]
     warm = found["warm"]
-    assert (warm["package"], warm["version"], warm["place"]) == ("one", "1.2", "misbehaving:Warm")
+    assert (warm["package"], warm["version"], warm["place"]) == ("one", "1.2", "bad_workloads:Warm")
     assert warm["error"] is None
     assert "this module never worked" in found["broken"]["error"]
     assert "registered twice" in found["twice"]["error"]

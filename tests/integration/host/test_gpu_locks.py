@@ -8,16 +8,16 @@ import stat
 from pathlib import Path
 
 import pytest
-from ground import Ground
-from sentry import eventually
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
-from sentinel.locks import GpuLocks
-from sentinel.messages import Gpu
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.protocol.gpu import Gpu
+from tests.harness.gpu_environment import Ground
+from tests.harness.sentinel_process import eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def gpu(index: int) -> Gpu:
@@ -49,7 +49,7 @@ def test_a_dead_sentinel_leaves_no_lock_behind(ground: Ground) -> None:
 
 
 def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(ground: Ground) -> None:
-    with ground.sentry(1, "--poll", "200ms", "--workload", "misbehaving:freezes") as first:
+    with ground.sentry(1, "--poll", "200ms", "--workload", "bad_workloads:freezes") as first:
         first.wait_for("stressor.ready")
         (stressor,) = first.stressors()
         eventually(lambda: stressor.status() == "stopped")

@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from namespaces import OWN_NAMESPACE, needs_namespaces
 
-from sentinel.gpu.simulated import SimulatedDriver
-from sentinel.messages import Gpu, Memory
-from sentinel.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
+from sentinel.host.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
+from sentinel.probe.simulated_driver import SimulatedDriver
+from sentinel.protocol.gpu import Gpu, Memory
+from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
 
 GIB = 2**30
 SOON = 10.0
@@ -234,7 +234,7 @@ def test_another_pid_namespace_sees_the_memory_and_not_the_process(
     assert member.take(GIB)
     assert eventually(lambda: registry.processes(gpu.uuid))
     look = (
-        "import sys; from pathlib import Path; from sentinel.simulation import Registry\n"
+        "import sys; from pathlib import Path; from sentinel.host.simulation import Registry\n"
         "registry, gpu = Registry(Path(sys.argv[1])), sys.argv[2]\n"
         "print(registry.memory(gpu).used, len(registry.processes(gpu)), registry.hidden(gpu))"
     )

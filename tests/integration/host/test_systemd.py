@@ -11,10 +11,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from ground import SimulatedGround
-from sentry import PATIENCE
 
-from sentinel.notify import Notifier
+from sentinel.host.systemd import Notifier
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import PATIENCE
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def test_no_child_is_told_of_the_manager() -> None:
 # --- a whole sentinel ------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_sentinel_says_that_it_is_ready_feeds_the_watchdog_and_says_that_it_ends(
     simulated: SimulatedGround, tmp_path: Path
 ) -> None:

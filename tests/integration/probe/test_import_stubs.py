@@ -7,8 +7,8 @@ import sys
 
 SCRIPT = """
 import sys
-from sentinel.gpu.lean import without_ctypes_util
-from sentinel.gpu.watch import NodeWatch
+from sentinel.probe.import_stubs import without_ctypes_util
+from sentinel.probe.device_watch import NodeWatch
 with without_ctypes_util():
     import pynvml
 opens = NodeWatch()

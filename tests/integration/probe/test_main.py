@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,94 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.board import Board, gpu_of
-from sentinel.gpu.probe import run
-from sentinel.messages import (
-    Gpu,
-    GpuProcess,
-    Inventory,
-    Memory,
-    ProbeMessage,
-    ProbeSpec,
-    ProcessKind,
-    Reading,
-    Unavailable,
-    Watch,
-)
-from sentinel.procfs import ancestors_of, own_stat
-from sentinel.simulation import Registry
-from sentinel.spawning import Inherited
-from sentinel.wire import MAX_DATAGRAM, decode, encode
+from sentinel.host.procfs import ancestors_of, own_stat
+from sentinel.host.simulation import Registry
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
+from sentinel.protocol.inflight_calls import gpu_of
+from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable
+from tests.harness.probe_harness import NEVER, PATIENCE, Supervisor, open_nodes, until
 
 MIB = 2**20
-PATIENCE = 15.0
-#: A poll that never comes within a test, so that whatever is posted had another reason.
-NEVER = 3600.0
-
-
-class Supervisor:
-    """A probe process and the supervisor's end of everything that it shares with it."""
-
-    def __init__(self, spec: ProbeSpec, send_buffer: int | None = None) -> None:
-        self.board = Board.create()
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if send_buffer is not None:
-            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        self.process = multiprocessing.get_context("spawn").Process(
-            target=run, args=(spec, theirs, os.getpid(), Inherited(self.board.fd))
-        )
-        self.process.start()
-        theirs.close()
-
-    def next(self) -> ProbeMessage:
-        """Return the next message."""
-        self.channel.settimeout(PATIENCE)
-        data = self.channel.recv(MAX_DATAGRAM)
-        assert data, "the probe closed its end"
-        kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Reading)
-        return decode(data, kinds)
-
-    def inventory(self) -> Inventory:
-        """Return the first message."""
-        message = self.next()
-        assert isinstance(message, Inventory)
-        return message
-
-    def reading(self, wanted: Callable[[Reading], bool]) -> Reading:
-        """Return the first reading that is ``wanted``."""
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            message = self.next()
-            assert isinstance(message, Reading)
-            if wanted(message):
-                return message
-        message_ = "no such reading came"
-        raise AssertionError(message_)
-
-    def read_all(self, gpus: tuple[Gpu, ...]) -> None:
-        """Wait until each of ``gpus`` was posted, in whatever order."""
-        missing = {gpu.uuid for gpu in gpus}
-        while missing:
-            missing.discard(self.reading(lambda _: True).uuid)
-
-    def watch(self, gpus: tuple[Gpu, ...], held: tuple[Gpu, ...] = ()) -> None:
-        """Tell the probe what to read."""
-        order = Watch(gpus=tuple(g.uuid for g in gpus), held=tuple(g.uuid for g in held))
-        self.channel.send(encode(order))
-
-    def announced(self) -> tuple[tuple[int, str], ...]:
-        """Return the calls that the probe is in."""
-        return tuple((slot, call) for slot, call, _ in self.board.outstanding())
-
-    def close(self) -> None:
-        """End the probe."""
-        self.channel.close()
-        self.process.kill()
-        self.process.join(PATIENCE)
-        self.process.close()
-        self.board.close()
-
-
 Start = Callable[..., Supervisor]
 
 
@@ -150,14 +68,6 @@ def of(gpu: Gpu) -> Callable[[Reading], bool]:
 def since(moment: float) -> Callable[[Reading], bool]:
     """Tell the readings that began at ``moment`` or later."""
     return lambda reading: reading.at >= moment
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for ``condition`` to hold."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.001)
 
 
 # --- what it says ----------------------------------------------------------------------------
@@ -294,13 +204,6 @@ def test_opens_of_a_node_make_a_held_gpu_be_read_more_often(
     assert reading.uuid == first.uuid
 
 
-def open_nodes(*nodes: Path) -> None:
-    """Open each node eight times, in turns: equal events in a row may be reported as one."""
-    for _ in range(8):
-        for node in nodes:
-            os.close(os.open(node, os.O_RDONLY))
-
-
 # --- what goes wrong -------------------------------------------------------------------------
 
 
@@ -430,7 +333,7 @@ def test_it_stays_small(start: Start) -> None:
 
 def test_naming_the_probe_imports_nothing_that_it_needs() -> None:
     """The supervisor imports this module to name its function, and stays without NVML."""
-    heavy = "{'torch', 'numpy', 'pynvml', 'psutil', 'inotify_simple', 'sentinel.gpu.nvml'}"
-    code = f"import sys, sentinel.gpu.probe; sys.exit({heavy} & set(sys.modules) or 0)"
+    heavy = "{'torch', 'numpy', 'pynvml', 'psutil', 'inotify_simple', 'sentinel.probe.nvml.driver'}"
+    code = f"import sys, sentinel.probe.main; sys.exit({heavy} & set(sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ask_nvml import ABSENT, OPEN, SCRIPT, Step, answers
-from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
+
+from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
+from tests.harness.nvml_query import ABSENT, OPEN, SCRIPT, Step, answers
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 

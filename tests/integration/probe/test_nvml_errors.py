@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from ask_nvml import ABSENT, OPEN, Argument, answers
-from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
-from ground import ROOT
+
+from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
+from tests.harness.gpu_environment import ROOT
+from tests.harness.nvml_query import ABSENT, OPEN, Argument, answers
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
-from test_probe import Supervisor, until
 
-from sentinel.board import gpu_of
-from sentinel.messages import ProbeSpec, Reading, Unavailable
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.inflight_calls import gpu_of
+from sentinel.protocol.probe import ProbeSpec, Unavailable
+from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
+from tests.harness.probe_harness import Supervisor, until
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 

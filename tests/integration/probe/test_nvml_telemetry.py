@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ask_nvml import OPEN, answers
-from fake_nvml import FIRST, SECOND
+
+from tests.harness.fake_nvml import FIRST, SECOND
+from tests.harness.nvml_query import OPEN, answers
 
 #: Fields by NVML's numbers: HBM temperature, throttled by power and by heat in ns, energy in mJ,
 #: ECC errors, rows remapped, pending and failed, PCIe replays, and KiB over all NVLinks.

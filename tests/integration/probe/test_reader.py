@@ -11,18 +11,19 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
-from test_probe import NEVER, PATIENCE, open_nodes, until
 
-from sentinel.board import MAX_GPUS, Board, gpu_of, slots_of
-from sentinel.gpu.driver import DriverError, GpuLostError, ReadError
-from sentinel.gpu.outbox import Outbox
-from sentinel.gpu.processes import Identifier
-from sentinel.gpu.reader import TRIES, Reader, Tools
-from sentinel.gpu.rounds import Rounds
-from sentinel.gpu.watch import Burst, NodeWatch
-from sentinel.messages import Gpu, GpuProcess, Memory, ProbeSpec, ProcessKind, Reading
-from sentinel.telemetry import Telemetry
-from sentinel.wire import MAX_DATAGRAM, decode
+from sentinel.probe.device_watch import Burst, NodeWatch
+from sentinel.probe.driver import DriverError, GpuLostError, ReadError
+from sentinel.probe.process_info import Identifier
+from sentinel.probe.publisher import Outbox
+from sentinel.probe.reader import TRIES, Reader, Tools
+from sentinel.probe.scheduler import Rounds
+from sentinel.protocol.codec import MAX_DATAGRAM, decode
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
+from sentinel.protocol.inflight_calls import MAX_GPUS, Board, gpu_of, slots_of
+from sentinel.protocol.probe import ProbeSpec
+from sentinel.protocol.telemetry import Telemetry
+from tests.harness.probe_harness import NEVER, PATIENCE, open_nodes, until
 
 # --- one reader, over a driver that does as it is told ---------------------------------------
 

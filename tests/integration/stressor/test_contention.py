@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.messages import MemoryTarget
-from sentinel.simulation import Registry
+from sentinel.host.simulation import Registry
+from sentinel.protocol.stressor import MemoryTarget
+from sentinel.stressor.contention import ALLOCATION, PREPARATION, CrowdedError, Lookout
 from sentinel.stressor.device import SimulatedDevice
-from sentinel.stressor.lookout import ALLOCATION, PREPARATION, CrowdedError, Lookout
 from sentinel.stressor.memory import fill
 
 GIB = 2**30

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from ground import SimulatedGround
-from nursery import Child, nursery
-from sentry import eventually
 
-from sentinel.messages import ChildExitCode, Failed, FailureKind, Progress
+from sentinel.protocol.stressor import ChildExitCode, Failed, FailureKind, Progress
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import eventually
+from tests.harness.stressor_harness import Child, nursery
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "sentinel-workload-fft"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-workload-fft"
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from nursery import Child, nursery
 
-from sentinel.messages import (
+from sentinel.protocol.stressor import (
     ChildExitCode,
     Failed,
     FailureKind,
@@ -16,6 +15,7 @@ from sentinel.messages import (
     MemoryTarget,
     Progress,
 )
+from tests.harness.stressor_harness import Child, nursery
 
 Start = Callable[..., Child]
 
@@ -30,23 +30,23 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ("workload", "kind", "words"),
     [
         (
-            "misbehaving:raises",
+            "bad_workloads:raises",
             FailureKind.WORKLOAD,
-            ["workload misbehaving:raises raised ValueError: boom and more", "(misbehaving.py:"],
+            ["workload bad_workloads:raises raised ValueError: boom and more", "(__init__.py:"],
         ),
         (
-            "misbehaving:returns",
+            "bad_workloads:returns",
             FailureKind.RETURNED,
-            ["misbehaving:returns returned after 42 iterations", "until ctx.pace() says False"],
+            ["bad_workloads:returns returned after 42 iterations", "until ctx.pace() says False"],
         ),
-        ("misbehaving:exits", FailureKind.WORKLOAD, ["misbehaving:exits raised SystemExit"]),
+        ("bad_workloads:exits", FailureKind.WORKLOAD, ["bad_workloads:exits raised SystemExit"]),
         (
-            "misbehaving:tells_nonsense",
+            "bad_workloads:tells_nonsense",
             FailureKind.WORKLOAD,
             ["report(flops=nan): it must be finite"],
         ),
         (
-            "misbehaving:takes_memory_late",
+            "bad_workloads:takes_memory_late",
             FailureKind.OUT_OF_MEMORY,
             ["Tried to allocate 1.00 MiB", "the workload allocated after Ready"],
         ),
@@ -56,17 +56,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
             ["there is no workload 'nonesuch'", "known are elementwise, "],
         ),
         (
-            "misbehaving_import:anything",
+            "bad_workloads.failing_import:anything",
             FailureKind.MALFORMED,
-            ["RuntimeError: this module never worked (misbehaving_import.py:3 in <module>)"],
+            ["RuntimeError: this module never worked (failing_import.py:3 in <module>)"],
         ),
         (
-            "misbehaving:Unruly",
+            "bad_workloads:Unruly",
             FailureKind.MALFORMED,
             ["workload Unruly is a class without a method `run`", "`run(self, ctx)`"],
         ),
         (
-            "misbehaving:Warm:rest=warm",
+            "bad_workloads:Warm:rest=warm",
             FailureKind.UNUSABLE,
             ["workload Warm: option rest='warm' is not a number", "default 0.02"],
         ),
@@ -126,7 +126,7 @@ def test_a_gpu_cannot_be_used_with_a_torch_that_lacks_cuda(start: Start) -> None
 
 
 def test_a_bit_that_flips_in_memory_is_reported_once(start: Start) -> None:
-    child = start("misbehaving:flips_a_bit")
+    child = start("bad_workloads:flips_a_bit")
     finding = child.wait_for(Finding)
     assert (finding.first, finding.count, finding.repeated) == ((3, 4), 1, 0)
     while not (progress := child.wait_for(Progress)).errors:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rings import SIZE, newest, ring_of, turn_until
-from workbench import GIB, Workbench, workbench
 
 from sentinel.errors import ConfigError
-from sentinel.goldens import Goldens
-from sentinel.messages import FindingPlace
-from sentinel.stressor.choosing import build
-from sentinel.stressor.golden import key_of
-from sentinel.stressor.inject import flip
-from sentinel.stressor.products import DTYPES
-from sentinel.stressor.ring import Ring
+from sentinel.host.golden_store import Goldens
+from sentinel.protocol.stressor import FindingPlace
+from sentinel.stressor.verification.comparison import flip
+from sentinel.stressor.verification.golden import key_of
+from sentinel.stressor.verification.matmul import DTYPES
+from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.sizing import build
 from sentinel.stressor.workloads.gemm import burn, gemm
+from tests.harness.pipeline_harness import SIZE, newest, ring_of, turn_until
+from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_what_was_not_proved_yet_is_no_golden(
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
     (ring,) = build(bench.ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE, verify="full")
-    monkeypatch.setattr("sentinel.stressor.ring.flip", lambda *_: None)
+    monkeypatch.setattr("sentinel.stressor.verification.pipeline.flip", lambda *_: None)
     with pytest.raises(RuntimeError, match="was not found"):
         ring.prepare(seed=1)
     assert bench.ctx.goldens.records() == ()

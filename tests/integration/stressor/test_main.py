@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from nursery import Child, nursery
 
-from sentinel.messages import Attaching, ChildExitCode, MemoryTarget, Progress, Ready, Stop
-from sentinel.procfs import read_stat
-from sentinel.spawning import Inherited
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.stressor import Attaching, ChildExitCode, MemoryTarget, Progress, Ready, Stop
+from sentinel.supervisor.child_process import Inherited
+from tests.harness.stressor_harness import Child, nursery
 
 Start = Callable[..., Child]
 
@@ -37,7 +37,7 @@ def cpu_seconds(pid: int) -> float:
 
 def test_naming_the_entry_function_imports_neither_torch_nor_a_plugin() -> None:
     script = (
-        "import sys, sentinel.stressor.entry, sentinel.naming as loading\n"
+        "import sys, sentinel.stressor.main, sentinel.config.model.workload_spec as loading\n"
         "loading.parse_workload('fft:length=8'), loading.known_workloads()\n"
         "heavy = {'torch', 'numpy', 'sentinel.stressor.workloads', 'sentinel.stressor.context'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
@@ -115,7 +115,7 @@ def test_a_hold_child_takes_what_there_is_and_ends_with_its_supervisor(start: St
 
 
 def test_a_stuck_interpreter_ends_by_the_kernel_timer(start: Start) -> None:
-    child = start("misbehaving:holds_the_interpreter", lease=1.0)
+    child = start("bad_workloads:holds_the_interpreter", lease=1.0)
     child.wait_for(Ready)
     assert child.wait_for_end(2.0) == -signal.SIGALRM
     assert child.used() == 0
@@ -123,7 +123,7 @@ def test_a_stuck_interpreter_ends_by_the_kernel_timer(start: Start) -> None:
 
 def test_leases_that_queued_up_during_an_import_count(start: Start) -> None:
     # The import starves the leash for 1.6 s of a lease of 1.0 s.
-    child = start("misbehaving_slow_import:well_behaved", lease=1.0)
+    child = start("bad_workloads.slow_import:well_behaved", lease=1.0)
     child.wait_for(Ready)
     assert child.stop() == ChildExitCode.DONE
 
@@ -137,7 +137,7 @@ def test_a_stop_before_there_is_a_context_ends_the_child(start: Start) -> None:
 
 
 def test_an_orphan_takes_along_what_it_started(start: Start) -> None:
-    child = start("misbehaving:forks")
+    child = start("bad_workloads:forks")
     child.wait_for(Ready)
     until(lambda: len(heirs(child.pid)) == 1, "there is no fork")
     child.channel.close()

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ground import Ground
 from hypothesis import given
 from hypothesis import strategies as st
-from sentry import eventually
 from torch import Tensor
-from workbench import Workbench, workbench
 
 from sentinel.errors import ConfigError
-from sentinel.messages import Finding, FindingPlace
-from sentinel.stressor.cells import READS, Cells, Piece, Task
-from sentinel.stressor.patterns import PATTERNS, choose
+from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.stressor.verification.memory_cells import READS, Cells, Piece, Task
+from sentinel.stressor.verification.patterns import PATTERNS, choose
 from sentinel.stressor.workloads.memtest import MemoryTest, _Cost, memtest
+from tests.harness.gpu_environment import Ground
+from tests.harness.sentinel_process import eventually
+from tests.harness.workload_harness import Workbench, workbench
 
 WORD = 2**64
 CHUNKS = 4
@@ -384,7 +384,7 @@ def test_a_gpu_that_loses_a_bit_is_known_for_it_and_its_memory_stands_still(
     ground: Ground,
 ) -> None:
     flags = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
-    workload = ("--memory", "2GiB", "--workload", "misbehaving:forgets")
+    workload = ("--memory", "2GiB", "--workload", "bad_workloads:forgets")
     with ground.sentry(1, *flags, *workload) as one:
         one.wait_for("stressor.ready")
         held = ground.held()

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from nursery import nursery
-from workbench import GIB, Workbench, workbench
 
 from sentinel.errors import ConfigError
-from sentinel.messages import ChildExitCode, FindingPlace, Progress, Ready
-from sentinel.stressor.inject import flip
-from sentinel.stressor.ring import Ring
+from sentinel.protocol.stressor import ChildExitCode, FindingPlace, Progress, Ready
+from sentinel.stressor.verification.comparison import flip
+from sentinel.stressor.verification.pipeline import Ring
 from sentinel.stressor.workloads import mixed as module
 from sentinel.stressor.workloads.mixed import mixed
+from tests.harness.stressor_harness import nursery
+from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nursery import nursery
-from workbench import Instant, Workbench, workbench
 
 from sentinel.errors import ConfigError
-from sentinel.messages import MemoryTarget, Progress, Ready
+from sentinel.protocol.stressor import MemoryTarget, Progress, Ready
 from sentinel.stressor.device import Fence
-from sentinel.stressor.ring import Ring
+from sentinel.stressor.verification.pipeline import Ring
 from sentinel.stressor.workloads import pulse as module
 from sentinel.stressor.workloads.pulse import pulse
+from tests.harness.stressor_harness import nursery
+from tests.harness.workload_harness import Instant, Workbench, workbench
 
 #: What one product takes on the pretended device, in seconds: as on an H200 with 16384 rows.
 PRODUCT = 0.013

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from ground import ROOT, SimulatedGround
-from live import Live, live, read_line, write_line
-from sentry import PATIENCE, eventually
 
 from sentinel.errors import ConflictError
+from tests.harness.daemon_harness import Live, live, read_line, write_line
+from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.sentinel_process import PATIENCE, eventually
 
 GIB = 2**30
 

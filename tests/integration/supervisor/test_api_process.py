@@ -12,26 +12,25 @@ from typing import Any
 
 import pytest
 
-from sentinel import serving, wire
-from sentinel.control import (
+from sentinel.api.http.errors import ProblemError
+from sentinel.api.state import supervisor_link as channels
+from sentinel.api.state.supervisor_link import Channel
+from sentinel.protocol import codec
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import (
     Answer,
-    Asker,
     Configure,
-    HostView,
     Order,
     OverrideValues,
-    Phase,
     Refusal,
-    Said,
     ServiceSpec,
     Serving,
     Unreserve,
     Value,
 )
-from sentinel.service import channel as channels
-from sentinel.service.channel import Channel
-from sentinel.service.problems import ProblemError
-from sentinel.spawning import Child
+from sentinel.protocol.views import HostView, Phase, Said
+from sentinel.supervisor import api_process
+from sentinel.supervisor.child_process import Child
 
 SPEC = ServiceSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
 HOST = HostView(
@@ -77,16 +76,18 @@ def heard(end: socket.socket, kinds: tuple[type[Any], ...]) -> list[Any]:
     found = []
     while True:
         try:
-            found.append(wire.decode(end.recv(wire.MAX_DATAGRAM), kinds))
+            found.append(codec.decode(end.recv(codec.MAX_DATAGRAM), kinds))
         except BlockingIOError:
             return found
 
 
 @pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[serving.ServiceProcess, list[Deaf]]]:
+def deaf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[api_process.ServiceProcess, list[Deaf]]]:
     made: list[Deaf] = []
-    monkeypatch.setattr(serving, "Child", lambda *_: Deaf(made))
-    service = serving.ServiceProcess(SPEC, listening=0)
+    monkeypatch.setattr(api_process, "Child", lambda *_: Deaf(made))
+    service = api_process.ServiceProcess(SPEC, listening=0)
     service.start(1)
     yield service, made
     for child in made:
@@ -95,7 +96,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[serving.ServiceProce
 
 
 def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
-    deaf: tuple[serving.ServiceProcess, list[Deaf]],
+    deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, (child,) = deaf
     while child.send(Said(number=1, line=LONG)):
@@ -115,7 +116,7 @@ def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
 
 
 def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
-    deaf: tuple[serving.ServiceProcess, list[Deaf]],
+    deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     """The journal's writer is another thread, which may come at any moment."""
     service, (child,) = deaf
@@ -153,8 +154,8 @@ def test_what_is_said_before_a_service_begins_is_heard_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Deaf] = []
-    monkeypatch.setattr(serving, "Child", lambda *_: Deaf(made))
-    service = serving.ServiceProcess(SPEC, listening=0)
+    monkeypatch.setattr(api_process, "Child", lambda *_: Deaf(made))
+    service = api_process.ServiceProcess(SPEC, listening=0)
     service.hear("sentinel.started")
     service.start(1)
     service.collect()
@@ -165,7 +166,7 @@ def test_what_is_said_before_a_service_begins_is_heard_by_it(
 
 
 def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
-    deaf: tuple[serving.ServiceProcess, list[Deaf]],
+    deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, made = deaf
     while made[0].send(Said(number=1, line=LONG)):
@@ -188,15 +189,15 @@ def test_a_successor_is_told_the_settings_that_were_taken_over_last(
         """A child that has one wish."""
 
         def receive(self, most: int) -> list[bytes]:
-            return [wire.encode(WISH)]
+            return [codec.encode(WISH)]
 
     def spawn(_: object, spec: ServiceSpec, *__: object) -> Deaf:
         told.append(spec)
         return Asks(made)
 
-    monkeypatch.setattr(serving, "Child", spawn)
+    monkeypatch.setattr(api_process, "Child", spawn)
     began = replace(SPEC, given=(Value(key="poll", text="1s", source="--poll"),))
-    service = serving.ServiceProcess(began, listening=0)
+    service = api_process.ServiceProcess(began, listening=0)
     service.start(1)
     service.collect()
     service.tell(Answer(number=WISH.number, refused=refused))
@@ -225,7 +226,7 @@ def test_an_answer_that_comes_when_nobody_waits_any_more_is_heard(
 
         with pytest.raises(ProblemError, match="did not answer"):
             await channel.ask(Unreserve, heard, by=Asker(via="service"), id="a")
-        theirs.send(wire.encode(Answer(number=1, text="late")))
+        theirs.send(codec.encode(Answer(number=1, text="late")))
         async with asyncio.timeout(10):
             await late.wait()
         theirs.close()

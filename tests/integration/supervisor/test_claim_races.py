@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ground import SimulatedGround
-from live import QUICK, Live, live
-from sentry import eventually
 
-from sentinel.claiming import running
+from sentinel.supervisor.single_instance import running
+from tests.harness.daemon_harness import QUICK, Live, live
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import eventually
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture

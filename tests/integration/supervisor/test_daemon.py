@@ -12,12 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ground import ROOT, SimulatedGround
-from live import Live, children_of, live, read_line, settings_file, write_line
-from namespaces import OWN_NAMESPACE, needs_namespaces
-from sentry import PATIENCE, eventually, gone
 
 from sentinel.client.transport import listener
+from tests.harness.daemon_harness import (
+    Live,
+    children_of,
+    live,
+    read_line,
+    settings_file,
+    write_line,
+)
+from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
+from tests.harness.sentinel_process import PATIENCE, eventually, gone
 
 #: A training script, as far as this is about it: it says that it runs, which GPUs it was given, and
 #: ends as the line says that it reads.
@@ -40,7 +47,7 @@ def hook(name: str) -> list[str]:
     return [str(word) for word in json.loads(found[1])]
 
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture
@@ -209,24 +216,24 @@ def test_it_stays_while_settings_service_and_driver_come_and_go(
 
 def _settings_change(daemon: Live, file: Path) -> None:
     """Have settings taken over by each way there is, and refused where they are wrong."""
-    file.write_text('workload = "misbehaving:Warm"')
+    file.write_text('workload = "bad_workloads:Warm"')
     daemon.do("restart", "--rearm", "300ms", "--poll", "100ms")
-    assert daemon.client.status().daemon.workload == "misbehaving:Warm"
+    assert daemon.client.status().daemon.workload == "bad_workloads:Warm"
     daemon.occupied(0)
 
     file.write_text('workload = "hold"\nmemory = "lots"')
     refused = daemon.ask("reload")
     assert refused.code == 2
     assert "config.toml" in refused.err
-    assert daemon.client.status().daemon.workload == "misbehaving:Warm"
+    assert daemon.client.status().daemon.workload == "bad_workloads:Warm"
     os.kill(daemon.pid, signal.SIGHUP)
     eventually(lambda: '"about": "settings"' in daemon.places.log.read_text())
     file.write_text('workload = "hold"')
     daemon.do("reload")
     assert daemon.client.status().daemon.workload == "hold"
-    file.write_text('workload = "misbehaving:well_behaved"')
+    file.write_text('workload = "bad_workloads:well_behaved"')
     os.kill(daemon.pid, signal.SIGHUP)
-    eventually(lambda: daemon.gpu().workload == "misbehaving:well_behaved")
+    eventually(lambda: daemon.gpu().workload == "bad_workloads:well_behaved")
     daemon.occupied(0)
 
 
@@ -254,7 +261,11 @@ def _settings(daemon: Live) -> dict[str, str]:
 
 def _settings_are_those_that_hold(daemon: Live, file: Path) -> None:
     """Edit the file, and replace the service: what is shown is what the supervisor goes by."""
-    holds = {"rearm": "300ms", "workload": "misbehaving:well_behaved", "throttle.hysteresis": "3C"}
+    holds = {
+        "rearm": "300ms",
+        "workload": "bad_workloads:well_behaved",
+        "throttle.hysteresis": "3C",
+    }
     daemon.client.request("PATCH", "/v1/settings", {"settings": {"throttle.hysteresis": "3C"}})
     file.write_text('workload = "hold"')
     assert _settings(daemon) == holds

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from ground import ROOT, TESTS
-from sentry import PATIENCE, eventually
 
-from sentinel import daemon
-from sentinel.claiming import claim, running
-from sentinel.cli import start
-from sentinel.daemon import NotStartedError, Started, ask, start_detached
+from sentinel.cli.daemon import start
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
-from sentinel.procfs import read_stat
-from sentinel.runtime import Places, places
+from sentinel.host.paths import Places, places
+from sentinel.host.procfs import read_stat
+from sentinel.supervisor import daemonize
+from sentinel.supervisor.daemonize import NotStartedError, Started, ask, start_detached
+from sentinel.supervisor.single_instance import claim, running
+from tests.harness.gpu_environment import ROOT, TESTS
+from tests.harness.sentinel_process import PATIENCE, eventually
 
-COMMAND = (sys.executable, str(TESTS / "pretended_daemon.py"))
+COMMAND = (sys.executable, str(TESTS / "fake_daemon.py"))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("SENTINEL_CONFIG", os.devnull)
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(daemon, "COMMAND", COMMAND)
+    monkeypatch.setattr(daemonize, "COMMAND", COMMAND)
     return dict(os.environ)
 
 

@@ -7,10 +7,10 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from ground import Ground, SimulatedGround
-from sentry import Sentry, eventually, gone
 
-from sentinel.procfs import read_stat
+from sentinel.host.procfs import read_stat
+from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.sentinel_process import Sentry, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms")
 MIB = 2**20
@@ -75,7 +75,7 @@ def test_a_job_that_comes_at_any_phase_of_a_childs_life_gets_its_memory(
 
 
 def test_a_job_that_comes_while_a_child_is_asked_to_stop_gets_its_memory(ground: Ground) -> None:
-    stubborn = ("--workload", "misbehaving:stubborn", "--grace", "20s")
+    stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "20s")
     with ground.sentry(1, *QUICK, *stubborn) as one:
         one.wait_for("stressor.ready", gpu=0)
         one.process.send_signal(signal.SIGTERM)
@@ -99,7 +99,7 @@ def test_a_job_that_is_gone_before_the_kill_costs_a_restart_at_most(ground: Grou
             assert second.got()
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 @pytest.mark.parametrize(
     "workload",
     [
@@ -117,7 +117,7 @@ def test_a_job_that_is_gone_before_the_kill_costs_a_restart_at_most(ground: Grou
 def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(
     ground: Ground, workload: str
 ) -> None:
-    with ground.sentry(1, *QUICK, "--workload", f"misbehaving:{workload}") as one:
+    with ground.sentry(1, *QUICK, "--workload", f"bad_workloads:{workload}") as one:
         one.wait_for("stressor.ready", gpu=0)
         family = [child for child in one.children() if "probe" not in " ".join(child.cmdline())]
         with ground.job() as newcomer:
@@ -131,12 +131,12 @@ def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(
         assert not left, f"left behind by the workload: {left}"
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 @pytest.mark.parametrize("workload", ["babbles", "floods"])
 def test_a_child_that_sends_what_is_no_message_is_killed_and_counted(
     ground: Ground, workload: str
 ) -> None:
-    flags = ("--poll", "200ms", "--workload", f"misbehaving:{workload}")
+    flags = ("--poll", "200ms", "--workload", f"bad_workloads:{workload}")
     with ground.sentry(2, *flags) as one:
         one.wait_for("stressor.failed", gpu=0)
         with ground.job(1) as newcomer:
@@ -144,14 +144,14 @@ def test_a_child_that_sends_what_is_no_message_is_killed_and_counted(
         one.wait_for("stressor.failed", gpu=0, count=2)
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
-        ("misbehaving:raises", "boom"),
-        ("misbehaving:returns", "returned"),
-        ("misbehaving:exits", "exit"),
-        ("misbehaving:segfaults", "signal 11"),
+        ("bad_workloads:raises", "boom"),
+        ("bad_workloads:returns", "returned"),
+        ("bad_workloads:exits", "exit"),
+        ("bad_workloads:segfaults", "signal 11"),
     ],
 )
 def test_a_workload_that_fails_costs_a_pause_and_says_why(
@@ -164,11 +164,11 @@ def test_a_workload_that_fails_costs_a_pause_and_says_why(
         assert one.stop() == 0
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_workload_that_cannot_be_imported_is_given_up_at_once(ground: Ground) -> None:
-    flags = ("--poll", "200ms", "--workload", "misbehaving_import:workload")
+    flags = ("--poll", "200ms", "--workload", "bad_workloads.failing_import:workload")
     with ground.sentry(1, *flags) as one:
-        assert "misbehaving_import" in one.wait_for("stressor.fatal")["reason"]
+        assert "bad_workloads.failing_import" in one.wait_for("stressor.fatal")["reason"]
         assert one.ended() == 2
 
 
@@ -178,21 +178,21 @@ def test_a_wrong_option_that_only_the_workload_knows_ends_it(ground: Ground) -> 
         assert "sze" in one.wait_for("sentinel.stopping")["reason"]
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_wrong_result_is_said(ground: Ground) -> None:
-    with ground.sentry(1, "--poll", "200ms", "--workload", "misbehaving:faulty") as one:
+    with ground.sentry(1, "--poll", "200ms", "--workload", "bad_workloads:faulty") as one:
         assert one.wait_for("stressor.mismatch")["errors"] == 1
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_finding_is_not_lost_when_its_stressor_dies_right_after(ground: Ground) -> None:
-    flags = ("--poll", "200ms", "--workload", "misbehaving:finds_and_dies")
+    flags = ("--poll", "200ms", "--workload", "bad_workloads:finds_and_dies")
     with ground.sentry(1, *flags) as one:
         assert one.wait_for("stressor.finding")["first"] == [5, 9]
         assert "signal 9" in one.wait_for("stressor.failed")["reason"]
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_standard_output_that_nobody_reads_never_holds_up_a_hand_over(ground: Ground) -> None:
     flags = (*QUICK, "--status-every", "1s", "--workload", "hold")
 
@@ -209,7 +209,7 @@ def test_standard_output_that_nobody_reads_never_holds_up_a_hand_over(ground: Gr
         assert one.stop() == 0
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_gpu_that_cannot_be_read_is_given_back_and_the_other_is_kept(
     simulated: SimulatedGround,
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_gpu_that_cannot_be_read_is_given_back_and_the_other_is_kept(
         assert "stressor.stopped" not in one.names(1)
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_driver_call_that_hangs_costs_one_gpu_and_one_probe(simulated: SimulatedGround) -> None:
     with simulated.sentry(2, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready", gpu=0)
@@ -242,7 +242,7 @@ def test_a_driver_call_that_hangs_costs_one_gpu_and_one_probe(simulated: Simulat
         one.wait_for("stressor.ready", gpu=0, count=2, within=25)
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_probe_that_is_killed_is_replaced_and_children_live_on(ground: Ground) -> None:
     with ground.sentry(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready")

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from ground import SimulatedGround
-from live import Live, live, read_line, write_line
-from sentry import PATIENCE, eventually
 
-from sentinel.simulation import DEFAULT_TOTAL
+from sentinel.host.simulation import DEFAULT_TOTAL
+from tests.harness.daemon_harness import Live, live, read_line, write_line
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import PATIENCE, eventually
 
 GIB = 2**30
 

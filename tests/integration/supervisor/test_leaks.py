@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from ground import SimulatedGround
 from inotify_simple import INotify, flags  # type: ignore[import-untyped]
-from sentry import Sentry, eventually
+
+from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.sentinel_process import Sentry, eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--status-every", "1s")
 
 #: A file is there that was not.
 APPEARS = flags.CREATE | flags.MOVED_TO
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def haunt(simulated: SimulatedGround, one: Sentry) -> None:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_nvml import NvmlGround
-from on_nvml import LEFT_OUT
-from sentry import Sentry, eventually, gone
+
+from tests.harness.fake_nvml import NvmlGround
+from tests.harness.sentinel_over_nvml import LEFT_OUT
+from tests.harness.sentinel_process import Sentry, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 #: After so many seconds without a reading nobody may hold a GPU (``stale_after``).
 STALE_AFTER = 5.0
 
-pytestmark = pytest.mark.usefixtures("thin_torch")
+pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture

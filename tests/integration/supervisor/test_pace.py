@@ -9,16 +9,16 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from ground import Ground, SimulatedGround
-from nursery import Child, nursery
-from sentry import PATIENCE, Sentry, eventually
-from test_stressor_pacing import Bench
 
-from sentinel import wire
-from sentinel.gpu.simulated import SimulatedDriver
-from sentinel.messages import Finding, Pace, Progress, Ready, Stop
+from sentinel.probe.simulated_driver import SimulatedDriver
+from sentinel.protocol import codec
+from sentinel.protocol.stressor import Finding, Pace, Progress, Ready, Stop
 from sentinel.stressor.workloads.gemm import gemm
 from sentinel.stressor.workloads.memtest import memtest
+from tests.harness.context_harness import Bench
+from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.sentinel_process import PATIENCE, Sentry, eventually
+from tests.harness.stressor_harness import Child, nursery
 
 Start = Callable[..., Child]
 
@@ -37,7 +37,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def order(bench: Bench, message: object) -> None:
     """Have the leash take in an order, as its thread would."""
-    bench.channel.send(wire.encode(message))
+    bench.channel.send(codec.encode(message))
     bench.leash._drain()
 
 

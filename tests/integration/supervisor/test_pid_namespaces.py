@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from ground import Ground, SimulatedGround
-from namespaces import OWN_NAMESPACE, needs_namespaces
-from sentry import Sentry, eventually
+
+from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
+from tests.harness.sentinel_process import Sentry, eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
 pytestmark = needs_namespaces
-scenery = pytest.mark.usefixtures("thin_torch")
+scenery = pytest.mark.usefixtures("fake_torch")
 
 
 def occupied(one: Sentry) -> None:

@@ -15,8 +15,9 @@ from typing import Self
 
 import psutil
 import pytest
-from ground import Ground
-from sentry import PATIENCE, Sentry, eventually, gone
+
+from tests.harness.gpu_environment import Ground
+from tests.harness.sentinel_process import PATIENCE, Sentry, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
@@ -30,7 +31,7 @@ def occupied(one: Sentry, gpus: range) -> list[psutil.Process]:
     return stressors
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(ground: Ground, number: signal.Signals) -> None:
     gpus = ground.gpus(2)
@@ -44,9 +45,9 @@ def test_a_signal_ends_it_cleanly(ground: Ground, number: signal.Signals) -> Non
         assert one.events[-1]["event"] == "sentinel.stopped"
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_the_second_interrupt_is_immediate(ground: Ground) -> None:
-    stubborn = ("--workload", "misbehaving:stubborn", "--grace", "5m")
+    stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "5m")
     gpus = ground.gpus(1)
     with ground.sentry(gpus, "--poll", "200ms", *stubborn) as one:
         stressors = occupied(one, gpus)
@@ -60,11 +61,11 @@ def test_the_second_interrupt_is_immediate(ground: Ground) -> None:
         assert not one.errors
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_children_that_do_not_end_when_asked_are_killed_after_one_shared_grace(
     ground: Ground,
 ) -> None:
-    stubborn = ("--workload", "misbehaving:stubborn", "--grace", "1s")
+    stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "1s")
     gpus = ground.gpus(3)
     with ground.sentry(gpus, "--poll", "200ms", *stubborn) as one:
         stressors = occupied(one, gpus)
@@ -94,7 +95,7 @@ def test_a_supervisor_killed_while_its_children_are_born_leaves_nothing_behind(
         assert eventually(lambda: all(map(gone, family)), within=5) < 1.5
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(ground: Ground) -> None:
     gpus = ground.gpus(2)
     with ground.sentry(gpus, *QUICK) as one:
@@ -115,7 +116,7 @@ def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(ground: Ground) 
 def test_a_supervisor_that_is_stopped_over_a_stuck_interpreter_frees_the_gpu(
     ground: Ground,
 ) -> None:
-    stuck = ("--workload", "misbehaving:holds_the_interpreter", "--poll", "200ms")
+    stuck = ("--workload", "bad_workloads:holds_the_interpreter", "--poll", "200ms")
     gpus = ground.gpus(1)
     with ground.sentry(gpus, *stuck) as one:
         stressors = occupied(one, gpus)
@@ -212,7 +213,7 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
         assert "Traceback" not in one.errors
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_it_ends_when_its_time_is_over(ground: Ground) -> None:
     gpus = ground.gpus(1)
     with ground.sentry(gpus, *QUICK, "--for", "2s") as one:
@@ -220,7 +221,7 @@ def test_it_ends_when_its_time_is_over(ground: Ground) -> None:
         assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
-@pytest.mark.usefixtures("thin_torch")
+@pytest.mark.usefixtures("fake_torch")
 def test_a_closed_standard_output_is_no_reason_to_die(ground: Ground) -> None:
     gpus = ground.gpus(1)
     with ground.sentry(gpus, *QUICK, read=False) as one:

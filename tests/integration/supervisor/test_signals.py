@@ -7,9 +7,9 @@ import select
 import signal
 
 import pytest
-from sentry import PATIENCE
 
-from sentinel.signals import Signals
+from sentinel.supervisor.signals import Signals
+from tests.harness.sentinel_process import PATIENCE
 
 
 def send(signals: Signals, *numbers: signal.Signals) -> None:

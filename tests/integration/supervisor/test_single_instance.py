@@ -17,12 +17,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from sentry import PATIENCE, eventually
 
-from sentinel import claiming
-from sentinel.claiming import claim, running
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
-from sentinel.runtime import Places, places
+from sentinel.host.paths import Places, places
+from sentinel.supervisor import single_instance
+from sentinel.supervisor.single_instance import claim, running
+from tests.harness.sentinel_process import PATIENCE, eventually
 
 #: Claims whenever it reads a line, says how that went, and lets go at the next line.
 CLAIMER = """
@@ -199,7 +199,7 @@ def test_a_lock_that_is_removed_between_its_opening_and_its_taking_is_taken_anew
 ) -> None:
     where = at(tmp_path)
     opened: list[int] = []
-    really_open = claiming._open
+    really_open = single_instance._open
 
     def open_and_remove(path: Path) -> int:
         file = really_open(path)
@@ -208,7 +208,7 @@ def test_a_lock_that_is_removed_between_its_opening_and_its_taking_is_taken_anew
         opened.append(file)
         return file
 
-    monkeypatch.setattr(claiming, "_open", open_and_remove)
+    monkeypatch.setattr(single_instance, "_open", open_and_remove)
     held = claim(where)
     assert len(opened) == 2
     assert running(where) == os.getpid()
@@ -294,7 +294,7 @@ def test_a_tcp_address_is_listened_at_and_its_port_is_free_after_the_release(
 def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    monkeypatch.setattr("sentinel.claiming.PORT_PATIENCE", 0.05)
+    monkeypatch.setattr("sentinel.supervisor.single_instance.PORT_PATIENCE", 0.05)
     where = at(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.service.history.asking import step_for
-from sentinel.service.history.moments import LONGEST, iso, since_when
-from sentinel.service.history.trend import FEWEST, STEADY, Direction, trend_of
-from sentinel.service.problems import ProblemError
+from sentinel.api.history.queries import step_for
+from sentinel.api.history.timestamps import LONGEST, iso, since_when
+from sentinel.api.history.trend import FEWEST, STEADY, Direction, trend_of
+from sentinel.api.http.errors import ProblemError
 
 NOW = 1_790_000_000.0
 

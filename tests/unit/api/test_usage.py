@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from past import BEGIN, UUID, WALL, busy, process, shown, told
 
-from sentinel.control import Condition, GpuView, Said
-from sentinel.service.history.recording import SAMPLE, Noted, Recorder, sample
-from sentinel.service.history.usage import CONTINUES, Use, Uses
+from sentinel.api.history.recorder import SAMPLE, Noted, Recorder, sample
+from sentinel.api.history.usage import CONTINUES, Use, Uses
+from sentinel.protocol.views import Condition, GpuView, Said
+from tests.harness.history_harness import BEGIN, UUID, WALL, busy, process, shown, told
 
 AHEAD = WALL - BEGIN
 

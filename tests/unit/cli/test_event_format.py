@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from sentinel.cli.lines import text_lines
+from sentinel.cli.event_format import text_lines
 from sentinel.core.actions import Event
-from sentinel.messages import Gpu
+from sentinel.protocol.gpu import Gpu
 
 GPU = Gpu(uuid="GPU-1", index=3, name="Fake", pci_bus_id="0", memory_total=1)
 

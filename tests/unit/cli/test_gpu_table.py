@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sentinel.cli import board
+from sentinel.cli import gpu_table
 from sentinel.cli.output import table
 from sentinel.client import (
     DaemonInfo,
@@ -64,7 +64,7 @@ def reservation(**fields: Any) -> ReservationInfo:
     ],
 )
 def test_each_state_of_a_gpu_is_one_word(fields: dict[str, str], word: str) -> None:
-    assert board.state(gpu(**fields)) == word
+    assert gpu_table.state(gpu(**fields)) == word
 
 
 ANA = Process(pid=7, name="python", user="ana")
@@ -86,14 +86,14 @@ ANA = Process(pid=7, name="python", user="ana")
 def test_who_holds_a_gpu_is_we_or_others_or_the_one_it_is_kept_for(
     fields: dict[str, Any], who: str
 ) -> None:
-    assert board.row(gpu(**fields), [reservation(reason="demo")])[3] == who
+    assert gpu_table.row(gpu(**fields), [reservation(reason="demo")])[3] == who
 
 
 def test_what_is_not_known_is_an_empty_cell_and_no_zero() -> None:
     row = ("0", "idle", "", "", "?/140G", "", "", "", "", "")
-    assert board.row(gpu()) == row
+    assert gpu_table.row(gpu()) == row
     known = {"utilization": 0.0, "temperature_c": 0, "power_w": 0.0, "memory_used": 0}
-    assert board.row(gpu(**known))[4:8] == ("0/140G", "0%", "0C", "0W")
+    assert gpu_table.row(gpu(**known))[4:8] == ("0/140G", "0%", "0C", "0W")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_is_not_known_is_an_empty_cell_and_no_zero() -> None:
     ],
 )
 def test_the_rate_is_told_in_the_unit_that_says_most(fields: dict[str, float], text: str) -> None:
-    assert board.rate(gpu(**fields)) == text
+    assert gpu_table.rate(gpu(**fields)) == text
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_last_handover_says_how_long_it_took_and_when_it_was(
     back: float | None, text: str
 ) -> None:
     last = Handover(ago_s=180.0, sign="memory", exit=0.193, memory_back=back)
-    assert board.row(gpu(handover=last))[-1] == text
+    assert gpu_table.row(gpu(handover=last))[-1] == text
 
 
 FULL = gpu(
@@ -139,20 +139,20 @@ FULL = gpu(
 def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
     stream = io.StringIO()
     made = table(
-        board.HEADER,
-        [board.row(one) for one in gpus],
-        flexible=board.FLEXIBLE,
+        gpu_table.HEADER,
+        [gpu_table.row(one) for one in gpus],
+        flexible=gpu_table.FLEXIBLE,
         width=80,
-        right=board.RIGHT,
-        styles=board.STYLES,
+        right=gpu_table.RIGHT,
+        styles=gpu_table.STYLES,
     )
     Console(file=stream, width=200).print(made)
     lines = stream.getvalue().splitlines()
     assert len(lines) == len(gpus) + 1
     assert all(len(line.rstrip()) <= 80 for line in lines)
     for one, line in zip(gpus, lines[1:], strict=True):
-        for number, cell in enumerate(board.row(one)):
-            assert number == board.FLEXIBLE or cell in line
+        for number, cell in enumerate(gpu_table.row(one)):
+            assert number == gpu_table.FLEXIBLE or cell in line
 
 
 def test_a_name_that_moves_the_cursor_is_shown_as_question_marks() -> None:
@@ -193,11 +193,11 @@ def test_a_gpu_in_a_bad_condition_has_a_line_of_its_own(
     condition: str | None, multiplier: float, lines: list[str]
 ) -> None:
     hot = gpu(condition=condition, multiplier=multiplier)
-    assert [line for line in board.notes(status(hot)) if "speed" in line] == lines
+    assert [line for line in gpu_table.notes(status(hot)) if "speed" in line] == lines
 
 
 def test_what_a_row_has_no_room_for_stands_below() -> None:
-    lines = board.notes(
+    lines = gpu_table.notes(
         status(
             gpu(findings=2, last_finding="a bit of an input"),
             gpu(index=1, occupancy="UNKNOWN", reason="lost from the bus", read_s=9.0),
@@ -228,7 +228,7 @@ def test_what_a_row_has_no_room_for_stands_below() -> None:
     ],
 )
 def test_the_daemon_is_told_in_a_few_lines(daemon: dict[str, Any], line: str) -> None:
-    assert line in list(board.facts(status(**daemon), NOW))
+    assert line in list(gpu_table.facts(status(**daemon), NOW))
 
 
 @pytest.mark.parametrize(

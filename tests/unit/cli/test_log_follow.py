@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli import tail
-from sentinel.cli.tail import follow, last_lines
+from sentinel.cli import log_follow
+from sentinel.cli.log_follow import follow, last_lines
 from sentinel.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def test_the_last_lines_are_whole_ones(
     count: int,
     lines: list[str],
 ) -> None:
-    monkeypatch.setattr(tail, "_BLOCK", 7)
+    monkeypatch.setattr(log_follow, "_BLOCK", 7)
     path = tmp_path / "log"
     path.write_text(content)
     assert last_lines(path, count) == lines

@@ -41,7 +41,7 @@ def test_the_server_for_agents_says_what_to_install_where_its_package_is_missing
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "mcp"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "sentinel.cli.agents", raising=False)
+    monkeypatch.delitem(sys.modules, "sentinel.cli.mcp_server", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     assert run_command_line(["mcp", "--socket", "/nowhere"]) == 2
     output = capsys.readouterr()

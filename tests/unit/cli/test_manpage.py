@@ -11,13 +11,13 @@ import click
 import pytest
 
 from sentinel.cli.main import COMMANDS, sentinel_command
-from sentinel.cli.manual import page
+from sentinel.cli.manpage import page
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "sentinel.1"
+FILE = Path(__file__).resolve().parents[3] / "docs" / "sentinel.1"
 
 
 def test_the_manual_page_is_what_the_commands_say() -> None:
-    """If not: python -m sentinel.cli.manual > docs/sentinel.1."""
+    """If not: python -m sentinel.cli.manpage > docs/sentinel.1."""
     assert FILE.read_text() == page()
 
 

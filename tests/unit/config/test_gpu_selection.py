@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, pci_order, visible_gpus
 from sentinel.errors import ConfigError
-from sentinel.messages import Gpu
-from sentinel.visible import in_cuda_order, needs_cuda_order, pci_order, visible_gpus
+from sentinel.protocol.gpu import Gpu
 
 
 def gpu(index: int, start: str, name: str = "NVIDIA H200", pci: str | None = None) -> Gpu:

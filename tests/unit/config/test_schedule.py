@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.hours import Duty, first_after, parse_duty, parse_hours, parse_until
+from sentinel.config.schedule import Duty, first_after, parse_duty, parse_hours, parse_until
 
 #: A Monday.
 MONDAY = datetime(2026, 3, 23)  # noqa: DTZ001 - local time is what this is about

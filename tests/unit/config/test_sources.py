@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.config import Config, Given, Override, build_config, resolve
+from sentinel.config.model import Config, Given, Override, build_config, resolve
+from sentinel.config.settings import SETTINGS
+from sentinel.config.sources import Sources, find_file, from_environment, gather, read_file
 from sentinel.errors import ConfigError
-from sentinel.messages import Gpu, MemoryTarget
-from sentinel.settings import SETTINGS
-from sentinel.sources import Sources, find_file, from_environment, gather, read_file
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import MemoryTarget
 
 GPUS = tuple(
     Gpu(uuid=f"GPU-{n}{n}{n}", index=n, name="x", pci_bus_id=f"00000000:0{n}:00.0", memory_total=1)

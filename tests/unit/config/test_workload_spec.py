@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from sentinel.config.workload_spec import check_workload, known_workloads, parse_workload
 from sentinel.errors import ConfigError, WorkloadError
-from sentinel.inquiries import WorkloadOption
-from sentinel.naming import check_workload, known_workloads, parse_workload
-from sentinel.stressor.loading import describe, load_workload
+from sentinel.protocol.inspection import WorkloadOption
+from sentinel.stressor.loader import describe, load_workload
 from sentinel.stressor.options import bind_options, list_options, start, summary
 
 if TYPE_CHECKING:

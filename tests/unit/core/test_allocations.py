@@ -7,24 +7,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import occupied, stressor
 
-from sentinel.config import Config
-from sentinel.control import (
-    Allocate,
-    Allocation,
-    Asker,
-    Confirm,
-    Deallocate,
-    Refusal,
-    Reserve,
-)
-from sentinel.core.guests import CALM as CALM_FOR
-from sentinel.core.guests import CONTEXT, CONTEXT_OF_EACH, SETTLING, guests, to_come
-from sentinel.core.model import Running, Slot, Stopped
-from sentinel.messages import Gpu, GpuProcess, Memory, Reading
-from sentinel.supervisor import Supervisor
+from sentinel.config.model import Config
+from sentinel.core.gpu.allocations import CALM as CALM_FOR
+from sentinel.core.gpu.allocations import CONTEXT, CONTEXT_OF_EACH, SETTLING, guests, to_come
+from sentinel.core.state import Running, Slot, Stopped
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal, Reserve
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
+from sentinel.protocol.views import Allocation
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
+from tests.harness.core_scenarios import occupied, stressor
 
 ME = Asker(via="unix", uid=1000, pid=5000, started=70)
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 * GIB)

@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from sentinel.config import Config
-from sentinel.control import (
-    Asker,
+from sentinel.config.model import Config
+from sentinel.core.state import Fatal, Running, Stopped
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.commands import (
     Configure,
     Confirm,
     Occupy,
     PauseGpus,
-    Phase,
     Refusal,
     Reserve,
     ResumeGpus,
@@ -22,9 +22,9 @@ from sentinel.control import (
     Vacate,
     Value,
 )
-from sentinel.core.model import Fatal, Running, Stopped
-from sentinel.messages import Failed, FailureKind
-from sentinel.supervisor import Supervisor
+from sentinel.protocol.stressor import Failed, FailureKind
+from sentinel.protocol.views import Phase
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 HOUR = 3600.0

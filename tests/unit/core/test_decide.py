@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from scenes import occupied, stressor
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
-from sentinel.core.model import Busy, Idle, Running, Starting, Unknown
-from sentinel.messages import Reading
+from sentinel.core.state import Busy, Idle, Running, Starting, Unknown
+from sentinel.protocol.gpu import Reading
 from sentinel.testing import World
+from tests.harness.core_scenarios import occupied, stressor
 
 
 def test_an_idle_gpu_is_occupied() -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel import wire
-from sentinel.cli.lines import describe
-from sentinel.config import Config
-from sentinel.core.findings import kind_of
-from sentinel.core.model import Running
-from sentinel.messages import Finding, FindingPlace
-from sentinel.supervisor import Supervisor
+from sentinel.cli.event_format import describe
+from sentinel.config.model import Config
+from sentinel.core.gpu.findings import kind_of
+from sentinel.core.state import Running
+from sentinel.protocol import codec
+from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
 FLIP = Finding(
@@ -50,7 +50,7 @@ def says(world: World, *findings: Finding) -> None:
 
 
 def test_a_finding_survives_the_wire() -> None:
-    assert wire.decode(wire.encode(FLIP), (Finding,)) == FLIP
+    assert codec.decode(codec.encode(FLIP), (Finding,)) == FLIP
 
 
 def test_it_is_said_with_all_of_its_evidence_and_acknowledged(

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import occupied, stressor
 
-from sentinel.config import Config, Given, build_config
-from sentinel.control import Condition
-from sentinel.core.condition import MULTIPLIERS, judge, multiplier, thresholds
-from sentinel.core.model import Idle, Judged, Running, Slot, Stopped, Unknown
+from sentinel.config.model import Config, Given, build_config
+from sentinel.core.gpu.health import MULTIPLIERS, judge, multiplier, thresholds
+from sentinel.core.state import Idle, Judged, Running, Slot, Stopped, Unknown
 from sentinel.errors import ConfigError
-from sentinel.messages import Gpu, Memory, Reading
-from sentinel.telemetry import Telemetry
+from sentinel.protocol.gpu import Gpu, Memory, Reading
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import Condition
 from sentinel.testing import GIB
+from tests.harness.core_scenarios import occupied, stressor
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = Condition
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)

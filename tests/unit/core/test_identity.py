@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.config import Config
-from sentinel.core.accounting import SLACK
+from sentinel.config.ignore_rules import parse_ignored
+from sentinel.config.model import Config
+from sentinel.core.gpu.memory_accounting import SLACK
+from sentinel.core.gpu.newcomer import newcomer
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
-from sentinel.core.model import Busy, Running
-from sentinel.core.witness import newcomer
-from sentinel.ignoring import parse_ignored
-from sentinel.messages import Crowded, GpuProcess
-from sentinel.supervisor import Supervisor
+from sentinel.core.state import Busy, Running
+from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.stressor import Crowded
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 MIB = 2**20

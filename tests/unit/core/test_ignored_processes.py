@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.config import Config
-from sentinel.core.model import Running
-from sentinel.core.sparing import let_be, not_yet
-from sentinel.core.witness import PAIRING, expect, newcomer
-from sentinel.ignoring import parse_ignored
-from sentinel.messages import GpuProcess, Memory, ProcessKind, Reading
-from sentinel.supervisor import Supervisor
+from sentinel.config.ignore_rules import parse_ignored
+from sentinel.config.model import Config
+from sentinel.core.gpu.ignored_processes import let_be, not_yet
+from sentinel.core.gpu.newcomer import PAIRING, expect, newcomer
+from sentinel.core.state import Running
+from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 MIB = 2**20

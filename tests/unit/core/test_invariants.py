@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from histories import GPUS, LONG, MIB, PLAIN, Histories
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from sentinel.control import (
+from sentinel.config.schedule import parse_duty, parse_hours
+from sentinel.core.actions import Reply
+from sentinel.core.decide import Decision
+from sentinel.core.node.admin import standing
+from sentinel.core.state import Fatal, Running, Starting
+from sentinel.protocol.commands import (
     Configure,
     Occupy,
     PauseGpus,
@@ -19,13 +23,9 @@ from sentinel.control import (
     Vacate,
     Value,
 )
-from sentinel.core.actions import Reply
-from sentinel.core.admin import standing
-from sentinel.core.decide import Decision
-from sentinel.core.model import Fatal, Running, Starting
-from sentinel.hours import parse_duty, parse_hours
-from sentinel.messages import Crowded
+from sentinel.protocol.stressor import Crowded
 from sentinel.testing import GIB
+from tests.harness.state_machine import GPUS, LONG, MIB, PLAIN, Histories
 
 LIMITED = replace(
     PLAIN,

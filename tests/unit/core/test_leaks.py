@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from sentinel.config import Config
-from sentinel.core.ghosts import MOST_CLEARINGS
-from sentinel.core.model import Busy, Running
-from sentinel.hours import parse_hours
-from sentinel.supervisor import Supervisor
+from sentinel.config.model import Config
+from sentinel.config.schedule import parse_hours
+from sentinel.core.gpu.leaks import MOST_CLEARINGS
+from sentinel.core.state import Busy, Running
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 MIB = 2**20

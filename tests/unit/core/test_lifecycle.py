@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from scenes import occupied, started, stressor, times
 
-from sentinel.config import Config
-from sentinel.core.model import Backoff, Fatal
+from sentinel.config.model import Config
+from sentinel.core.state import Backoff, Fatal
 from sentinel.errors import ExitCode
-from sentinel.messages import Failed, FailureKind
+from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.testing import GIB, World
+from tests.harness.core_scenarios import occupied, started, stressor, times
 
 
 def fail(

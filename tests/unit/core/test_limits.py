@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from sentinel.config import Config
-from sentinel.core.model import Running, Stopped
-from sentinel.hours import parse_hours
-from sentinel.ignoring import parse_ignored
-from sentinel.supervisor import Supervisor
+from sentinel.config.ignore_rules import parse_ignored
+from sentinel.config.model import Config
+from sentinel.config.schedule import parse_hours
+from sentinel.core.state import Running, Stopped
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 MIB = 2**20

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from scenes import occupied, stressor, times
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Kill
-from sentinel.core.model import Running, Stopped
-from sentinel.messages import GpuProcess, ProcessKind
+from sentinel.core.state import Running, Stopped
+from sentinel.protocol.gpu import GpuProcess, ProcessKind
+from sentinel.supervisor.bootstrap import HostClock
 from sentinel.testing import GIB, World
-from sentinel.wiring import HostClock
+from tests.harness.core_scenarios import occupied, stressor, times
 
 MIB = 2**20
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sentinel.config import Config
-from sentinel.core import pacing
+from sentinel.config.model import Config
+from sentinel.config.schedule import Duty, parse_duty
 from sentinel.core.actions import SetPace
-from sentinel.core.model import Running, Slot
-from sentinel.hours import Duty, parse_duty
-from sentinel.messages import Gpu, Reading, Ready
-from sentinel.supervisor import Supervisor
+from sentinel.core.gpu import pace_controller
+from sentinel.core.state import Running, Slot
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.stressor import Ready
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
 BEGIN = 1000.0
@@ -83,7 +84,7 @@ class Plant:
                 self.tick(reading)
 
     def tick(self, reading: Reading | None = None) -> None:
-        done = pacing.step(self.slot, reading, self.now, self.config)
+        done = pace_controller.step(self.slot, reading, self.now, self.config)
         self.slot = done.slot
         for action in done.actions:
             assert isinstance(action, SetPace)
@@ -117,7 +118,7 @@ def test_a_utilisation_is_reached_whatever_it_answers_to_a_share(
     plant = Plant(Config(util=target), utilization=answer, lag=lag)
     plant.deaf = deaf.__contains__
     plant.run(120)
-    reachable = max(answer(pacing.LEAST), min(answer(1.0), target))
+    reachable = max(answer(pace_controller.LEAST), min(answer(1.0), target))
     assert plant.mean(answer, 30) == pytest.approx(reachable, abs=0.03)
 
 
@@ -230,10 +231,12 @@ def test_the_lowest_wins(
     plant.slot = replace(SLOT, health_pace=health)
     plant.now = BEGIN + elapsed
     plant.tick()
-    rests = duty is not None and (elapsed + pacing.EARLY) % 2100 >= 1800
+    rests = duty is not None and (elapsed + pace_controller.EARLY) % 2100 >= 1800
     others = [] if util is None else [util]
-    others += [] if power is None else [pacing.FIRST_FOR_POWER]
-    assert plant.share == pytest.approx(0.0 if rests else min([health, *others]), abs=pacing.HAIR)
+    others += [] if power is None else [pace_controller.FIRST_FOR_POWER]
+    assert plant.share == pytest.approx(
+        0.0 if rests else min([health, *others]), abs=pace_controller.HAIR
+    )
 
 
 def test_health_comes_and_goes_without_a_change_of_the_target() -> None:
@@ -248,7 +251,7 @@ def test_a_cycle_turns_when_its_time_has_come_and_says_so_ahead() -> None:
     plant = Plant(Config(duty=parse_duty("10s/3s")))
     turns: list[tuple[float, float]] = []
     while len(turns) < 5:
-        due = pacing.deadline(plant.slot, plant.now, plant.config)
+        due = pace_controller.deadline(plant.slot, plant.now, plant.config)
         assert due is not None
         assert due > plant.now
         plant.now = due

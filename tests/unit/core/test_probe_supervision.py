@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from scenes import occupied, stressor, times, watched
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Action, KillProbe
 from sentinel.core.decide import decide
-from sentinel.core.model import Running, Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
-from sentinel.messages import Inventory
+from sentinel.core.state import Running, Unknown
+from sentinel.protocol.probe import Inventory
 from sentinel.testing import World
+from tests.harness.core_scenarios import occupied, stressor, times, watched
 
 # --- a probe that ends, and one that is silent -----------------------------------------------
 

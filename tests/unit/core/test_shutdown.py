@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from scenes import occupied, stressor
 
-from sentinel.config import Config
+from sentinel.config.model import Config
 from sentinel.core.actions import Kill
-from sentinel.core.model import Stopping
+from sentinel.core.state import Stopping
 from sentinel.testing import World
+from tests.harness.core_scenarios import occupied, stressor
 
 
 def test_a_stop_asks_every_child_at_once_and_kills_what_stays() -> None:

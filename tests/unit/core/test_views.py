@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from sentinel import wire
-from sentinel.cli.lines import describe
-from sentinel.config import Config
-from sentinel.core.model import Running
-from sentinel.messages import Note
+from sentinel.cli.event_format import describe
+from sentinel.config.model import Config
+from sentinel.core.state import Running
+from sentinel.protocol import codec
+from sentinel.protocol.stressor import Note
 from sentinel.testing import World
 
 
@@ -23,7 +23,7 @@ def test_a_note_holds_until_the_next_and_is_bounded() -> None:
     child = world.at(0).child
     assert child is not None
     for said, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
-        child.waiting += (wire.decode(wire.encode(Note(text=said)), (Note,)),)
+        child.waiting += (codec.decode(codec.encode(Note(text=said)), (Note,)),)
         world.run(supervisor, partial(_status_says, world, shown), within=3)
     before = len(world.events("gpu.status"))
     world.run(supervisor, lambda: len(world.events("gpu.status")) > before + 2, within=9)

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from scenes import occupied
 
-from sentinel.config import Config
-from sentinel.core.feeding import Fed, Feeding, feed
-from sentinel.core.model import (
+from sentinel.config.model import Config
+from sentinel.core.node.watchdog import Fed, Feeding, feed
+from sentinel.core.observation import Observation
+from sentinel.core.state import (
     Busy,
     Idle,
     ProbeDown,
@@ -25,9 +25,9 @@ from sentinel.core.model import (
     Suspect,
     Unknown,
 )
-from sentinel.core.observation import Observation
-from sentinel.messages import Gpu, Reading
+from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.testing import World
+from tests.harness.core_scenarios import occupied
 
 NOW = 1000.0
 WATCHDOG = 30.0

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.messages import FailureKind, Gpu, Memory, Progress, Reading, Ready
-from sentinel.trial.facts import Failure, Stop, Trial
-from sentinel.trial.judging import Verdict, judge
+from sentinel.diagnostics.trial.assessment import Verdict, judge
+from sentinel.diagnostics.trial.measurement import Failure, Stop, Trial
+from sentinel.protocol.gpu import Gpu, Memory, Reading
+from sentinel.protocol.stressor import FailureKind, Progress, Ready
 
 GIB = 2**30
 GPU = Gpu(uuid="GPU-1", index=0, name="GPU", pci_bus_id="0", memory_total=16 * GIB)

@@ -8,9 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from sentinel.cli.doctor import as_object, page
-from sentinel.doctor.diagnosis import diagnose
-from sentinel.doctor.facts import (
+from sentinel.cli.tools.doctor import as_object, page
+from sentinel.diagnostics.doctor.facts import (
     DriverFacts,
     Fault,
     Folder,
@@ -21,9 +20,10 @@ from sentinel.doctor.facts import (
     Room,
     Unread,
 )
-from sentinel.doctor.findings import Finding, Level, verdict
-from sentinel.doctor.host import RESIDENT
-from sentinel.installed import Bindings, TorchBuild
+from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
+from sentinel.diagnostics.doctor.host_checks import RESIDENT
+from sentinel.diagnostics.doctor.report import diagnose
+from sentinel.host.packages import Bindings, TorchBuild
 
 GIB = 2**30
 GPU = GpuFacts(

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.children import ProbeProcess
 from sentinel.cli.main import run_command_line
-from sentinel.config import Config
-from sentinel.discovery import Found
-from sentinel.goldens import GoldenKey, Goldens, _format, _parse, default_path, locate
-from sentinel.messages import Gpu
-from sentinel.wiring import _spec_for
+from sentinel.config.model import Config
+from sentinel.host.golden_store import GoldenKey, Goldens, _format, _parse, default_path, locate
+from sentinel.protocol.gpu import Gpu
+from sentinel.supervisor.bootstrap import _spec_for
+from sentinel.supervisor.discovery import Found
+from sentinel.supervisor.probe_process import ProbeProcess
 
 KEY = GoldenKey(
     gpu="NVIDIA H200", sms=132, torch="2.11.0", blas="13.1", dtype="bf16", shape="16384", seed=1
@@ -165,7 +165,7 @@ def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
 def test_who_keeps_the_file_locked_for_ever_stops_nobody(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.goldens._PATIENCE", 0.05)
+    monkeypatch.setattr("sentinel.host.golden_store._PATIENCE", 0.05)
     recorded(path, (KEY, 1))
     said: list[str] = []
     with path.open("ab") as stopped:

@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.core.actions import Event
 from sentinel.errors import ConfigError
-from sentinel.journal import Journal, json_lines
-from sentinel.rotating import RotatingLog
+from sentinel.host.log_file import RotatingLog
+from sentinel.supervisor.event_log import Journal, json_lines
 
 
 def line(number: int) -> str:

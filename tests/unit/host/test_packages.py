@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.installed import bindings, misreads, version_of
+from sentinel.host.packages import bindings, misreads, version_of
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def test_torch_tells_what_it_was_built_for_without_an_import(
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit('it was imported')")
     (tmp_path / "torch/version.py").write_text(text)
-    code = "from sentinel.installed import torch_build; print(vars(torch_build()))"
+    code = "from sentinel.host.packages import torch_build; print(vars(torch_build()))"
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, "-c", code],

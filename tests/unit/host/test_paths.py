@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.runtime import LONGEST, check_length, places
+from sentinel.host.paths import LONGEST, check_length, places
 
 HOME = {"HOME": "/home/ann"}
 USER = {**HOME, "XDG_RUNTIME_DIR": "/run/user/1000"}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from sentinel.procfs import ancestors_of, own_stat, read_stat
+from sentinel.host.procfs import ancestors_of, own_stat, read_stat
 
 #: Takes the name given as its argument, says so, and waits for the end of its input.
 NAMED = """

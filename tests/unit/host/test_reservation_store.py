@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.control import Asker, Reservation
-from sentinel.reservations import Stored, boot_id, load, parse, revive, store, stored
+from sentinel.host.reservation_store import Stored, boot_id, load, parse, revive, store, stored
+from sentinel.protocol.caller import Asker
+from sentinel.protocol.views import Reservation
 
 MADE = Reservation(
     id="1a2b3c4d",

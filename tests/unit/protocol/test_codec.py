@@ -11,26 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.errors import WireError
-from sentinel.messages import (
+from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
+from sentinel.protocol.probe import Inventory, ProbeMessage, Watch
+from sentinel.protocol.stressor import (
     Attaching,
     ChildMessage,
     Failed,
     FailureKind,
-    Gpu,
-    GpuProcess,
-    Inventory,
     Known,
     Lease,
-    Memory,
     Pace,
-    ProbeMessage,
     Progress,
-    Reading,
     Ready,
     Stop,
-    Watch,
 )
-from sentinel.wire import MAX_DATAGRAM, decode, encode
 
 FROM_PROBE: tuple[type, ...] = typing.get_args(ProbeMessage)
 FROM_CHILD: tuple[type, ...] = typing.get_args(ChildMessage)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rings import SIZE
 from torch import Tensor
 
-from sentinel.stressor.inject import flip
-from sentinel.stressor.verify import BitComparison, Checksum
+from sentinel.stressor.verification.comparison import BitComparison, Checksum, flip
+from tests.harness.pipeline_harness import SIZE
 
 
 def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel import wire
-from sentinel.messages import (
+from sentinel.protocol import codec
+from sentinel.protocol.stressor import (
     ChildMessage,
     Finding,
     FindingPlace,
@@ -25,15 +24,13 @@ from sentinel.messages import (
     Progress,
     Ready,
 )
-from sentinel.simulation import Registry
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import SimulatedDevice, is_out_of_memory
-from sentinel.stressor.leash import Leash
+from sentinel.stressor.device import is_out_of_memory
 from sentinel.stressor.memory import fill
 from sentinel.stressor.options import start
 from sentinel.stressor.workloads.elementwise import elementwise
+from tests.harness.context_harness import CHUNK, GIB, Bench
 
-GIB = 2**30
 FLIP = Finding(
     number=0,
     place=FindingPlace.RESULT,
@@ -48,37 +45,6 @@ FLIP = Finding(
     repeated=0,
     repeats=3,
 )
-CHUNK = GIB // 2
-
-
-class Bench:
-    """A context, its device and the supervisor's end of its channel; the leash is not started."""
-
-    def __init__(self, folder: Path) -> None:
-        self.registry = Registry.create(folder, 1)
-        self.uuid = self.registry.gpus()[0].uuid
-        self.device = SimulatedDevice(self.registry, self.uuid)
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.theirs = theirs
-        self.leash = Leash(theirs, 3.0)
-        filling = fill(self.device, MemoryTarget(size=2 * GIB), CHUNK)
-        self.ctx = WorkloadContext(device=self.device, filling=filling, leash=self.leash)
-
-    def heard(self) -> list[ChildMessage]:
-        found: list[ChildMessage] = []
-        while True:
-            try:
-                data = self.channel.recv(wire.MAX_DATAGRAM, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return found
-            said: tuple[type[ChildMessage], ...] = (Ready, Progress, Note)
-            found.append(wire.decode(data, said))
-
-    def become_ready(self) -> None:
-        assert self.ctx.pace()
-        assert self.heard() == []
-        assert self.ctx.pace()
-        assert self.heard() == [Ready(held=2 * GIB, asked=2 * GIB, chunks=4, refused=False)]
 
 
 @pytest.fixture
@@ -257,7 +223,7 @@ def test_a_reserve_is_left_whatever_was_asked_for(bench: Bench, target: MemoryTa
 
 @pytest.mark.parametrize("name", ["retention", "Traffic"])
 def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text()
     examples: dict[str, Any] = {"__name__": "example"}
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         exec(compile(code, "workloads.md", "exec"), examples)  # noqa: S102 - our own documents
@@ -294,4 +260,4 @@ def test_of_evidence_that_is_long_the_beginning_is_told(
     monkeypatch.setattr(bench.leash, "report", told.append)
     bench.ctx.find(replace(FLIP, detail="x" * 70_000))
     assert [(finding.number, len(finding.detail)) for finding in told] == [(1, 1000)]
-    wire.encode(told[0])
+    codec.encode(told[0])

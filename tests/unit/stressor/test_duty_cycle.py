@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.stressor.pacing import WINDOW, Windows
+from sentinel.stressor.duty_cycle import WINDOW, Windows
 
 
 class Device:

@@ -8,9 +8,16 @@ import pytest
 import torch
 
 from sentinel.errors import ConfigError
-from sentinel.stressor import products
-from sentinel.stressor.layout import Needs, lay_out
-from sentinel.stressor.products import DTYPES, MEMORY, Dtype, Product, Shape, random_block
+from sentinel.stressor.verification import matmul
+from sentinel.stressor.verification.layout import Needs, lay_out
+from sentinel.stressor.verification.matmul import (
+    DTYPES,
+    MEMORY,
+    Dtype,
+    Product,
+    Shape,
+    random_block,
+)
 
 SHAPE = Shape(rows=64, columns=128, depth=192)
 
@@ -104,9 +111,9 @@ def test_a_card_without_the_units_is_refused_in_words(monkeypatch: pytest.Monkey
     with pytest.raises(
         ConfigError, match=r"fp8 needs .* 8\.9; this GPU, NVIDIA A100, has 8\.0"
     ) as e:
-        products.check_capability(DTYPES["fp8"], card, "gemm")
+        matmul.check_capability(DTYPES["fp8"], card, "gemm")
     assert e.value.remedy == "It can do bf16, fp16, tf32, fp32, fp64, int8."
-    products.check_capability(DTYPES["bf16"], card, "gemm")
+    matmul.check_capability(DTYPES["bf16"], card, "gemm")
 
 
 # --- where they lie --------------------------------------------------------------------------

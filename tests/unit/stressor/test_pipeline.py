@@ -11,15 +11,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rings import ALL, SIZE, newest, ring_of, turn_until
 from torch import Tensor
-from workbench import GIB, Workbench, workbench
 
-from sentinel.messages import FindingPlace
-from sentinel.stressor.choosing import build
-from sentinel.stressor.examine import Outcome
-from sentinel.stressor.inject import flip
-from sentinel.stressor.products import DTYPES
+from sentinel.protocol.stressor import FindingPlace
+from sentinel.stressor.verification.comparison import flip
+from sentinel.stressor.verification.diagnosis import Outcome
+from sentinel.stressor.verification.matmul import DTYPES
+from sentinel.stressor.verification.sizing import build
+from tests.harness.pipeline_harness import ALL, SIZE, newest, ring_of, turn_until
+from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_an_input_that_is_wrong_when_it_was_filled_is_found_and_made_anew(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, side: int, where: str
 ) -> None:
     """Its checksum would be that of the wrong one."""
-    monkeypatch.setattr("sentinel.stressor.products._PERIOD", 61)
+    monkeypatch.setattr("sentinel.stressor.verification.matmul._PERIOD", 61)
     ring = ring_of(bench)
     fill = ring.product.fill
     flipped: list[int] = []

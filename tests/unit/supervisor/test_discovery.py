@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.config.gpu_selection import select_gpus
 from sentinel.errors import ExitCode, NoSuchGpuError
-from sentinel.messages import Gpu
-from sentinel.visible import select_gpus
+from sentinel.protocol.gpu import Gpu
 
 
 def gpu(index: int, start: str, pci: str) -> Gpu:

@@ -13,11 +13,7 @@ from math import log2
 import torch
 from torch import Tensor
 
-from sentinel.errors import ConfigError
-from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.verify import ErrorCount
-
-__all__ = ["fft"]
+from sentinel.workloads import ConfigError, ErrorCount, WorkloadContext
 
 #: The largest piece that is transformed at once, in bytes. The transform needs a temporary of that
 #: size, which torch takes from the memory that sentinel left free.

@@ -16,8 +16,6 @@ import sys
 import uuid
 from pathlib import Path
 
-__all__ = ["cuda_order_of_this_host"]
-
 #: How long CUDA may take to start, in seconds; without persistence it is 1 to 3 s for each GPU.
 _PATIENCE = 20.0
 

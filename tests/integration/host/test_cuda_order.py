@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
 
-from sentinel.gpu.cuda_order import cuda_order_of_this_host
+from sentinel.host.cuda_order import cuda_order_of_this_host
+from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 

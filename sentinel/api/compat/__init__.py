@@ -1,0 +1,1 @@
+"""Routes with the shapes of the GPU Management System."""

@@ -1,0 +1,1 @@
+"""One connection: limits, access and errors."""

@@ -1,0 +1,1 @@
+"""What is decided over all GPUs and about the processes beside the supervisor."""

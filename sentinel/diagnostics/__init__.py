@@ -1,0 +1,1 @@
+"""Tools that run a real supervisor or inspect the host once."""

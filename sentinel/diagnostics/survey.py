@@ -1,0 +1,98 @@
+"""Read all GPUs once and report which could be occupied: ``--list`` and ``--explain``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sentinel.core import decide
+from sentinel.core.gpu.ignored_processes import let_be, not_yet
+from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.node import limits
+from sentinel.core.observation import Observation
+from sentinel.core.state import ProbeUp
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.probe import Watch
+from sentinel.supervisor.bootstrap import HostClock
+from sentinel.supervisor.discovery import Found, Options, find_gpus, hear_probe
+from sentinel.supervisor.signals import Signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """One GPU, what was read of it, and what would be done about it.
+
+    ``let_be`` says by PID which processes make it no busier, and why; ``not_yet`` which may come to
+    that, and what they wait for.
+    """
+
+    gpu: Gpu
+    reading: Reading | None
+    occupancy: str
+    verdict: Verdict
+    let_be: Mapping[int, str]
+    not_yet: Mapping[int, str]
+
+
+def inventory(options: Options) -> tuple[Gpu, ...]:
+    """Return the GPUs that would be cared for.
+
+    Raises:
+        SentinelError: There is no driver, no visible GPU, or a selector names none.
+    """
+    with Signals() as signals, find_gpus(options, signals) as found:
+        found.probe.close()
+        return found.gpus
+
+
+def survey(options: Options) -> tuple[Survey, ...]:
+    """Read every GPU once and say what would be done, without doing it.
+
+    Raises:
+        SentinelError: As for :func:`supervise`, the locks left out.
+    """
+    readings: dict[str, Reading] = {}
+    with Signals() as signals, find_gpus(options, signals) as found:
+        missing = {gpu.uuid for gpu in found.gpus}
+
+        def enough(_: object, new: dict[str, Reading]) -> bool | None:
+            readings.update(new)
+            missing.difference_update(new)
+            return None if missing else True
+
+        found.probe.watch(Watch(gpus=tuple(missing), held=()))
+        hear_probe(found.probe, signals, enough, options.config.poll + options.config.stale_after)
+        found.probe.close()
+    return tuple(_verdicts(found, readings))
+
+
+def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]:
+    """Decide for real what each GPU would get if its reading stayed what it is."""
+    now, gpus, config = time.monotonic(), found.gpus, found.config
+    up = ProbeUp(generation=1, since=now, heard=True)
+    state = decide.first_state(gpus, now, config, up, found.hidden)
+    state = decide.decide(state, Observation(now=now, readings=readings), config).state
+    # Idle must be seen twice before a start; the second look would be the next poll.
+    later = {
+        uuid: replace(seen, at=now + config.poll, processes_at=now + config.poll)
+        for uuid, seen in readings.items()
+    }
+    local = HostClock().local()
+    verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later), config)
+    for gpu in gpus:
+        slot = state.slots[gpu.uuid]
+        reading = readings.get(gpu.uuid)
+        verdict = verdicts[gpu.uuid]
+        occupancy = type(slot.occupancy).__name__.upper()
+        others = reading.processes if reading and reading.processes else ()
+        own = config.of(gpu.uuid)
+        spared, waiting = (ask(slot, others, now, own) for ask in (let_be, not_yet))
+        yield Survey(
+            gpu=gpu,
+            reading=reading,
+            occupancy=occupancy,
+            verdict=verdict,
+            let_be=spared,
+            not_yet=waiting,
+        )

@@ -1,0 +1,1 @@
+"""What the operating system provides: /proc, paths, locks, files and simulated GPUs."""

@@ -1,0 +1,1 @@
+"""Messages between the processes, and their codec."""

@@ -1,0 +1,3 @@
+"""The version of sentinel."""
+
+__version__ = "0.2.0"

@@ -1,0 +1,1 @@
+"""How results of a GPU are checked."""

@@ -1,0 +1,1 @@
+"""The daemon process: its loop, its children and its assembly."""

@@ -1,0 +1,53 @@
+"""A context of a workload on a simulated GPU, and the supervisor's end of its channel."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from sentinel.host.simulation import Registry
+from sentinel.protocol import codec
+from sentinel.protocol.stressor import (
+    ChildMessage,
+    MemoryTarget,
+    Note,
+    Progress,
+    Ready,
+)
+from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.device import SimulatedDevice
+from sentinel.stressor.lease import Leash
+from sentinel.stressor.memory import fill
+
+GIB = 2**30
+CHUNK = GIB // 2
+
+
+class Bench:
+    """A context, its device and the supervisor's end of its channel; the leash is not started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = Registry.create(folder, 1)
+        self.uuid = self.registry.gpus()[0].uuid
+        self.device = SimulatedDevice(self.registry, self.uuid)
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.theirs = theirs
+        self.leash = Leash(theirs, 3.0)
+        filling = fill(self.device, MemoryTarget(size=2 * GIB), CHUNK)
+        self.ctx = WorkloadContext(device=self.device, filling=filling, leash=self.leash)
+
+    def heard(self) -> list[ChildMessage]:
+        found: list[ChildMessage] = []
+        while True:
+            try:
+                data = self.channel.recv(codec.MAX_DATAGRAM, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return found
+            said: tuple[type[ChildMessage], ...] = (Ready, Progress, Note)
+            found.append(codec.decode(data, said))
+
+    def become_ready(self) -> None:
+        assert self.ctx.pace()
+        assert self.heard() == []
+        assert self.ctx.pace()
+        assert self.heard() == [Ready(held=2 * GIB, asked=2 * GIB, chunks=4, refused=False)]

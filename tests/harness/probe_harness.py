@@ -1,0 +1,101 @@
+"""A real probe process, and the supervisor's end of its socket."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sentinel.probe.main import run
+from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
+from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.inflight_calls import Board
+from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavailable, Watch
+from sentinel.supervisor.child_process import Inherited
+
+PATIENCE = 15.0
+
+
+#: A poll that never comes within a test, so that whatever is posted had another reason.
+NEVER = 3600.0
+
+
+class Supervisor:
+    """A probe process and the supervisor's end of everything that it shares with it."""
+
+    def __init__(self, spec: ProbeSpec, send_buffer: int | None = None) -> None:
+        self.board = Board.create()
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if send_buffer is not None:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        self.process = multiprocessing.get_context("spawn").Process(
+            target=run, args=(spec, theirs, os.getpid(), Inherited(self.board.fd))
+        )
+        self.process.start()
+        theirs.close()
+
+    def next(self) -> ProbeMessage:
+        """Return the next message."""
+        self.channel.settimeout(PATIENCE)
+        data = self.channel.recv(MAX_DATAGRAM)
+        assert data, "the probe closed its end"
+        kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Reading)
+        return decode(data, kinds)
+
+    def inventory(self) -> Inventory:
+        """Return the first message."""
+        message = self.next()
+        assert isinstance(message, Inventory)
+        return message
+
+    def reading(self, wanted: Callable[[Reading], bool]) -> Reading:
+        """Return the first reading that is ``wanted``."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            message = self.next()
+            assert isinstance(message, Reading)
+            if wanted(message):
+                return message
+        message_ = "no such reading came"
+        raise AssertionError(message_)
+
+    def read_all(self, gpus: tuple[Gpu, ...]) -> None:
+        """Wait until each of ``gpus`` was posted, in whatever order."""
+        missing = {gpu.uuid for gpu in gpus}
+        while missing:
+            missing.discard(self.reading(lambda _: True).uuid)
+
+    def watch(self, gpus: tuple[Gpu, ...], held: tuple[Gpu, ...] = ()) -> None:
+        """Tell the probe what to read."""
+        order = Watch(gpus=tuple(g.uuid for g in gpus), held=tuple(g.uuid for g in held))
+        self.channel.send(encode(order))
+
+    def announced(self) -> tuple[tuple[int, str], ...]:
+        """Return the calls that the probe is in."""
+        return tuple((slot, call) for slot, call, _ in self.board.outstanding())
+
+    def close(self) -> None:
+        """End the probe."""
+        self.channel.close()
+        self.process.kill()
+        self.process.join(PATIENCE)
+        self.process.close()
+        self.board.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for ``condition`` to hold."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.001)
+
+
+def open_nodes(*nodes: Path) -> None:
+    """Open each node eight times, in turns: equal events in a row may be reported as one."""
+    for _ in range(8):
+        for node in nodes:
+            os.close(os.open(node, os.O_RDONLY))
