@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from sentinel.api import openapi, web
 from sentinel.api.compat import routes
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.http import errors
 from sentinel.api.routes import (
     allocations,
@@ -32,7 +32,7 @@ _PARTS = (
 )
 
 
-def make_app(desk: Desk | None = None) -> FastAPI:
+def make_app(context: ApiContext | None = None) -> FastAPI:
     """Return the application; without a desk, it can only say what it would serve."""
     app = FastAPI(
         title="sentinel",
@@ -40,7 +40,7 @@ def make_app(desk: Desk | None = None) -> FastAPI:
         openapi_url=None,  # the document is a route of ours, which says how errors really look
         redirect_slashes=False,
     )
-    app.state.desk = desk
+    app.state.context = context
     errors.install(app)
     parts = (
         status,

@@ -15,34 +15,34 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.metrics.counters import Counting
 from sentinel.api.metrics.exposition import MetricsPage
 from sentinel.api.state.change_feed import Watch
-from sentinel.api.state.event_buffer import Ring
+from sentinel.api.state.event_buffer import EventBuffer
 from sentinel.api.state.process_watch import Holders
 from sentinel.api.state.reservation_writer import Records
 from sentinel.api.state.settings_reload import Settings
 from sentinel.api.state.snapshots import Views
-from sentinel.api.state.supervisor_link import Channel, Heard
+from sentinel.api.state.supervisor_link import Channel, SupervisorMessage
 from sentinel.errors import SentinelError, WireError
 from sentinel.host.reservation_store import NAME
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     Answer,
     Configure,
     Deallocate,
-    Reread,
+    ReloadConfig,
     ServiceSpec,
+    ServiceWarning,
     ShutDown,
-    Trouble,
     Unreserve,
 )
-from sentinel.protocol.views import Allocation, GpuView, HostView, Said
+from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord
 
 #: The longest trouble that is told, in characters: it must fit into a datagram.
 _MOST_TOLD = 4000
 #: Who asks where nobody does: the service itself.
-_OURSELVES = Asker(via="service")
+_OURSELVES = Caller(via="service")
 
 
-class Desk:
+class ApiContext:
     """Everything that one service has.
 
     Args:
@@ -59,10 +59,10 @@ class Desk:
     ) -> None:
         self.spec = spec
         self.views = Views()
-        self.ring = Ring(str(round(spec.began * 1e6)))
+        self.event_buffer = EventBuffer(str(round(spec.began * 1e6)))
         self.counting = Counting()
         self.metrics = MetricsPage(spec, self.views, self.counting)
-        self.watch = Watch(spec, self.views, self.ring, self._cannot_show)
+        self.watch = Watch(spec, self.views, self.event_buffer, self._cannot_show)
         self.settings = Settings(spec, os.environ)
         self.reconfiguring = asyncio.Lock()
         self.records = Records(Path(spec.state) / NAME, self._cannot_store)
@@ -75,16 +75,16 @@ class Desk:
         self._tasks: set[asyncio.Task[None]] = set()
         self.channel = Channel(channel, self._hear, self._end)
 
-    def complain(self, about: str, text: str) -> None:
+    def report_warning(self, about: str, text: str) -> None:
         """Have it said in the journal that something went wrong."""
-        self.channel.send(Trouble(about=about, text=text[:_MOST_TOLD]))
+        self.channel.send(ServiceWarning(about=about, text=text[:_MOST_TOLD]))
 
     def give_up(self, why: str) -> None:
         """Have the daemon end, and say why."""
-        self.complain("socket", why)
+        self.report_warning("socket", why)
         self.channel.tell(ShutDown, by=_OURSELVES)
 
-    async def configure(self, by: Asker, flags: Mapping[str, str]) -> Answer:
+    async def configure(self, by: Caller, flags: Mapping[str, str]) -> Answer:
         """Read the settings anew, with these flags, and post them; return what came of it.
 
         Who calls it holds ``reconfiguring``.
@@ -103,7 +103,7 @@ class Desk:
             Configure, heard, by=by, given=new.given, overrides=new.overrides
         )
 
-    def _hear(self, message: Heard | None) -> None:
+    def _hear(self, message: SupervisorMessage | None) -> None:
         match message:
             case HostView(reservations=reservations, allocations=allocations):
                 self.views.take(message)
@@ -115,22 +115,22 @@ class Desk:
                 self.views.take(message)
                 self.counting.see(message)
                 self.history.see(message)
-            case Said():
-                self.ring.add(message)
+            case LogRecord():
+                self.event_buffer.add(message)
                 self.counting.hear(message)
                 self.history.see(message)
-            case Reread():
+            case ReloadConfig():
                 task = asyncio.create_task(self._reread())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case None:
                 self.views.announce()
-                self.ring.announce()
+                self.event_buffer.announce()
                 self.watch.announce()
 
     def _end(self, error: WireError | None) -> None:
         self.views.end()
-        self.ring.end()
+        self.event_buffer.end()
         self.watch.end()
         self._said_ended(error)
 
@@ -153,21 +153,23 @@ class Desk:
                 self._give_back(one.id)
 
     def _cannot_store(self, text: str) -> None:
-        self.complain("reservations", f"{text}; a new daemon will not know of what is reserved now")
+        self.report_warning(
+            "reservations", f"{text}; a new daemon will not know of what is reserved now"
+        )
 
     def _cannot_show(self, text: str) -> None:
-        self.complain("watch", text)
+        self.report_warning("watch", text)
 
     def _cannot_keep(self, text: str) -> None:
-        self.complain("history", text)
+        self.report_warning("history", text)
 
     async def _reread(self) -> None:
         """Read the settings anew since the supervisor was asked to; say what is wrong with them."""
         try:
             async with self.reconfiguring:
-                answer = await self.configure(Asker(via="signal"), self.settings.flags)
+                answer = await self.configure(Caller(via="signal"), self.settings.flags)
         except (SentinelError, ProblemError) as error:
-            self.complain("settings", str(error))
+            self.report_warning("settings", str(error))
             return
         if answer.refused is not None:
-            self.complain("settings", answer.text)
+            self.report_warning("settings", answer.text)

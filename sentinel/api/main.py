@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Protocol
 
-from sentinel.host.child_setup import be_born
+from sentinel.host.child_setup import setup_child_process
 from sentinel.protocol.commands import ServiceSpec
 
 
@@ -51,7 +51,7 @@ def run(
     Raises:
         WireError: The supervisor sent what is no message; the process ends with exit code 1.
     """
-    be_born(parent, "sentinel: service, answers clients")
+    setup_child_process(parent, "sentinel: service, answers clients")
     sockets: list[socket.socket] = [
         _Listening(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]

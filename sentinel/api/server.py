@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from sentinel.api.app import make_app
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.http.auth import Secret, group_of
 from sentinel.api.http.connection import (
     MOST_CONNECTIONS,
@@ -23,8 +23,8 @@ from sentinel.api.http.connection import (
     REQUEST_WITHIN,
     Connection,
 )
-from sentinel.api.http.middleware import Gate
-from sentinel.api.metrics.scrape_endpoint import MOST_SCRAPERS, Window
+from sentinel.api.http.middleware import AccessMiddleware
+from sentinel.api.metrics.scrape_endpoint import MOST_SCRAPERS, ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.paths import identity
 from sentinel.protocol.commands import ServiceSpec, Serving
@@ -101,14 +101,21 @@ async def _serve(
         for one in servers:
             one.should_exit = True
 
-    desk = Desk(spec, channel, ended)
-    gate = Gate(make_app(desk), group_of(spec.socket), spec.tcp, _secret(desk))
-    server = _server(gate, Connection)
+    context = ApiContext(spec, channel, ended)
+    middleware = AccessMiddleware(
+        make_app(context), group_of(spec.socket), spec.tcp, _secret(context)
+    )
+    server = _server(middleware, Connection)
     servers, jobs = [server], [server.serve(sockets)]
     if window is not None:
-        servers.append(_server(Window(desk.metrics), _Scrape))
+        servers.append(_server(ScrapeApp(context.metrics), _Scrape))
         jobs.append(servers[-1].serve([window]))
-    keeping = (desk.records.keep(), desk.watch.keep(), desk.history.keep(), _say(desk, server))
+    keeping = (
+        context.records.keep(),
+        context.watch.keep(),
+        context.history.keep(),
+        _say(context, server),
+    )
     background = [asyncio.create_task(job) for job in keeping]
     try:
         await asyncio.gather(*jobs)
@@ -116,7 +123,7 @@ async def _serve(
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        await desk.history.close()
+        await context.history.close()
     if wrong:
         raise wrong[0]
 
@@ -143,32 +150,32 @@ def _server(app: Any, connection: type[Connection]) -> _Server:
     )
 
 
-async def _say(desk: Desk, server: _Server) -> None:
+async def _say(context: ApiContext, server: _Server) -> None:
     """Tell the supervisor that clients are answered, as soon as they are and ever after.
 
     Unless nobody can find us any more, as after a clean-up of /tmp: GPUs that nobody could ask for
     are not held.
     """
     await server.begun.wait()
-    place = Path(desk.spec.socket)
+    place = Path(context.spec.socket)
     ours = identity(place)
     while True:
-        desk.channel.send(Serving())
+        context.channel.send(Serving())
         if ours is None or identity(place) != ours:
-            desk.give_up(f"{desk.spec.socket} was removed or replaced: no client finds us")
+            context.give_up(f"{context.spec.socket} was removed or replaced: no client finds us")
             return
         await asyncio.sleep(_SAYS_EVERY)
 
 
-def _secret(desk: Desk) -> Secret | None:
+def _secret(context: ApiContext) -> Secret | None:
     """Return what clients over TCP must know, where there is TCP and a file for it."""
-    if desk.spec.tcp is None or desk.spec.token is None:
+    if context.spec.tcp is None or context.spec.token is None:
         return None
     try:
-        return Secret(Path(desk.spec.token))
+        return Secret(Path(context.spec.token))
     except OSError as error:
-        what = f"{desk.spec.token}: cannot be written: {error.strerror}"
-        desk.complain("token", f"{what}; no client is let in over TCP")
+        what = f"{context.spec.token}: cannot be written: {error.strerror}"
+        context.report_warning("token", f"{what}; no client is let in over TCP")
         return None
 
 

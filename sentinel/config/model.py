@@ -41,7 +41,7 @@ class Override:
 class Config:
     """Everything that can be set. Seconds, bytes and watts throughout.
 
-    ``dry_run`` is to decide and never start, ``vacated`` to begin as after a word to hold nothing,
+    ``dry_run`` is to decide and never start, ``drained`` to begin as after a word to hold nothing,
     ``explain`` to say whenever another rule decides.
     ``each`` has what holds for single GPUs, by UUID; :meth:`of` is the way to it.
     """
@@ -99,7 +99,7 @@ class Config:
     socket_group: str | None = None
     history_size: int | None = 256 * 2**20
     dry_run: bool = False
-    vacated: bool = False
+    drained: bool = False
     explain: bool = False
     each: Mapping[str, Self] = field(default_factory=dict)
 

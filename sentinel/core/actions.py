@@ -46,13 +46,13 @@ class SetPace:
 class Start:
     """Spawn a child on this GPU; one for ``clearing`` only opens and closes a context.
 
-    ``promised`` bytes of the free memory are for guests, besides what the settings reserve.
+    ``committed`` bytes of the free memory are for guests, besides what the settings reserve.
     """
 
     uuid: str
     generation: int
     clearing: bool = False
-    promised: int = 0
+    committed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskReread:
+class RequestReload:
     """Have the service read the settings anew."""
 
 
@@ -106,7 +106,7 @@ Action = (
     | KillService
     | StartService
     | Reply
-    | AskReread
+    | RequestReload
 )
 
 

@@ -13,18 +13,18 @@ from sentinel.core.actions import (
     Acknowledge,
     Action,
     Ask,
-    AskReread,
     Event,
     Kill,
     KillProbe,
     KillService,
     Reply,
+    RequestReload,
     SetPace,
     Start,
     StartProbe,
     StartService,
 )
-from sentinel.core.events import slot_event, who
+from sentinel.core.events import gpu_event, who
 from sentinel.core.gpu import (
     allocations,
     findings,
@@ -47,10 +47,11 @@ from sentinel.core.node import (
     shutdown,
     status_events,
 )
-from sentinel.core.node.admin import standing
+from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import (
     Busy,
+    GpuState,
     Idle,
     Occupancy,
     ProbeDown,
@@ -59,7 +60,6 @@ from sentinel.core.state import (
     Running,
     ServiceDown,
     ServiceUp,
-    Slot,
     Starting,
     State,
     StopCause,
@@ -116,8 +116,9 @@ def first_state(
         serves: Whether somebody is to be served.
     """
     return State(
-        slots={
-            gpu.uuid: Slot(gpu=gpu, identity=Identity(hidden=hidden), changed=now) for gpu in gpus
+        gpu_states={
+            gpu.uuid: GpuState(gpu=gpu, identity=Identity(hidden=hidden), changed=now)
+            for gpu in gpus
         },
         started=now,
         counted_from=now,
@@ -134,17 +135,17 @@ def watch(state: State, now: float) -> Watch:
     from it, and calls into a driver that tears a context down block, and hold up those who wait.
     """
     read, held, load = [], [], []
-    for uuid, slot in state.slots.items():
-        if not probe_supervision.readable(state, slot, now):
+    for uuid, gpu_state in state.gpu_states.items():
+        if not probe_supervision.readable(state, gpu_state, now):
             continue
-        match slot.stressor:
+        match gpu_state.stressor:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
         # Whoever is served wants to see it, too.
         if (
             state.service is not None
-            or leaks.may_have_load(slot, now)
-            or pace_controller.wants_load(slot)
+            or leaks.may_have_load(gpu_state, now)
+            or pace_controller.wants_load(gpu_state)
         ):
             load.append(uuid)
         read.append(uuid)
@@ -158,12 +159,12 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     if seen.stalled > STALL:
         state = replace(state, stalled_at=seen.now)
         events.append(Event(name="sentinel.stalled", at=seen.now, fields={"s": seen.stalled}))
-    carried = commands.carry_out(state, seen, config)
-    state, config, actions = carried.state, carried.config, list(carried.actions)
-    events += carried.events
+    batch = commands.apply_commands(state, seen, config)
+    state, config, actions = batch.state, batch.config, list(batch.actions)
+    events += batch.events
     state, over = commands.expire(state, seen.now)
     events += over
-    seen = replace(seen, stop=seen.stop or carried.stop)
+    seen = replace(seen, stop=seen.stop or batch.stop)
     state, asked = shutdown.begin(state, seen, config)
     events += asked
     service = api_supervision.step(state, seen)
@@ -174,13 +175,13 @@ def decide(state: State, seen: Observation, config: Config) -> Decision:
     probe = probe_supervision.step(service.state, seen, config)
     state, actions = probe.state, [*actions, *service.actions, *probe.actions]
     events += [*service.events, *probe.events]
-    slots: dict[str, Slot] = {}
-    for uuid, slot in state.slots.items():
-        step = _turn(state, slot, seen, config)
-        slots[uuid] = step.slot
+    gpu_states: dict[str, GpuState] = {}
+    for uuid, gpu_state in state.gpu_states.items():
+        step = _turn(state, gpu_state, seen, config)
+        gpu_states[uuid] = step.gpu_state
         actions += step.actions
         events += step.events
-    state = replace(state, slots=slots)
+    state = replace(state, gpu_states=gpu_states)
     state, gave_up = shutdown.give_up(state, seen.now)
     events += gave_up
     state, asks, released = _release(state, seen, config)
@@ -209,7 +210,7 @@ def _urgency(action: Action) -> int:
             return 0
         case KillProbe() | KillService():
             return 1
-        case Ask() | Acknowledge() | SetPace() | Reply() | AskReread():
+        case Ask() | Acknowledge() | SetPace() | Reply() | RequestReload():
             return 2
         case StartProbe() | StartService():
             return 3
@@ -217,75 +218,81 @@ def _urgency(action: Action) -> int:
             return 4
 
 
-def _turn(state: State, slot: Slot, seen: Observation, config: Config) -> Step:
+def _turn(state: State, gpu_state: GpuState, seen: Observation, config: Config) -> Step:
     """Fold in what happened on one GPU, then take at most one step there."""
-    was, before, own = slot, slot.occupancy, config.of(slot.gpu.uuid)
-    reading = seen.readings.get(slot.gpu.uuid)
-    facts = seen.children.get(slot.gpu.uuid)
-    folded = found = Step(slot=slot)
+    was, before, own = gpu_state, gpu_state.occupancy, config.of(gpu_state.gpu.uuid)
+    reading = seen.readings.get(gpu_state.gpu.uuid)
+    facts = seen.children.get(gpu_state.gpu.uuid)
+    folded = found = Step(gpu_state=gpu_state)
     if facts is not None:
-        found = findings.fold(slot, facts, reading, seen.now)
-        folded = lifecycle.fold(found.slot, facts, seen.now)
-    slot, haunted = leaks.watch(folded.slot, reading, seen.now)
-    slot, learned = pid_mapping.learn(slot, reading, seen.now)
-    residents = ignored_processes.residents(slot, reading, own)
-    if residents != slot.residents:
-        slot = replace(slot, residents=residents)
-    slot, judged = _judge(state, slot, reading, seen, own)
-    slot, conditions = health.judge(slot, reading, seen.now, own, slot.child)
+        found = findings.fold(gpu_state, facts, reading, seen.now)
+        folded = lifecycle.fold(found.gpu_state, facts, seen.now)
+    gpu_state, haunted = leaks.watch(folded.gpu_state, reading, seen.now)
+    gpu_state, learned = pid_mapping.learn(gpu_state, reading, seen.now)
+    resident_processes = ignored_processes.resident_processes(gpu_state, reading, own)
+    if resident_processes != gpu_state.resident_processes:
+        gpu_state = replace(gpu_state, resident_processes=resident_processes)
+    gpu_state, judged = _judge(state, gpu_state, reading, seen, own)
+    gpu_state, conditions = health.judge(gpu_state, reading, seen.now, own, gpu_state.child)
     judged += conditions
     if state.shutdown is not None:
-        slot = lifecycle.hurry(slot, state.shutdown.kill_at)
-    step = lifecycle.step(slot, reading, seen.now, own, stalled=_stalled(state, seen.now))
-    paced = pace_controller.step(step.slot, reading, seen.now, own)
-    slot, actions = paced.slot, (*found.actions, *step.actions, *paced.actions)
+        gpu_state = lifecycle.bring_forward(gpu_state, state.shutdown.kill_at)
+    step = lifecycle.step(gpu_state, reading, seen.now, own, stalled=_stalled(state, seen.now))
+    paced = pace_controller.step(step.gpu_state, reading, seen.now, own)
+    gpu_state, actions = paced.gpu_state, (*found.actions, *step.actions, *paced.actions)
     came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
-    haunts = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
+    haunts = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "ghost"
     if came and not haunts and not isinstance(before, Busy):
-        slot = _claimed(slot, before, seen, own)
-    if isinstance(folded.slot.stressor, Stopping) and not isinstance(slot.stressor, Stopping):
+        gpu_state = _claimed(gpu_state, before, seen, own)
+    if isinstance(folded.gpu_state.stressor, Stopping) and not isinstance(
+        gpu_state.stressor, Stopping
+    ):
         # While it was there, what nobody accounts for was taken for its own.
-        slot, now = _judge(state, replace(slot, ended=seen.now), reading, seen, own)
+        gpu_state, now = _judge(state, replace(gpu_state, ended=seen.now), reading, seen, own)
         judged += now
-    if state.shutdown is not None and isinstance(slot.stressor, Starting | Running):
-        asked = lifecycle.stop(slot, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
-        slot, actions = asked.slot, (*actions, *asked.actions)
-    if (type(slot.occupancy), type(slot.stressor)) != (type(before), type(was.stressor)):
-        slot = replace(slot, changed=seen.now)
+    if state.shutdown is not None and isinstance(gpu_state.stressor, Starting | Running):
+        asked = lifecycle.stop(gpu_state, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
+        gpu_state, actions = asked.gpu_state, (*actions, *asked.actions)
+    if (type(gpu_state.occupancy), type(gpu_state.stressor)) != (type(before), type(was.stressor)):
+        gpu_state = replace(gpu_state, changed=seen.now)
     events = (*found.events, *folded.events, *haunted, *learned, *judged, *step.events)
-    return Step(slot=slot, actions=actions, events=(*events, *paced.events))
+    return Step(gpu_state=gpu_state, actions=actions, events=(*events, *paced.events))
 
 
 def _judge(
-    state: State, slot: Slot, reading: Reading | None, seen: Observation, config: Config
-) -> tuple[Slot, list[Event]]:
+    state: State, gpu_state: GpuState, reading: Reading | None, seen: Observation, config: Config
+) -> tuple[GpuState, list[Event]]:
     """Judge the occupancy anew, and say so when it is another."""
-    child = slot.child
-    now = occupancy.occupancy(slot, reading, seen.now, config, child=child)
-    if probe_supervision.suspected(state, slot.gpu.uuid, seen.now):
-        suspect = state.suspects[slot.gpu.uuid]
+    child = gpu_state.child
+    now = occupancy.occupancy(gpu_state, reading, seen.now, config, child=child)
+    if probe_supervision.suspected(state, gpu_state.gpu.uuid, seen.now):
+        suspect = state.suspects[gpu_state.gpu.uuid]
         what = "crashed" if suspect.crashed else "hung"
         now = Unknown(reason=f"the driver {what} in {suspect.call}; left out for a while")
     if state.released is not None and isinstance(state.probe, ProbeDown):
         now = Unknown(reason="the driver was let go of (pause --release)")
-    before = slot.occupancy
+    before = gpu_state.occupancy
     if now == before:
-        return slot, []
-    slot = replace(slot, occupancy=now)
+        return gpu_state, []
+    gpu_state = replace(gpu_state, occupancy=now)
     match before, now:
         case Busy(), Busy(by=by) if [p.pid for p in before.by] == [p.pid for p in by]:
-            return slot, []
+            return gpu_state, []
         case _, Busy(reason=reason):
-            return slot, [slot_event("gpu.busy", slot, seen.now, reason=reason, by=who(slot))]
+            return gpu_state, [
+                gpu_event("gpu.busy", gpu_state, seen.now, reason=reason, by=who(gpu_state))
+            ]
         case Unknown(), Unknown():
-            return slot, []
+            return gpu_state, []
         case _, Unknown(reason=reason):
-            return slot, [slot_event("gpu.unknown", slot, seen.now, reason=reason)]
+            return gpu_state, [gpu_event("gpu.unknown", gpu_state, seen.now, reason=reason)]
         case _:
-            return slot, [slot_event("gpu.idle", slot, seen.now, left_alone_s=slot.rearm)]
+            return gpu_state, [
+                gpu_event("gpu.idle", gpu_state, seen.now, left_alone_s=gpu_state.rearm)
+            ]
 
 
-def _claimed(slot: Slot, before: Occupancy, seen: Observation, config: Config) -> Slot:
+def _claimed(gpu_state: GpuState, before: Occupancy, seen: Observation, config: Config) -> GpuState:
     """Return the slot with how long it is to be left alone after those who came just now.
 
     That is ``rearm``, and twice as long with each claim within the hour beyond the first few: whose
@@ -293,12 +300,12 @@ def _claimed(slot: Slot, before: Occupancy, seen: Observation, config: Config) -
     chance, so that two sentinels which cannot see each other settle. Who is found on a GPU of which
     nothing was known ``before`` may have been there all along, and is no new claim.
     """
-    claims = tuple(at for at in slot.claims if seen.now - at < HOUR)
+    claims = tuple(at for at in gpu_state.claims if seen.now - at < HOUR)
     if isinstance(before, Idle) and not (claims and seen.now - claims[-1] < ONE_CLAIM):
         claims = (*claims, seen.now)
     doublings = max(0, len(claims) - CLAIMS_FOR_FREE)
     rearm = min(config.rearm * 2.0**doublings, max(config.rearm, config.rearm_longest))
-    return replace(slot, claims=claims, rearm=rearm * (0.5 + seen.dice))
+    return replace(gpu_state, claims=claims, rearm=rearm * (0.5 + seen.random_value))
 
 
 def _stalled(state: State, now: float) -> bool:
@@ -314,11 +321,11 @@ def _release(
     actions: list[Action] = []
     events: list[Event] = []
     for release in limits.releases(state, seen, config):
-        slot = state.slots[release.uuid]
-        events.append(slot_event("gpu.released", slot, seen.now, reason=release.reason))
-        asked = lifecycle.stop(slot, StopCause.POLICY, seen.now, seen.now + config.grace)
+        gpu_state = state.gpu_states[release.uuid]
+        events.append(gpu_event("gpu.released", gpu_state, seen.now, reason=release.reason))
+        asked = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, seen.now + config.grace)
         actions += asked.actions
-        state = replace(state, slots={**state.slots, release.uuid: asked.slot})
+        state = replace(state, gpu_states={**state.gpu_states, release.uuid: asked.gpu_state})
     return state, actions, events
 
 
@@ -340,13 +347,17 @@ def _start_one(
     if not startable:
         return _clear_one(state, seen, config)
     uuid = startable[0]
-    slot = lifecycle.start(state.slots[uuid], seen.readings[uuid], seen.now)
-    slot = replace(slot, terms=limits.terms(config.of(uuid)), left_out=allocations.promised(slot))
-    state = replace(state, slots={**state.slots, uuid: slot}, last_start=seen.now)
+    gpu_state = lifecycle.start(state.gpu_states[uuid], seen.readings[uuid], seen.now)
+    gpu_state = replace(
+        gpu_state,
+        launch_spec=limits.launch_spec(config.of(uuid)),
+        left_out=allocations.committed(gpu_state),
+    )
+    state = replace(state, gpu_states={**state.gpu_states, uuid: gpu_state}, last_start=seen.now)
     workload = config.of(uuid).workload
-    event = slot_event("stressor.starting", slot, seen.now, workload=workload)
-    promised = allocations.to_come(slot, seen.readings[uuid])
-    start = Start(uuid=uuid, generation=slot.generation, promised=promised)
+    event = gpu_event("stressor.starting", gpu_state, seen.now, workload=workload)
+    committed = allocations.outstanding(gpu_state, seen.readings[uuid])
+    start = Start(uuid=uuid, generation=gpu_state.generation, committed=committed)
     return state, [start], [event]
 
 
@@ -356,20 +367,20 @@ def _clear_one(
     """Have a context opened and closed on the first GPU that has a ghost and is due."""
     if limits.quiet(seen, config) is not None or not _may_spawn(state):
         return state, [], []
-    for uuid, slot in state.slots.items():
+    for uuid, gpu_state in state.gpu_states.items():
         reading = seen.readings.get(uuid)
-        due = leaks.clearing_due(slot, reading, config)
+        due = leaks.clearing_due(gpu_state, reading, config)
         if reading is None or due is None or seen.now < due:
             continue
         if not occupancy.is_fresh(reading, seen.now, config):
             continue
-        if standing(state, slot, seen.now) is not None:
+        if admin_hold(state, gpu_state, seen.now) is not None:
             continue  # somebody wants nothing of ours there, not even for a moment
-        ghost = replace(slot.ghost, clearings=slot.ghost.clearings + 1)
-        begun = lifecycle.start(replace(slot, ghost=ghost), reading, seen.now, clearing=True)
-        begun = replace(begun, terms=limits.terms(config.of(uuid)))
-        state = replace(state, slots={**state.slots, uuid: begun}, last_start=seen.now)
-        event = slot_event("gpu.clearing", begun, seen.now, attempt=ghost.clearings)
+        leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
+        begun = lifecycle.start(replace(gpu_state, leak=leak), reading, seen.now, clearing=True)
+        begun = replace(begun, launch_spec=limits.launch_spec(config.of(uuid)))
+        state = replace(state, gpu_states={**state.gpu_states, uuid: begun}, last_start=seen.now)
+        event = gpu_event("gpu.clearing", begun, seen.now, attempt=leak.clearings)
         return state, [Start(uuid=uuid, generation=begun.generation, clearing=True)], [event]
     return state, [], []
 
@@ -396,16 +407,16 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         times.append(state.counted_from + config.run_for)
     if state.shutdown is not None:
         times += [state.shutdown.kill_at, state.shutdown.give_up_at]
-    for uuid, slot in state.slots.items():
+    for uuid, gpu_state in state.gpu_states.items():
         reading = seen.readings.get(uuid)
         own = config.of(uuid)
         dues = (
-            lifecycle.deadline(slot, own),
-            pace_controller.deadline(slot, seen.now, own),
-            leaks.clearing_due(slot, reading, own),
+            lifecycle.deadline(gpu_state, own),
+            pace_controller.deadline(gpu_state, seen.now, own),
+            leaks.clearing_due(gpu_state, reading, own),
         )
         times += [due for due in dues if due is not None]
-        if reading is not None and not isinstance(slot.occupancy, Unknown):
+        if reading is not None and not isinstance(gpu_state.occupancy, Unknown):
             times.append(min(reading.at, reading.processes_at) + config.stale_after)
     if _startable(state, seen, config) and not config.dry_run:
         return seen.now

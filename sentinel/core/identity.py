@@ -60,7 +60,7 @@ class Identity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resident:
+class ResidentProcess:
     """A process that has been on a GPU since then without changing its memory, in bytes."""
 
     started: int | None

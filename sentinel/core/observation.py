@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sentinel.core.identity import OwnChild
-from sentinel.protocol.commands import Order, Trouble
+from sentinel.protocol.commands import Order, ServiceWarning
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Inventory, Unavailable
 from sentinel.protocol.stressor import ChildMessage
@@ -73,7 +73,7 @@ class ServiceFacts:
     generation: int
     serving: bool = False
     orders: tuple[Order, ...] = ()
-    troubles: tuple[Trouble, ...] = ()
+    service_warnings: tuple[ServiceWarning, ...] = ()
     exit: ChildExit | None = None
     garbage: str | None = None
 
@@ -83,7 +83,7 @@ class Observation:
     """Everything that one tick decides on.
 
     ``readings`` holds the latest of each GPU, old or new; the facts are only the new ones.
-    ``dice`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
+    ``random_value`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
     that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many seconds
     longer than it meant to the supervisor did not run. ``local`` is what a clock on the wall shows.
     ``reread``: somebody wants the settings read anew. ``probe_gone``: no probe lives, old or new.
@@ -91,7 +91,7 @@ class Observation:
 
     now: float
     local: datetime | None = None
-    dice: float = 0.5
+    random_value: float = 0.5
     readings: Mapping[str, Reading] = field(default_factory=dict)
     children: Mapping[str, ChildFacts] = field(default_factory=dict)
     probe: ProbeFacts | None = None

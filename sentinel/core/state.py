@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.core.identity import Identity, IdentityMode, OwnChild, Resident
+from sentinel.core.identity import Identity, IdentityMode, OwnChild, ResidentProcess
 from sentinel.core.observation import ChildExit
 from sentinel.protocol.gpu import Gpu, GpuProcess
 from sentinel.protocol.stressor import Failed, Finding, MemoryTarget, Progress, Ready
@@ -43,7 +43,7 @@ class Idle:
 Occupancy = Unknown | Busy | Idle
 
 
-class SignKind(StrEnum):
+class EvidenceKind(StrEnum):
     """Which witness saw the newcomer first."""
 
     MEMORY = "memory"
@@ -52,10 +52,10 @@ class SignKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
+class Evidence:
     """The first evidence of somebody else on a GPU that we hold; its reading ``took`` seconds."""
 
-    kind: SignKind
+    kind: EvidenceKind
     at: float
     took: float = 0.0
     grown: int = 0
@@ -84,8 +84,8 @@ class Stopped:
 class Starting:
     """A child was spawned and has not said Ready.
 
-    ``baseline`` is the used memory of the idle GPU before the spawn, ``unnamed`` what of it no
-    listed process held, in bytes; ``before`` are the PIDs that were listed. ``crowded`` is how many
+    ``baseline`` is the used memory of the idle GPU before the spawn, ``unattributed`` what of it no
+    listed process held, in bytes; ``before`` are the PIDs that were listed. ``contention`` is how many
     bytes more than the child took were gone while it filled its memory, where it saw that.
     ``clearing``: it only opens and closes a context, and never is Ready.
     """
@@ -93,11 +93,11 @@ class Starting:
     generation: int
     since: float
     baseline: int
-    unnamed: int = 0
+    unattributed: int = 0
     before: tuple[int, ...] = ()
     child: OwnChild | None = None
     attaching: bool = False
-    crowded: int | None = None
+    contention: int | None = None
     clearing: bool = False
 
 
@@ -146,7 +146,7 @@ class Running:
     generation: int
     since: float
     baseline: int
-    unnamed: int
+    unattributed: int
     before: tuple[int, ...]
     child: OwnChild | None
     ready: Ready
@@ -172,12 +172,12 @@ class Stopping:
     since: float
     cause: StopCause
     baseline: int
-    unnamed: int
+    unattributed: int
     child: OwnChild | None
     kill_at: float
     ran: bool = False
     clearing: bool = False
-    sign: Sign | None = None
+    sign: Evidence | None = None
     kill_sent: bool = False
     killed_at: float | None = None
     exit: ChildExit | None = None
@@ -215,22 +215,22 @@ class Handover:
     newcomer's own memory could not be told from ours.
     """
 
-    sign: Sign
+    sign: Evidence
     kill: float | None
     exit: float
     memory_back: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ghost:
+class Leak:
     """What stayed on a GPU and is nobody's since our last stressor has gone.
 
-    ``unnamed`` is how much memory nobody was known to hold before that came, in bytes, where there
+    ``unattributed`` is how much memory nobody was known to hold before that came, in bytes, where there
     is more now. ``load`` says that the GPU is used all the time, ``clearings`` how often a context
     was opened and closed because of it.
     """
 
-    unnamed: int | None = None
+    unattributed: int | None = None
     load: bool = False
     clearings: int = 0
 
@@ -249,7 +249,7 @@ class Findings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class HealthState:
     """The condition of a GPU since then: the worse of what its heat and its memory say.
 
     ``heat`` has been what it is since ``heat_since``, and a temperature was told last at
@@ -274,7 +274,7 @@ class Paused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class LaunchSpec:
     """What a stressor is started with, and cannot change while it lives."""
 
     workload: str
@@ -285,19 +285,19 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class GpuState:
     """Everything known of one GPU: separate facts, never one big state.
 
-    ``identity`` is how processes are told apart on it, ``residents`` since when others are on it,
+    ``identity`` is how processes are told apart on it, ``resident_processes`` since when others are on it,
     by PID, where a rule asks. ``generation`` counts its children. ``rearm`` is how long it must
     stay idle before the next start. ``started`` and ``ended`` are when its last stressor was
     started and was gone. ``claims`` are the times of the last hour at which somebody came,
     ``failures`` those at which a stressor failed, ``streak`` how many since it last ran well.
-    ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor. ``terms``
+    ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor. ``launch_spec``
     are those of its last stressor, ``paused`` is set while we were told to keep off. ``changed`` is
     when its occupancy or its stressor became another. ``telemetry`` is what it told last of itself,
-    ``judged`` how it does by that; ``promises`` is the memory that was promised to guests, by id,
-    which changed at ``promises_changed``, and ``left_out`` how much was promised when the last
+    ``judged`` how it does by that; ``allocations`` is the memory that was promised to guests, by id,
+    which changed at ``allocations_changed``, and ``left_out`` how much was promised when the last
     stressor was started. ``yields`` counts its hand-overs.
     """
 
@@ -305,8 +305,8 @@ class Slot:
     occupancy: Occupancy = field(default_factory=lambda: Unknown(reason="not read yet"))
     stressor: Stressor = field(default_factory=Stopped)
     identity: Identity = field(default_factory=Identity)
-    residents: Mapping[int, Resident] = field(default_factory=dict)
-    ghost: Ghost = field(default_factory=Ghost)
+    resident_processes: Mapping[int, ResidentProcess] = field(default_factory=dict)
+    leak: Leak = field(default_factory=Leak)
     findings: Findings = field(default_factory=Findings)
     generation: int = 0
     rearm: float = 0.0
@@ -317,13 +317,13 @@ class Slot:
     streak: int = 0
     handover: Handover | None = None
     health_pace: float = 1.0
-    terms: Terms | None = None
+    launch_spec: LaunchSpec | None = None
     paused: Paused | None = None
     changed: float = 0.0
     telemetry: Telemetry | None = None
-    judged: Judged | None = None
-    promises: Mapping[str, Allocation] = field(default_factory=dict)
-    promises_changed: float = 0.0
+    judged: HealthState | None = None
+    allocations: Mapping[str, Allocation] = field(default_factory=dict)
+    allocations_changed: float = 0.0
     left_out: int = 0
     yields: int = 0
 
@@ -424,7 +424,7 @@ class State:
     anew. ``counted_from`` is when the time began for which to run, where that is set.
     """
 
-    slots: Mapping[str, Slot]
+    gpu_states: Mapping[str, GpuState]
     started: float
     probe: ProbeState
     counted_from: float = 0.0

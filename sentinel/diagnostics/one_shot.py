@@ -64,7 +64,7 @@ Failure = NotStarted | Garbage | Silent | Ended | Crashed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class OneShotResult:
     """How it went: without a ``failure``, the child said its last word.
 
     ``stuck`` means that it survives its SIGKILL; the interpreter's own exit would wait for it,
@@ -78,7 +78,7 @@ class Heard:
 class Notes(Protocol):
     """What is made of a child's words."""
 
-    def patience(self) -> float:
+    def timeouts(self) -> float:
         """Return for how many seconds after its last message the child may be silent now."""
         ...
 
@@ -98,14 +98,14 @@ class _Over(Enum):
     ITS_END = auto()
 
 
-def hear_out(
+def run_one_shot(
     target: Callable[..., None],
     first: object,
     environment: Mapping[str, str],
     *,
     kinds: Iterable[type[object]],
     notes: Notes,
-) -> Heard:
+) -> OneShotResult:
     """Spawn a child, hear what it says, and end it.
 
     Args:
@@ -118,7 +118,7 @@ def hear_out(
     try:
         child = Child(target, first, (), environment)
     except OSError as error:
-        return Heard(failure=NotStarted(error=str(error)), stuck=False)
+        return OneShotResult(failure=NotStarted(error=str(error)), stuck=False)
     try:
         over = _hear(child, tuple(kinds), notes)
     finally:
@@ -128,18 +128,18 @@ def hear_out(
         code = 0 if stuck else child.reap()
     match over:
         case _Over.LAST_WORD:
-            return Heard(failure=None, stuck=stuck)
+            return OneShotResult(failure=None, stuck=stuck)
         case _Over.ITS_END:
-            return Heard(failure=_how_it_ended(code), stuck=stuck)
+            return OneShotResult(failure=_how_it_ended(code), stuck=stuck)
         case Garbage() | Silent():
-            return Heard(failure=over, stuck=stuck)
+            return OneShotResult(failure=over, stuck=stuck)
 
 
 def _hear(child: Child, kinds: tuple[type[object], ...], notes: Notes) -> Garbage | Silent | _Over:
     """Take down what a child says until there is nothing more to come, or something is wrong."""
     since = time.monotonic()
     while True:
-        longest = notes.patience()
+        longest = notes.timeouts()
         wait_for_files(child.files(), max(0.0, since + longest - time.monotonic()))
         ended = child.ended()  # looked at first, so that its last words are all there
         datagrams = child.receive(_AT_ONCE)

@@ -16,8 +16,8 @@ from sentinel.protocol.stressor import (
     FailureKind,
     Finding,
     MemoryTarget,
-    Proof,
-    Proved,
+    SelftestDone,
+    SelftestResult,
 )
 from sentinel.supervisor.discovery import Options
 
@@ -60,13 +60,15 @@ class Outcome:
     """
 
     gpu: Gpu
-    proofs: tuple[Proof, ...]
+    proofs: tuple[SelftestResult, ...]
     error: SentinelError | None
     code: ExitCode
     clean: bool
 
 
-def run_selftest(options: Options, trials: Trials, tell: Callable[[Proof], object]) -> Outcome:
+def run_selftest(
+    options: Options, trials: Trials, tell: Callable[[SelftestResult], object]
+) -> Outcome:
     """Run the trials on the first GPU that is meant, until all are told or the GPU is needed.
 
     Args:
@@ -89,12 +91,12 @@ def run_selftest(options: Options, trials: Trials, tell: Callable[[Proof], objec
     return Outcome(gpu=gpu, proofs=proofs, error=error, code=code, clean=clean)
 
 
-def is_well(proof: Proof) -> bool:
+def is_well(proof: SelftestResult) -> bool:
     """Return whether all that was flipped was found, or nothing where nothing was."""
     return proof.found == (0 if proof.place == CLEAN else proof.tried)
 
 
-def summary(proofs: Sequence[Proof]) -> str:
+def summary(proofs: Sequence[SelftestResult]) -> str:
     """Return in a few words what was found in all trials together."""
     flipped = [proof for proof in proofs if proof.place != CLEAN]
     clean = [proof for proof in proofs if proof.place == CLEAN]
@@ -110,7 +112,7 @@ def _workload(trials: Trials) -> str:
     return f"{_WORKLOAD}:{','.join(f'{key}={value}' for key, value in (given | named).items())}"
 
 
-def _code(proofs: Sequence[Proof], error: SentinelError | None) -> ExitCode:
+def _code(proofs: Sequence[SelftestResult], error: SentinelError | None) -> ExitCode:
     """Return the exit code; a trial that failed counts, however the others went."""
     if error is not None and not isinstance(error, IncompleteError):
         return error.exit_code
@@ -122,9 +124,9 @@ def _code(proofs: Sequence[Proof], error: SentinelError | None) -> ExitCode:
 class _Listener(Listener):
     """Keeps what was proved, and ends it with the last proof or a fault that nobody planted."""
 
-    def __init__(self, workload: str, tell: Callable[[Proof], object]) -> None:
+    def __init__(self, workload: str, tell: Callable[[SelftestResult], object]) -> None:
         super().__init__(workload)
-        self.proofs: list[Proof] = []
+        self.proofs: list[SelftestResult] = []
         self._tell = tell
         self._proved = False
         self._finding: Finding | None = None
@@ -153,10 +155,10 @@ class _Listener(Listener):
 
     def _hear_message(self, message: ChildMessage) -> None:
         match message:
-            case Proof():
+            case SelftestResult():
                 self.proofs.append(message)
                 self._tell(message)
-            case Proved():
+            case SelftestDone():
                 self._proved = True
             case Finding():
                 self._finding = self._finding or message

@@ -81,13 +81,13 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
     local = HostClock().local()
     verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later), config)
     for gpu in gpus:
-        slot = state.slots[gpu.uuid]
+        gpu_state = state.gpu_states[gpu.uuid]
         reading = readings.get(gpu.uuid)
         verdict = verdicts[gpu.uuid]
-        occupancy = type(slot.occupancy).__name__.upper()
+        occupancy = type(gpu_state.occupancy).__name__.upper()
         others = reading.processes if reading and reading.processes else ()
         own = config.of(gpu.uuid)
-        spared, waiting = (ask(slot, others, now, own) for ask in (let_be, not_yet))
+        spared, waiting = (ask(gpu_state, others, now, own) for ask in (let_be, not_yet))
         yield Survey(
             gpu=gpu,
             reading=reading,

@@ -19,7 +19,7 @@ from sentinel.diagnostics.one_shot import (
     Garbage,
     NotStarted,
     Silent,
-    hear_out,
+    run_one_shot,
 )
 from sentinel.errors import WireError
 from sentinel.protocol.inspection import Described, Importing, WorkloadOption
@@ -30,7 +30,7 @@ _SURROUNDINGS = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_TH
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long the lister may take, in seconds.
 
     ``opening`` is for its start, in which it imports torch: 14 s from a cold disk, and longer from
@@ -58,7 +58,7 @@ class Listed:
     error: str | None = None
 
 
-def list_workloads(patience: Patience | None = None) -> tuple[tuple[Listed, ...], bool]:
+def list_workloads(timeouts: Timeouts | None = None) -> tuple[tuple[Listed, ...], bool]:
     """Return every registered workload, by name, and whether a process survived its SIGKILL.
 
     Args:
@@ -66,7 +66,7 @@ def list_workloads(patience: Patience | None = None) -> tuple[tuple[Listed, ...]
     """
     entries = registered()
     places = [f"{entry.module}:{entry.attr}" for entry in entries]
-    said, stuck = describe_places(places, patience or Patience())
+    said, stuck = describe_places(places, timeouts or Timeouts())
     names = [entry.name for entry in entries]
     listed = (
         _listed(entry, words, twice=names.count(entry.name) > 1)
@@ -90,7 +90,7 @@ def _listed(entry: EntryPoint, words: Described, *, twice: bool) -> Listed:
     )
 
 
-def describe_places(places: Sequence[str], patience: Patience) -> tuple[list[Described], bool]:
+def describe_places(places: Sequence[str], timeouts: Timeouts) -> tuple[list[Described], bool]:
     """Return what the workload at each ``module:attribute`` says of itself, or what is wrong.
 
     The worst case is one patience for each of them. Besides, it is returned whether a process
@@ -99,8 +99,8 @@ def describe_places(places: Sequence[str], patience: Patience) -> tuple[list[Des
     said: dict[int, Described] = {}
     stuck = False
     while missing := [(number, place) for number, place in enumerate(places) if number not in said]:
-        notes = _Notes(dict(missing), patience, said)
-        heard = hear_out(
+        notes = _Notes(dict(missing), timeouts, said)
+        heard = run_one_shot(
             describe.run, tuple(missing), _SURROUNDINGS, kinds=(Importing, Described), notes=notes
         )
         stuck = stuck or heard.stuck
@@ -127,15 +127,15 @@ class _Notes:
     """
 
     def __init__(
-        self, places: Mapping[int, str], patience: Patience, said: dict[int, Described]
+        self, places: Mapping[int, str], timeouts: Timeouts, said: dict[int, Described]
     ) -> None:
         self.importing: int | None = None
         self._places = places
-        self._patience = patience
+        self._patience = timeouts
         self._said = said
         self._opened = False
 
-    def patience(self) -> float:
+    def timeouts(self) -> float:
         """Return how long the import may take, or that of torch before all."""
         return self._patience.each if self._opened else self._patience.opening
 

@@ -13,7 +13,7 @@ from sentinel.protocol.stressor import ChildExitCode
 _PR_SET_PDEATHSIG = 1
 
 
-def be_born(parent: int, title: str) -> None:
+def setup_child_process(parent: int, title: str) -> None:
     """Lead a session of our own, die with ``parent``, leave Ctrl+C to it and say what we are.
 
     Called first in a child's main thread, the one that lives as long as the child does. What a

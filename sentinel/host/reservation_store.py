@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
 
 #: What the file is called in a state folder.
@@ -113,7 +113,7 @@ def revive(
             gpus=one.gpus,
             reason=one.reason,
             # Its process is none of this boot's, so nobody may be named by its number.
-            by=Asker(
+            by=Caller(
                 via=one.via,
                 uid=one.uid,
                 pid=one.pid if one.boot == boot else None,

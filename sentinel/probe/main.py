@@ -13,15 +13,15 @@ import threading
 import traceback
 from typing import Protocol
 
-from sentinel.host.child_setup import be_born
+from sentinel.host.child_setup import setup_child_process
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
 from sentinel.probe.process_info import Identifier
 from sentinel.probe.publisher import Outbox
 from sentinel.probe.reader import Reader, Tools
-from sentinel.probe.scheduler import Rounds
+from sentinel.probe.scheduler import ReadScheduler
 from sentinel.protocol.codec import MAX_DATAGRAM, decode
-from sentinel.protocol.inflight_calls import MAX_GPUS, Board, places, slots_of
+from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places, slots_of
 from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
 
 
@@ -32,7 +32,7 @@ class Handle(Protocol):
         """Return the descriptor in the child, once."""
 
 
-def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> None:
+def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: Handle) -> None:
     """Read GPUs until the other end of ``channel`` is closed; the target of a spawned process.
 
     It sends an Inventory and then Readings; or Unavailable, and ends with exit code 0 if that is
@@ -48,10 +48,10 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
         parent: The PID of the supervisor.
         board: Where each driver call is announced before it is made.
     """
-    be_born(parent, "sentinel: probe, reads GPUs")
+    setup_child_process(parent, "sentinel: probe, reads GPUs")
     channel.settimeout(None)
     outbox = Outbox(channel)
-    announcements = Board.attach(board.detach())
+    announcements = InflightCalls.attach(inflight_calls.detach())
     driver = _driver(spec)
     try:
         inventory = _enumerate(driver, spec.skip, announcements)
@@ -59,24 +59,26 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, board: Handle) -> 
         outbox.send_last(Unavailable(code=error.code, reason=error.reason))
         return
     outbox.send_last(inventory)
-    rounds = Rounds(lambda error: _give_up(outbox, error))
+    scheduler = ReadScheduler(lambda error: _give_up(outbox, error))
     tools = Tools(
         driver=driver,
-        board=announcements,
+        inflight_calls=announcements,
         identifier=Identifier(),
         outbox=outbox,
-        wake=rounds.wake,
+        wake=scheduler.wake,
     )
     readers = [
         Reader(uuid=uuid, slots=slots_of(place), spec=spec, tools=tools)
         for place, uuid in enumerate(places([gpu.uuid for gpu in inventory.gpus], spec.known))
     ]
     # All glances come first, and one after the other: they must never wait for a poll.
-    rounds.start([*(reader.glance for reader in readers), *(reader.poll for reader in readers)])
+    scheduler.start(
+        [*(reader.poll_memory for reader in readers), *(reader.poll for reader in readers)]
+    )
     # In a thread, since to ask a driver for a node is a call that may hang like any other.
-    watching = (driver, [r for r in readers if r.uuid not in spec.skip], rounds)
+    watching = (driver, [r for r in readers if r.uuid not in spec.skip], scheduler)
     threading.Thread(target=_watch_nodes, args=watching, name="nodes", daemon=True).start()
-    _follow_orders(channel, readers, rounds)
+    _follow_orders(channel, readers, scheduler)
 
 
 def _driver(spec: ProbeSpec) -> Driver:
@@ -93,30 +95,30 @@ def _driver(spec: ProbeSpec) -> Driver:
     return SimulatedDriver(Registry(Path(spec.simulation)))
 
 
-def _enumerate(driver: Driver, skip: tuple[str, ...], board: Board) -> Inventory:
+def _enumerate(driver: Driver, skip: tuple[str, ...], inflight_calls: InflightCalls) -> Inventory:
     """Open the driver and return what it has, each call announced in the driver's own slot."""
-    board.announce(0, "open")
+    inflight_calls.announce(0, "open")
     driver.open()
-    board.announce(0, "version")
+    inflight_calls.announce(0, "version")
     version = driver.version()
-    board.announce(0, "gpus")
+    inflight_calls.announce(0, "gpus")
     gpus = driver.gpus(skip)
-    board.finish(0)
+    inflight_calls.finish(0)
     return Inventory(gpus=gpus[:MAX_GPUS], driver=version)
 
 
-def _watch_nodes(driver: Driver, readers: list[Reader], rounds: Rounds) -> None:
+def _watch_nodes(driver: Driver, readers: list[Reader], scheduler: ReadScheduler) -> None:
     """Let every CUDA program that opens a GPU's node make its reader hurry."""
     opens = NodeWatch()
 
-    def hurry(reader: Reader) -> None:
-        if reader.hurry():
-            rounds.wake()
+    def boost(reader: Reader) -> None:
+        if reader.boost():
+            scheduler.wake()
 
     for reader in readers:
         node = driver.node(reader.uuid)
         if node is not None:
-            opens.add(node, functools.partial(hurry, reader))
+            opens.add(node, functools.partial(boost, reader))
 
 
 def _give_up(outbox: Outbox, error: BaseException) -> None:
@@ -128,7 +130,7 @@ def _give_up(outbox: Outbox, error: BaseException) -> None:
     os._exit(1)
 
 
-def _follow_orders(channel: socket.socket, readers: list[Reader], rounds: Rounds) -> None:
+def _follow_orders(channel: socket.socket, readers: list[Reader], scheduler: ReadScheduler) -> None:
     """Pass on what the supervisor wants read, until it is gone."""
     while True:
         try:
@@ -145,4 +147,4 @@ def _follow_orders(channel: socket.socket, readers: list[Reader], rounds: Rounds
                 load=reader.uuid in watch.load,
                 telemetry=watch.telemetry,
             )
-        rounds.wake()
+        scheduler.wake()

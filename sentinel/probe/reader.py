@@ -19,7 +19,7 @@ from sentinel.probe.driver import Driver, DriverError, GpuLostError, ReadError
 from sentinel.probe.process_info import Identifier
 from sentinel.probe.publisher import Outbox
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
-from sentinel.protocol.inflight_calls import Board
+from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import ProbeSpec
 from sentinel.protocol.telemetry import Telemetry
 
@@ -35,7 +35,7 @@ HURRY = 2.0
 
 #: A step of the used memory by this or more is looked into: whose is it? In bytes. It is the slack
 #: within which growth is nobody; the first steps of a context are smaller, and its PID comes later.
-LEAP = 2**20
+MEMORY_JUMP_BYTES = 2**20
 
 #: For how long after a leap the processes are read at every interval, in seconds. A PID shows up to
 #: 60 ms after the first memory, and a child's exit is complete some time after its memory is back;
@@ -55,7 +55,7 @@ class Tools:
     """What all readers share; ``wake`` lets somebody look at what is due."""
 
     driver: Driver
-    board: Board
+    inflight_calls: InflightCalls
     identifier: Identifier
     outbox: Outbox
     wake: Callable[[], None]
@@ -127,7 +127,7 @@ class Reader:
 
     def __init__(self, *, uuid: str, slots: tuple[int, int], spec: ProbeSpec, tools: Tools) -> None:
         self.uuid = uuid
-        self.glance = ReaderTurn(self._glance)
+        self.poll_memory = ReaderTurn(self._glance)
         self.poll = ReaderTurn(self._poll)
         self._glance_slot, self._poll_slot = slots
         self._spec = spec
@@ -165,15 +165,15 @@ class Reader:
         had, self._load_wanted, self._telemetry_wanted = self._orders, load, telemetry
         if (had.wanted, had.held) != (wanted, held):
             self._orders = _Orders(number=had.number + 1, wanted=wanted, held=held)
-        self.glance.ask()
+        self.poll_memory.ask()
         self.poll.ask()
 
-    def hurry(self) -> bool:
+    def boost(self) -> bool:
         """Read every few milliseconds for a while, if the GPU is held; return whether it is new."""
         now = time.monotonic()
         already, self._hurry_until = now < self._hurry_until, now + HURRY
         if not already:
-            self.glance.ask()
+            self.poll_memory.ask()
         return not already
 
     # --- the glance --------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Reader:
             return math.inf
         self._glance_failures = 0
         step = abs(memory.used - self._sent_used)
-        if step >= LEAP:
+        if step >= MEMORY_JUMP_BYTES:
             self._settled_at = now + SETTLING
         if (step or self._owing) and self._processes is not None:
             self._post()  # not before the first look at the processes: that would say UNKNOWN
@@ -316,7 +316,7 @@ class Reader:
         """Let the glances go on after a full reading without a fault."""
         if full and self._faulty:
             self._faulty = False
-            self.glance.ask()
+            self.poll_memory.ask()
             self._tools.wake()
 
     # --- both --------------------------------------------------------------------------------
@@ -335,11 +335,11 @@ class Reader:
 
     def _ask(self, slot: int, call: str, ask: Callable[[str], T]) -> T:
         """Make a call of the driver, announced for as long as it takes."""
-        self._tools.board.announce(slot, call)
+        self._tools.inflight_calls.announce(slot, call)
         try:
             return ask(self.uuid)
         finally:
-            self._tools.board.finish(slot)
+            self._tools.inflight_calls.finish(slot)
 
     def _post(self, telemetry: Telemetry | None = None) -> None:
         """Post what is known; where there is no room for it, the next glance or poll posts again.

@@ -30,7 +30,7 @@ _LONG = 3600.0
 _CLOCK_MONOTONIC = 1
 
 
-class Turn(Protocol):
+class Job(Protocol):
     """Something that is to be done again and again."""
 
     due: float
@@ -40,7 +40,7 @@ class Turn(Protocol):
         """Do it, and set ``due`` anew. May block for as long as it likes."""
 
 
-class Rounds:
+class ReadScheduler:
     """Takes every turn when it is due, each in one thread at a time.
 
     Args:
@@ -48,7 +48,7 @@ class Rounds:
     """
 
     def __init__(self, give_up: Callable[[BaseException], None]) -> None:
-        self._turns: tuple[Turn, ...] = ()
+        self._turns: tuple[Job, ...] = ()
         self._give_up = give_up
         # The leader sleeps on a lock, the cheapest wait with a bound that Python has.
         self._sleep = threading.Lock()
@@ -62,7 +62,7 @@ class Rounds:
         self._taken: set[int] = set()
         self._waiting = 0
 
-    def start(self, turns: Sequence[Turn]) -> None:
+    def start(self, turns: Sequence[Job]) -> None:
         """Begin with these turns, in this order; one thread leads and others wait for the lead."""
         self._turns = tuple(turns)
         self._hire(leads=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asker:
+class Caller:
     """Who asks: the peer's user and process where the socket tells, and by which way.
 
     ``started`` tells its PID from a later use of the same number, in clock ticks since boot.

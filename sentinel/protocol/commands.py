@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +42,19 @@ class ServiceSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Occupy:
+class Resume:
     """Occupy idle GPUs, from now on."""
 
     number: int
-    by: Asker
+    by: Caller
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vacate:
+class Drain:
     """Let go of every GPU and start on none."""
 
     number: int
-    by: Asker
+    by: Caller
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class PauseGpus:
     """
 
     number: int
-    by: Asker
+    by: Caller
     gpus: tuple[str, ...] = ()
     seconds: float | None = None
     release: bool = False
@@ -76,7 +76,7 @@ class ResumeGpus:
     """End the pause of these GPUs, of all where none is named."""
 
     number: int
-    by: Asker
+    by: Caller
     gpus: tuple[str, ...] = ()
 
 
@@ -88,7 +88,7 @@ class Reserve:
     """
 
     number: int
-    by: Asker
+    by: Caller
     id: str
     reason: str
     gpus: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Confirm:
     """
 
     number: int
-    by: Asker
+    by: Caller
     id: str
     allocation: bool = False
 
@@ -115,7 +115,7 @@ class Unreserve:
     """End a reservation."""
 
     number: int
-    by: Asker
+    by: Caller
     id: str
 
 
@@ -128,7 +128,7 @@ class Allocate:
     """
 
     number: int
-    by: Asker
+    by: Caller
     id: str
     gpu: str
     size: int
@@ -139,7 +139,7 @@ class Deallocate:
     """End the promise of memory with this id."""
 
     number: int
-    by: Asker
+    by: Caller
     id: str
 
 
@@ -166,7 +166,7 @@ class Configure:
     """Take over all of these settings, or none of them."""
 
     number: int
-    by: Asker
+    by: Caller
     given: tuple[Value, ...]
     overrides: tuple[OverrideValues, ...] = ()
 
@@ -176,12 +176,12 @@ class ShutDown:
     """Let go of every GPU and end."""
 
     number: int
-    by: Asker
+    by: Caller
 
 
 Order = (
-    Occupy
-    | Vacate
+    Resume
+    | Drain
     | PauseGpus
     | ResumeGpus
     | Reserve
@@ -200,7 +200,7 @@ class Serving:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
+class ServiceWarning:
     """What the service could not do though no client asked for it, for the journal.
 
     ``about`` is "settings", "reservations", "history", "watch", "token" or "socket", ``text`` says
@@ -211,7 +211,7 @@ class Trouble:
     text: str
 
 
-ServiceMessage = Order | Serving | Trouble
+ServiceMessage = Order | Serving | ServiceWarning
 
 
 # --- answers and views, from the supervisor --------------------------------------------------
@@ -241,5 +241,5 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reread:
+class ReloadConfig:
     """Read the settings anew and post them as a :class:`Configure`."""

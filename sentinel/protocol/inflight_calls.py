@@ -37,7 +37,7 @@ def gpu_of(slot: int) -> int | None:
     return (slot - 1) // 2 if slot else None
 
 
-class Board:
+class InflightCalls:
     """A slot for the driver as a whole and two for each GPU, each with at most one call.
 
     Each slot has one writer, any number of readers, and no lock.
@@ -56,7 +56,7 @@ class Board:
         self._encoded: dict[str, bytes] = {}
 
     @classmethod
-    def create(cls) -> Board:
+    def create(cls) -> InflightCalls:
         """Return an empty board, which a child can attach to by its ``fd``."""
         fd = os.memfd_create("sentinel-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, _SIZE)
@@ -66,7 +66,7 @@ class Board:
         return cls(fd)
 
     @classmethod
-    def attach(cls, fd: int) -> Board:
+    def attach(cls, fd: int) -> InflightCalls:
         """Return the board behind ``fd``, which belongs to it from now on."""
         return cls(fd)
 

@@ -134,14 +134,14 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crowded:
+class MemoryContention:
     """While the child filled its memory, ``grown`` bytes more than it took were gone."""
 
     grown: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
+class SelftestResult:
     """How one trial of a selftest went, in one kind of number.
 
     Of ``tried`` bits that were flipped in a ``result`` that was just computed, in one that lay in
@@ -156,11 +156,21 @@ class Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proved:
+class SelftestDone:
     """All trials of a selftest were told."""
 
 
-ChildMessage = Attaching | Crowded | Ready | Progress | Note | Finding | Proof | Proved | Failed
+ChildMessage = (
+    Attaching
+    | MemoryContention
+    | Ready
+    | Progress
+    | Note
+    | Finding
+    | SelftestResult
+    | SelftestDone
+    | Failed
+)
 
 
 # --- what a child is told --------------------------------------------------------------------
@@ -184,7 +194,7 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class FindingAck:
     """The supervisor has the finding of this number; the child need not keep it."""
 
     number: int
@@ -211,7 +221,7 @@ class MemoryTarget:
 class StressorSpec:
     """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended.
 
-    ``reserve`` bytes of what is free are left, whatever the target. ``wary``: others may come and
+    ``reserve`` bytes of what is free are left, whatever the target. ``check_contention``: others may come and
     not be listed, so the child looks out for them while it takes its memory. ``clearing``: it only
     opens a context, and ends. ``goldens`` is the file of the golden checksums, if they are kept.
     """
@@ -223,7 +233,7 @@ class StressorSpec:
     options: Mapping[str, str]
     lease: float
     reserve: int = 0
-    wary: bool = False
+    check_contention: bool = False
     clearing: bool = False
     goldens: str | None = None
     simulation: str | None = None

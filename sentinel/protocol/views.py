@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 
@@ -20,7 +20,7 @@ class Phase(StrEnum):
     STARTING = "starting"
     WAITING = "waiting"
     OCCUPYING = "occupying"
-    VACATED = "vacated"
+    DRAINED = "vacated"
     RELEASED = "released"
     STOPPING = "stopping"
 
@@ -35,7 +35,7 @@ class Reservation:
     id: str
     gpus: tuple[str, ...]
     reason: str
-    by: Asker
+    by: Caller
     since: float
     until: float | None = None
     bound: bool = False
@@ -53,7 +53,7 @@ class Allocation:
     id: str
     gpu: str
     size: int
-    by: Asker
+    by: Caller
     since: float
     confirmed: bool = False
 
@@ -105,7 +105,7 @@ class GpuView:
     reservation ends. Rates are per second; ``share`` is of the time. ``None`` is not known.
     ``condition`` has held since ``condition_since``, and ``multiplier`` is the share of its speed
     that it leaves to whoever works there. ``memory_foreign`` is what of the used memory is not our
-    stressor's, ``budget`` how much may be promised in all, and ``to_come`` what of it was promised
+    stressor's, ``budget`` how much may be promised in all, and ``outstanding`` what of it was promised
     and is not taken yet; ``guests`` are the processes of those to
     whom memory was promised. ``yields`` counts how often a newcomer got the GPU of us, ``starts``
     our stressors, since the daemon began.
@@ -151,7 +151,7 @@ class GpuView:
     condition_since: float | None = None
     multiplier: float = 1.0
     memory_free: int | None = None
-    to_come: int = 0
+    outstanding: int = 0
     memory_foreign: int | None = None
     budget: int = 0
     guests: tuple[GpuProcess, ...] = ()
@@ -161,7 +161,7 @@ class GpuView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class LogRecord:
     """One event of the journal, as its line of JSON; ``number`` counts them."""
 
     number: int

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from sentinel.host.golden_store import Goldens
-from sentinel.protocol.stressor import Finding, Note, Progress, Proof, Proved, Ready
+from sentinel.protocol.stressor import Finding, Note, Progress, Ready, SelftestDone, SelftestResult
 from sentinel.stressor.contention import PREPARATION, Lookout
 from sentinel.stressor.device import Device, Fence
-from sentinel.stressor.duty_cycle import Windows
-from sentinel.stressor.lease import Leash
+from sentinel.stressor.duty_cycle import DutyCycle
+from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.memory import Filling, give_back_to_the_host
 
 #: How much is kept of what a finding says in words.
@@ -76,7 +76,7 @@ class WorkloadContext:
         *,
         device: Device,
         filling: Filling,
-        leash: Leash,
+        lease_keeper: LeaseKeeper,
         lookout: Lookout | None = None,
         goldens: Goldens | None = None,
     ) -> None:
@@ -87,14 +87,14 @@ class WorkloadContext:
         self.goldens = goldens
         self._device = device
         self._filling = filling
-        self._leash = leash
+        self._lease_keeper = lease_keeper
         self._lookout = lookout
         self._entered = False
         self._ready = False
         self._in_flight: deque[tuple[Fence, float, _Tally]] = deque()
         self._began = 0.0
         self._longest = 0.0
-        self._windows = Windows(device.quantum)
+        self._duty_cycle = DutyCycle(device.quantum)
         self._queued = _Tally()
         self._done = _Tally()
         self._told_at = 0.0
@@ -132,7 +132,7 @@ class WorkloadContext:
         if not (math.isfinite(rest) and rest >= 0):
             message = f"pace(rest={rest!r}): a rest is a number of seconds, 0 or more"
             raise ValueError(message)
-        if self._leash.stopped.is_set():
+        if self._lease_keeper.stopped.is_set():
             return False
         took = time.monotonic() - self._began if self._ready else 0.0
         self._in_flight.append((self._device.fence(), took, self._queued))
@@ -150,7 +150,7 @@ class WorkloadContext:
         self._wait_for_turn()
         self._device.begin()
         self._began = time.monotonic()
-        return not self._leash.stopped.is_set()
+        return not self._lease_keeper.stopped.is_set()
 
     def drain(self, *, rests: bool = True) -> bool:
         """Wait, asleep, until the device has done all that was queued; say whether to go on.
@@ -168,11 +168,11 @@ class WorkloadContext:
         self._queued = _Tally()
         self._rest(0.0)
         if rests:
-            self._windows.pause(time.monotonic())
+            self._duty_cycle.pause(time.monotonic())
             self._wait_for_turn()
         self._device.begin()
         self._began = time.monotonic()
-        return not self._leash.stopped.is_set()
+        return not self._lease_keeper.stopped.is_set()
 
     def report(
         self,
@@ -228,13 +228,13 @@ class WorkloadContext:
                 raise TypeError(message)
         finding = replace(finding, detail=finding.detail[:_LONGEST_DETAIL])
         self._findings += 1
-        self._leash.report(replace(finding, number=self._findings))
+        self._lease_keeper.report(replace(finding, number=self._findings))
         self._device.begin()  # the supervisor took its time, and not the quantum
         self._began = time.monotonic()
 
-    def tell(self, message: Proof | Proved) -> None:
+    def tell(self, message: SelftestResult | SelftestDone) -> None:
         """Say how a selftest goes; a supervisor passes it over, who listens to it hears it."""
-        self._leash.say(message)
+        self._lease_keeper.say(message)
 
     def note(self, text: str) -> None:
         """Say in a few words what the workload is at; told with the next progress.
@@ -276,7 +276,7 @@ class WorkloadContext:
         self._device.cap()
         give_back_to_the_host()
         filling = self._filling
-        self._leash.say(
+        self._lease_keeper.say(
             Ready(
                 held=filling.held,
                 asked=filling.asked,
@@ -289,11 +289,13 @@ class WorkloadContext:
 
     def _falls_idle(self, rest: float) -> bool:
         """Let the device fall idle where it is to rest now, and count how long it was busy."""
-        self._windows.follow(self._leash.share, time.monotonic())
-        rests = self._windows.is_spent(time.monotonic()) or (rest and self._windows.share < 1.0)
+        self._duty_cycle.follow(self._lease_keeper.share, time.monotonic())
+        rests = self._duty_cycle.is_spent(time.monotonic()) or (
+            rest and self._duty_cycle.share < 1.0
+        )
         if rests:
             self._settle(0)
-            self._windows.pause(time.monotonic())
+            self._duty_cycle.pause(time.monotonic())
         return bool(rests)
 
     def _wait_for_turn(self) -> None:
@@ -301,16 +303,16 @@ class WorkloadContext:
         if not self._ready:
             return
         while True:
-            self._leash.repaced.clear()
+            self._lease_keeper.repaced.clear()
             now = time.monotonic()
-            self._windows.follow(self._leash.share, now)
+            self._duty_cycle.follow(self._lease_keeper.share, now)
             if now - self._told_at >= _PROGRESS_INTERVAL:
                 self._tell(now)  # silence would pass for a hang
-            wait = self._windows.wait(now)
-            if wait <= 0.0 or self._leash.stopped.is_set():
-                self._windows.resume(now)
+            wait = self._duty_cycle.wait(now)
+            if wait <= 0.0 or self._lease_keeper.stopped.is_set():
+                self._duty_cycle.resume(now)
                 return
-            self._leash.repaced.wait(min(wait, _PROGRESS_INTERVAL))
+            self._lease_keeper.repaced.wait(min(wait, _PROGRESS_INTERVAL))
 
     def _rest(self, rest: float) -> None:
         """Pause, but tell of progress meanwhile: silence would pass for a hang."""
@@ -319,17 +321,17 @@ class WorkloadContext:
             now = time.monotonic()
             if self._ready and now - self._told_at >= _PROGRESS_INTERVAL:
                 self._tell(now)
-            if now >= end or self._leash.stopped.wait(min(end - now, _PROGRESS_INTERVAL)):
+            if now >= end or self._lease_keeper.stopped.wait(min(end - now, _PROGRESS_INTERVAL)):
                 return
 
     def _tell(self, now: float) -> None:
         """Send a Progress, and a new note; what a full channel drops is told with the next one."""
-        if self._note is not None and self._leash.say(Note(text=self._note)):
+        if self._note is not None and self._lease_keeper.say(Note(text=self._note)):
             self._note = None
         message = Progress(
             seconds=now - self._told_at, longest_quantum=self._longest, **vars(self._done)
         )
-        if self._leash.say(message):
+        if self._lease_keeper.say(message):
             self._told_at = now
             self._done = _Tally()
             self._longest = 0.0

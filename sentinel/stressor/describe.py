@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from sentinel.errors import SentinelError
-from sentinel.host.child_setup import be_born
+from sentinel.host.child_setup import setup_child_process
 from sentinel.protocol.codec import encode
 from sentinel.protocol.inspection import Described, Importing
 from sentinel.stressor.loader import describe, load_workload
@@ -28,7 +28,7 @@ def run(places: Sequence[tuple[int, str]], channel: socket.socket, parent: int) 
     """
     code = 1
     try:
-        be_born(parent, "sentinel: lists workloads")
+        setup_child_process(parent, "sentinel: lists workloads")
         channel.settimeout(None)
         # Nearly all of them import it, and the first import from a cold disk takes a while, which
         # is not to be blamed on one of them. Where it is missing, each says so itself.

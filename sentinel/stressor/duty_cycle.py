@@ -17,7 +17,7 @@ WINDOW = 0.1
 _MOST_OWED = 1.0
 
 
-class Windows:
+class DutyCycle:
     """Says when to rest, and until when. Times are seconds of one clock.
 
     Args:

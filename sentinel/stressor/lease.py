@@ -23,7 +23,7 @@ from sentinel.protocol.stressor import (
     ChildExitCode,
     ChildMessage,
     Finding,
-    Known,
+    FindingAck,
     Lease,
     Note,
     Pace,
@@ -43,7 +43,7 @@ _RETRY = 0.01
 _REPORTS = 5
 
 
-class Leash:
+class LeaseKeeper:
     """Keep this process alive while the supervisor renews its lease, and note its orders.
 
     Args:
@@ -150,7 +150,7 @@ class Leash:
                 _end(ChildExitCode.ORPHANED)
             # What is no message of ours renews nothing, and then the deadline judges it.
             with contextlib.suppress(WireError):
-                match decode(data, (Lease, Stop, Known, Pace)):
+                match decode(data, (Lease, Stop, FindingAck, Pace)):
                     case Lease():
                         renewed = True
                     case Stop():
@@ -158,7 +158,7 @@ class Leash:
                     case Pace(share=share):
                         self.share = min(1.0, max(0.0, share))
                         self.repaced.set()
-                    case Known(number=number):
+                    case FindingAck(number=number):
                         with self._known:
                             self._known_to = max(self._known_to, number)
                             self._known.notify_all()

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
-from sentinel.host.child_setup import be_born
+from sentinel.host.child_setup import setup_child_process
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import (
     Attaching,
     ChildExitCode,
-    Crowded,
     Failed,
     FailureKind,
+    MemoryContention,
     StressorSpec,
 )
-from sentinel.stressor.lease import Leash
+from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.loader import describe, load_workload
 from sentinel.stressor.options import bind_options, start
 
@@ -62,43 +62,45 @@ def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[ob
     """
     code = ChildExitCode.FAILED
     try:
-        leash = Leash(channel, spec.lease)
-        last = _live(spec, leash, parent, locks)
+        lease_keeper = LeaseKeeper(channel, spec.lease)
+        last = _live(spec, lease_keeper, parent, locks)
         if last is None:
             code = ChildExitCode.DONE
         else:
-            leash.say(last)
+            lease_keeper.say(last)
     finally:
         os._exit(code)
 
 
 def _live(
-    spec: StressorSpec, leash: Leash, parent: int, locks: tuple[object, ...]
-) -> Failed | Crowded | None:
+    spec: StressorSpec, lease_keeper: LeaseKeeper, parent: int, locks: tuple[object, ...]
+) -> Failed | MemoryContention | None:
     """Go through the stages of a child's life; return its last words, or None after a stop."""
     stage = "the start of the stressor"
     ctx: WorkloadContext | None = None
     try:
-        be_born(parent, f"sentinel: keeps idle GPU {spec.gpu.uuid[:12]} warm, yields at once")
+        setup_child_process(
+            parent, f"sentinel: keeps idle GPU {spec.gpu.uuid[:12]} warm, yields at once"
+        )
         _be_first_to_go()
         for lock in locks:
             cast("_Descriptor", lock).detach()
-        leash.start()
+        lease_keeper.start()
         version = _import_torch()
         workload = load_workload(spec.workload)
         options = bind_options(workload, spec.options)
-        leash.say(Attaching(torch=version))
+        lease_keeper.say(Attaching(torch=version))
         stage = f"the context on {spec.gpu.uuid}"
         if spec.clearing:
             _open_context(spec)
             return None
-        ctx = _attach(spec, leash)
+        ctx = _attach(spec, lease_keeper)
         stage = f"workload {spec.workload}"
         start(workload, ctx, options)
         ctx.finish()
     except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit
         return _last_words(error, stage, ready=ctx is not None and ctx.ready)
-    if leash.stopped.is_set():
+    if lease_keeper.stopped.is_set():
         return None
     reason = f"{stage} returned after {ctx.iterations} iterations; {_GO_ON}"
     return Failed(kind=FailureKind.RETURNED, reason=reason)
@@ -130,7 +132,7 @@ def _open_context(spec: StressorSpec) -> None:
     open_device(spec)
 
 
-def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
+def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     """Create the context, tighten the leash and take the memory."""
     # All of these import torch, so the parent must not.
     from sentinel.stressor.contention import Lookout
@@ -139,22 +141,22 @@ def _attach(spec: StressorSpec, leash: Leash) -> WorkloadContext:
     from sentinel.stressor.memory import fill
 
     device = open_device(spec)
-    leash.arm()
-    lookout = Lookout(device) if spec.wary else None
+    lease_keeper.arm()
+    lookout = Lookout(device) if spec.check_contention else None
     if lookout is not None:
         lookout.wait_for_calm()
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, lookout)
     goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
     return WorkloadContext(
-        device=device, filling=filling, leash=leash, lookout=lookout, goldens=goldens
+        device=device, filling=filling, lease_keeper=lease_keeper, lookout=lookout, goldens=goldens
     )
 
 
-def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed | Crowded:
+def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed | MemoryContention:
     """Return what to tell the supervisor of ``error``."""
-    crowded = _crowded(error)
-    if crowded is not None:
-        return crowded
+    contention = _crowded(error)
+    if contention is not None:
+        return contention
     if isinstance(error, SentinelError):
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
         malformed = isinstance(error, WorkloadError)
@@ -175,13 +177,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return is_out_of_memory(error)
 
 
-def _crowded(error: BaseException) -> Crowded | None:
+def _crowded(error: BaseException) -> MemoryContention | None:
     """Return that somebody else came meanwhile, if so; nobody looked out before torch was there."""
     if "torch" not in sys.modules:
         return None
     from sentinel.stressor.contention import CrowdedError
 
-    return Crowded(grown=error.grown) if isinstance(error, CrowdedError) else None
+    return MemoryContention(grown=error.grown) if isinstance(error, CrowdedError) else None
 
 
 def _be_first_to_go() -> None:

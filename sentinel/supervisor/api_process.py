@@ -24,20 +24,20 @@ from sentinel.protocol.commands import (
     Configure,
     Confirm,
     Deallocate,
-    Occupy,
+    Drain,
     PauseGpus,
-    Reread,
+    ReloadConfig,
     Reserve,
+    Resume,
     ResumeGpus,
     ServiceMessage,
     ServiceSpec,
+    ServiceWarning,
     Serving,
     ShutDown,
-    Trouble,
     Unreserve,
-    Vacate,
 )
-from sentinel.protocol.views import GpuView, HostView, Said
+from sentinel.protocol.views import GpuView, HostView, LogRecord
 from sentinel.supervisor.child_process import NOT_SPAWNED, Child, Inherited
 
 #: Orders taken in one tick; the rest is still there at the next.
@@ -54,8 +54,8 @@ _SMALL = {"MALLOC_ARENA_MAX": "1"}
 
 _SAYS: tuple[type[ServiceMessage], ...] = (
     Serving,
-    Occupy,
-    Vacate,
+    Resume,
+    Drain,
     PauseGpus,
     ResumeGpus,
     Reserve,
@@ -65,7 +65,7 @@ _SAYS: tuple[type[ServiceMessage], ...] = (
     Deallocate,
     Configure,
     ShutDown,
-    Trouble,
+    ServiceWarning,
 )
 
 
@@ -99,10 +99,10 @@ class ServiceProcess:
         self._failure: ChildExit | None = None
         self._said = 0
         #: What there was no room for yet, by what it is about.
-        self._owed: dict[tuple[str, object], Answer | GpuView | HostView | Reread] = {}
+        self._owed: dict[tuple[str, object], Answer | GpuView | HostView | ReloadConfig] = {}
         self._behind = False
         #: Lines of the journal that no service has yet; the oldest are lost where there are many.
-        self._unheard: collections.deque[Said] = collections.deque(maxlen=_MOST_UNHEARD)
+        self._unheard: collections.deque[LogRecord] = collections.deque(maxlen=_MOST_UNHEARD)
         self._hearing = threading.Lock()  # they come from another thread
         self._configure: Configure | None = None
 
@@ -123,7 +123,7 @@ class ServiceProcess:
         if self._child is not None and generation == self._generation:
             self._give_up(self._child)
 
-    def tell(self, message: Answer | GpuView | HostView | Reread) -> None:
+    def tell(self, message: Answer | GpuView | HostView | ReloadConfig) -> None:
         """Send it a message, or keep that until there is room: what was done must be answered.
 
         In their order, since a client that is answered looks at what was shown before; but of each
@@ -138,7 +138,7 @@ class ServiceProcess:
         """Pass on one line of the journal, from its writer's thread; a gap in the numbers shows."""
         with self._hearing:
             self._said += 1
-            self._unheard.append(Said(number=self._said, line=line))
+            self._unheard.append(LogRecord(number=self._said, line=line))
             self._pass_on()
 
     def _pass_on(self) -> None:
@@ -175,8 +175,8 @@ class ServiceProcess:
             match message:
                 case Serving():
                     facts = replace(facts, serving=True)
-                case Trouble():
-                    facts = replace(facts, troubles=(*facts.troubles, message))
+                case ServiceWarning():
+                    facts = replace(facts, service_warnings=(*facts.service_warnings, message))
                 case Configure():
                     self._configure = message
                     facts = replace(facts, orders=(*facts.orders, message))
@@ -232,7 +232,7 @@ class ServiceProcess:
             self._given_up.remove(child)
 
 
-def _about(message: Answer | GpuView | HostView | Reread) -> tuple[str, object]:
+def _about(message: Answer | GpuView | HostView | ReloadConfig) -> tuple[str, object]:
     """Return what a message is about: a newer one about the same takes its place."""
     match message:
         case Answer(number=number):

@@ -222,7 +222,7 @@ def _run(
     )
     kept, complaint = _kept(service)
     supervisor = Supervisor(
-        state=replace(state, reservations=kept, occupying=not config.vacated),
+        state=replace(state, reservations=kept, occupying=not config.drained),
         config=config,
         parts=parts,
         publish=lambda _, events: journal.publish(events),
@@ -297,7 +297,7 @@ def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], S
             workload=name,
             options=options,
             lease=LEASE,
-            wary=found.hidden is not None,
+            check_contention=found.hidden is not None,
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,
         )

@@ -14,25 +14,25 @@ from sentinel.core.actions import (
     Acknowledge,
     Action,
     Ask,
-    AskReread,
     Event,
     Kill,
     KillProbe,
     KillService,
     Reply,
+    RequestReload,
     SetPace,
     Start,
     StartProbe,
     StartService,
 )
 from sentinel.core.decide import Decision, decide, watch
-from sentinel.core.node.shutdown import hopeless, unkillable
+from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
 from sentinel.core.node.watchdog import Fed, feed
 from sentinel.core.observation import Observation
 from sentinel.core.state import ServiceUp, State
 from sentinel.errors import ExitCode
-from sentinel.protocol.commands import Reread
+from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import GpuView
@@ -97,7 +97,7 @@ class Supervisor:
             self.turn()
         if unkillable(self.state):
             return ExitCode.UNKILLABLE
-        return ExitCode.USAGE if hopeless(self.state) else ExitCode.OK
+        return ExitCode.USAGE if permanently_failed(self.state) else ExitCode.OK
 
     def turn(self) -> Decision:
         """Wait until something happens or is due, then tick."""
@@ -138,7 +138,7 @@ class Supervisor:
         return Observation(
             now=now,
             local=self._clock.local(),
-            dice=self._clock.chance(),
+            random_value=self._clock.chance(),
             readings=dict(self._readings),
             children=children,
             probe=facts,
@@ -163,20 +163,20 @@ class Supervisor:
                 self._spawner.pace(uuid, generation, share)
             case Start(uuid=uuid) as start:
                 self._spawner.start(
-                    self.state.slots[uuid].gpu,
+                    self.state.gpu_states[uuid].gpu,
                     start.generation,
                     clearing=start.clearing,
-                    promised=start.promised,
+                    committed=start.committed,
                 )
             case KillProbe(generation=generation):
                 self._probe.kill(generation)
             case StartProbe(generation=generation):
                 self._probe.start(generation, self._left_out())
                 self._watch = None
-            case KillService() | StartService() | Reply() | AskReread():
+            case KillService() | StartService() | Reply() | RequestReload():
                 self._serve(action)
 
-    def _serve(self, action: KillService | StartService | Reply | AskReread) -> None:
+    def _serve(self, action: KillService | StartService | Reply | RequestReload) -> None:
         """Perform one action on the service."""
         if self._service is None:
             return
@@ -188,8 +188,8 @@ class Supervisor:
                 self._show_at = self._show_all_at = 0.0  # it knows nothing yet
             case Reply(answer=answer):
                 self._service.tell(answer)
-            case AskReread():
-                self._service.tell(Reread())
+            case RequestReload():
+                self._service.tell(ReloadConfig())
 
     def _show(self, seen: Observation, *, now: bool) -> None:
         """Show the service what has changed, if it is time; ``now`` before an answer."""
@@ -211,7 +211,7 @@ class Supervisor:
     def _left_out(self) -> tuple[str, ...]:
         """Return the GPUs that a new probe must not touch."""
         readable = watch(self.state, self._clock.now()).gpus
-        return tuple(uuid for uuid in self.state.slots if uuid not in readable)
+        return tuple(uuid for uuid in self.state.gpu_states if uuid not in readable)
 
     def _tell(self) -> None:
         """Tell the probe what to read when that changed, and renew the leases when they are due."""

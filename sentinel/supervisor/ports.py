@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from sentinel.core.observation import ChildFacts, ProbeFacts, ServiceFacts
-from sentinel.protocol.commands import Answer, Reread
+from sentinel.protocol.commands import Answer, ReloadConfig
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import GpuView, HostView
@@ -56,9 +56,9 @@ class Spawner(Protocol):
     """The stressor children, as the supervisor sees them. Nothing here blocks."""
 
     def start(
-        self, gpu: Gpu, generation: int, *, clearing: bool = False, promised: int = 0
+        self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
     ) -> None:
-        """Spawn a stressor on ``gpu`` that leaves ``promised`` bytes more than it is told to.
+        """Spawn a stressor on ``gpu`` that leaves ``committed`` bytes more than it is told to.
 
         One for ``clearing`` ends once it has had a context.
         """
@@ -94,7 +94,7 @@ class Service(Protocol):
     def kill(self, generation: int) -> None:
         """Kill the service and forget it."""
 
-    def tell(self, message: Answer | GpuView | HostView | Reread) -> None:
+    def tell(self, message: Answer | GpuView | HostView | ReloadConfig) -> None:
         """Send it a view, an answer or a wish, once it has room for it."""
 
     def files(self) -> list[int]:

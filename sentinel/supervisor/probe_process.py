@@ -12,7 +12,7 @@ from sentinel.errors import WireError
 from sentinel.probe import main as probe_process
 from sentinel.protocol import codec
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.inflight_calls import Board, gpu_of, places
+from sentinel.protocol.inflight_calls import InflightCalls, gpu_of, places
 from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
 from sentinel.supervisor.child_process import NOT_SPAWNED, Child, Inherited
 
@@ -35,7 +35,7 @@ class ProbeProcess:
         self._child: Child | None = None
         self._generation = 0
         self._places: tuple[str, ...] = ()
-        self._board = Board.create()
+        self._inflight_calls = InflightCalls.create()
         self._given_up: list[Child] = []
         self._failure: ChildExit | None = None
 
@@ -43,11 +43,13 @@ class ProbeProcess:
         """Spawn a probe, with a board of its own."""
         self._bury()
         self._generation = generation
-        self._board.close()
-        self._board = Board.create()
+        self._inflight_calls.close()
+        self._inflight_calls = InflightCalls.create()
         spec = replace(self._spec, skip=skip, known=self._places)
         try:
-            self._child = Child(probe_process.run, spec, (Inherited(self._board.fd),), _SMALL_PROBE)
+            self._child = Child(
+                probe_process.run, spec, (Inherited(self._inflight_calls.fd),), _SMALL_PROBE
+            )
         except OSError:
             self._failure = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
 
@@ -119,7 +121,7 @@ class ProbeProcess:
     def _calls(self) -> tuple[Call, ...]:
         """Return the calls that the probe announced and has not come back from."""
         calls = []
-        for slot, name, since in self._board.outstanding():
+        for slot, name, since in self._inflight_calls.outstanding():
             index = gpu_of(slot)
             if index is None:
                 calls.append(Call(uuid=None, name=name, since=since))

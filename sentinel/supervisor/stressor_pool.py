@@ -16,18 +16,18 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import (
     Attaching,
     ChildMessage,
-    Crowded,
     Failed,
     FailureKind,
     Finding,
-    Known,
+    FindingAck,
     Lease,
+    MemoryContention,
     Note,
     Pace,
     Progress,
-    Proof,
-    Proved,
     Ready,
+    SelftestDone,
+    SelftestResult,
     Stop,
     StressorSpec,
 )
@@ -40,13 +40,13 @@ from sentinel.supervisor.child_process import NOT_SPAWNED, Child, Inherited
 MOST_AT_ONCE = 64
 _STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (
     Attaching,
-    Crowded,
+    MemoryContention,
     Ready,
     Progress,
     Note,
     Finding,
-    Proof,
-    Proved,
+    SelftestResult,
+    SelftestDone,
     Failed,
 )
 
@@ -98,12 +98,12 @@ class Stressors:
         self._all: dict[str, _Stressor] = {}
 
     def start(
-        self, gpu: Gpu, generation: int, *, clearing: bool = False, promised: int = 0
+        self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
     ) -> None:
         """Spawn a stressor on ``gpu``; a spawn that fails is an exit that :meth:`collect` tells."""
         self._kill_leftovers()
         spec = self._spec(gpu)
-        spec = replace(spec, clearing=clearing, reserve=spec.reserve + promised)
+        spec = replace(spec, clearing=clearing, reserve=spec.reserve + committed)
         try:
             child = _spawn_stressor(spec, self._locks(gpu))
         except OSError as error:
@@ -132,7 +132,7 @@ class Stressors:
         """Tell the child that its finding of this number is known; it may be gone."""
         stressor = self._find(uuid, generation)
         if stressor is not None and stressor.child is not None:
-            stressor.child.send(Known(number=number))
+            stressor.child.send(FindingAck(number=number))
 
     def pace(self, uuid: str, generation: int, share: float) -> None:
         """Tell the child to keep its GPU busy for this share of the time."""

@@ -310,7 +310,7 @@ class FakeSpawner:
         self._new: dict[str, ChildFacts] = {}
 
     def start(
-        self, gpu: Gpu, generation: int, *, clearing: bool = False, promised: int = 0
+        self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
     ) -> None:
         """Begin a child; one for clearing takes what is left of an earlier one with it."""
         place = self._world.gpus[gpu.uuid]
@@ -318,7 +318,7 @@ class FakeSpawner:
         self._world.next_pid += 1
         pid = self._world.next_pid
         place.child = FakeChild(
-            generation=generation, pid=pid, born=self._world.now, promised=promised
+            generation=generation, pid=pid, born=self._world.now, committed=committed
         )
         if clearing:
             place.child.mute, place.child.dies_at = True, self._world.now + IMPORT_TIME

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.core.observation import ChildExit, ServiceFacts
-from sentinel.protocol.caller import Asker
-from sentinel.protocol.commands import Answer, Order, Reread
+from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import Answer, Order, ReloadConfig
 from sentinel.protocol.views import GpuView, HostView
 
 __all__ = ["FakeService"]
@@ -47,7 +47,7 @@ class FakeService:
     def ask(self, order: Callable[..., Order], **arguments: Any) -> int:
         """Post an order; return its number."""
         self._number += 1
-        by = arguments.pop("by", Asker(via="unix", uid=1000, pid=1, started=1))
+        by = arguments.pop("by", Caller(via="unix", uid=1000, pid=1, started=1))
         self.orders.append(order(number=self._number, by=by, **arguments))
         return self._number
 
@@ -72,7 +72,7 @@ class FakeService:
                 self.views[message.uuid] = message
             case HostView():
                 self.host = message
-            case Reread():
+            case ReloadConfig():
                 self.rereads += 1
 
     def files(self) -> list[int]:

@@ -29,7 +29,7 @@ TEARDOWN_TIME = 0.2
 class FakeChild:
     """A stressor that exists only in the world; ``share`` is the pace that it was told.
 
-    ``promised`` bytes of what is free it leaves.
+    ``committed`` bytes of what is free it leaves.
     """
 
     generation: int
@@ -42,7 +42,7 @@ class FakeChild:
     spoke_at: float = 0.0
     mute: bool = False
     share: float = 1.0
-    promised: int = 0
+    committed: int = 0
     waiting: list[ChildMessage] = field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ def live(place: FakeGpu, child: FakeChild, now: float) -> None:
         child.said = 1
         child.waiting.append(Attaching(torch="fake"))
     elif child.said == 1:
-        free = place.gpu.memory_total - place.used - child.promised
+        free = place.gpu.memory_total - place.used - child.committed
         child.memory += int(free * 0.88)
         child.said = 2
     elif child.said == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:  # noqa: PLR2004 - its next word

@@ -23,19 +23,19 @@ from sentinel.protocol.commands import (
     Configure,
     Confirm,
     Deallocate,
-    Occupy,
+    Drain,
     Order,
     PauseGpus,
     Refusal,
     Reserve,
+    Resume,
     ResumeGpus,
     ServiceMessage,
     ServiceSpec,
+    ServiceWarning,
     Serving,
     ShutDown,
-    Trouble,
     Unreserve,
-    Vacate,
 )
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import (
@@ -43,15 +43,15 @@ from sentinel.protocol.views import (
     GpuView,
     HandoverView,
     HostView,
+    LogRecord,
     Phase,
     Reservation,
-    Said,
 )
 from sentinel.supervisor.child_process import Child, Inherited
 
 KINDS: tuple[type[ServiceMessage], ...] = (
-    Occupy,
-    Vacate,
+    Resume,
+    Drain,
     PauseGpus,
     ResumeGpus,
     Reserve,
@@ -62,7 +62,7 @@ KINDS: tuple[type[ServiceMessage], ...] = (
     Configure,
     ShutDown,
     Serving,
-    Trouble,
+    ServiceWarning,
 )
 #: Nothing here takes longer, even where others keep the processors busy.
 PATIENCE = 20.0
@@ -149,13 +149,13 @@ class Script:
     def answer(self, order: Order) -> Answer:
         gpus: tuple[str, ...] = UUIDS
         match order:
-            case Occupy():
+            case Resume():
                 self.phase = Phase.OCCUPYING
                 for uuid, view in self.gpus.items():
                     self.gpus[uuid] = replace(view, stressor="RUNNING", admin="ENABLED")
                 text = "idle GPUs are occupied"
-            case Vacate():
-                self.phase = Phase.VACATED
+            case Drain():
+                self.phase = Phase.DRAINED
                 for uuid in UUIDS:
                     self.free(uuid, "ENABLED")
                 text = "no GPU is held"
@@ -290,7 +290,7 @@ class Front:
         self.environment = {"MALLOC_ARENA_MAX": "1", **(environment or {})}
         self.script = Script()
         self.orders: list[Order] = []
-        self.troubles: list[Trouble] = []
+        self.troubles: list[ServiceWarning] = []
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.beats = 0
@@ -370,7 +370,7 @@ class Front:
             self._said += 1
             line = json.dumps({"event": name, "time": "now", **fields})
             select.select([], [self.child.channel], [], PATIENCE)  # not to be lost
-            self.child.send(Said(number=self._said, line=line))
+            self.child.send(LogRecord(number=self._said, line=line))
             return self._said
 
     def wait_for(self, met: Callable[[], bool]) -> None:
@@ -395,7 +395,7 @@ class Front:
         match message:
             case Serving():
                 self.beats += 1
-            case Trouble():
+            case ServiceWarning():
                 self.troubles.append(message)
             case _:
                 self.orders.append(message)

@@ -16,7 +16,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import SimulatedDevice
-from sentinel.stressor.lease import Leash
+from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.memory import fill
 
 GIB = 2**30
@@ -32,9 +32,11 @@ class Bench:
         self.device = SimulatedDevice(self.registry, self.uuid)
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.theirs = theirs
-        self.leash = Leash(theirs, 3.0)
+        self.lease_keeper = LeaseKeeper(theirs, 3.0)
         filling = fill(self.device, MemoryTarget(size=2 * GIB), CHUNK)
-        self.ctx = WorkloadContext(device=self.device, filling=filling, leash=self.leash)
+        self.ctx = WorkloadContext(
+            device=self.device, filling=filling, lease_keeper=self.lease_keeper
+        )
 
     def heard(self) -> list[ChildMessage]:
         found: list[ChildMessage] = []

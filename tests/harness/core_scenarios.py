@@ -35,4 +35,4 @@ def watched(world: World) -> list[str]:
 
 
 def stressor(supervisor: Supervisor, index: int = 0) -> object:
-    return supervisor.state.slots[f"GPU-{index}"].stressor
+    return supervisor.state.gpu_states[f"GPU-{index}"].stressor

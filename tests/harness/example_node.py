@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Condition, GpuView, HandoverView, HostView, Reservation
@@ -86,7 +86,7 @@ class Scene(Script):
             id="7c2e406a",
             gpus=uuids,
             reason="training run of anna",
-            by=Asker(via="unix", uid=1000),
+            by=Caller(via="unix", uid=1000),
             since=time.monotonic() - 600,
             until=time.monotonic() + 6600,
             confirmed=True,

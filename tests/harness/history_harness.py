@@ -12,7 +12,7 @@ from sentinel.api.history.database import Database
 from sentinel.api.history.recorder import Noted, PastLine, Recorder
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import GpuView, Said
+from sentinel.protocol.views import GpuView, LogRecord
 
 UUID = "GPU-aaaa1111-0000-0000-0000-000000000000"
 OTHER = "GPU-bbbb2222-0000-0000-0000-000000000000"
@@ -98,7 +98,7 @@ class Past:
         """Write an event."""
         self.number += 1
         line = json.dumps({"event": name, "time": "now", **fields})
-        return self._write([Noted(Said(number=self.number, line=line), self.wall - self.now)])
+        return self._write([Noted(LogRecord(number=self.number, line=line), self.wall - self.now)])
 
     def _write(self, noted: list[Noted]) -> list[str]:
         self.database.open(self.now, self.wall)

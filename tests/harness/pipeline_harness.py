@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from sentinel.stressor.verification.matmul import DTYPES, MEMORY
-from sentinel.stressor.verification.pipeline import Ring, Verify
+from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
 from sentinel.stressor.verification.sizing import build
 from tests.harness.workload_harness import Workbench
 
@@ -16,23 +16,23 @@ SIZE = 64
 MOST = 10_000
 
 
-def ring_of(bench: Workbench, name: str = "bf16", verify: Verify = "full") -> Ring:
+def ring_of(bench: Workbench, name: str = "bf16", verify: Verify = "full") -> ResultPipeline:
     dtype = DTYPES.get(name, MEMORY)
-    (ring,) = build(bench.ctx, (dtype,), workload="gemm", size=SIZE, verify=verify)
-    ring.prepare(seed=1)
+    (pipeline,) = build(bench.ctx, (dtype,), workload="gemm", size=SIZE, verify=verify)
+    pipeline.prepare(seed=1)
     assert bench.findings() == []
-    return ring
+    return pipeline
 
 
-def newest(ring: Ring, back: int = 0) -> Tensor:
+def newest(pipeline: ResultPipeline, back: int = 0) -> Tensor:
     """Return a place whose result was not checked yet."""
-    return ring.places[(ring.written - 1 - back) % len(ring.places)]
+    return pipeline.places[(pipeline.written - 1 - back) % len(pipeline.places)]
 
 
-def turn_until(ring: Ring, round_: int) -> None:
+def turn_until(pipeline: ResultPipeline, round_: int) -> None:
     """Go round until the ring was written so often, and everything is judged."""
     for _ in range(MOST):
-        if ring.rounds >= round_:
+        if pipeline.rounds >= round_:
             return
-        assert ring.turn()
+        assert pipeline.turn()
     raise AssertionError(f"no round {round_}")

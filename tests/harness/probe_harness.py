@@ -12,7 +12,7 @@ from pathlib import Path
 from sentinel.probe.main import run
 from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
 from sentinel.protocol.gpu import Gpu, Reading
-from sentinel.protocol.inflight_calls import Board
+from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavailable, Watch
 from sentinel.supervisor.child_process import Inherited
 
@@ -27,12 +27,12 @@ class Supervisor:
     """A probe process and the supervisor's end of everything that it shares with it."""
 
     def __init__(self, spec: ProbeSpec, send_buffer: int | None = None) -> None:
-        self.board = Board.create()
+        self.inflight_calls = InflightCalls.create()
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if send_buffer is not None:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.process = multiprocessing.get_context("spawn").Process(
-            target=run, args=(spec, theirs, os.getpid(), Inherited(self.board.fd))
+            target=run, args=(spec, theirs, os.getpid(), Inherited(self.inflight_calls.fd))
         )
         self.process.start()
         theirs.close()
@@ -75,7 +75,7 @@ class Supervisor:
 
     def announced(self) -> tuple[tuple[int, str], ...]:
         """Return the calls that the probe is in."""
-        return tuple((slot, call) for slot, call, _ in self.board.outstanding())
+        return tuple((slot, call) for slot, call, _ in self.inflight_calls.outstanding())
 
     def close(self) -> None:
         """End the probe."""
@@ -83,7 +83,7 @@ class Supervisor:
         self.process.kill()
         self.process.join(PATIENCE)
         self.process.close()
-        self.board.close()
+        self.inflight_calls.close()
 
 
 def until(condition: Callable[[], bool]) -> None:

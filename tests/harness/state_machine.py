@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
 from sentinel.core.decide import Decision, decide
-from sentinel.core.gpu.memory_accounting import SLACK, nobodys_memory
+from sentinel.core.gpu.memory_accounting import SLACK, unattributed_memory
 from sentinel.core.observation import Call, Observation
 from sentinel.core.state import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
@@ -55,7 +55,7 @@ class Histories(RuleBasedStateMachine):
     def tick(self) -> None:
         before = self.supervisor.state
         decision = self.supervisor.turn()
-        self.check(before.slots, decision)
+        self.check(before.gpu_states, decision)
 
     @rule(ticks=st.integers(1, 60))
     def time_passes(self, ticks: int) -> None:
@@ -175,13 +175,13 @@ class Histories(RuleBasedStateMachine):
                 age = self.world.now - readings[start.uuid].at
                 assert age <= 1.5 * self.config.poll, "on an old reading"
                 continue
-            assert isinstance(decision.state.slots[start.uuid].occupancy, Idle)
+            assert isinstance(decision.state.gpu_states[start.uuid].occupancy, Idle)
             reading = readings[start.uuid]
             assert reading.fault is None
             seen = {process.pid for process in reading.processes or ()}
             assert not seen & {p.pid for p in self.world.gpus[start.uuid].foreign}
             unlisted = 32 * MIB if self.hidden else GIB
-            assert nobodys_memory(reading) <= unlisted, "somebody is there who is not listed"
+            assert unattributed_memory(reading) <= unlisted, "somebody is there who is not listed"
             assert self.world.now - reading.at <= 1.5 * self.config.poll, "on an old reading"
             assert start.uuid not in self.fatal
             assert self.world.now >= self.backoffs.get(start.uuid, 0.0)
@@ -191,39 +191,43 @@ class Histories(RuleBasedStateMachine):
             assert idle >= self.config.idle_wait, "the wait was shortened"
             self.check_limits(decision)
         if any(hours.hold(self.world.wall) for hours in self.config.quiet):
-            stressors = [slot.stressor for slot in decision.state.slots.values()]
+            stressors = [gpu_state.stressor for gpu_state in decision.state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors), "quiet hours"
-        for uuid, slot in decision.state.slots.items():
-            self.check_slot(uuid, before[uuid], slot, decision)
+        for uuid, gpu_state in decision.state.gpu_states.items():
+            self.check_slot(uuid, before[uuid], gpu_state, decision)
 
-    def check_slot(self, uuid: str, before: Any, slot: Any, decision: Decision) -> None:
+    def check_slot(self, uuid: str, before: Any, gpu_state: Any, decision: Decision) -> None:
         kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
-        lives = isinstance(slot.stressor, Starting | Running)
-        haunted = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
-        if isinstance(slot.occupancy, Busy | Unknown) and not haunted:
+        lives = isinstance(gpu_state.stressor, Starting | Running)
+        haunted = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "ghost"
+        if isinstance(gpu_state.occupancy, Busy | Unknown) and not haunted:
             assert not lives, "holds a GPU that is busy or unknown"
-            if isinstance(before.stressor, Starting | Running) and self.ends(slot):
+            if isinstance(before.stressor, Starting | Running) and self.ends(gpu_state):
                 assert kills, "a living child on such a GPU is killed in the same tick"
-        if lives and isinstance(slot.stressor, Running) and slot.stressor.expected is not None:
+        if (
+            lives
+            and isinstance(gpu_state.stressor, Running)
+            and gpu_state.stressor.expected is not None
+        ):
             reading = self.supervisor._readings[uuid]
             assert reading.memory is not None
-            assert reading.memory.used <= slot.stressor.expected + SLACK, "unexplained memory"
-        if isinstance(slot.occupancy, Busy) and not haunted:  # what is left of us is nobody
+            assert reading.memory.used <= gpu_state.stressor.expected + SLACK, "unexplained memory"
+        if isinstance(gpu_state.occupancy, Busy) and not haunted:  # what is left of us is nobody
             self.foreign_at[uuid] = self.world.now
-        if not isinstance(slot.occupancy, Idle):
+        if not isinstance(gpu_state.occupancy, Idle):
             self.not_idle_at[uuid] = self.world.now
-        if isinstance(slot.stressor, Fatal):
+        if isinstance(gpu_state.stressor, Fatal):
             self.fatal.add(uuid)
-        assert (uuid in self.fatal) == isinstance(slot.stressor, Fatal), "FATAL stays so"
-        if isinstance(slot.stressor, Backoff):
-            self.backoffs[uuid] = slot.stressor.until
+        assert (uuid in self.fatal) == isinstance(gpu_state.stressor, Fatal), "FATAL stays so"
+        if isinstance(gpu_state.stressor, Backoff):
+            self.backoffs[uuid] = gpu_state.stressor.until
 
     def check_limits(self, decision: Decision) -> None:
         """Check the rules over all GPUs right after a start."""
-        slots = decision.state.slots.values()
-        held = [s for s in slots if isinstance(s.stressor, Starting | Running | Stopping)]
+        gpu_states = decision.state.gpu_states.values()
+        held = [s for s in gpu_states if isinstance(s.stressor, Starting | Running | Stopping)]
         assert self.config.max_gpus is None or len(held) <= self.config.max_gpus
-        free = [s for s in slots if isinstance(s.occupancy, Idle) and s not in held]
+        free = [s for s in gpu_states if isinstance(s.occupancy, Idle) and s not in held]
         leaving = [s for s in held if isinstance(s.stressor, Stopping)]
         assert len(free) + len(leaving) >= self.config.leave_idle
         if self.config.starts_per_second is not None:
@@ -232,21 +236,21 @@ class Histories(RuleBasedStateMachine):
         self.started_at.append(self.world.now)
 
     @staticmethod
-    def ends(slot: Any) -> bool:
+    def ends(gpu_state: Any) -> bool:
         """Whether a child is on its way out that neither ended nor said that it does."""
         return (
-            isinstance(slot.stressor, Stopping)
-            and slot.stressor.exit is None
-            and slot.stressor.failed is None
+            isinstance(gpu_state.stressor, Stopping)
+            and gpu_state.stressor.exit is None
+            and gpu_state.stressor.failed is None
         )
 
     @invariant()
     def never_two_children_on_one_gpu_and_none_unknown_to_the_state(self) -> None:
         for uuid, place in self.world.gpus.items():
-            slot = self.supervisor.state.slots[uuid]
+            gpu_state = self.supervisor.state.gpu_states[uuid]
             if place.child is not None:
-                assert isinstance(slot.stressor, Starting | Running | Stopping)
-                assert slot.generation == place.child.generation
+                assert isinstance(gpu_state.stressor, Starting | Running | Stopping)
+                assert gpu_state.generation == place.child.generation
 
     @invariant()
     def the_same_two_values_give_the_same_decision(self) -> None:

@@ -21,7 +21,7 @@ from sentinel.protocol.stressor import (
     ChildMessage,
     Failed,
     Finding,
-    Known,
+    FindingAck,
     Lease,
     MemoryTarget,
     Note,
@@ -115,7 +115,7 @@ class Child:
         message = codec.decode(data, _SAYS)
         self.said.append(message)
         if isinstance(message, Finding):
-            self.tell(Known(number=message.number))
+            self.tell(FindingAck(number=message.number))
         return message
 
 

@@ -13,7 +13,7 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Progress
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Fence, SimulatedDevice
-from sentinel.stressor.lease import Leash
+from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.memory import fill
 
 GIB = 2**30
@@ -32,7 +32,7 @@ class Instant(SimulatedDevice):
         return 0.0
 
 
-class Listener(Leash):
+class Listener(LeaseKeeper):
     """A leash whose other end is the test."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -54,19 +54,21 @@ class Workbench:
         registry = Registry.create(folder, 1)
         self.channel, self._other = socket.socketpair()
         self.device = Instant(registry, registry.gpus()[0].uuid, quantum)
-        self.leash = Listener(self.channel)
+        self.lease_keeper = Listener(self.channel)
         filling = fill(self.device, MemoryTarget(size=chunks * chunk), chunk)
-        self.ctx = WorkloadContext(device=self.device, filling=filling, leash=self.leash)
+        self.ctx = WorkloadContext(
+            device=self.device, filling=filling, lease_keeper=self.lease_keeper
+        )
 
     def findings(self) -> list[Finding]:
-        return [message for message in self.leash.heard if isinstance(message, Finding)]
+        return [message for message in self.lease_keeper.heard if isinstance(message, Finding)]
 
     def done(self) -> Progress:
         """Return the sum of all progress, what is still to be told included."""
         self.ctx.finish()
         if not self.ctx.ready:
             self.ctx._tell(self.ctx._told_at)  # which else nobody hears of
-        told = [message for message in self.leash.heard if isinstance(message, Progress)]
+        told = [message for message in self.lease_keeper.heard if isinstance(message, Progress)]
         return Progress(
             seconds=sum(one.seconds for one in told),
             iterations=sum(one.iterations for one in told),
@@ -78,7 +80,7 @@ class Workbench:
         )
 
     def stop(self) -> None:
-        self.leash.stopped.set()
+        self.lease_keeper.stopped.set()
 
     def close(self) -> None:
         self.device.membership.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
 from sentinel.api.history.recorder import CONDITIONS
 from sentinel.api.history.trend import Trend, trend_of
@@ -26,7 +26,7 @@ class PastReading:
     condition: str | None
 
 
-async def readings(desk: Desk, view: GpuView, most: int) -> list[PastReading]:
+async def readings(context: ApiContext, view: GpuView, most: int) -> list[PastReading]:
     """Return the last readings of a GPU, one for each second, at most so many, the newest last.
 
     Raises:
@@ -34,7 +34,7 @@ async def readings(desk: Desk, view: GpuView, most: int) -> list[PastReading]:
     """
     until = int(time.time())
     since = until - max(_LOOK_BACK, 2 * most)
-    rows = await desk.history.ask(
+    rows = await context.history.ask(
         lambda where, _: queries.readings(where, view.uuid, since, until, 1)
     )
     return [
@@ -49,14 +49,14 @@ async def readings(desk: Desk, view: GpuView, most: int) -> list[PastReading]:
     ]
 
 
-async def trend(desk: Desk, view: GpuView, minutes: int) -> Trend:
+async def trend(context: ApiContext, view: GpuView, minutes: int) -> Trend:
     """Return where the temperature of a GPU went over so many minutes.
 
     Raises:
         ProblemError: The history cannot be read.
     """
     return trend_of(
-        await desk.history.ask(
+        await context.history.ask(
             lambda where, now: queries.temperatures(
                 where, view.uuid, now, time.time(), 60 * minutes
             )

@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 
 from sentinel.api.compat import readings
 from sentinel.api.compat import schemas as told
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import Code, ProblemError, explain
 from sentinel.api.routes.allocator import holder, promise
-from sentinel.api.routes.dependencies import AtDesk, By, attended, may
+from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
 from sentinel.api.routes.settings import change
 from sentinel.api.state.memory_budget import budget
 from sentinel.errors import SentinelError
@@ -137,42 +137,42 @@ GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 
 
 @router.get("/status", responses=_LOOKS)
-async def read_status(desk: AtDesk, gpu_id: GpuId = 0) -> Data[told.ManagedGpu]:
+async def read_status(context: ContextDep, gpu_id: GpuId = 0) -> Data[told.ManagedGpu]:
     """Show one GPU."""
-    held = desk.settings.held.config
-    view = desk.views.one(str(gpu_id))
-    return Data(data=told.status(view, held, desk.views.host.allocations))
+    held = context.settings.held.config
+    view = context.views.one(str(gpu_id))
+    return Data(data=told.status(view, held, context.views.host.allocations))
 
 
 @router.get("/status/all", responses=_LOOKS)
-async def read_all(desk: AtDesk) -> Data[AllGpus]:
+async def read_all(context: ContextDep) -> Data[AllGpus]:
     """Show all GPUs."""
-    held = desk.settings.held.config
-    promised = desk.views.host.allocations
-    gpus = [told.status(view, held, promised) for view in desk.views.gpus]
+    held = context.settings.held.config
+    promised = context.views.host.allocations
+    gpus = [told.status(view, held, promised) for view in context.views.gpus]
     return Data(data=AllGpus(gpu_count=len(gpus), gpus=gpus))
 
 
 @router.get("/metrics", responses=_LOOKS)
-async def read_metrics(desk: AtDesk, gpu_id: GpuId = 0) -> Data[told.Metrics]:
+async def read_metrics(context: ContextDep, gpu_id: GpuId = 0) -> Data[told.Metrics]:
     """Show what was read of one GPU last."""
-    return Data(data=told.metrics(desk.views.one(str(gpu_id))))
+    return Data(data=told.metrics(context.views.one(str(gpu_id))))
 
 
 @router.get("/metrics/history", responses=_LOOKS)
 async def read_history(
     request: Request,
-    desk: AtDesk,
+    context: ContextDep,
     gpu_id: Annotated[int | None, Query(ge=0, le=1023)] = None,
     limit: Annotated[int, Query(ge=1, le=3600)] = 100,
 ) -> Data[MetricsHistory]:
     """Show what was read of one GPU, or of all, the newest last."""
     most = min(limit, _history_size(request))
-    views = desk.views.gpus if gpu_id is None else (desk.views.one(str(gpu_id)),)
+    views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
     found = [
         told.past(view, reading)
         for view in views
-        for reading in await readings.readings(desk, view, most)
+        for reading in await readings.readings(context, view, most)
     ]
     found.sort(key=lambda one: one.timestamp)
     return Data(data=MetricsHistory(count=len(found[-most:]), metrics=found[-most:]))
@@ -180,20 +180,22 @@ async def read_history(
 
 @router.get("/temperature/trend", responses=_LOOKS)
 async def read_trend(
-    desk: AtDesk,
+    context: ContextDep,
     gpu_id: GpuId = 0,
     duration: Annotated[int, Query(ge=1, le=60, description="Minutes.")] = 5,
 ) -> Data[told.Temperature]:
     """Show how the temperature of a GPU went over the last minutes."""
-    trend = await readings.trend(desk, desk.views.one(str(gpu_id)), duration)
+    trend = await readings.trend(context, context.views.one(str(gpu_id)), duration)
     return Data(data=told.temperature(duration, trend))
 
 
 @router.get("/memory/available", responses=_LOOKS)
-async def read_available(desk: AtDesk, gpu_id: GpuId = 0) -> Data[MemoryAvailable]:
+async def read_available(context: ContextDep, gpu_id: GpuId = 0) -> Data[MemoryAvailable]:
     """Show how much memory of a GPU may be promised yet."""
-    view = desk.views.one(str(gpu_id))
-    return Data(data=MemoryAvailable(gpu_id=view.index, available_mb=_available(desk, view.uuid)))
+    view = context.views.one(str(gpu_id))
+    return Data(
+        data=MemoryAvailable(gpu_id=view.index, available_mb=_available(context, view.uuid))
+    )
 
 
 @router.post(
@@ -201,15 +203,15 @@ async def read_available(desk: AtDesk, gpu_id: GpuId = 0) -> Data[MemoryAvailabl
     responses=_may(Code.NO_SUCH_GPU, Code.INVALID, Code.CONFLICT, Code.TIMEOUT, Code.FORBIDDEN),
 )
 async def allocate(
-    request: Request, desk: AtDesk, by: By, wish: told.AllocateMemory
+    request: Request, context: ContextDep, by: By, wish: told.AllocateMemory
 ) -> Data[MemoryAllocated]:
     """Keep memory for the process that asks, or for `pid`; the answer comes when it is free."""
-    gpu = desk.views.one(str(wish.gpu_id)).uuid
+    gpu = context.views.one(str(wish.gpu_id)).uuid
     size = max(1, round(wish.required_mb * told.MB))
     by = holder(by, wish.pid)
-    work = promise(desk, by, name=wish.allocation_id, gpu=gpu, size=size, wait=_WAIT)
-    given = await attended(request, work)
-    left = _available(desk, gpu)
+    work = promise(context, by, name=wish.allocation_id, gpu=gpu, size=size, wait=_WAIT)
+    given = await cancel_on_disconnect(request, work)
+    left = _available(context, gpu)
     data = MemoryAllocated(
         allocation_id=given.id, allocated_mb=given.size / told.MB, available_mb=left
     )
@@ -217,20 +219,22 @@ async def allocate(
 
 
 @router.post("/memory/deallocate", responses=_may(Code.NOT_FOUND, Code.INVALID))
-async def deallocate(desk: AtDesk, by: By, wish: told.DeallocateMemory) -> Data[MemoryDeallocated]:
+async def deallocate(
+    context: ContextDep, by: By, wish: told.DeallocateMemory
+) -> Data[MemoryDeallocated]:
     """Give memory back."""
     name = wish.allocation_id
-    answer = await desk.channel.order(commands.Deallocate, by=by, id=name)
-    left = sum(_available(desk, gpu) for gpu in answer.gpus)
+    answer = await context.channel.order(commands.Deallocate, by=by, id=name)
+    left = sum(_available(context, gpu) for gpu in answer.gpus)
     return Data(data=MemoryDeallocated(allocation_id=name, available_mb=left))
 
 
 @router.get("/throttle/status", responses=_LOOKS)
 async def read_throttling(
-    desk: AtDesk, gpu_id: Annotated[int | None, Query(ge=0, le=1023)] = None
+    context: ContextDep, gpu_id: Annotated[int | None, Query(ge=0, le=1023)] = None
 ) -> Data[Throttled]:
     """Show how far work is to be slowed down on a GPU, or on the one that does worst."""
-    views = desk.views.gpus if gpu_id is None else (desk.views.one(str(gpu_id)),)
+    views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
     if not views:
         raise ProblemError(Code.NO_SUCH_GPU, "There is no GPU.")
     worst = min(views, key=lambda view: view.multiplier)
@@ -240,34 +244,36 @@ async def read_throttling(
 
 
 @router.post("/monitoring/start", responses=_may())
-async def start_monitoring(desk: AtDesk) -> Message:
+async def start_monitoring(context: ContextDep) -> Message:
     """Say that all GPUs are watched: they are for as long as the daemon runs."""
-    return Message(message=f"{len(desk.views.gpus)} GPUs are watched.")
+    return Message(message=f"{len(context.views.gpus)} GPUs are watched.")
 
 
 @router.post("/monitoring/stop", responses=_may())
-async def stop_monitoring(desk: AtDesk) -> Message:
+async def stop_monitoring(context: ContextDep) -> Message:
     """Say that the watching goes on: by it each GPU is given back in time."""
-    count = len(desk.views.gpus)
+    count = len(context.views.gpus)
     return Message(message=f"{count} GPUs are watched for as long as the daemon runs.")
 
 
 @router.get("/config", responses=_may())
-async def read_config(request: Request, desk: AtDesk) -> Data[told.Configuration]:
+async def read_config(request: Request, context: ContextDep) -> Data[told.Configuration]:
     """Show the configuration."""
-    held = desk.settings.held.config
+    held = context.settings.held.config
     return Data(data=told.config(held, _history_size(request)))
 
 
 @router.put("/config", responses=_may(Code.INVALID, Code.CONFLICT))
-async def change_config(request: Request, desk: AtDesk, by: By, wish: told.ConfigChange) -> Changed:
+async def change_config(
+    request: Request, context: ContextDep, by: By, wish: told.ConfigChange
+) -> Changed:
     """Change some keys, all of them or none; `history_size` until the service is replaced."""
     settings = told.as_settings(wish)
     if settings:
-        await change(desk, by, settings)
+        await change(context, by, settings)
     if wish.history_size is not None:
         request.app.state.history_size = wish.history_size
-    held = desk.settings.held.config
+    held = context.settings.held.config
     return Changed(message="Configuration updated", data=told.config(held, _history_size(request)))
 
 
@@ -276,7 +282,7 @@ def _history_size(request: Request) -> int:
     return int(getattr(request.app.state, "history_size", _HISTORY))
 
 
-def _available(desk: Desk, gpu: str) -> float:
-    view = desk.views.gpu(gpu)
-    left = 0 if view is None else budget(view, desk.views.host.allocations).available
+def _available(context: ApiContext, gpu: str) -> float:
+    view = context.views.gpu(gpu)
+    left = 0 if view is None else budget(view, context.views.host.allocations).available
     return left / told.MB

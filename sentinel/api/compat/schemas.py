@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from sentinel.api.compat.readings import PastReading
 from sentinel.api.history.trend import Trend
-from sentinel.api.schemas.status import Asked
+from sentinel.api.schemas.status import RequestModel
 from sentinel.api.state.memory_budget import Name, budget
 from sentinel.config.model import Config
 from sentinel.protocol.views import Allocation, GpuView
@@ -39,7 +39,7 @@ class Failed(BaseModel):
 # --- what clients send -----------------------------------------------------------------------
 
 
-class AllocateMemory(Asked):
+class AllocateMemory(RequestModel):
     """Have memory kept for the process that asks, or for another one of the same user."""
 
     allocation_id: Name
@@ -48,7 +48,7 @@ class AllocateMemory(Asked):
     pid: int | None = Field(default=None, gt=0, le=2**31 - 1)
 
 
-class DeallocateMemory(Asked):
+class DeallocateMemory(RequestModel):
     """Give memory back; ids are unique on all GPUs, so which GPU it is need not be said."""
 
     allocation_id: Name
@@ -59,7 +59,7 @@ _Number = float | None
 _ANY = Field(default=None, allow_inf_nan=False)
 
 
-class ConfigChange(Asked):
+class ConfigChange(RequestModel):
     """New values for some keys; all others stay."""
 
     temp_optimal: _Number = _ANY

@@ -193,7 +193,9 @@ class Database:
             return
         self._again = now + _TRY_AGAIN
         why = (isinstance(error, OSError) and error.strerror) or str(error)
-        self._complain(f"{self._path}: cannot be written: {why}; the last hour is kept in memory")
+        self._report_warning(
+            f"{self._path}: cannot be written: {why}; the last hour is kept in memory"
+        )
 
     def _set_aside(self, why: str, now: float) -> None:
         """Begin a new file in place of a bad one, which stays to be looked at."""
@@ -208,14 +210,14 @@ class Database:
         except OSError as error:
             self._again = now + _TRY_AGAIN
             where = f"{self._path}: {why}; it cannot be set aside: {error.strerror}"
-            self._complain(f"{where}; the last hour is kept in memory")
+            self._report_warning(f"{where}; the last hour is kept in memory")
             return
         self._again = now + _TRY_AGAIN  # not at once: it may be the disk that makes files bad
         self.troubles.append(
             f"{self._path}: {why}; it was set aside as {bad}, and a new one is begun"
         )
 
-    def _complain(self, text: str) -> None:
+    def _report_warning(self, text: str) -> None:
         """Have something said, once until the file was written again."""
         if not self._said:
             self.troubles.append(text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sentinel.api.history.usage import Use, Uses
-from sentinel.protocol.views import Condition, GpuView, Said
+from sentinel.protocol.views import Condition, GpuView, LogRecord
 
 #: Of these the least and the most are kept as well.
 RANGED = ("temperature_c", "power_w")
@@ -47,7 +47,7 @@ PastLine = tuple[float, str, str | None, str]
 class Noted:
     """A view or an event, and by how much the wall's clock was ahead of the monotonic one then."""
 
-    what: GpuView | Said
+    what: GpuView | LogRecord
     ahead: float
 
 
@@ -92,7 +92,7 @@ class Recorder:
                     at = int(view.at + one.ahead)
                     batch.samples[int(view.at), view.uuid] = (at, sample(view))
                     self.uses.see(view, one.ahead)
-                case Said() as said:
+                case LogRecord() as said:
                     self._say(batch, said, now + one.ahead)
         self.uses.expire(now)
         batch.uses = [(use, True) for use in self.uses.open]
@@ -101,7 +101,7 @@ class Recorder:
         self.uses.ended, self.uses.renamed = [], []
         return batch
 
-    def _say(self, batch: Batch, said: Said, wall: float) -> None:
+    def _say(self, batch: Batch, said: LogRecord, wall: float) -> None:
         """Take in an event, and how many were lost before it if so."""
         if self._last is not None and said.number > self._last + 1:
             lost = {"event": "lost", "count": said.number - self._last - 1}

@@ -16,7 +16,7 @@ from sentinel.api.history.database import Database
 from sentinel.api.history.queries import Question
 from sentinel.api.history.recorder import Noted, Recorder
 from sentinel.api.http.errors import Code, ProblemError
-from sentinel.protocol.views import GpuView, Said
+from sentinel.protocol.views import GpuView, LogRecord
 
 T = TypeVar("T")
 
@@ -45,16 +45,16 @@ class History:
         complain: Called with what is wrong with the file.
     """
 
-    def __init__(self, path: Path, size: int | None, complain: Callable[[str], None]) -> None:
-        self._complain = complain
+    def __init__(self, path: Path, size: int | None, report_warning: Callable[[str], None]) -> None:
+        self._report_warning = report_warning
         self._waiting: collections.deque[Noted] = collections.deque(maxlen=_MOST_WAITING)
         self._bytes = 0
         self._thread = ThreadPoolExecutor(1, "history")
         self._writer = _Writer(None if size is None else path, size or 0, self._waiting)
 
-    def see(self, what: GpuView | Said) -> None:
+    def see(self, what: GpuView | LogRecord) -> None:
         """Note a view or an event."""
-        if isinstance(what, Said):
+        if isinstance(what, LogRecord):
             self._bytes = self._bytes + len(what.line) if self._waiting else len(what.line)
             if self._bytes > _MOST_BYTES:
                 self._waiting.clear()
@@ -68,13 +68,13 @@ class History:
             written = loop.run_in_executor(self._thread, self._writer.flush)
             done, _ = await asyncio.wait({written}, timeout=_STUCK_AFTER)
             if not done:
-                self._complain(f"the disk has not taken anything for {_STUCK_AFTER:g} s")
+                self._report_warning(f"the disk has not taken anything for {_STUCK_AFTER:g} s")
             try:
                 troubles = await written
             except Exception as error:  # noqa: BLE001 - a bug here is to cost rows, not all to come
                 troubles = [f"a bug in sentinel, some of the history is lost: {error!r}"]
             for trouble in troubles:
-                self._complain(trouble)
+                self._report_warning(trouble)
             await asyncio.sleep(WRITTEN_EVERY)
 
     async def ask(self, question: Callable[[Question, float], T]) -> T:

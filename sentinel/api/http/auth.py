@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 
 #: From Linux's <asm-generic/socket.h>; the socket module does not have it.
 _SO_PEERGROUPS = 59
@@ -38,9 +38,9 @@ class Peer:
     groups: frozenset[int] = frozenset()
     address: str | None = None
 
-    def asker(self) -> Asker:
+    def caller(self) -> Caller:
         """Return it as the one who asks for something, proved by its process's start."""
-        return Asker(via=self.via, uid=self.uid, pid=self.pid, started=self.started)
+        return Caller(via=self.via, uid=self.uid, pid=self.pid, started=self.started)
 
 
 def peer_of(connection: socket.socket) -> Peer:

@@ -28,7 +28,7 @@ _App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 _CLOSE = {"connection": "close"}
 
 
-class Gate:
+class AccessMiddleware:
     """An application around another one, which gets whole requests of those who may ask.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.protocol.views import GpuView, Said
+from sentinel.protocol.views import GpuView, LogRecord
 
 #: Upper ends of the histograms' buckets, in seconds. 45 ms is our own budget for a kill; a newcomer
 #: gets its memory if SIGKILL comes within 60 ms of its PID in the list, or 80 ms of its growth
@@ -97,7 +97,7 @@ class Counting:
             passed = view.at - before.at
             counts.stress += passed if 0 < passed < _LONGEST_GAP else 0.0
 
-    def hear(self, said: Said) -> None:
+    def hear(self, said: LogRecord) -> None:
         """Count an event; what cannot be understood counts as nothing."""
         if self._last is not None and said.number > self._last:
             self.lost += said.number - self._last - 1

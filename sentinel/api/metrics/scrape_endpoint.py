@@ -25,7 +25,7 @@ _Send = Callable[[_Message], Awaitable[None]]
 _CLOSE = {"connection": "close"}
 
 
-class Window:
+class ScrapeApp:
     """An application with one page.
 
     Args:

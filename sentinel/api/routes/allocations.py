@@ -9,9 +9,9 @@ from fastapi import APIRouter, Path, Query, Request
 
 from sentinel.api.http.errors import Code
 from sentinel.api.routes.allocator import holder, promise
-from sentinel.api.routes.dependencies import AtDesk, By, attended, may
-from sentinel.api.schemas.status import Done
-from sentinel.api.state.memory_budget import Allocated, Allocations, AllocationWish, budget
+from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
+from sentinel.api.schemas.status import CommandResponse
+from sentinel.api.state.memory_budget import Allocated, AllocationRequest, Allocations, budget
 from sentinel.api.state.serializers import allocation
 from sentinel.protocol.commands import Deallocate
 
@@ -20,16 +20,16 @@ router = APIRouter(prefix="/v1/allocations", tags=["allocating"])
 
 @router.get("", responses=may(Code.NO_SUCH_GPU, Code.INVALID))
 async def read_allocations(
-    desk: AtDesk,
+    context: ContextDep,
     gpu: Annotated[str | None, Query(max_length=256, description="Of this GPU only.")] = None,
 ) -> Allocations:
     """Show what is promised of the memory of each GPU, or of one, and what may be yet."""
     now = time.monotonic()
-    gpus = desk.views.gpus if gpu is None else (desk.views.one(gpu),)
+    gpus = context.views.gpus if gpu is None else (context.views.one(gpu),)
     shown = {view.uuid for view in gpus}
-    promised = desk.views.host.allocations
+    promised = context.views.host.allocations
     return Allocations(
-        allocations=[allocation(one, desk.views, now) for one in promised if one.gpu in shown],
+        allocations=[allocation(one, context.views, now) for one in promised if one.gpu in shown],
         gpus=[budget(view, promised) for view in gpus],
     )
 
@@ -39,23 +39,27 @@ async def read_allocations(
     status_code=201,
     responses=may(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT),
 )
-async def allocate(request: Request, desk: AtDesk, by: By, wish: AllocationWish) -> Allocated:
+async def allocate(
+    request: Request, context: ContextDep, by: By, wish: AllocationRequest
+) -> Allocated:
     """Keep a part of a GPU's memory for the process that asks and its children, or for `pid`.
 
     The answer comes when the memory is free. It is kept until it is given back or that process
     ends; over TCP, where there is no process, until it is given back. A client that goes away
     before the answer gets none.
     """
-    gpu = desk.views.one(wish.gpu).uuid
+    gpu = context.views.one(wish.gpu).uuid
     work = promise(
-        desk, holder(by, wish.pid), name=wish.id, gpu=gpu, size=wish.size, wait=wish.wait_s
+        context, holder(by, wish.pid), name=wish.id, gpu=gpu, size=wish.size, wait=wish.wait_s
     )
-    given = await attended(request, work)
-    return Allocated(allocation=allocation(given, desk.views, time.monotonic()))
+    given = await cancel_on_disconnect(request, work)
+    return Allocated(allocation=allocation(given, context.views, time.monotonic()))
 
 
 @router.delete("/{id}", responses=may(Code.NOT_FOUND, Code.INVALID))
-async def deallocate(id_: Annotated[str, Path(alias="id")], desk: AtDesk, by: By) -> Done:
+async def deallocate(
+    id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
+) -> CommandResponse:
     """Give memory back."""
-    answer = await desk.channel.order(Deallocate, by=by, id=id_)
-    return Done(text=answer.text, gpus=list(answer.gpus))
+    answer = await context.channel.order(Deallocate, by=by, id=id_)
+    return CommandResponse(text=answer.text, gpus=list(answer.gpus))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import Code, ProblemError
 from sentinel.api.state.memory_budget import memory_free
 from sentinel.api.state.supervisor_link import accepted
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
 from sentinel.protocol.views import Allocation
 
@@ -22,7 +22,7 @@ _ENDED = "The allocation was ended before it was complete."
 
 
 async def promise(
-    desk: Desk, by: Asker, *, name: str, gpu: str, size: int, wait: float
+    context: ApiContext, by: Caller, *, name: str, gpu: str, size: int, wait: float
 ) -> Allocation:
     """Return memory that is promised, once it is free; nothing is promised where that fails.
 
@@ -39,23 +39,23 @@ async def promise(
     """
     deadline = time.monotonic() + wait
     ours = False
-    desk.promising[name] += 1
+    context.promising[name] += 1
     try:
-        await desk.channel.order(Allocate, by=by, id=name, gpu=gpu, size=size)
+        await context.channel.order(Allocate, by=by, id=name, gpu=gpu, size=size)
         ours = True  # before that, the id may be somebody else's, and is nothing to undo
-        await memory_free(desk.views, gpu, time.monotonic(), deadline)
-        return await _kept(desk, by, name)
+        await memory_free(context.views, gpu, time.monotonic(), deadline)
+        return await _kept(context, by, name)
     except BaseException:
         if ours:
-            desk.channel.tell(Deallocate, by=by, id=name)
+            context.channel.tell(Deallocate, by=by, id=name)
         raise
     finally:
-        desk.promising[name] -= 1
-        if not desk.promising[name]:
-            del desk.promising[name]
+        context.promising[name] -= 1
+        if not context.promising[name]:
+            del context.promising[name]
 
 
-def holder(by: Asker, pid: int | None) -> Asker:
+def holder(by: Caller, pid: int | None) -> Caller:
     """Return the process that memory is for: the one that asks, or the one that it named.
 
     Raises:
@@ -88,7 +88,7 @@ def holder(by: Asker, pid: int | None) -> Asker:
     if by.uid not in {0, uid}:
         why = f"pid: process {pid} is of user {uid}; only that user and root may name it."
         raise ProblemError(Code.FORBIDDEN, why)
-    return Asker(via=by.via, uid=uid, pid=pid, started=stat.started)
+    return Caller(via=by.via, uid=uid, pid=pid, started=stat.started)
 
 
 def _is_elsewhere(pid: int) -> bool:
@@ -111,24 +111,24 @@ def _user_of(pid: int) -> int | None:
     return int(line.split()[1]) if line else None
 
 
-async def _kept(desk: Desk, by: Asker, name: str) -> Allocation:
+async def _kept(context: ApiContext, by: Caller, name: str) -> Allocation:
     """Return the allocation of this id once it outlives this service.
 
     Raises:
         ProblemError: Somebody has ended it, or there is no answer.
     """
-    answer = await desk.channel.ask(Confirm, by=by, id=name, allocation=True)
+    answer = await context.channel.ask(Confirm, by=by, id=name, allocation=True)
     if answer.refused is Refusal.NOT_FOUND:
         raise ProblemError(Code.CONFLICT, _ENDED)
     accepted(answer)
 
     def shown() -> bool:
-        given = desk.views.allocation(name)
+        given = context.views.allocation(name)
         return given is None or given.confirmed
 
-    if not await desk.views.until(shown, time.monotonic() + _SHOWN_WITHIN):
+    if not await context.views.until(shown, time.monotonic() + _SHOWN_WITHIN):
         raise ProblemError(Code.UNAVAILABLE, "The daemon does not show the allocation.")
-    given = desk.views.allocation(name)
+    given = context.views.allocation(name)
     if given is None:
         raise ProblemError(Code.CONFLICT, _ENDED)
     return given

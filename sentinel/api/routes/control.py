@@ -6,13 +6,19 @@ import time
 
 from fastapi import APIRouter, Request
 
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import Code
-from sentinel.api.routes.dependencies import AtDesk, By, attended, may
-from sentinel.api.schemas.status import Done, Nothing, Pause, Resume, Stop
+from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
+from sentinel.api.schemas.status import (
+    CommandResponse,
+    EmptyRequest,
+    PauseRequest,
+    ResumeRequest,
+    StopRequest,
+)
 from sentinel.api.state.conditions import memory_back, released
-from sentinel.protocol.caller import Asker
-from sentinel.protocol.commands import Answer, Occupy, PauseGpus, ResumeGpus, ShutDown, Vacate
+from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import Answer, Drain, PauseGpus, Resume, ResumeGpus, ShutDown
 
 router = APIRouter(tags=["ordering"])
 
@@ -23,64 +29,68 @@ _CHOOSES_AND_WAITS = may(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIM
 
 
 @router.post("/v1/start", responses=_REFUSED)
-async def start(desk: AtDesk, by: By, _: Nothing | None = None) -> Done:
+async def start(context: ContextDep, by: By, _: EmptyRequest | None = None) -> CommandResponse:
     """Occupy idle GPUs, from now on."""
-    return _done(await desk.channel.order(Occupy, by=by))
+    return _done(await context.channel.order(Resume, by=by))
 
 
 @router.post("/v1/stop", responses=_WAITS)
-async def stop(request: Request, desk: AtDesk, by: By, wish: Stop | None = None) -> Done:
+async def stop(
+    request: Request, context: ContextDep, by: By, wish: StopRequest | None = None
+) -> CommandResponse:
     """Let go of every GPU and start on none; the daemon stays.
 
     The answer comes when all memory is back. After a timeout the order holds all the same.
     """
-    return await attended(request, _stop(desk, by, wish or Stop()))
+    return await cancel_on_disconnect(request, _stop(context, by, wish or StopRequest()))
 
 
 @router.post("/v1/shutdown", responses=_REFUSED)
-async def shut_down(desk: AtDesk, by: By, _: Nothing | None = None) -> Done:
+async def shut_down(context: ContextDep, by: By, _: EmptyRequest | None = None) -> CommandResponse:
     """Let go of every GPU and end the daemon. The answer comes before that is done."""
-    return _done(await desk.channel.order(ShutDown, by=by))
+    return _done(await context.channel.order(ShutDown, by=by))
 
 
 @router.post("/v1/pause", responses=_CHOOSES_AND_WAITS)
-async def pause(request: Request, desk: AtDesk, by: By, wish: Pause | None = None) -> Done:
+async def pause(
+    request: Request, context: ContextDep, by: By, wish: PauseRequest | None = None
+) -> CommandResponse:
     """Let go of GPUs, all where none is named, and keep off them.
 
     The answer comes when their memory is back, or, with `release`, when the driver is let go of.
     After a timeout the order holds all the same.
     """
-    return await attended(request, _pause(desk, by, wish or Pause()))
+    return await cancel_on_disconnect(request, _pause(context, by, wish or PauseRequest()))
 
 
 @router.post("/v1/resume", responses=_CHOOSES)
-async def resume(desk: AtDesk, by: By, wish: Resume | None = None) -> Done:
+async def resume(context: ContextDep, by: By, wish: ResumeRequest | None = None) -> CommandResponse:
     """End the pause of GPUs, of all where none is named."""
-    gpus = desk.views.select((wish or Resume()).gpus)
-    return _done(await desk.channel.order(ResumeGpus, by=by, gpus=gpus))
+    gpus = context.views.select((wish or ResumeRequest()).gpus)
+    return _done(await context.channel.order(ResumeGpus, by=by, gpus=gpus))
 
 
-async def _stop(desk: Desk, by: Asker, wish: Stop) -> Done:
+async def _stop(context: ApiContext, by: Caller, wish: StopRequest) -> CommandResponse:
     deadline = time.monotonic() + wish.wait_s
-    answer = await desk.channel.order(Vacate, by=by)
+    answer = await context.channel.order(Drain, by=by)
     if wish.wait_s > 0:
-        await memory_back(desk.views, (), deadline)
+        await memory_back(context.views, (), deadline)
     return _done(answer)
 
 
-async def _pause(desk: Desk, by: Asker, wish: Pause) -> Done:
+async def _pause(context: ApiContext, by: Caller, wish: PauseRequest) -> CommandResponse:
     deadline = time.monotonic() + wish.wait_s
-    gpus = desk.views.select(wish.gpus)
-    answer = await desk.channel.order(
+    gpus = context.views.select(wish.gpus)
+    answer = await context.channel.order(
         PauseGpus, by=by, gpus=gpus, seconds=wish.seconds, release=wish.release
     )
     if wish.wait_s > 0:
         if wish.release:  # nothing is held by then
-            await released(desk.views, deadline)
+            await released(context.views, deadline)
         else:
-            await memory_back(desk.views, gpus, deadline)
+            await memory_back(context.views, gpus, deadline)
     return _done(answer)
 
 
-def _done(answer: Answer) -> Done:
-    return Done(text=answer.text, gpus=list(answer.gpus))
+def _done(answer: Answer) -> CommandResponse:
+    return CommandResponse(text=answer.text, gpus=list(answer.gpus))

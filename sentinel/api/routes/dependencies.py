@@ -8,11 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.http.auth import Peer
 from sentinel.api.http.errors import Code, ProblemError
 from sentinel.api.schemas.status import Problem
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 
 T = TypeVar("T")
 
@@ -37,18 +37,18 @@ _MEANINGS = {
 }
 
 
-async def _desk(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+async def _desk(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
 
 
-async def _asker(request: Request) -> Asker:
+async def _asker(request: Request) -> Caller:
     peer: Peer = request.state.peer
-    return peer.asker()
+    return peer.caller()
 
 
-AtDesk = Annotated[Desk, Depends(_desk)]
-By = Annotated[Asker, Depends(_asker)]
+ContextDep = Annotated[ApiContext, Depends(_desk)]
+By = Annotated[Caller, Depends(_asker)]
 
 
 def may(*codes: Code) -> dict[int | str, dict[str, Any]]:
@@ -57,7 +57,7 @@ def may(*codes: Code) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": _MEANINGS[status]} for status in statuses}
 
 
-async def attended(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return what ``work`` does, but do it only as long as the client is there.
 
     What was begun for a client that went away would be nobody's.

@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
 from sentinel.api.history.serializers import as_events, as_readings, as_usage
 from sentinel.api.history.timestamps import since_when
 from sentinel.api.history.trend import trend_of
 from sentinel.api.http.errors import Code, ProblemError
-from sentinel.api.routes.dependencies import AtDesk, may
+from sentinel.api.routes.dependencies import ContextDep, may
 from sentinel.api.schemas.history import PastReadings, RecordedEvents, Trend, Usage
 from sentinel.errors import NoSuchGpuError
 
@@ -35,7 +35,7 @@ Limit = Annotated[int, Query(ge=1, le=_MOST_ROWS, description="The last so many.
 
 @router.get("/v1/history/readings", responses=_CHOOSES, response_model=PastReadings)
 async def read_readings(
-    desk: AtDesk,
+    context: ContextDep,
     gpu: Gpu,
     since: Since = "1h",
     points: Annotated[
@@ -47,14 +47,14 @@ async def read_readings(
     `step_s` is how many seconds each stands for: it grows with the span, and is 60 at least where
     that is longer than an hour.
     """
-    uuid = await _one(desk, gpu)
+    uuid = await _one(context, gpu)
     now = time.time()
     began = int(since_when(since, now))
     step = queries.step_for(now - began, points)
     # The last one is of this very second.
     until = max(int(now), began + 1)
     began = until - step * (-(-(until - began) // step)) + 1
-    body = await desk.history.ask(
+    body = await context.history.ask(
         lambda where, _: as_readings(uuid, step, queries.readings(where, uuid, began, until, step))
     )
     return _json(body)
@@ -62,7 +62,7 @@ async def read_readings(
 
 @router.get("/v1/history/events", responses=_CHOOSES, response_model=RecordedEvents)
 async def read_events(
-    desk: AtDesk,
+    context: ContextDep,
     gpu: Gpu | None = None,
     since: Since = "1d",
     name: Annotated[
@@ -71,9 +71,9 @@ async def read_events(
     limit: Limit = 100,
 ) -> Response:
     """Show the last events, the oldest first; all but `gpu.status` are kept."""
-    uuid = None if gpu is None else await _one(desk, gpu)
+    uuid = None if gpu is None else await _one(context, gpu)
     began = since_when(since, time.time())
-    body = await desk.history.ask(
+    body = await context.history.ask(
         lambda where, _: as_events(queries.events(where, uuid, began, name, limit))
     )
     return _json(body)
@@ -81,12 +81,12 @@ async def read_events(
 
 @router.get("/v1/history/usage", responses=_CHOOSES, response_model=Usage)
 async def read_usage(
-    desk: AtDesk, gpu: Gpu | None = None, since: Since = "1d", limit: Limit = _MOST_ROWS
+    context: ContextDep, gpu: Gpu | None = None, since: Since = "1d", limit: Limit = _MOST_ROWS
 ) -> Response:
     """Show who used which GPU when: every process that was on it, ours and others'."""
-    uuid = None if gpu is None else await _one(desk, gpu)
+    uuid = None if gpu is None else await _one(context, gpu)
     began = since_when(since, time.time())
-    body = await desk.history.ask(
+    body = await context.history.ask(
         lambda where, _: as_usage(queries.uses(where, uuid, began, limit))
     )
     return _json(body)
@@ -95,13 +95,13 @@ async def read_usage(
 @router.get("/v1/gpus/{selector}/trend", responses=_CHOOSES)
 async def read_trend(
     selector: str,
-    desk: AtDesk,
+    context: ContextDep,
     minutes: Annotated[int, Query(ge=1, le=60, description="Of the last so many.")] = 5,
 ) -> Trend:
     """Show where a GPU's temperature goes, by the readings of the last minutes."""
-    uuid = await _one(desk, selector)
+    uuid = await _one(context, selector)
     found = trend_of(
-        await desk.history.ask(
+        await context.history.ask(
             lambda where, now: queries.temperatures(where, uuid, now, time.time(), 60 * minutes)
         )
     )
@@ -118,7 +118,7 @@ async def read_trend(
     )
 
 
-async def _one(desk: Desk, selector: str) -> str:
+async def _one(context: ApiContext, selector: str) -> str:
     """Return the UUID of one GPU that is here, or of one that was.
 
     Raises:
@@ -126,9 +126,9 @@ async def _one(desk: Desk, selector: str) -> str:
         ProblemError: The selector means more than one.
     """
     try:
-        chosen = desk.views.select([selector])
+        chosen = context.views.select([selector])
     except NoSuchGpuError:
-        if selector in await desk.history.ask(lambda where, _: queries.known(where)):
+        if selector in await context.history.ask(lambda where, _: queries.known(where)):
             return selector
         raise
     if len(chosen) != 1:

@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from sentinel.api.metrics.scrape_endpoint import PATH
-from sentinel.api.routes.dependencies import AtDesk
+from sentinel.api.routes.dependencies import ContextDep
 
 router = APIRouter()
 
 
 # Not in the API's document: its path, its versions and its formats are Prometheus's.
 @router.get(PATH, include_in_schema=False)
-async def read_metrics(desk: AtDesk, request: Request) -> Response:
+async def read_metrics(context: ContextDep, request: Request) -> Response:
     """Show all metrics in one of Prometheus's formats."""
-    return desk.metrics.respond(request.headers)
+    return context.metrics.respond(request.headers)

@@ -6,23 +6,30 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from sentinel.api.context import Desk
+from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import Code
-from sentinel.api.routes.dependencies import AtDesk, By, may
-from sentinel.api.schemas.status import Change, Configured, Nothing, Restart, Settings, SettingValue
+from sentinel.api.routes.dependencies import By, ContextDep, may
+from sentinel.api.schemas.status import (
+    Configured,
+    EmptyRequest,
+    RestartRequest,
+    Settings,
+    SettingsChange,
+    SettingValue,
+)
 from sentinel.api.state.settings_reload import check_keys
 from sentinel.api.state.supervisor_link import accepted
 from sentinel.config.settings import SETTINGS
-from sentinel.protocol.caller import Asker
-from sentinel.protocol.commands import Answer, Occupy, Value
+from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import Answer, Resume, Value
 
 router = APIRouter(tags=["settings"])
 
 
 @router.get("/v1/settings", responses=may())
-async def read_settings(desk: AtDesk) -> Settings:
+async def read_settings(context: ContextDep) -> Settings:
     """Show all settings, and by whom each was set."""
-    held = desk.settings.held
+    held = context.settings.held
     given = _values(held.given)
     defaults = {one.key: SettingValue(text=one.default, source=None) for one in SETTINGS}
     singles = {one.selector: _values(one.given) for one in held.overrides}
@@ -30,51 +37,51 @@ async def read_settings(desk: AtDesk) -> Settings:
 
 
 @router.patch("/v1/settings", responses=may(Code.INVALID, Code.CONFLICT))
-async def change_settings(desk: AtDesk, by: By, wish: Change) -> Configured:
+async def change_settings(context: ContextDep, by: By, wish: SettingsChange) -> Configured:
     """Change single settings, and keep all others; null takes a flag back.
 
     The file is read anew. Stressors for which nothing changes go on, and nothing else is occupied
     than before. Where a setting is wrong, or does not fit the others, all goes on as before.
     """
-    return Configured(text=(await change(desk, by, wish.settings)).text)
+    return Configured(text=(await change(context, by, wish.settings)).text)
 
 
 @router.post("/v1/reload", responses=may(Code.INVALID, Code.CONFLICT))
-async def reload(desk: AtDesk, by: By, _: Nothing | None = None) -> Configured:
+async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Configured:
     """Read the settings anew, and take over all of them or, where one is wrong, none."""
-    return Configured(text=(await change(desk, by, {})).text)
+    return Configured(text=(await change(context, by, {})).text)
 
 
 @router.post("/v1/restart", responses=may(Code.INVALID, Code.CONFLICT))
-async def restart(desk: AtDesk, by: By, wish: Restart | None = None) -> Configured:
+async def restart(context: ContextDep, by: By, wish: RestartRequest | None = None) -> Configured:
     """Take over new settings, and occupy anew with them.
 
     Stressors for which they change something end, and start again. Where a setting is wrong, all
     goes on as before.
     """
-    new_flags = (wish or Restart()).settings
-    async with desk.reconfiguring:
-        held = desk.settings.flags
+    new_flags = (wish or RestartRequest()).settings
+    async with context.reconfiguring:
+        held = context.settings.flags
         # What is settled for as long as the daemon lives need not be said again.
         settled = {one.key: held[one.key] for one in SETTINGS if one.settled and one.key in held}
         flags = held if new_flags is None else settled | new_flags
-        answer = accepted(await desk.configure(by, flags))
-        await desk.channel.order(Occupy, by=by)
+        answer = accepted(await context.configure(by, flags))
+        await context.channel.order(Resume, by=by)
     return Configured(text=answer.text)
 
 
-async def change(desk: Desk, by: Asker, changes: Mapping[str, str | None]) -> Answer:
+async def change(context: ApiContext, by: Caller, changes: Mapping[str, str | None]) -> Answer:
     """Take over these flags over those that hold; ``None`` takes one back.
 
     Raises:
         ConfigError: A key is none, or a value is not allowed; nothing has changed.
         ProblemError: The supervisor refused, or does not answer.
     """
-    async with desk.reconfiguring:
+    async with context.reconfiguring:
         check_keys(changes)  # also of those that are to be taken back
-        merged = {**desk.settings.flags, **changes}
+        merged = {**context.settings.flags, **changes}
         flags = {key: text for key, text in merged.items() if text is not None}
-        return accepted(await desk.configure(by, flags))
+        return accepted(await context.configure(by, flags))
 
 
 def _values(given: tuple[Value, ...]) -> dict[str, SettingValue]:

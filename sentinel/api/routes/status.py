@@ -7,7 +7,7 @@ import time
 from fastapi import APIRouter
 
 from sentinel.api.http.errors import Code, ProblemError
-from sentinel.api.routes.dependencies import AtDesk, may
+from sentinel.api.routes.dependencies import ContextDep, may
 from sentinel.api.schemas.status import Health, SingleGpu, Status
 from sentinel.api.state.serializers import gpu_state, status
 from sentinel.api.state.snapshots import FRESH
@@ -16,24 +16,24 @@ router = APIRouter(tags=["looking"])
 
 
 @router.get("/v1/status", responses=may())
-async def read_status(desk: AtDesk) -> Status:
+async def read_status(context: ContextDep) -> Status:
     """Show the daemon, its GPUs and its reservations."""
-    return status(desk.spec, desk.views)
+    return status(context.spec, context.views)
 
 
 @router.get("/v1/gpus/{selector}", responses=may(Code.NO_SUCH_GPU, Code.INVALID))
-async def read_gpu(selector: str, desk: AtDesk) -> SingleGpu:
+async def read_gpu(selector: str, context: ContextDep) -> SingleGpu:
     """Show one GPU, by index, UUID or its unique beginning, or PCI address."""
-    view = desk.views.one(selector)
-    return SingleGpu(**vars(gpu_state(view, desk.views, time.monotonic())))
+    view = context.views.one(selector)
+    return SingleGpu(**vars(gpu_state(view, context.views, time.monotonic())))
 
 
 @router.get("/v1/health", responses=may())
-async def read_health(desk: AtDesk) -> Health:
+async def read_health(context: ContextDep) -> Health:
     """Say that the daemon gets on: 200 while what it shows is fresh, else 503."""
-    host = desk.views.host
+    host = context.views.host
     age = time.monotonic() - host.at
-    if not desk.views.fresh:
+    if not context.views.fresh:
         detail = f"The daemon has shown nothing for {age:.0f} s; {FRESH:g} s are allowed."
         raise ProblemError(Code.UNAVAILABLE, detail)
     return Health(phase=host.phase, age_s=round(max(0.0, age), 3))

@@ -10,8 +10,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sentinel.api.http.errors import Code, ProblemError
-from sentinel.api.routes.dependencies import AtDesk, may
-from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, Ring
+from sentinel.api.routes.dependencies import ContextDep, may
+from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, EventBuffer
 
 router = APIRouter(tags=["events"])
 
@@ -29,21 +29,21 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
     # The parameters of StreamingResponse stay: FastAPI takes its status from them.
-    _ring: Ring
+    _event_buffer: EventBuffer
 
     @classmethod
-    def of(cls, ring: Ring, pieces: AsyncIterator[bytes]) -> EventStream:
+    def of(cls, event_buffer: EventBuffer, pieces: AsyncIterator[bytes]) -> EventStream:
         """Return these pieces as a stream, for one follower more.
 
         Raises:
             ProblemError: There are MOST_SUBSCRIBERS already.
         """
-        if ring.subscribers >= MOST_SUBSCRIBERS:
+        if event_buffer.subscribers >= MOST_SUBSCRIBERS:
             raise ProblemError(Code.UNAVAILABLE, f"There are {MOST_SUBSCRIBERS} followers already.")
         stream = cls(pieces, headers={"cache-control": "no-store"})
-        stream._ring = ring
+        stream._event_buffer = event_buffer
         # Its generator begins later, when others who ask at the same time were let in as well.
-        ring.subscribers += 1
+        event_buffer.subscribers += 1
         return stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,12 +51,12 @@ class EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._ring.subscribers -= 1
+            self._event_buffer.subscribers -= 1
 
 
 @router.get("/v1/events", response_class=EventStream, responses=may(Code.INVALID))
 async def follow(
-    desk: AtDesk,
+    context: ContextDep,
     since: Since = None,
     daemon: Counting = None,
     last_event_id: LastEventId = None,
@@ -68,12 +68,12 @@ async def follow(
     events: an id of another one means all that are kept.
     """
     number = since if last_event_id is None else last_event_id
-    return EventStream.of(desk.ring, desk.ring.follow(number, daemon))
+    return EventStream.of(context.event_buffer, context.event_buffer.follow(number, daemon))
 
 
 @router.get("/v1/watch", response_class=EventStream, responses=may(Code.INVALID))
 async def watch(
-    desk: AtDesk, since: Since = None, last_event_id: LastEventId = None
+    context: ContextDep, since: Since = None, last_event_id: LastEventId = None
 ) -> EventStream:
     """Watch the daemon and its GPUs: all of it at once, what changes once a second, and the events.
 
@@ -81,6 +81,6 @@ async def watch(
     slowly. `changes` comes every second, and has what is not as it was. The others are those of
     `/v1/events`.
     """
-    _ = desk.views.host  # where nothing was shown yet, that is the answer
+    _ = context.views.host  # where nothing was shown yet, that is the answer
     number = since if last_event_id is None else last_event_id
-    return EventStream.of(desk.ring, desk.watch.follow(number))
+    return EventStream.of(context.event_buffer, context.watch.follow(number))

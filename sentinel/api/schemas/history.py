@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from sentinel.api.schemas.status import Versioned
+from sentinel.api.schemas.status import ResponseModel
 
 
 class PastReading(BaseModel):
@@ -42,7 +42,7 @@ class PastReading(BaseModel):
     condition: Literal["optimal", "normal", "throttled", "critical"] | None
 
 
-class PastReadings(Versioned):
+class PastReadings(ResponseModel):
     """The readings of a GPU, one for each `step_s` seconds in which there were some."""
 
     gpu: str
@@ -60,7 +60,7 @@ class PastEvent(BaseModel):
     fields: dict[str, Any]
 
 
-class RecordedEvents(Versioned):
+class RecordedEvents(ResponseModel):
     """The last events, the oldest first."""
 
     events: list[PastEvent]
@@ -83,13 +83,13 @@ class PastUse(BaseModel):
     seconds: float
 
 
-class Usage(Versioned):
+class Usage(ResponseModel):
     """Who used which GPU when, the oldest first."""
 
     usage: list[PastUse]
 
 
-class Trend(Versioned):
+class Trend(ResponseModel):
     """Where a GPU's temperature went in the last `minutes`.
 
     The slope is that of the line of least squares. It is stable where that changes by less than a

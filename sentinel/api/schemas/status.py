@@ -29,13 +29,13 @@ Seconds = Annotated[
 ]
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """What a client sends: exactly what is declared, so that no misspelt wish is passed over."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Versioned(BaseModel):
+class ResponseModel(BaseModel):
     """What a client gets; within one schema_version, fields may be added and none goes away."""
 
     schema_version: Literal[1] = 1
@@ -44,17 +44,17 @@ class Versioned(BaseModel):
 # --- what clients send -----------------------------------------------------------------------
 
 
-class Nothing(Asked):
+class EmptyRequest(RequestModel):
     """There is nothing to say."""
 
 
-class Stop(Asked):
+class StopRequest(RequestModel):
     """Let go of every GPU."""
 
     wait_s: WaitS = 30.0
 
 
-class Pause(Asked):
+class PauseRequest(RequestModel):
     """Keep off GPUs, for good where nothing else is said."""
 
     gpus: Selectors | None = None
@@ -63,13 +63,13 @@ class Pause(Asked):
     wait_s: WaitS = 30.0
 
 
-class Resume(Asked):
+class ResumeRequest(RequestModel):
     """End a pause."""
 
     gpus: Selectors | None = None
 
 
-class Restart(Asked):
+class RestartRequest(RequestModel):
     """Take new settings, and occupy anew with them."""
 
     settings: dict[str, Annotated[str, Field(max_length=4096)]] | None = Field(
@@ -79,7 +79,7 @@ class Restart(Asked):
     )
 
 
-class Change(Asked):
+class SettingsChange(RequestModel):
     """Give single settings other values, and leave all others as they are."""
 
     settings: dict[str, Annotated[str, Field(max_length=4096)] | None] = Field(
@@ -89,7 +89,7 @@ class Change(Asked):
     )
 
 
-class ReserveWish(Asked):
+class ReservationRequest(RequestModel):
     """Keep GPUs free for somebody: these, or so many."""
 
     gpus: Selectors | None = None
@@ -105,7 +105,7 @@ class ReserveWish(Asked):
 # --- what clients get ------------------------------------------------------------------------
 
 
-class Problem(Versioned):
+class Problem(ResponseModel):
     """Why something was not done, as RFC 9457 has it; `code` is for programs."""
 
     type: str
@@ -127,14 +127,14 @@ class Problem(Versioned):
     ]
 
 
-class Done(Versioned):
+class CommandResponse(ResponseModel):
     """What will happen, in a sentence, and the UUIDs of the GPUs that it is about."""
 
     text: str
     gpus: list[str]
 
 
-class Configured(Versioned):
+class Configured(ResponseModel):
     """Which settings hold from now on, in a sentence."""
 
     text: str
@@ -147,14 +147,14 @@ class SettingValue(BaseModel):
     source: str | None
 
 
-class Settings(Versioned):
+class Settings(ResponseModel):
     """All settings by key, and what is set for single GPUs instead, by selector."""
 
     settings: dict[str, SettingValue]
     gpus: dict[str, dict[str, SettingValue]]
 
 
-class Health(Versioned):
+class Health(ResponseModel):
     """The daemon gets on: what it showed is `age_s` seconds old."""
 
     phase: str
@@ -272,7 +272,7 @@ class GpuState(BaseModel):
     telemetry: Telemetry | None
 
 
-class SingleGpu(GpuState, Versioned):
+class SingleGpu(GpuState, ResponseModel):
     """The GPU that was asked for."""
 
 
@@ -297,13 +297,13 @@ class Reservation(BaseModel):
     holder: Holder
 
 
-class Reserved(Versioned):
+class Reserved(ResponseModel):
     """A new reservation: the memory of its GPUs is free."""
 
     reservation: Reservation
 
 
-class Reservations(Versioned):
+class Reservations(ResponseModel):
     """All reservations."""
 
     reservations: list[Reservation]
@@ -343,7 +343,7 @@ class Daemon(BaseModel):
     ending: str | None
 
 
-class Status(Versioned):
+class Status(ResponseModel):
     """All there is to see."""
 
     daemon: Daemon
@@ -352,7 +352,7 @@ class Status(Versioned):
     allocations: list[Allocation]
 
 
-class Changes(Versioned):
+class Changes(ResponseModel):
     """What is not as it was a second before; null is what has not changed.
 
     `age_s` is how old is what the daemon shows. A GPU that is not among `gpus` has not changed.

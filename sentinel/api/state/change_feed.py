@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from sentinel.api.schemas import status
 from sentinel.api.state import serializers
-from sentinel.api.state.event_buffer import HEARTBEAT, Bell, Ring
+from sentinel.api.state.event_buffer import HEARTBEAT, Broadcast, EventBuffer
 from sentinel.api.state.snapshots import Views
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.views import GpuView, HostView
@@ -35,14 +35,18 @@ class Watch:
     """
 
     def __init__(
-        self, spec: ServiceSpec, views: Views, ring: Ring, complain: Callable[[str], None]
+        self,
+        spec: ServiceSpec,
+        views: Views,
+        event_buffer: EventBuffer,
+        report_warning: Callable[[str], None],
     ) -> None:
         self._spec = spec
         self._views = views
-        self._ring = ring
-        self._complain = complain
-        self._complained = False
-        self._bell = Bell()
+        self._event_buffer = event_buffer
+        self._report_warning = report_warning
+        self._warning_reported = False
+        self._broadcast = Broadcast()
         self._watchers = 0
         self._ended = False
         self._host: HostView | None = None
@@ -53,25 +57,25 @@ class Watch:
     def announce(self) -> None:
         """Wake those who watch, since there may be an event for them."""
         if self._watchers:
-            self._bell.ring()
+            self._broadcast.event_buffer()
 
     def end(self) -> None:
         """Let everybody's stream end."""
         self._ended = True
-        self._bell.ring()
+        self._broadcast.event_buffer()
 
     async def keep(self) -> None:
         """Work out what changed, once every EVERY seconds while anybody watches, for ever."""
         while True:
             if not self._watchers:
                 self._host, self._gpus = None, {}
-                await self._bell.wait(HEARTBEAT)
+                await self._broadcast.wait(HEARTBEAT)
                 continue
             try:
                 self._look()
             except Exception as error:  # noqa: BLE001 - a bug here is to cost one look, not all
                 self._start_over(error)
-            self._bell.ring()
+            self._broadcast.event_buffer()
             await asyncio.sleep(EVERY)
 
     async def follow(self, since: int | None) -> AsyncIterator[bytes]:
@@ -79,18 +83,18 @@ class Watch:
 
         Without ``since``, the events from now on. The format is that of server-sent events.
         """
-        last = self._ring.newest if since is None else since
+        last = self._event_buffer.newest if since is None else since
         number: int | None = None
         self._watchers += 1
-        self._bell.ring()
+        self._broadcast.event_buffer()
         try:
             while not self._ended:
                 piece, number = self._after(number)
-                events, last = self._ring.after(last)
+                events, last = self._event_buffer.after(last)
                 if piece or events:
                     yield piece + events
                 else:
-                    await self._bell.wait(HEARTBEAT)
+                    await self._broadcast.wait(HEARTBEAT)
         finally:
             self._watchers -= 1
 
@@ -107,9 +111,9 @@ class Watch:
         self._host, self._gpus = None, {}
         self._number += 1
         self._changes.clear()
-        if not self._complained:
-            self._complained = True
-            self._complain(f"a bug in sentinel, a change was not shown: {error!r}")
+        if not self._warning_reported:
+            self._warning_reported = True
+            self._report_warning(f"a bug in sentinel, a change was not shown: {error!r}")
 
     def _after(self, number: int | None) -> tuple[bytes, int]:
         """Return what is to be sent after the changes of this number, and the last one's number."""

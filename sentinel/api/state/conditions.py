@@ -26,20 +26,20 @@ async def memory_back(views: Views, gpus: tuple[str, ...], deadline: float) -> N
     """
 
     def met() -> bool:
-        return views.host.phase is Phase.RELEASED or not _those(views, gpus, _held)
+        return views.host.phase is Phase.RELEASED or not _filter(views, gpus, _held)
 
     if not await views.until(met, deadline):
-        raise ProblemError(Code.TIMEOUT, f"Still held: {_named(_those(views, gpus, _held))}.")
+        raise ProblemError(Code.TIMEOUT, f"Still held: {_named(_filter(views, gpus, _held))}.")
 
 
-async def free_for(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
+async def gpus_free(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
     """Return when these GPUs were seen to be free: nobody is on them, neither we nor another.
 
     Raises:
         ProblemError: They are not at ``deadline``, or the daemon ended.
     """
-    if not await views.until(lambda: not _those(views, gpus, _taken), deadline):
-        raise ProblemError(Code.TIMEOUT, f"Not free yet: {_named(_those(views, gpus, _taken))}.")
+    if not await views.until(lambda: not _filter(views, gpus, _taken), deadline):
+        raise ProblemError(Code.TIMEOUT, f"Not free yet: {_named(_filter(views, gpus, _taken))}.")
 
 
 async def released(views: Views, deadline: float) -> None:
@@ -52,7 +52,7 @@ async def released(views: Views, deadline: float) -> None:
         raise ProblemError(Code.TIMEOUT, "The driver has not been let go of yet.")
 
 
-async def something_else(views: Views, deadline: float) -> None:
+async def availability_changed(views: Views, deadline: float) -> None:
     """Return when another GPU may be had than before, at the latest some seconds from now.
 
     Raises:
@@ -69,7 +69,7 @@ def _standing(views: Views) -> tuple[object, ...]:
     return (*gpus, *(held.id for held in views.host.reservations))
 
 
-def _those(views: Views, gpus: tuple[str, ...], so: Callable[[GpuView], bool]) -> list[GpuView]:
+def _filter(views: Views, gpus: tuple[str, ...], so: Callable[[GpuView], bool]) -> list[GpuView]:
     """Return those of these GPUs, of all where none is named, of which something is so."""
     return [view for view in views.gpus if (view.uuid in gpus or not gpus) and so(view)]
 

@@ -8,7 +8,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator
 
-from sentinel.protocol.views import Said
+from sentinel.protocol.views import LogRecord
 
 #: How many events are kept, and how many bytes of them: that is what a client may fall behind.
 MOST_EVENTS = 1000
@@ -21,7 +21,7 @@ MOST_SUBSCRIBERS = 64
 _PIECE = 64 * 1024
 
 
-class Ring:
+class EventBuffer:
     """The last events, by number, ready to be sent.
 
     Args:
@@ -35,12 +35,12 @@ class Ring:
         self._daemon = daemon
         self._events: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
-        self._bell = Bell()
+        self._broadcast = Broadcast()
         self._new = False
         self._ended = False
         self.subscribers = 0
 
-    def add(self, said: Said) -> None:
+    def add(self, said: LogRecord) -> None:
         """Keep an event, and forget the oldest where there are too many."""
         line = said.line.strip()
         text = f"id: {said.number}\nevent: {_name(line)}\ndata: {line}\n\n".encode()
@@ -55,12 +55,12 @@ class Ring:
         """Wake those who follow, if there is something new for them."""
         if self._new:
             self._new = False
-            self._bell.ring()
+            self._broadcast.event_buffer()
 
     def end(self) -> None:
         """Let everybody's stream end."""
         self._ended = True
-        self._bell.ring()
+        self._broadcast.event_buffer()
 
     async def follow(self, since: int | None, daemon: str | None = None) -> AsyncIterator[bytes]:
         """Yield the events after number ``since`` in the format of server-sent events, for ever.
@@ -87,7 +87,7 @@ class Ring:
 
     async def _news(self, last: int | None) -> bool:
         """Return whether there was an event within HEARTBEAT."""
-        await self._bell.wait(HEARTBEAT)
+        await self._broadcast.wait(HEARTBEAT)
         return self._ended or self.newest != last
 
     def after(self, last: int | None) -> tuple[bytes, int | None]:
@@ -127,13 +127,13 @@ def _name(line: str) -> str:
     return str(name).replace("\n", " ").replace("\r", " ")
 
 
-class Bell:
+class Broadcast:
     """Rung by one, heard by all who wait at that moment."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
-    def ring(self) -> None:
+    def event_buffer(self) -> None:
         """Wake everybody who waits."""
         self._next.set()
         self._next = asyncio.Event()

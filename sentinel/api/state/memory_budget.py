@@ -28,7 +28,7 @@ Name = Annotated[
 ]
 
 
-class AllocationWish(status.Asked):
+class AllocationRequest(status.RequestModel):
     """Have a part of a GPU's memory kept for a process and its children: the one that asks."""
 
     id: Name
@@ -43,7 +43,7 @@ class AllocationWish(status.Asked):
     wait_s: status.WaitS = 30.0
 
 
-class Allocated(status.Versioned):
+class Allocated(status.ResponseModel):
     """Memory that was promised, and is free."""
 
     allocation: status.Allocation
@@ -61,7 +61,7 @@ class Budget(BaseModel):
     count: int
 
 
-class Allocations(status.Versioned):
+class Allocations(status.ResponseModel):
     """All memory that is promised, and what is left of each GPU's."""
 
     allocations: list[status.Allocation]
@@ -87,7 +87,7 @@ def shortage(view: GpuView) -> int | None:
 
     What a holder and its children have taken already is not owed to them any more.
     """
-    return None if view.memory_free is None else max(0, view.to_come - view.memory_free)
+    return None if view.memory_free is None else max(0, view.outstanding - view.memory_free)
 
 
 async def memory_free(views: Views, gpu: str, after: float, deadline: float) -> None:

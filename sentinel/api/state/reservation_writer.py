@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sentinel.api.state.event_buffer import Bell
+from sentinel.api.state.event_buffer import Broadcast
 from sentinel.host import reservation_store
 from sentinel.protocol.views import Reservation
 
@@ -24,25 +24,25 @@ class Records:
         complain: Called with what is wrong when it cannot be written, once until it can.
     """
 
-    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, report_warning: Callable[[str], None]) -> None:
         self._path = path
-        self._complain = complain
+        self._report_warning = report_warning
         self._wanted: tuple[Reservation, ...] | None = None
         self._written: tuple[Reservation, ...] | None = None
-        self._bell = Bell()
+        self._broadcast = Broadcast()
 
     def want(self, wanted: tuple[Reservation, ...]) -> None:
         """Let the file have these reservations soon."""
         if wanted != self._wanted:
             self._wanted = wanted
-            self._bell.ring()
+            self._broadcast.event_buffer()
 
     async def written(self, seconds: float) -> bool:
         """Return whether the file has what it is to have, within so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._written != self._wanted:
-                    await self._bell.wait(seconds)
+                    await self._broadcast.wait(seconds)
         return self._written == self._wanted
 
     async def keep(self) -> None:
@@ -52,7 +52,7 @@ class Records:
         while True:
             wanted = self._wanted
             if wanted is None or wanted == self._written:
-                await self._bell.wait(_TRY_AGAIN)
+                await self._broadcast.wait(_TRY_AGAIN)
                 continue
             now = {"wall": time.time(), "monotonic": time.monotonic()}
             body = reservation_store.stored(wanted, **now, boot=boot)
@@ -60,10 +60,10 @@ class Records:
                 await asyncio.to_thread(reservation_store.store, self._path, body)
             except OSError as error:
                 if not said:
-                    self._complain(f"{self._path}: cannot be written: {error.strerror}")
+                    self._report_warning(f"{self._path}: cannot be written: {error.strerror}")
                 said = True
-                await self._bell.wait(_TRY_AGAIN)
+                await self._broadcast.wait(_TRY_AGAIN)
                 continue
             said = False
             self._written = wanted
-            self._bell.ring()
+            self._broadcast.event_buffer()

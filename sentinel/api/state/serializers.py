@@ -10,7 +10,7 @@ from sentinel.api.schemas import status as schemas
 from sentinel.api.state.snapshots import Views
 from sentinel.host.procfs import read_stat
 from sentinel.protocol import views as protocol_views
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
@@ -115,7 +115,7 @@ def allocation(given: protocol_views.Allocation, views: Views, now: float) -> sc
     )
 
 
-def _holder(by: Asker) -> schemas.Holder:
+def _holder(by: Caller) -> schemas.Holder:
     """Return who it is, by the name of the process as long as that is there."""
     process = read_stat(by.pid) if by.pid is not None else None
     if process is not None and process.started != by.started:  # another one of this number

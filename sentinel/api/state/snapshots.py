@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from sentinel.api.http.errors import Code, ProblemError
-from sentinel.api.state.event_buffer import Bell
+from sentinel.api.state.event_buffer import Broadcast
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Allocation, GpuView, HostView, Reservation
@@ -24,7 +24,7 @@ class Views:
         self._gpus: dict[str, GpuView] = {}
         self._heard = 0.0
         self._ended = False
-        self._bell = Bell()
+        self._broadcast = Broadcast()
 
     def take(self, view: HostView | GpuView) -> None:
         """Keep a view in place of the one before it."""
@@ -36,12 +36,12 @@ class Views:
 
     def announce(self) -> None:
         """Wake those who wait, after some views were taken."""
-        self._bell.ring()
+        self._broadcast.event_buffer()
 
     def end(self) -> None:
         """Let nobody wait any more: there will be no further view."""
         self._ended = True
-        self._bell.ring()
+        self._broadcast.event_buffer()
 
     @property
     def fresh(self) -> bool:
@@ -126,5 +126,5 @@ class Views:
                 raise ProblemError(Code.UNAVAILABLE, "The daemon ended while this was waited for.")
             if left <= 0:
                 return False
-            await self._bell.wait(left)
+            await self._broadcast.wait(left)
         return True

@@ -13,16 +13,22 @@ from typing import Any
 from sentinel.api.http.errors import Code, ProblemError
 from sentinel.errors import WireError
 from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
-from sentinel.protocol.commands import Answer, Order, Refusal, Reread, ServiceMessage
-from sentinel.protocol.views import GpuView, HostView, Said
+from sentinel.protocol.commands import Answer, Order, Refusal, ReloadConfig, ServiceMessage
+from sentinel.protocol.views import GpuView, HostView, LogRecord
 
 #: How long an answer may take, in seconds; the supervisor normally gives it within milliseconds.
 ANSWERED_WITHIN = 5.0
 #: Datagrams taken before clients have their turn again.
 _MOST_AT_ONCE = 64
 
-Heard = HostView | GpuView | Said | Reread
-_KINDS: tuple[type[Answer | Heard], ...] = (Answer, HostView, GpuView, Said, Reread)
+SupervisorMessage = HostView | GpuView | LogRecord | ReloadConfig
+_KINDS: tuple[type[Answer | SupervisorMessage], ...] = (
+    Answer,
+    HostView,
+    GpuView,
+    LogRecord,
+    ReloadConfig,
+)
 
 
 class Channel:
@@ -37,7 +43,7 @@ class Channel:
     def __init__(
         self,
         channel: socket.socket,
-        hear: Callable[[Heard | None], None],
+        hear: Callable[[SupervisorMessage | None], None],
         ended: Callable[[WireError | None], None],
     ) -> None:
         channel.setblocking(False)
@@ -138,7 +144,7 @@ class Channel:
             self._close(error)
         self._hear(None)
 
-    def _take(self, message: Answer | Heard) -> None:
+    def _take(self, message: Answer | SupervisorMessage) -> None:
         if not isinstance(message, Answer):
             self._hear(message)
             return

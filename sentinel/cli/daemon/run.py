@@ -45,7 +45,7 @@ def command(
 ) -> int:
     """Keep every idle GPU busy until Ctrl+C, and yield each the moment somebody else comes."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
-    config = replace(checked(sources), dry_run=dry_run or monitor, vacated=monitor, explain=explain)
+    config = replace(checked(sources), dry_run=dry_run or monitor, drained=monitor, explain=explain)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)

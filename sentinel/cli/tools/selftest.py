@@ -10,7 +10,7 @@ import click
 from sentinel.config.model import Given, build_config
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
-from sentinel.protocol.stressor import Proof
+from sentinel.protocol.stressor import SelftestResult
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 
@@ -83,11 +83,11 @@ def as_object(outcome: Outcome, *, simulated: bool) -> dict[str, object]:
     }
 
 
-def _hide(_: Proof) -> None:
+def _hide(_: SelftestResult) -> None:
     """Say nothing: it all is in the object at the end."""
 
 
-def _print(proof: Proof) -> None:
+def _print(proof: SelftestResult) -> None:
     if proof.place == CLEAN:
         what = f"{proof.found} of {proof.tried} right results taken for wrong"
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
 from sentinel.core.identity import is_ours
-from sentinel.core.state import Slot
+from sentinel.core.state import GpuState
 from sentinel.protocol.gpu import GpuProcess, Reading
 from sentinel.protocol.views import Allocation
 
@@ -38,7 +38,7 @@ class _Holder:
     most: int
 
 
-def budget(slot: Slot, reading: Reading | None, config: Config) -> int:
+def budget(gpu_state: GpuState, reading: Reading | None, config: Config) -> int:
     """Return how many bytes of a GPU's memory may be promised in all; none where it is not known.
 
     What the driver keeps for itself cannot be had, and one more guest is to have its context.
@@ -49,40 +49,40 @@ def budget(slot: Slot, reading: Reading | None, config: Config) -> int:
     most = max(0, usable - config.budget_reserve)
     if config.budget_limit is not None:
         most = min(most, config.budget_limit)
-    holders = {(one.by.pid, one.by.started) for one in slot.promises.values()}
+    holders = {(one.by.pid, one.by.started) for one in gpu_state.allocations.values()}
     return max(0, min(most, usable - CONTEXT * (len(holders) + 1)))
 
 
-def left_to_promise(slot: Slot, reading: Reading | None, config: Config) -> int:
+def available(gpu_state: GpuState, reading: Reading | None, config: Config) -> int:
     """Return how much more of a GPU's memory may be promised, in bytes."""
-    given = sum(promise.size for promise in slot.promises.values())
-    return max(0, budget(slot, reading, config) - given)
+    given = sum(promise.size for promise in gpu_state.allocations.values())
+    return max(0, budget(gpu_state, reading, config) - given)
 
 
-def can_be_told(slot: Slot) -> bool:
+def can_be_told(gpu_state: GpuState) -> bool:
     """Return whether the guests of a GPU can be told from others: all are seen, and all are listed.
 
     Where the list may leave somebody out, a newcomer would be seen by the memory alone, and that is
     what guests are to take.
     """
-    return slot.identity.complete and all(
-        promise.by.started is not None for promise in slot.promises.values()
+    return gpu_state.identity.complete and all(
+        promise.by.started is not None for promise in gpu_state.allocations.values()
     )
 
 
-def guests(slot: Slot, processes: Iterable[GpuProcess]) -> dict[int, str]:
+def guests(gpu_state: GpuState, processes: Iterable[GpuProcess]) -> dict[int, str]:
     """Return by PID which processes are guests, and by whose promise.
 
     Those of a holder are guests together, and none of them is one any more once they hold more
     than they were promised, contexts apart, or nobody says how much. Our own child is nobody's
     guest, though a holder may have started us.
     """
-    if not slot.promises or not can_be_told(slot):
+    if not gpu_state.allocations or not can_be_told(gpu_state):
         return {}
-    holders = _holders(slot.promises)
+    holders = _holders(gpu_state.allocations)
     theirs: dict[int, list[GpuProcess]] = {}
     for process in processes:
-        holder = None if is_ours(process, slot.child) else _holder_of(process, holders)
+        holder = None if is_ours(process, gpu_state.child) else _holder_of(process, holders)
         if holder is not None:
             theirs.setdefault(holder, []).append(process)
     return {
@@ -94,27 +94,27 @@ def guests(slot: Slot, processes: Iterable[GpuProcess]) -> dict[int, str]:
     }
 
 
-def promised(slot: Slot) -> int:
+def committed(gpu_state: GpuState) -> int:
     """Return how many bytes are promised on a GPU, the context of each holder included."""
-    sizes = sum(promise.size for promise in slot.promises.values())
-    holders = {(one.by.pid, one.by.started) for one in slot.promises.values()}
+    sizes = sum(promise.size for promise in gpu_state.allocations.values())
+    holders = {(one.by.pid, one.by.started) for one in gpu_state.allocations.values()}
     return sizes + CONTEXT * len(holders)
 
 
-def to_come(slot: Slot, reading: Reading | None) -> int:
+def outstanding(gpu_state: GpuState, reading: Reading | None) -> int:
     """Return how many promised bytes no guest holds yet, contexts included."""
-    if not slot.promises:
+    if not gpu_state.allocations:
         return 0
     processes = reading.processes or () if reading is not None else ()
-    here = guests(slot, processes)
+    here = guests(gpu_state, processes)
     held = sum(_charged(process) for process in processes if process.pid in here)
-    return max(0, promised(slot) - held)
+    return max(0, committed(gpu_state) - held)
 
 
-def _holders(promises: Mapping[str, Allocation]) -> dict[int, _Holder]:
+def _holders(allocations: Mapping[str, Allocation]) -> dict[int, _Holder]:
     """Return the holders by PID; what they were promised, and one context, is theirs."""
     found: dict[int, _Holder] = {}
-    for promise in promises.values():
+    for promise in allocations.values():
         pid, started = promise.by.pid, promise.by.started
         if pid is None or started is None:
             continue

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.core.actions import Acknowledge, Action, Event
-from sentinel.core.events import slot_event
+from sentinel.core.events import gpu_event
 from sentinel.core.gpu.teardown import Step
 from sentinel.core.observation import ChildFacts
-from sentinel.core.state import Findings, Slot
+from sentinel.core.state import Findings, GpuState
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import Finding
 
 
-def fold(slot: Slot, facts: ChildFacts, reading: Reading | None, now: float) -> Step:
+def fold(gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: float) -> Step:
     """Take in the findings among what a child said, its last words included.
 
     A finding is sent until it is acknowledged, so one that is known is only acknowledged again.
@@ -24,9 +24,9 @@ def fold(slot: Slot, facts: ChildFacts, reading: Reading | None, now: float) -> 
         if not isinstance(finding, Finding):
             continue
         actions.append(
-            Acknowledge(uuid=slot.gpu.uuid, generation=facts.generation, number=finding.number)
+            Acknowledge(uuid=gpu_state.gpu.uuid, generation=facts.generation, number=finding.number)
         )
-        had = slot.findings
+        had = gpu_state.findings
         if had.generation == facts.generation and finding.number <= had.number:
             continue
         kept = Findings(
@@ -35,12 +35,12 @@ def fold(slot: Slot, facts: ChildFacts, reading: Reading | None, now: float) -> 
             number=finding.number,
             last=finding,
         )
-        slot = replace(slot, findings=kept)
-        events.append(_say(slot, finding, reading, now))
-    return Step(slot=slot, actions=tuple(actions), events=tuple(events))
+        gpu_state = replace(gpu_state, findings=kept)
+        events.append(_say(gpu_state, finding, reading, now))
+    return Step(gpu_state=gpu_state, actions=tuple(actions), events=tuple(events))
 
 
-def _say(slot: Slot, finding: Finding, reading: Reading | None, now: float) -> Event:
+def _say(gpu_state: GpuState, finding: Finding, reading: Reading | None, now: float) -> Event:
     """Return the event with all of the evidence, and how the GPU was when that was read last."""
     fields: dict[str, object] = {**vars(finding), "place": finding.place.value}
     fields["first"], fields["bits"] = list(finding.first), list(finding.bits)
@@ -48,7 +48,7 @@ def _say(slot: Slot, finding: Finding, reading: Reading | None, now: float) -> E
     fields["temperature_c"] = reading.temperature if reading else None
     fields["power_w"] = reading.power if reading else None
     fields["sm_clock_mhz"] = reading.sm_clock if reading else None
-    return slot_event("stressor.finding", slot, now, **fields)
+    return gpu_event("stressor.finding", gpu_state, now, **fields)
 
 
 def kind_of(finding: Finding) -> str | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.events import slot_event
+from sentinel.core.events import gpu_event
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.identity import OwnChild
-from sentinel.core.state import Judged, Slot, Unknown
+from sentinel.core.state import GpuState, HealthState, Unknown
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.views import Condition
 
@@ -44,13 +44,13 @@ class Thresholds:
     memory_critical: float
 
 
-def thresholds(slot: Slot, config: Config) -> Thresholds:
+def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
     """Return what holds for a GPU: as it was set, but no higher than the device declares.
 
     It is CRITICAL above the most that it may have in operation at the latest, and overheats above
     the temperature at which it slows itself down.
     """
-    told = slot.telemetry
+    told = gpu_state.telemetry
     maximum = told.maximum_c if told is not None else None
     slowdown = told.slowdown_c if told is not None else None
     most = min(one for one in (config.temp_throttle, maximum, slowdown) if one is not None)
@@ -67,60 +67,60 @@ def thresholds(slot: Slot, config: Config) -> Thresholds:
 
 
 def judge(
-    slot: Slot, reading: Reading | None, now: float, config: Config, child: OwnChild | None
-) -> tuple[Slot, list[Event]]:
+    gpu_state: GpuState, reading: Reading | None, now: float, config: Config, child: OwnChild | None
+) -> tuple[GpuState, list[Event]]:
     """Return the slot with its condition by the latest reading, and the events if it is another.
 
     A GPU that cannot be read stays in the condition it was in, which nobody is shown meanwhile.
     """
     if reading is not None and reading.telemetry is not None:
-        slot = replace(slot, telemetry=reading.telemetry)
-    if isinstance(slot.occupancy, Unknown) or reading is None or reading.memory is None:
-        return slot, []
-    limits = thresholds(slot, config)
-    share = foreign_memory(slot, reading, child) / max(1, reading.memory.total)
+        gpu_state = replace(gpu_state, telemetry=reading.telemetry)
+    if isinstance(gpu_state.occupancy, Unknown) or reading is None or reading.memory is None:
+        return gpu_state, []
+    limits = thresholds(gpu_state, config)
+    share = foreign_memory(gpu_state, reading, child) / max(1, reading.memory.total)
     degrees = reading.temperature
-    before = slot.judged or _first(now)
+    before = gpu_state.judged or _first(now)
     judged = _judged(before, degrees, share, limits, now, config)
     found = judged.condition
     pace = MULTIPLIERS[found] if config.throttle == "on" else 1.0
-    if judged == slot.judged and pace == slot.health_pace:
-        return slot, []
-    slot = replace(slot, judged=judged, health_pace=pace)
+    if judged == gpu_state.judged and pace == gpu_state.health_pace:
+        return gpu_state, []
+    gpu_state = replace(gpu_state, judged=judged, health_pace=pace)
     seen = {"temperature_c": degrees, "memory_foreign_share": round(share, 4)}
     events = []
     if found is not before.condition:
         fields = {"before": before.condition.value, "condition": found.value, **seen}
         events.append(
-            slot_event("gpu.condition", slot, now, **fields, multiplier=MULTIPLIERS[found])
+            gpu_event("gpu.condition", gpu_state, now, **fields, multiplier=MULTIPLIERS[found])
         )
     if judged.overheats and not before.overheats:
         fields = {"temperature_c": degrees, "limit_c": limits.critical}
-        events.append(slot_event("gpu.overheat", slot, now, **fields))
-    return slot, events
+        events.append(gpu_event("gpu.overheat", gpu_state, now, **fields))
+    return gpu_state, events
 
 
-def multiplier(slot: Slot) -> float:
+def multiplier(gpu_state: GpuState) -> float:
     """Return the share of its speed that a GPU leaves to a worker: none where it is unknown."""
-    if slot.judged is None or isinstance(slot.occupancy, Unknown):
+    if gpu_state.judged is None or isinstance(gpu_state.occupancy, Unknown):
         return 0.0
-    return MULTIPLIERS[slot.judged.condition]
+    return MULTIPLIERS[gpu_state.judged.condition]
 
 
-def _first(now: float) -> Judged:
+def _first(now: float) -> HealthState:
     """Return that of a GPU of which nothing is known yet."""
     best = Condition.OPTIMAL
-    return Judged(condition=best, since=now, heat=best, heat_since=now, memory=best)
+    return HealthState(condition=best, since=now, heat=best, heat_since=now, memory=best)
 
 
 def _judged(
-    before: Judged,
+    before: HealthState,
     degrees: float | None,
     share: float,
     limits: Thresholds,
     now: float,
     config: Config,
-) -> Judged:
+) -> HealthState:
     """Return what follows for a GPU from its temperature, where that is told, and its memory."""
     told_at = before.told_at if degrees is None else now
     if degrees is not None:
@@ -132,7 +132,7 @@ def _judged(
     if _rank(memory) < _rank(before.memory):
         memory = min(_memory(share + config.hysteresis / 100, limits), before.memory, key=_rank)
     found = max(heat, memory, key=_rank)
-    return Judged(
+    return HealthState(
         condition=found,
         since=before.since if found is before.condition else now,
         heat=heat,
@@ -144,7 +144,7 @@ def _judged(
 
 
 def _heat(
-    before: Judged, degrees: float, limits: Thresholds, now: float, config: Config
+    before: HealthState, degrees: float, limits: Thresholds, now: float, config: Config
 ) -> Condition:
     """Return what a temperature says: worse at once, better with a margin and in time.
 
@@ -179,7 +179,9 @@ def _level(value: float, optimal: float, normal: float, throttle: float) -> int:
     return (value >= optimal) + (value >= normal)
 
 
-def _overheats(before: Judged, degrees: float | None, limits: Thresholds, config: Config) -> bool:
+def _overheats(
+    before: HealthState, degrees: float | None, limits: Thresholds, config: Config
+) -> bool:
     """Return whether it is too hot, or was and is not cooler than that by the margin."""
     if degrees is None:
         return before.overheats

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from sentinel.config.model import Config
 from sentinel.core.gpu.allocations import guests
-from sentinel.core.identity import OwnChild, Resident, is_ours
-from sentinel.core.state import Running, Slot, Starting, Stopping
+from sentinel.core.identity import OwnChild, ResidentProcess, is_ours
+from sentinel.core.state import GpuState, Running, Starting, Stopping
 from sentinel.protocol.gpu import GpuProcess, ProcessKind, Reading
 
 #: Graphics processes below this many bytes together share a GPU with us: an X server that only
@@ -25,15 +25,17 @@ MPS_SERVER = "nvidia-cuda-mps"
 
 
 def foreign_processes(
-    slot: Slot, reading: Reading, child: OwnChild | None, config: Config
+    gpu_state: GpuState, reading: Reading, child: OwnChild | None, config: Config
 ) -> tuple[GpuProcess, ...]:
     """Return the processes that make a GPU busy: all that are not ours and are not let be."""
     others = tuple(p for p in reading.processes or () if not is_ours(p, child))
-    spared = let_be(slot, others, reading.processes_at, config)
+    spared = let_be(gpu_state, others, reading.processes_at, config)
     return tuple(process for process in others if process.pid not in spared)
 
 
-def let_be(slot: Slot, others: tuple[GpuProcess, ...], at: float, config: Config) -> dict[int, str]:
+def let_be(
+    gpu_state: GpuState, others: tuple[GpuProcess, ...], at: float, config: Config
+) -> dict[int, str]:
     """Return by PID which of the processes that are not ours make no GPU busy, and why not.
 
     Names and users count only where /proc is known to speak of the processes that NVML lists.
@@ -52,30 +54,30 @@ def let_be(slot: Slot, others: tuple[GpuProcess, ...], at: float, config: Config
         spared = {process.pid: "graphics (yield_to = compute)" for process in graphics}
     elif _are_light(graphics):
         spared = {process.pid: "light graphics" for process in graphics}
-    if not slot.identity.names_known:
+    if not gpu_state.identity.names_known:
         return spared
-    for pid, promise in guests(slot, others).items():
+    for pid, promise in guests(gpu_state, others).items():
         spared[pid] = f"a guest: memory was promised to it ({promise})"
     for process in others:
         if process.name == MPS_SERVER and process.kind is ProcessKind.COMPUTE:
             spared[process.pid] = "an MPS server, whose clients are listed themselves"
         for rule in config.ignore:
-            if rule.covers(process) and (rule.most is None or _is_steady(slot, process, at)):
+            if rule.covers(process) and (rule.most is None or _is_steady(gpu_state, process, at)):
                 spared[process.pid] = f"ignored by {rule}"
     return spared
 
 
 def not_yet(
-    slot: Slot, others: tuple[GpuProcess, ...], at: float, config: Config
+    gpu_state: GpuState, others: tuple[GpuProcess, ...], at: float, config: Config
 ) -> dict[int, str]:
     """Return by PID which processes a rule by size may let be later, and what it waits for."""
-    spared = let_be(slot, others, at, config)
+    spared = let_be(gpu_state, others, at, config)
     rules = [rule for rule in config.ignore if rule.most is not None]
     return {
         process.pid: f"{rule} lets it be once it has been steady for {STEADY:g} s"
         for process in others
         for rule in rules
-        if process.pid not in spared and slot.identity.names_known and rule.covers(process)
+        if process.pid not in spared and gpu_state.identity.names_known and rule.covers(process)
     }
 
 
@@ -85,29 +87,38 @@ def _are_light(graphics: list[GpuProcess]) -> bool:
     return None not in amounts and sum(a for a in amounts if a is not None) <= GRAPHICS_ALLOWANCE
 
 
-def _is_steady(slot: Slot, process: GpuProcess, at: float) -> bool:
+def _is_steady(gpu_state: GpuState, process: GpuProcess, at: float) -> bool:
     """Return whether it was steady for long enough, and already was when our stressor came."""
-    resident = slot.residents.get(process.pid)
+    resident = gpu_state.resident_processes.get(process.pid)
     if resident is None or resident.started is None or resident.started != process.started:
         return False
-    until = slot.started if isinstance(slot.stressor, Starting | Running | Stopping) else at
+    until = (
+        gpu_state.started if isinstance(gpu_state.stressor, Starting | Running | Stopping) else at
+    )
     return resident.since + STEADY <= until
 
 
-def residents(slot: Slot, reading: Reading | None, config: Config) -> Mapping[int, Resident]:
+def resident_processes(
+    gpu_state: GpuState, reading: Reading | None, config: Config
+) -> Mapping[int, ResidentProcess]:
     """Return who has been on a GPU for how long without growing; nobody where no rule asks."""
     if not any(rule.most is not None for rule in config.ignore):
         return {}
     if reading is None or reading.processes is None:
         return {}  # who knows what they did meanwhile?
-    return {p.pid: _resident(slot.residents.get(p.pid), p, reading) for p in reading.processes}
+    return {
+        p.pid: _resident(gpu_state.resident_processes.get(p.pid), p, reading)
+        for p in reading.processes
+    }
 
 
-def _resident(before: Resident | None, process: GpuProcess, reading: Reading) -> Resident:
+def _resident(
+    before: ResidentProcess | None, process: GpuProcess, reading: Reading
+) -> ResidentProcess:
     """Return what is known of one process: as before, or since just now if it is another."""
     if before is not None and process.memory is not None and before.memory is not None:
         grown = abs(process.memory - before.memory)
         if grown <= STEADINESS and before.started == process.started:
             return before
     at = reading.processes_at
-    return Resident(started=process.started, since=at, memory=process.memory)
+    return ResidentProcess(started=process.started, since=at, memory=process.memory)

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.events import slot_event
-from sentinel.core.gpu.memory_accounting import SLACK, nobodys_memory
+from sentinel.core.events import gpu_event
+from sentinel.core.gpu.memory_accounting import SLACK, unattributed_memory
 from sentinel.core.gpu.newcomer import OWN_LOAD
-from sentinel.core.state import Busy, Ghost, Slot, Stopped, Stopping
+from sentinel.core.state import Busy, GpuState, Leak, Stopped, Stopping
 from sentinel.protocol.gpu import GpuProcess, Reading
 
 #: Memory of a context that NVML counts as used and names for no process: 9.2 MB on an H200.
@@ -33,8 +33,12 @@ FIRST_PAUSE = 5.0
 
 
 def remains(
-    slot: Slot, stopping: Stopping, others: tuple[GpuProcess, ...], reading: Reading, now: float
-) -> tuple[Slot, list[Event]]:
+    gpu_state: GpuState,
+    stopping: Stopping,
+    others: tuple[GpuProcess, ...],
+    reading: Reading,
+    now: float,
+) -> tuple[GpuState, list[Event]]:
     """Note what memory stays in use by no process after the end of a stressor.
 
     Where all processes are listed that is a ghost, and said; elsewhere it is somebody.
@@ -47,55 +51,62 @@ def remains(
         now: The time.
     """
     if any(process.memory is None for process in others):
-        return slot, []
-    left = nobodys_memory(reading) - stopping.unnamed
+        return gpu_state, []
+    left = unattributed_memory(reading) - stopping.unattributed
     if left <= SLACK + CONTEXT_OVERHEAD * len(reading.processes or ()):
-        return slot, []
-    slot = replace(slot, ghost=replace(slot.ghost, unnamed=stopping.unnamed))
-    if not slot.identity.complete:
-        return slot, []
-    return slot, [slot_event("gpu.ghost", slot, now, bytes=left, utilization=None)]
+        return gpu_state, []
+    gpu_state = replace(gpu_state, leak=replace(gpu_state.leak, unattributed=stopping.unattributed))
+    if not gpu_state.identity.complete:
+        return gpu_state, []
+    return gpu_state, [gpu_event("gpu.ghost", gpu_state, now, bytes=left, utilization=None)]
 
 
-def watch(slot: Slot, reading: Reading | None, now: float) -> tuple[Slot, list[Event]]:
+def watch(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[GpuState, list[Event]]:
     """Notice a load without anybody, and forget a ghost that is gone."""
-    if reading is None or reading.memory is None or not isinstance(slot.stressor, Stopped):
-        return slot, []
-    ghost, events = slot.ghost, []
+    if reading is None or reading.memory is None or not isinstance(gpu_state.stressor, Stopped):
+        return gpu_state, []
+    leak, events = gpu_state.leak, []
     contexts = CONTEXT_OVERHEAD * len(reading.processes or ())
-    if ghost.unnamed is not None and nobodys_memory(reading) <= ghost.unnamed + SLACK + contexts:
-        ghost = replace(ghost, unnamed=None)
+    if (
+        leak.unattributed is not None
+        and unattributed_memory(reading) <= leak.unattributed + SLACK + contexts
+    ):
+        leak = replace(leak, unattributed=None)
     share = reading.utilization
     if share is not None and share < LATCHED:
-        ghost = replace(ghost, load=False)
-    elif share is not None and not ghost.load and _must_be_ours(slot, reading):
-        ghost = replace(ghost, load=True)
-        events.append(slot_event("gpu.ghost", slot, now, bytes=0, utilization=share))
-    if ghost.unnamed is None and not ghost.load:
-        ghost = Ghost()
-    return (slot if ghost == slot.ghost else replace(slot, ghost=ghost)), events
+        leak = replace(leak, load=False)
+    elif share is not None and not leak.load and _must_be_ours(gpu_state, reading):
+        leak = replace(leak, load=True)
+        events.append(gpu_event("gpu.ghost", gpu_state, now, bytes=0, utilization=share))
+    if leak.unattributed is None and not leak.load:
+        leak = Leak()
+    return (gpu_state if leak == gpu_state.leak else replace(gpu_state, leak=leak)), events
 
 
-def may_have_load(slot: Slot, now: float) -> bool:
+def may_have_load(gpu_state: GpuState, now: float) -> bool:
     """Return whether the utilisation must be known to find a ghost or to see it go."""
-    recent = now - slot.ended <= LOAD_WATCHED
-    return isinstance(slot.stressor, Stopped) and (recent or slot.ghost.load)
+    recent = now - gpu_state.ended <= LOAD_WATCHED
+    return isinstance(gpu_state.stressor, Stopped) and (recent or gpu_state.leak.load)
 
 
-def _must_be_ours(slot: Slot, reading: Reading) -> bool:
+def _must_be_ours(gpu_state: GpuState, reading: Reading) -> bool:
     """Return whether nobody else can be the reason of a load: a while after us, and all listed."""
-    after = reading.at - slot.ended
-    return slot.identity.complete and reading.processes == () and OWN_LOAD <= after <= LOAD_WATCHED
+    after = reading.at - gpu_state.ended
+    return (
+        gpu_state.identity.complete
+        and reading.processes == ()
+        and OWN_LOAD <= after <= LOAD_WATCHED
+    )
 
 
-def clearing_due(slot: Slot, reading: Reading | None, config: Config) -> float | None:
+def clearing_due(gpu_state: GpuState, reading: Reading | None, config: Config) -> float | None:
     """Return when a context is to be opened and closed on a GPU; ``None`` where never.
 
     Only while nobody at all is there, and so often.
     """
-    haunted = isinstance(slot.occupancy, Busy) and slot.occupancy.rule == "ghost"
-    if not haunted or not isinstance(slot.stressor, Stopped) or config.dry_run:
+    haunted = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "ghost"
+    if not haunted or not isinstance(gpu_state.stressor, Stopped) or config.dry_run:
         return None
-    if reading is None or reading.processes != () or slot.ghost.clearings >= MOST_CLEARINGS:
+    if reading is None or reading.processes != () or gpu_state.leak.clearings >= MOST_CLEARINGS:
         return None
-    return slot.ended + FIRST_PAUSE * 4.0**slot.ghost.clearings
+    return gpu_state.ended + FIRST_PAUSE * 4.0**gpu_state.leak.clearings

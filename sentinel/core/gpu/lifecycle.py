@@ -6,18 +6,18 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Ask, Event, Kill
-from sentinel.core.events import slot_event, who
-from sentinel.core.gpu.memory_accounting import nobodys_memory
+from sentinel.core.events import gpu_event, who
+from sentinel.core.gpu.memory_accounting import unattributed_memory
 from sentinel.core.gpu.newcomer import PAIRING, expect, newcomer
 from sentinel.core.gpu.teardown import SETTLE_WITHIN, Step, settle
 from sentinel.core.observation import ChildExit, ChildFacts
 from sentinel.core.state import (
     Backoff,
+    Evidence,
+    EvidenceKind,
+    GpuState,
     Idle,
     Running,
-    Sign,
-    SignKind,
-    Slot,
     Starting,
     StopCause,
     Stopped,
@@ -28,9 +28,9 @@ from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import (
     Attaching,
     ChildMessage,
-    Crowded,
     Failed,
     FailureKind,
+    MemoryContention,
     Note,
     Progress,
     Ready,
@@ -47,101 +47,107 @@ _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 
 LONGEST_NOTE = 200
 
 
-def start(slot: Slot, reading: Reading, now: float, *, clearing: bool = False) -> Slot:
+def start(gpu_state: GpuState, reading: Reading, now: float, *, clearing: bool = False) -> GpuState:
     """Return the slot with a child of the next generation in it."""
     baseline = reading.memory.used if reading.memory else 0
-    unnamed = nobodys_memory(reading)
+    unattributed = unattributed_memory(reading)
     before = tuple(process.pid for process in reading.processes or ())
-    generation = slot.generation + 1
+    generation = gpu_state.generation + 1
     stressor = Starting(
         generation=generation,
         since=now,
         baseline=baseline,
-        unnamed=unnamed,
+        unattributed=unattributed,
         before=before,
         clearing=clearing,
     )
-    return replace(slot, generation=generation, stressor=stressor, started=now)
+    return replace(gpu_state, generation=generation, stressor=stressor, started=now)
 
 
 # --- folding in what happened ----------------------------------------------------------------
 
 
-def fold(slot: Slot, facts: ChildFacts, now: float) -> Step:
+def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step:
     """Fold in what became known of the child, message by message and its exit last."""
-    if facts.generation != slot.generation:
-        return Step(slot=slot)
+    if facts.generation != gpu_state.generation:
+        return Step(gpu_state=gpu_state)
     events: list[Event] = []
-    if facts.child is not None and isinstance(slot.stressor, Starting):
-        slot = replace(slot, stressor=replace(slot.stressor, child=facts.child))
+    if facts.child is not None and isinstance(gpu_state.stressor, Starting):
+        gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, child=facts.child))
     for message in facts.messages:
-        slot, event = _hear(slot, message, now)
+        gpu_state, event = _hear(gpu_state, message, now)
         events += [event] if event else []
-    if facts.garbage is not None and isinstance(slot.stressor, Starting | Running):
+    if facts.garbage is not None and isinstance(gpu_state.stressor, Starting | Running):
         failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
-        slot = _leave(slot, StopCause.GARBAGE, now, kill_at=now, failed=failed)
-    if facts.killed_at is not None and isinstance(slot.stressor, Stopping):
-        slot = replace(slot, stressor=replace(slot.stressor, killed_at=facts.killed_at))
+        gpu_state = _leave(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)
+    if facts.killed_at is not None and isinstance(gpu_state.stressor, Stopping):
+        gpu_state = replace(
+            gpu_state, stressor=replace(gpu_state.stressor, killed_at=facts.killed_at)
+        )
     if facts.exit is not None:
-        if isinstance(slot.stressor, Starting) and slot.stressor.crowded is not None:
-            sign = Sign(kind=SignKind.MEMORY, at=facts.exit.at, grown=slot.stressor.crowded)
-            events.append(_yielding(slot, sign, now))
-            slot = _leave(slot, StopCause.YIELD, now, kill_at=now, sign=sign)
-        if isinstance(slot.stressor, Starting | Running):
-            slot = _leave(slot, StopCause.EXITED, now, kill_at=now)
-        if isinstance(slot.stressor, Stopping):
-            slot = replace(slot, stressor=replace(slot.stressor, exit=facts.exit))
-    return Step(slot=slot, events=tuple(events))
+        if isinstance(gpu_state.stressor, Starting) and gpu_state.stressor.contention is not None:
+            sign = Evidence(
+                kind=EvidenceKind.MEMORY, at=facts.exit.at, grown=gpu_state.stressor.contention
+            )
+            events.append(_yielding(gpu_state, sign, now))
+            gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=now, sign=sign)
+        if isinstance(gpu_state.stressor, Starting | Running):
+            gpu_state = _leave(gpu_state, StopCause.EXITED, now, kill_at=now)
+        if isinstance(gpu_state.stressor, Stopping):
+            gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, exit=facts.exit))
+    return Step(gpu_state=gpu_state, events=tuple(events))
 
 
-def _hear(slot: Slot, message: ChildMessage, now: float) -> tuple[Slot, Event | None]:
+def _hear(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuState, Event | None]:
     """Fold in one message of the child; what does not fit its state is passed over."""
-    match message, slot.stressor:
+    match message, gpu_state.stressor:
         case Attaching(), Starting() as starting:
-            return replace(slot, stressor=replace(starting, attaching=True)), None
-        case Crowded(grown=grown), Starting() as starting:
-            return replace(slot, stressor=replace(starting, crowded=grown)), None
+            return replace(gpu_state, stressor=replace(starting, attaching=True)), None
+        case MemoryContention(grown=grown), Starting() as starting:
+            return replace(gpu_state, stressor=replace(starting, contention=grown)), None
         case Ready(), Starting() as starting:
             running = Running(
                 generation=starting.generation,
                 since=now,
                 baseline=starting.baseline,
-                unnamed=starting.unnamed,
+                unattributed=starting.unattributed,
                 before=starting.before,
                 child=starting.child,
                 ready=message,
                 last_progress=now,
             )
-            slot = replace(slot, stressor=running)
+            gpu_state = replace(gpu_state, stressor=running)
             fields = {**vars(message), "start_s": now - starting.since}
-            return slot, slot_event("stressor.ready", slot, now, **fields)
+            return gpu_state, gpu_event("stressor.ready", gpu_state, now, **fields)
         case Note(text=text), Running() as running:
-            return replace(slot, stressor=replace(running, note=text[:LONGEST_NOTE])), None
+            return replace(gpu_state, stressor=replace(running, note=text[:LONGEST_NOTE])), None
         case Progress(), Running() | Stopping() as stressor:
             if isinstance(stressor, Running):
                 stressor = replace(stressor, progress=message, last_progress=now)
-            return replace(slot, stressor=stressor), _mismatch(slot, message, now)
+            return replace(gpu_state, stressor=stressor), _mismatch(gpu_state, message, now)
         case Failed(), Starting() | Running():
-            return _leave(slot, StopCause.EXITED, now, kill_at=now + 1.0, failed=message), None
+            return _leave(gpu_state, StopCause.EXITED, now, kill_at=now + 1.0, failed=message), None
         case Failed(), Stopping() as stopping:
-            return replace(slot, stressor=replace(stopping, failed=message)), None
+            return replace(gpu_state, stressor=replace(stopping, failed=message)), None
         case _:
-            return slot, None
+            return gpu_state, None
 
 
-def _mismatch(slot: Slot, progress: Progress, now: float) -> Event | None:
+def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> Event | None:
     """Say that results were wrong, if any were; also in a child's last words."""
     if not progress.errors:
         return None
     fields = {"errors": progress.errors, "checks": progress.checks}
-    return slot_event("stressor.mismatch", slot, now, **fields)
+    return gpu_event("stressor.mismatch", gpu_state, now, **fields)
 
 
 # --- one step --------------------------------------------------------------------------------
 
 
-def step(slot: Slot, reading: Reading | None, now: float, config: Config, *, stalled: bool) -> Step:
-    """Take at most one step, from what the occupancy in ``slot`` and the clock say.
+def step(
+    gpu_state: GpuState, reading: Reading | None, now: float, config: Config, *, stalled: bool
+) -> Step:
+    """Take at most one step, from what the occupancy in ``gpu_state`` and the clock say.
 
     Args:
         slot: With the facts folded in and its occupancy judged anew.
@@ -150,113 +156,116 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config, *, sta
         config: For the time limits.
         stalled: Whether the supervisor itself did not run for a while just now.
     """
-    match slot.stressor:
+    match gpu_state.stressor:
         case Starting() | Running():
-            return _live(expect(slot, reading, now, config), reading, now, config)
+            return _live(expect(gpu_state, reading, now, config), reading, now, config)
         case Stopping(exit=None):
-            return _dying(slot, reading, now, config)
+            return _dying(gpu_state, reading, now, config)
         case Stopping() as stopping:
-            return settle(slot, stopping, reading, now, config, stalled=stalled)
+            return settle(gpu_state, stopping, reading, now, config, stalled=stalled)
         case Backoff(until=until) if now >= until:
-            return Step(slot=replace(slot, stressor=Stopped()))
+            return Step(gpu_state=replace(gpu_state, stressor=Stopped()))
         case _:
-            return Step(slot=slot)
+            return Step(gpu_state=gpu_state)
 
 
-def stop(slot: Slot, cause: StopCause, now: float, kill_at: float) -> Step:
+def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> Step:
     """Ask a living child to end, and have it killed at ``kill_at`` otherwise, which may be now."""
     if now >= kill_at:
-        return _kill(slot, cause, now)
-    ask = Ask(uuid=slot.gpu.uuid, generation=slot.generation)
-    return Step(slot=_leave(slot, cause, now, kill_at=kill_at), actions=(ask,))
+        return _kill(gpu_state, cause, now)
+    ask = Ask(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+    return Step(gpu_state=_leave(gpu_state, cause, now, kill_at=kill_at), actions=(ask,))
 
 
-def hurry(slot: Slot, kill_at: float) -> Slot:
+def bring_forward(gpu_state: GpuState, kill_at: float) -> GpuState:
     """Have a child that was asked to end killed no later than ``kill_at``."""
-    stopping = slot.stressor
+    stopping = gpu_state.stressor
     if not isinstance(stopping, Stopping) or stopping.kill_sent:
-        return slot
-    return replace(slot, stressor=replace(stopping, kill_at=min(kill_at, stopping.kill_at)))
+        return gpu_state
+    return replace(gpu_state, stressor=replace(stopping, kill_at=min(kill_at, stopping.kill_at)))
 
 
-def _live(slot: Slot, reading: Reading | None, now: float, config: Config) -> Step:
+def _live(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Step:
     """Look after a living child: yield, drop what nobody can read, end what takes too long."""
-    if isinstance(slot.occupancy, Unknown):
-        return _kill(slot, StopCause.UNKNOWN, now)
-    sign = newcomer(slot, reading, now, config)
+    if isinstance(gpu_state.occupancy, Unknown):
+        return _kill(gpu_state, StopCause.UNKNOWN, now)
+    sign = newcomer(gpu_state, reading, now, config)
     if sign is not None:
-        return _yield(slot, sign, now, config)
-    match slot.stressor:
+        return _yield(gpu_state, sign, now, config)
+    match gpu_state.stressor:
         case Starting(since=since) if now - since >= config.start_timeout:
             reason = f"not ready within {config.start_timeout:g} s"
             failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
-            return _kill(slot, StopCause.START_TIMEOUT, now, failed)
+            return _kill(gpu_state, StopCause.START_TIMEOUT, now, failed)
         case Running(last_progress=last) if now - last >= config.hang_after:
             reason = f"no progress for {config.hang_after:g} s: {_NO_PACE}"
             failed = Failed(kind=FailureKind.HANG, reason=reason)
-            return _kill(slot, StopCause.HANG, now, failed)
+            return _kill(gpu_state, StopCause.HANG, now, failed)
         case _:
-            return Step(slot=slot)
+            return Step(gpu_state=gpu_state)
 
 
-def _yield(slot: Slot, sign: Sign, now: float, config: Config) -> Step:
+def _yield(gpu_state: GpuState, sign: Evidence, now: float, config: Config) -> Step:
     """Answer a newcomer: one SIGKILL in this tick, or a request where a kill harms the card."""
-    events = (_yielding(slot, sign, now),)
+    events = (_yielding(gpu_state, sign, now),)
     if config.yield_how == "kill":
-        return replace(_kill(slot, StopCause.YIELD, now, sign=sign), events=events)
-    ask = Ask(uuid=slot.gpu.uuid, generation=slot.generation)
+        return replace(_kill(gpu_state, StopCause.YIELD, now, sign=sign), events=events)
+    ask = Ask(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
     kill_at = now + config.yield_grace
-    slot = _leave(slot, StopCause.YIELD, now, kill_at=kill_at, sign=sign)
-    return Step(slot=slot, actions=(ask,), events=events)
+    gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=kill_at, sign=sign)
+    return Step(gpu_state=gpu_state, actions=(ask,), events=events)
 
 
-def _yielding(slot: Slot, sign: Sign, now: float) -> Event:
+def _yielding(gpu_state: GpuState, sign: Evidence, now: float) -> Event:
     """Say who came, and to a stressor in which state."""
-    return slot_event(
+    return gpu_event(
         "gpu.yielding",
-        slot,
+        gpu_state,
         now,
         sign=sign.kind.value,
         sign_at=sign.at,
         read_s=sign.took,
         grown=sign.grown,
-        by=who(slot),
-        stressor=type(slot.stressor).__name__.upper(),
+        by=who(gpu_state),
+        stressor=type(gpu_state.stressor).__name__.upper(),
     )
 
 
 def _kill(
-    slot: Slot,
+    gpu_state: GpuState,
     cause: StopCause,
     now: float,
     failed: Failed | None = None,
-    sign: Sign | None = None,
+    sign: Evidence | None = None,
 ) -> Step:
     """Have the child killed in this tick."""
-    slot = _leave(slot, cause, now, kill_at=now, failed=failed, sign=sign, kill_sent=True)
-    return Step(slot=slot, actions=(Kill(uuid=slot.gpu.uuid, generation=slot.generation),))
+    gpu_state = _leave(gpu_state, cause, now, kill_at=now, failed=failed, sign=sign, kill_sent=True)
+    return Step(
+        gpu_state=gpu_state,
+        actions=(Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation),),
+    )
 
 
 def _leave(
-    slot: Slot,
+    gpu_state: GpuState,
     cause: StopCause,
     now: float,
     *,
     kill_at: float,
     failed: Failed | None = None,
-    sign: Sign | None = None,
+    sign: Evidence | None = None,
     kill_sent: bool = False,
-) -> Slot:
+) -> GpuState:
     """Return the slot with its living child in STOPPING."""
-    live = slot.stressor
+    live = gpu_state.stressor
     if not isinstance(live, Starting | Running):
-        return slot
+        return gpu_state
     stopping = Stopping(
         generation=live.generation,
         since=now,
         cause=cause,
         baseline=live.baseline,
-        unnamed=live.unnamed,
+        unattributed=live.unattributed,
         child=live.child,
         kill_at=kill_at,
         ran=isinstance(live, Running) and now - live.since >= FORGIVEN_AFTER,
@@ -265,40 +274,40 @@ def _leave(
         kill_sent=kill_sent,
         failed=failed,
     )
-    return replace(slot, stressor=stopping)
+    return replace(gpu_state, stressor=stopping)
 
 
-def _dying(slot: Slot, reading: Reading | None, now: float, config: Config) -> Step:
+def _dying(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Step:
     """Wait for the child's exit: kill it when its time is over or somebody comes, and say so."""
-    stopping = slot.stressor
+    stopping = gpu_state.stressor
     if not isinstance(stopping, Stopping):
-        return Step(slot=slot)
+        return Step(gpu_state=gpu_state)
     if not stopping.kill_sent:
         # Who was asked because of a newcomer has its time; everybody else has it until one comes.
-        sign = newcomer(slot, reading, now, config) if stopping.sign is None else None
+        sign = newcomer(gpu_state, reading, now, config) if stopping.sign is None else None
         if sign is None and now < stopping.kill_at:
-            return Step(slot=slot)
+            return Step(gpu_state=gpu_state)
         if sign is not None:
             stopping = replace(stopping, cause=StopCause.YIELD, sign=sign)
         stopping = replace(stopping, kill_sent=True, kill_at=now)
-        kill = Kill(uuid=slot.gpu.uuid, generation=slot.generation)
-        events = (_yielding(slot, sign, now),) if sign else ()
-        return Step(slot=replace(slot, stressor=stopping), actions=(kill,), events=events)
+        kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+        events = (_yielding(gpu_state, sign, now),) if sign else ()
+        return Step(gpu_state=replace(gpu_state, stressor=stopping), actions=(kill,), events=events)
     if not stopping.reported and now - stopping.kill_at >= UNKILLABLE_AFTER:
         pid = stopping.child.pid if stopping.child else None
         since = now - stopping.kill_at
-        event = slot_event("stressor.unkillable", slot, now, pid=pid, since_s=since)
-        slot = replace(slot, stressor=replace(stopping, reported=True))
-        return Step(slot=slot, events=(event,))
-    return Step(slot=slot)
+        event = gpu_event("stressor.unkillable", gpu_state, now, pid=pid, since_s=since)
+        gpu_state = replace(gpu_state, stressor=replace(stopping, reported=True))
+        return Step(gpu_state=gpu_state, events=(event,))
+    return Step(gpu_state=gpu_state)
 
 
 # --- time and words --------------------------------------------------------------------------
 
 
-def deadline(slot: Slot, config: Config) -> float | None:
+def deadline(gpu_state: GpuState, config: Config) -> float | None:
     """Return when this slot must be looked at again even if nothing happens."""
-    match slot.stressor:
+    match gpu_state.stressor:
         case Starting(since=since):
             return since + config.start_timeout
         case Running(last_progress=last, grown_at=grown_at):
@@ -312,7 +321,7 @@ def deadline(slot: Slot, config: Config) -> float | None:
             return kill_at + UNKILLABLE_AFTER
         case Backoff(until=until):
             return until
-        case Stopped() if isinstance(slot.occupancy, Idle):
-            return slot.occupancy.since + max(slot.rearm, config.idle_wait)
+        case Stopped() if isinstance(gpu_state.occupancy, Idle):
+            return gpu_state.occupancy.since + max(gpu_state.rearm, config.idle_wait)
         case _:
             return None

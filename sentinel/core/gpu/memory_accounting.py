@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sentinel.config.model import Config
 from sentinel.core.identity import OwnChild, is_ours
-from sentinel.core.state import Running, Slot, Starting, Stopping
+from sentinel.core.state import GpuState, Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
 
 #: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
@@ -16,8 +16,8 @@ SLACK = 2**20
 #: in bytes: where every process is listed, and where some may not be. Any CUDA context takes more
 #: than the latter, 527 MiB on an H200 (an empty one's total less what a newcomer finds free there,
 #: benchmarks/measured), and nvidia-smi shows 0 MiB on an idle H200.
-UNNAMED = 2**30
-HIDDEN = 32 * 2**20
+UNATTRIBUTED_LISTED = 2**30
+UNATTRIBUTED_HIDDEN = 32 * 2**20
 
 #: How much memory the driver itself takes once a GPU is in use, and names nobody for, in bytes. On
 #: an H200 it is 8.8 MiB, whatever a stressor takes besides; a newcomer's context is 25 MiB more
@@ -25,13 +25,13 @@ HIDDEN = 32 * 2**20
 OVERHEAD = 16 * 2**20
 
 
-def nobodys_memory(reading: Reading) -> int:
+def unattributed_memory(reading: Reading) -> int:
     """Return how much memory is in use that no listed process holds, in bytes."""
     named = sum(process.memory or 0 for process in reading.processes or ())
     return reading.memory.used - named if reading.memory is not None else 0
 
 
-def foreign_memory(slot: Slot, reading: Reading, child: OwnChild | None) -> int:
+def foreign_memory(gpu_state: GpuState, reading: Reading, child: OwnChild | None) -> int:
     """Return how much of the used memory is not our stressor's, in bytes.
 
     By what the driver says that our own processes hold; where it does not say, by what was there
@@ -43,7 +43,7 @@ def foreign_memory(slot: Slot, reading: Reading, child: OwnChild | None) -> int:
     own = [process.memory for process in reading.processes or () if is_ours(process, child)]
     if any(own):
         return max(0, used - sum(amount or 0 for amount in own))
-    match slot.stressor:
+    match gpu_state.stressor:
         case Running(expected=int(expected), baseline=baseline):
             return max(0, used - (expected - baseline))
         case Running(baseline=baseline, ready=ready):
@@ -54,8 +54,8 @@ def foreign_memory(slot: Slot, reading: Reading, child: OwnChild | None) -> int:
             return used
 
 
-def idle_memory(slot: Slot, config: Config) -> int:
+def idle_memory(gpu_state: GpuState, config: Config) -> int:
     """Return how much memory that nobody accounts for is nobody's, in bytes."""
     if config.idle_memory is not None:
         return config.idle_memory
-    return UNNAMED if slot.identity.complete else HIDDEN
+    return UNATTRIBUTED_LISTED if gpu_state.identity.complete else UNATTRIBUTED_HIDDEN

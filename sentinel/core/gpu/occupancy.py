@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from typing import Self
 
 from sentinel.config.model import Config
-from sentinel.core.gpu.allocations import to_come
+from sentinel.core.gpu.allocations import outstanding
 from sentinel.core.gpu.ignored_processes import foreign_processes
-from sentinel.core.gpu.memory_accounting import SLACK, idle_memory, nobodys_memory
+from sentinel.core.gpu.memory_accounting import SLACK, idle_memory, unattributed_memory
 from sentinel.core.gpu.newcomer import OWN_LOAD
 from sentinel.core.identity import OwnChild
-from sentinel.core.state import Busy, Idle, Occupancy, Slot, Starting, Stopped, Stopping, Unknown
+from sentinel.core.state import (
+    Busy,
+    GpuState,
+    Idle,
+    Occupancy,
+    Starting,
+    Stopped,
+    Stopping,
+    Unknown,
+)
 from sentinel.protocol.gpu import Reading
 
 #: A start needs a reading that is no older than so many polls: one is under way by then, and a rule
@@ -34,7 +43,12 @@ class Verdict:
 
 
 def occupancy(
-    slot: Slot, reading: Reading | None, now: float, config: Config, *, child: OwnChild | None
+    gpu_state: GpuState,
+    reading: Reading | None,
+    now: float,
+    config: Config,
+    *,
+    child: OwnChild | None,
 ) -> Occupancy:
     """Return who uses the GPU, as far as the latest reading tells.
 
@@ -57,39 +71,43 @@ def occupancy(
         return Busy(rule="mig", reason="MIG is enabled")
     if reading.display and config.yield_to == "all":
         return Busy(rule="display", reason="a display is active on it")
-    others = foreign_processes(slot, reading, child, config)
+    others = foreign_processes(gpu_state, reading, child, config)
     if others:
         return Busy(rule="process", reason="in use by others", by=others)
-    clearing = isinstance(slot.stressor, Starting | Stopping) and slot.stressor.clearing
-    in_use = _in_use(slot, reading, config) if child is None or clearing else None
+    clearing = isinstance(gpu_state.stressor, Starting | Stopping) and gpu_state.stressor.clearing
+    in_use = _in_use(gpu_state, reading, config) if child is None or clearing else None
     if in_use is not None:
         return in_use
-    if isinstance(slot.occupancy, Idle):
-        return slot.occupancy
+    if isinstance(gpu_state.occupancy, Idle):
+        return gpu_state.occupancy
     return Idle(since=reading.at)
 
 
-def _in_use(slot: Slot, reading: Reading, config: Config) -> Busy | None:
+def _in_use(gpu_state: GpuState, reading: Reading, config: Config) -> Busy | None:
     """Return by which rule a GPU is in use on which nobody is listed, and nothing of ours lives."""
     if reading.memory is not None:
         # A guest's first memory is seen before it is listed.
-        unnamed = max(0, nobodys_memory(reading) - to_come(slot, reading))
-        before = slot.ghost.unnamed
-        left = before is not None and unnamed > before + SLACK
-        if left and slot.identity.complete:
+        unattributed = max(0, unattributed_memory(reading) - outstanding(gpu_state, reading))
+        before = gpu_state.leak.unattributed
+        left = before is not None and unattributed > before + SLACK
+        if left and gpu_state.identity.complete:
             reason = "memory is still in use by no process since our stressor has gone"
             return Busy(rule="ghost", reason=reason)
-        if slot.ghost.load:
+        if gpu_state.leak.load:
             reason = "it is used all the time by no process since our stressor has gone"
             return Busy(rule="ghost", reason=reason)
-        if left or unnamed > idle_memory(slot, config):
+        if left or unattributed > idle_memory(gpu_state, config):
             reason = "memory is in use that no listed process accounts for (idle.memory)"
             return Busy(rule="idle.memory", reason=reason)
-    if reading.computing and not slot.identity.complete and reading.at >= slot.ended + OWN_LOAD:
+    if (
+        reading.computing
+        and not gpu_state.identity.complete
+        and reading.at >= gpu_state.ended + OWN_LOAD
+    ):
         pids = ", ".join(map(str, reading.computing))
         reason = f"used by somebody who is not listed here (the host's PID {pids})"
         return Busy(rule="computing", reason=reason)
-    if config.idle_utilization is None or reading.at < slot.ended + OWN_LOAD:
+    if config.idle_utilization is None or reading.at < gpu_state.ended + OWN_LOAD:
         return None
     if reading.utilization is None:
         reason = "its utilisation is not told (idle.utilization)"
@@ -114,9 +132,11 @@ def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | N
     return None
 
 
-def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config) -> Verdict | None:
+def idle_enough(
+    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
+) -> Verdict | None:
     """Return why this GPU is not idle, or not for long enough; ``None`` where it is."""
-    match slot.occupancy:
+    match gpu_state.occupancy:
         case Unknown(reason=reason):
             return Verdict.no("unknown", f"unknown: {reason}")
         case Busy(rule=rule, reason=reason):
@@ -127,10 +147,10 @@ def idle_enough(slot: Slot, reading: Reading | None, now: float, config: Config)
             if not is_fresh(reading, now, config):
                 age = now - min(reading.at, reading.processes_at)
                 return Verdict.no("confirm", f"idle when it was last read, {age:.1f} s ago")
-            if now < since + slot.rearm:
-                left = since + slot.rearm - now
+            if now < since + gpu_state.rearm:
+                left = since + gpu_state.rearm - now
                 return Verdict.no("rearm", f"idle again, left alone for {left:.1f} s")
-            if config.idle_utilization is not None and reading.at < slot.ended + OWN_LOAD:
+            if config.idle_utilization is not None and reading.at < gpu_state.ended + OWN_LOAD:
                 reason = "our own load may still be in its utilisation (idle.utilization)"
                 return Verdict.no("idle.utilization", reason)
             if now < since + config.idle_wait:
@@ -144,12 +164,12 @@ def is_fresh(reading: Reading, now: float, config: Config) -> bool:
     return now - min(reading.at, reading.processes_at) <= FRESH * config.poll
 
 
-def may_start(slot: Slot, reading: Reading | None, now: float, config: Config) -> Verdict:
+def may_start(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Verdict:
     """Return whether this GPU's own rules allow a stressor now, and if not, which forbids it."""
-    forbidden = idle_enough(slot, reading, now, config)
+    forbidden = idle_enough(gpu_state, reading, now, config)
     if forbidden is not None:
         return forbidden
-    match slot.stressor:
+    match gpu_state.stressor:
         case Stopped():
             return Verdict(allowed=True, rule="idle", reason="idle")
         case Stopping():

@@ -15,13 +15,13 @@ from statistics import fmean
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event, SetPace
-from sentinel.core.events import slot_event
+from sentinel.core.events import gpu_event
 from sentinel.core.gpu.teardown import Step
-from sentinel.core.state import Pacing, Running, Slot, Targets
+from sentinel.core.state import GpuState, Pacing, Running, Targets
 from sentinel.protocol.gpu import Reading
 
 #: The least that a loop asks for: with less, nothing could be measured any more.
-LEAST = 0.01
+MIN_PACE = 0.01
 #: What a stressor with a target power begins with, since nobody knows what its workload draws.
 FIRST_FOR_POWER = 0.5
 #: For so long after a new pace, a reading may still tell of the old one, in seconds: NVML's
@@ -29,15 +29,15 @@ FIRST_FOR_POWER = 0.5
 #: power is told from the energy.
 SETTLING = 1.0
 #: A pace is sent when it differs from the last one by more than this.
-HAIR = 0.002
+MIN_PACE_CHANGE = 0.002
 #: A turn is due this much early, in seconds: sums of times are not exact, and a tick that came for
 #: it must not find that it is not quite there.
 EARLY = 0.001
 #: The most that one correction multiplies or divides by.
-STEEPEST = 2.0
+MAX_CORRECTION = 2.0
 
 
-def step(slot: Slot, reading: Reading | None, now: float, config: Config) -> Step:
+def step(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Step:
     """Work out anew how hard the stressor is to work, and tell it where that has changed.
 
     Args:
@@ -46,10 +46,10 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config) -> Ste
         now: The time.
         config: What holds for this GPU.
     """
-    running = slot.stressor
+    running = gpu_state.stressor
     if not isinstance(running, Running):
-        return Step(slot=slot)
-    pacing, targets = running.pacing, _targets(slot, running, now, config)
+        return Step(gpu_state=gpu_state)
+    pacing, targets = running.pacing, _targets(gpu_state, running, now, config)
     aimed = targets != pacing.targets
     if aimed:
         pacing = _aim(pacing, targets)
@@ -59,34 +59,41 @@ def step(slot: Slot, reading: Reading | None, now: float, config: Config) -> Ste
     actions: tuple[Action, ...] = ()
     if _differs(share, pacing.sent):
         pacing = replace(pacing, sent=share, sent_at=now, samples=())
-        actions = (SetPace(uuid=slot.gpu.uuid, generation=slot.generation, share=share),)
+        actions = (SetPace(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation, share=share),)
     if pacing is running.pacing:
-        return Step(slot=slot)
-    slot = replace(slot, stressor=replace(running, pacing=pacing))
-    return Step(slot=slot, actions=actions, events=(_say(slot, pacing, now),) if aimed else ())
+        return Step(gpu_state=gpu_state)
+    gpu_state = replace(gpu_state, stressor=replace(running, pacing=pacing))
+    return Step(
+        gpu_state=gpu_state,
+        actions=actions,
+        events=(_say(gpu_state, pacing, now),) if aimed else (),
+    )
 
 
-def deadline(slot: Slot, now: float, config: Config) -> float | None:
+def deadline(gpu_state: GpuState, now: float, config: Config) -> float | None:
     """Return when the next turn of a cycle of work and rest is due, if there is one."""
-    if config.duty is None or not isinstance(slot.stressor, Running):
+    if config.duty is None or not isinstance(gpu_state.stressor, Running):
         return None
-    since = slot.stressor.since
+    since = gpu_state.stressor.since
     return since + config.duty.next_turn(now + EARLY - since)
 
 
-def wants_load(slot: Slot) -> bool:
+def wants_load(gpu_state: GpuState) -> bool:
     """Return whether the utilisation must be known to keep a stressor at its pace."""
-    return isinstance(slot.stressor, Running) and slot.stressor.pacing.targets.util is not None
+    return (
+        isinstance(gpu_state.stressor, Running)
+        and gpu_state.stressor.pacing.targets.util is not None
+    )
 
 
-def _targets(slot: Slot, running: Running, now: float, config: Config) -> Targets:
+def _targets(gpu_state: GpuState, running: Running, now: float, config: Config) -> Targets:
     """Return what holds now; cycles begin with work when the stressor is Ready."""
     duty = config.duty
     return Targets(
         util=config.util,
         power=config.power,
         rests=duty is not None and duty.rests(now + EARLY - running.since),
-        health=slot.health_pace,
+        health=gpu_state.health_pace,
     )
 
 
@@ -108,7 +115,7 @@ def _share(pacing: Pacing) -> float:
 
 def _differs(share: float, sent: float) -> bool:
     """Return whether the difference is worth a message; to rest or to work in full always is."""
-    return share != sent and (abs(share - sent) > HAIR or share in {0.0, 1.0})
+    return share != sent and (abs(share - sent) > MIN_PACE_CHANGE or share in {0.0, 1.0})
 
 
 def _measure(pacing: Pacing, reading: Reading, config: Config) -> Pacing:
@@ -144,16 +151,16 @@ def _corrected(share: float, target: float, measured: float, tolerance: float) -
     """Return the share to ask for, where ``share`` led to what was ``measured``."""
     if abs(measured - target) <= tolerance:
         return share
-    ratio = target / max(measured, target / STEEPEST)
-    return min(1.0, max(LEAST, share * max(1.0 / STEEPEST, ratio)))
+    ratio = target / max(measured, target / MAX_CORRECTION)
+    return min(1.0, max(MIN_PACE, share * max(1.0 / MAX_CORRECTION, ratio)))
 
 
-def _say(slot: Slot, pacing: Pacing, now: float) -> Event:
+def _say(gpu_state: GpuState, pacing: Pacing, now: float) -> Event:
     """Say what is aimed at from now on, and the share to begin with."""
     targets = pacing.targets
-    return slot_event(
+    return gpu_event(
         "stressor.pace",
-        slot,
+        gpu_state,
         now,
         util_target=targets.util,
         power_target_w=targets.power,

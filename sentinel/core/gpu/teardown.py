@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event
-from sentinel.core.events import slot_event, who
+from sentinel.core.events import gpu_event, who
 from sentinel.core.gpu.ignored_processes import foreign_processes
 from sentinel.core.gpu.leaks import CONTEXT_OVERHEAD, remains
-from sentinel.core.gpu.memory_accounting import SLACK, nobodys_memory
+from sentinel.core.gpu.memory_accounting import SLACK, unattributed_memory
 from sentinel.core.identity import is_ours
 from sentinel.core.observation import ChildExit
 from sentinel.core.state import (
     Backoff,
     Busy,
+    Evidence,
     Fatal,
+    GpuState,
     Handover,
     Idle,
-    Sign,
-    Slot,
     StopCause,
     Stopped,
     Stopping,
@@ -44,13 +44,13 @@ HOPELESS = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
 class Step:
     """What one GPU's turn led to."""
 
-    slot: Slot
+    gpu_state: GpuState
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
 
 
 def settle(
-    slot: Slot,
+    gpu_state: GpuState,
     stopping: Stopping,
     reading: Reading | None,
     now: float,
@@ -61,25 +61,25 @@ def settle(
     """End STOPPING once the memory is back, or once nobody can say any more."""
     exit_ = stopping.exit
     if exit_ is None:
-        return Step(slot=slot)
-    others = _after_exit(slot, stopping, exit_, reading, config)
+        return Step(gpu_state=gpu_state)
+    others = _after_exit(gpu_state, stopping, exit_, reading, config)
     back = others is not None and _memory_back(stopping, others, reading)
-    late = now - exit_.at >= SETTLE_WITHIN or isinstance(slot.occupancy, Unknown)
+    late = now - exit_.at >= SETTLE_WITHIN or isinstance(gpu_state.occupancy, Unknown)
     untold = others is not None and (
         any(process.memory is None for process in others)
-        or (stopping.sign is not None and not slot.identity.complete)
+        or (stopping.sign is not None and not gpu_state.identity.complete)
     )
     if not (back or late or untold):
-        return Step(slot=slot)
-    ended = _ended(slot, stopping, exit_, reading, now, back=back, stalled=stalled)
+        return Step(gpu_state=gpu_state)
+    ended = _ended(gpu_state, stopping, exit_, reading, now, back=back, stalled=stalled)
     if back or others is None or reading is None:
         return ended
-    slot, events = remains(ended.slot, stopping, others, reading, now)
-    return replace(ended, slot=slot, events=(*ended.events, *events))
+    gpu_state, events = remains(ended.gpu_state, stopping, others, reading, now)
+    return replace(ended, gpu_state=gpu_state, events=(*ended.events, *events))
 
 
 def _ended(
-    slot: Slot,
+    gpu_state: GpuState,
     stopping: Stopping,
     exit_: ChildExit,
     reading: Reading | None,
@@ -91,18 +91,18 @@ def _ended(
     """Return what follows the end of STOPPING: a hand-over, a failure or neither."""
     memory_back = reading.at if back and reading else None
     if stopping.cause is StopCause.YIELD and stopping.sign is not None:
-        return _handed_over(slot, stopping, stopping.sign, exit_, memory_back, now)
-    failed = _why_failed(slot, stopping, exit_, reading, stalled=stalled)
+        return _handed_over(gpu_state, stopping, stopping.sign, exit_, memory_back, now)
+    failed = _why_failed(gpu_state, stopping, exit_, reading, stalled=stalled)
     if failed is not None:
-        return _failure(slot, stopping, failed, now)
+        return _failure(gpu_state, stopping, failed, now)
     fields = {
         "cause": _soft_cause(stopping),
         "exit_code": exit_.code,
         "killed": stopping.kill_sent,
         "stop_s": max(0.0, exit_.at - stopping.since),
     }
-    event = slot_event("stressor.stopped", slot, now, **fields)
-    return Step(slot=replace(slot, stressor=Stopped()), events=(event,))
+    event = gpu_event("stressor.stopped", gpu_state, now, **fields)
+    return Step(gpu_state=replace(gpu_state, stressor=Stopped()), events=(event,))
 
 
 def _memory_back(
@@ -115,12 +115,16 @@ def _memory_back(
     """
     if reading is None or reading.memory is None:
         return False
-    limit = stopping.unnamed + SLACK + CONTEXT_OVERHEAD * len(reading.processes or ())
-    return all(one.memory is not None for one in others) and nobodys_memory(reading) <= limit
+    limit = stopping.unattributed + SLACK + CONTEXT_OVERHEAD * len(reading.processes or ())
+    return all(one.memory is not None for one in others) and unattributed_memory(reading) <= limit
 
 
 def _after_exit(
-    slot: Slot, stopping: Stopping, exit_: ChildExit, reading: Reading | None, config: Config
+    gpu_state: GpuState,
+    stopping: Stopping,
+    exit_: ChildExit,
+    reading: Reading | None,
+    config: Config,
 ) -> tuple[GpuProcess, ...] | None:
     """Return who is there in a reading stamped after the exit that no longer lists our child.
 
@@ -132,13 +136,13 @@ def _after_exit(
         return None
     if any(is_ours(process, stopping.child) for process in reading.processes):
         return None
-    return foreign_processes(slot, reading, stopping.child, config)
+    return foreign_processes(gpu_state, reading, stopping.child, config)
 
 
 def _handed_over(
-    slot: Slot,
+    gpu_state: GpuState,
     stopping: Stopping,
-    sign: Sign,
+    sign: Evidence,
     exit_: ChildExit,
     memory_back: float | None,
     now: float,
@@ -153,9 +157,9 @@ def _handed_over(
         exit=exit_.at - sign.at,
         memory_back=None if memory_back is None else memory_back - sign.at,
     )
-    event = slot_event(
+    event = gpu_event(
         "gpu.handed_over",
-        slot,
+        gpu_state,
         now,
         sign=sign.kind.value,
         sign_at=sign.at,
@@ -164,22 +168,27 @@ def _handed_over(
         kill_s=handover.kill,
         exit_s=handover.exit,
         memory_back_s=handover.memory_back,
-        by=who(slot),
+        by=who(gpu_state),
     )
     # Where only memory told of the newcomer, the GPU looked idle all along: it is not, until now.
-    occupancy = Idle(since=now) if isinstance(slot.occupancy, Idle) else slot.occupancy
-    slot = replace(
-        slot,
+    occupancy = Idle(since=now) if isinstance(gpu_state.occupancy, Idle) else gpu_state.occupancy
+    gpu_state = replace(
+        gpu_state,
         stressor=Stopped(),
         handover=handover,
         occupancy=occupancy,
-        yields=slot.yields + 1,
+        yields=gpu_state.yields + 1,
     )
-    return Step(slot=slot, events=(event,))
+    return Step(gpu_state=gpu_state, events=(event,))
 
 
 def _why_failed(
-    slot: Slot, stopping: Stopping, exit_: ChildExit, reading: Reading | None, *, stalled: bool
+    gpu_state: GpuState,
+    stopping: Stopping,
+    exit_: ChildExit,
+    reading: Reading | None,
+    *,
+    stalled: bool,
 ) -> Failed | None:
     """Return why this exit is a failure, or ``None``: we caused it, or others did."""
     match stopping.cause:
@@ -194,7 +203,7 @@ def _why_failed(
     if stopping.clearing or lease_ran_out:
         return None
     if stopping.failed is not None:
-        beside = isinstance(slot.occupancy, Busy) or _others_hold(stopping, reading)
+        beside = isinstance(gpu_state.occupancy, Busy) or _others_hold(stopping, reading)
         if stopping.failed.kind is FailureKind.OUT_OF_MEMORY and beside:
             return None
         return stopping.failed
@@ -226,23 +235,27 @@ def _others_hold(stopping: Stopping, reading: Reading | None) -> bool:
     return reading.memory.used > stopping.baseline + SLACK
 
 
-def _failure(slot: Slot, stopping: Stopping, failed: Failed, now: float) -> Step:
+def _failure(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float) -> Step:
     """Count a failure and pause, or give up."""
     reason, kind = failed.reason, failed.kind.value
-    failures = (*(at for at in slot.failures if now - at < HOUR), now)
-    streak = 1 if stopping.ran else slot.streak + 1
-    slot = replace(slot, failures=failures, streak=streak)
-    hopeless = failed.kind in HOPELESS
-    if hopeless or len(failures) >= FAILURES_PER_HOUR:
-        if not hopeless:
+    failures = (*(at for at in gpu_state.failures if now - at < HOUR), now)
+    streak = 1 if stopping.ran else gpu_state.streak + 1
+    gpu_state = replace(gpu_state, failures=failures, streak=streak)
+    permanently_failed = failed.kind in HOPELESS
+    if permanently_failed or len(failures) >= FAILURES_PER_HOUR:
+        if not permanently_failed:
             reason = f"{len(failures)} failures within an hour, the last: {reason}"
-        event = slot_event("stressor.fatal", slot, now, reason=reason, kind=kind)
+        event = gpu_event("stressor.fatal", gpu_state, now, reason=reason, kind=kind)
         return Step(
-            slot=replace(slot, stressor=Fatal(reason=reason, unusable=hopeless)), events=(event,)
+            gpu_state=replace(
+                gpu_state, stressor=Fatal(reason=reason, unusable=permanently_failed)
+            ),
+            events=(event,),
         )
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (streak - 1))
     fields = {"reason": reason, "kind": kind, "pause_s": pause, "failures": len(failures)}
-    event = slot_event("stressor.failed", slot, now, **fields)
+    event = gpu_event("stressor.failed", gpu_state, now, **fields)
     return Step(
-        slot=replace(slot, stressor=Backoff(until=now + pause, reason=reason)), events=(event,)
+        gpu_state=replace(gpu_state, stressor=Backoff(until=now + pause, reason=reason)),
+        events=(event,),
     )

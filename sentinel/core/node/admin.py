@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.core.state import Slot, State
+from sentinel.core.state import GpuState, State
 from sentinel.protocol.views import Reservation
 from sentinel.units import format_duration
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class AdminHold:
     """Why we keep off: ``admin`` is the state's name, ``rule`` and ``reason`` are for verdicts."""
 
     admin: str
@@ -21,21 +21,21 @@ class Standing:
     reservation: str | None = None
 
 
-def standing(state: State, slot: Slot, now: float) -> Standing | None:
+def admin_hold(state: State, gpu_state: GpuState, now: float) -> AdminHold | None:
     """Return why we are to keep off this GPU, or ``None`` where nobody said so."""
     if state.released is not None:
         reason = "the driver was let go of (pause --release)"
-        return Standing(
+        return AdminHold(
             admin="RELEASED",
             rule="released",
             reason=reason,
             since=state.released.since,
             until=state.released.until,
         )
-    reserved = reservation_of(state, slot.gpu.uuid)
+    reserved = reservation_of(state, gpu_state.gpu.uuid)
     if reserved is not None:
         reason = f"reserved{_left(reserved.until, now)}: {reserved.reason} ({reserved.id})"
-        return Standing(
+        return AdminHold(
             admin="RESERVED",
             rule="reserved",
             reason=reason,
@@ -43,17 +43,17 @@ def standing(state: State, slot: Slot, now: float) -> Standing | None:
             until=reserved.until,
             reservation=reserved.id,
         )
-    if slot.paused is not None:
-        reason = f"paused{_left(slot.paused.until, now)}"
-        return Standing(
+    if gpu_state.paused is not None:
+        reason = f"paused{_left(gpu_state.paused.until, now)}"
+        return AdminHold(
             admin="PAUSED",
             rule="paused",
             reason=reason,
-            since=slot.paused.since,
-            until=slot.paused.until,
+            since=gpu_state.paused.since,
+            until=gpu_state.paused.until,
         )
     if not state.occupying:
-        return Standing(admin="VACATED", rule="vacated", reason="told to hold nothing (stop)")
+        return AdminHold(admin="VACATED", rule="vacated", reason="told to hold nothing (stop)")
     return None
 
 

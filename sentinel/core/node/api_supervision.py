@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.core.actions import Action, AskReread, Event, KillService, StartService
+from sentinel.core.actions import Action, Event, KillService, RequestReload, StartService
 from sentinel.core.observation import Observation, ServiceFacts
 from sentinel.core.state import ServiceDown, ServiceUp, State
 
@@ -75,7 +75,7 @@ def _watch_over(
             events.append(Event(name="service.ready", at=seen.now, fields=fields))
         up = replace(up, heard=seen.now)
         state = replace(state, service=up, served=True)
-    for trouble in facts.troubles if facts is not None else ():
+    for trouble in facts.service_warnings if facts is not None else ():
         said = {"about": trouble.about, "text": trouble.text}
         events.append(Event(name="service.trouble", at=seen.now, fields=said))
     why = None
@@ -93,7 +93,7 @@ def _watch_over(
         events.append(Event(name="service.failed", at=seen.now, fields=failed))
     elif state.reread and up.heard is not None:
         state = replace(state, reread=False)
-        actions.append(AskReread())
+        actions.append(RequestReload())
     return ServiceStep(state=state, actions=tuple(actions), events=tuple(events))
 
 

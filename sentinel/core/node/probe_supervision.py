@@ -10,10 +10,10 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event, KillProbe, StartProbe
 from sentinel.core.observation import Call, Observation, ProbeFacts
 from sentinel.core.state import (
+    GpuState,
     ProbeDown,
     ProbeUp,
     Running,
-    Slot,
     Starting,
     State,
     Stopping,
@@ -55,13 +55,13 @@ def suspected(state: State, uuid: str, now: float) -> bool:
     return suspect is not None and now < suspect.until
 
 
-def readable(state: State, slot: Slot, now: float) -> bool:
+def readable(state: State, gpu_state: GpuState, now: float) -> bool:
     """Return whether the probe is to read this GPU now; see :func:`sentinel.core.decide.watch`."""
-    match slot.stressor:
+    match gpu_state.stressor:
         case Stopping(kill_sent=True, exit=None):
             return False
         case _:
-            return not suspected(state, slot.gpu.uuid, now)
+            return not suspected(state, gpu_state.gpu.uuid, now)
 
 
 def step(state: State, seen: Observation, config: Config) -> ProbeStep:
@@ -102,7 +102,7 @@ def step(state: State, seen: Observation, config: Config) -> ProbeStep:
 
 def _holds_nothing(state: State) -> bool:
     """Return whether no process of ours has a GPU: then the driver can be let go of."""
-    stressors = [slot.stressor for slot in state.slots.values()]
+    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
     return not any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
 
 
@@ -173,7 +173,7 @@ def _watch_over(
     state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation, config: Config
 ) -> ProbeStep:
     """Replace a probe that hangs in a call, or from which nothing comes any more."""
-    if not any(readable(state, slot, seen.now) for slot in state.slots.values()):
+    if not any(readable(state, gpu_state, seen.now) for gpu_state in state.gpu_states.values()):
         up = replace(up, unasked=seen.now)
         state = replace(state, probe=up)
     stuck = [call for call in calls if _hangs(call, seen.now)]
@@ -209,5 +209,5 @@ def _suspect(state: State, uuid: str, call: str, now: float, *, crashed: bool = 
 
 def _latest(state: State, up: ProbeUp, readings: Mapping[str, Reading]) -> float:
     """Return when the probe last gave a sign of life, or could not have because we did not run."""
-    stamps = [reading.at for uuid, reading in readings.items() if uuid in state.slots]
+    stamps = [reading.at for uuid, reading in readings.items() if uuid in state.gpu_states]
     return max([up.since, up.unasked, state.stalled_at or up.since, *stamps])

@@ -8,31 +8,31 @@ from datetime import datetime
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.observation import Observation
-from sentinel.core.state import Fatal, Running, Shutdown, Slot, Starting, State, Stopping
+from sentinel.core.state import Fatal, GpuState, Running, Shutdown, Starting, State, Stopping
 
 #: After the kill at the end of a shutdown's grace, how long exits are waited for, in seconds.
 GIVE_UP_AFTER = 10.0
 
 
-def hopeless(state: State) -> str | None:
+def permanently_failed(state: State) -> str | None:
     """Return why no stressor can ever run on any GPU, or ``None`` where one may.
 
     That is so where each was refused for how it was set up, as by a wrong option of its workload.
     """
     reason = None
-    for slot in state.slots.values():
-        if not (isinstance(slot.stressor, Fatal) and slot.stressor.unusable):
+    for gpu_state in state.gpu_states.values():
+        if not (isinstance(gpu_state.stressor, Fatal) and gpu_state.stressor.unusable):
             return None
-        reason = slot.stressor.reason
+        reason = gpu_state.stressor.reason
     return reason
 
 
-def unkillable(state: State) -> tuple[Slot, ...]:
+def unkillable(state: State) -> tuple[GpuState, ...]:
     """Return the GPUs whose child was killed and did not end."""
     return tuple(
-        slot
-        for slot in state.slots.values()
-        if isinstance(slot.stressor, Stopping) and slot.stressor.exit is None
+        gpu_state
+        for gpu_state in state.gpu_states.values()
+        if isinstance(gpu_state.stressor, Stopping) and gpu_state.stressor.exit is None
     )
 
 
@@ -67,7 +67,7 @@ def give_up(state: State, now: float) -> tuple[State, list[Event]]:
 
     Whoever changed the settings of one that ran is there to change them once more.
     """
-    reason = hopeless(state)
+    reason = permanently_failed(state)
     if reason is None or state.shutdown is not None or state.reconfigured:
         return state, []
     shutdown = Shutdown(reason=reason, kill_at=now, give_up_at=now)
@@ -81,7 +81,7 @@ def is_over(state: State, now: float) -> bool:
     """Return whether a shutdown is over: every child is gone and settled, or time is up."""
     if state.shutdown is None:
         return False
-    stressors = [slot.stressor for slot in state.slots.values()]
+    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
     if any(isinstance(stressor, Starting | Running) for stressor in stressors):
         return False
     settled = not any(isinstance(stressor, Stopping) for stressor in stressors)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.events import slot_event, who
+from sentinel.core.events import gpu_event, who
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.node import limits
 from sentinel.core.observation import Observation
-from sentinel.core.state import Running, Slot, State
+from sentinel.core.state import GpuState, Running, State
 from sentinel.protocol.gpu import Reading
 
 
@@ -24,7 +24,7 @@ def explain(state: State, seen: Observation, config: Config) -> tuple[State, lis
         if explained.get(uuid) != verdict.rule:
             explained[uuid] = verdict.rule
             fields = {"allowed": verdict.allowed, "rule": verdict.rule, "reason": verdict.reason}
-            events.append(slot_event("gpu.verdict", state.slots[uuid], seen.now, **fields))
+            events.append(gpu_event("gpu.verdict", state.gpu_states[uuid], seen.now, **fields))
     return replace(state, explained=explained), events
 
 
@@ -34,15 +34,15 @@ def report(state: State, seen: Observation, config: Config) -> tuple[State, list
         return state, []
     verdicts = limits.verdicts(state, seen, config)
     events = [
-        _status_of(slot, seen.readings.get(uuid), verdicts[uuid], seen.now)
-        for uuid, slot in state.slots.items()
+        _status_of(gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
+        for uuid, gpu_state in state.gpu_states.items()
     ]
     return replace(state, next_status=seen.now + config.status_every), events
 
 
-def _why_identity(slot: Slot) -> str:
+def _why_identity(gpu_state: GpuState) -> str:
     """Return how it is known who is who on this GPU, and what may be missing."""
-    known = slot.identity
+    known = gpu_state.identity
     if known.hidden is None:
         return known.reason
     return f"{known.reason}; other people's processes may not be listed: {known.hidden}"
@@ -60,28 +60,28 @@ def _pace_of(running: Running) -> dict[str, object]:
     }
 
 
-def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float) -> Event:
+def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, now: float) -> Event:
     fields: dict[str, object] = {
-        "occupancy": type(slot.occupancy).__name__.upper(),
-        "stressor": type(slot.stressor).__name__.upper(),
+        "occupancy": type(gpu_state.occupancy).__name__.upper(),
+        "stressor": type(gpu_state.stressor).__name__.upper(),
         "rule": verdict.rule,
         "reason": verdict.reason,
-        "by": who(slot),
-        "identity": slot.identity.mode.value,
-        "identity_reason": _why_identity(slot),
+        "by": who(gpu_state),
+        "identity": gpu_state.identity.mode.value,
+        "identity_reason": _why_identity(gpu_state),
         "memory_used": reading.memory.used if reading and reading.memory else None,
         "utilization": reading.utilization if reading else None,
         "power_w": reading.power if reading else None,
         "temperature_c": reading.temperature if reading else None,
         "sm_clock_mhz": reading.sm_clock if reading else None,
-        "findings": slot.findings.total,
+        "findings": gpu_state.findings.total,
     }
-    if isinstance(slot.stressor, Running):
+    if isinstance(gpu_state.stressor, Running):
         fields["rule"] = fields["reason"] = "running"
-        fields["running_s"] = now - slot.stressor.since
-        fields["note"] = slot.stressor.note
-        fields |= _pace_of(slot.stressor)
-        progress = slot.stressor.progress
+        fields["running_s"] = now - gpu_state.stressor.since
+        fields["note"] = gpu_state.stressor.note
+        fields |= _pace_of(gpu_state.stressor)
+        progress = gpu_state.stressor.progress
         if progress is not None and progress.seconds > 0:
             fields["iterations_per_s"] = progress.iterations / progress.seconds
             fields["flops_per_s"] = progress.flops / progress.seconds
@@ -89,4 +89,4 @@ def _status_of(slot: Slot, reading: Reading | None, verdict: Verdict, now: float
             fields["checks"] = progress.checks
             fields["errors"] = progress.errors
             fields["longest_quantum_s"] = progress.longest_quantum
-    return slot_event("gpu.status", slot, now, **fields)
+    return gpu_event("gpu.status", gpu_state, now, **fields)

@@ -11,14 +11,14 @@ from sentinel.core.gpu import allocations, health
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.node import limits
-from sentinel.core.node.admin import standing
+from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import (
     Busy,
+    GpuState,
     Handover,
     ProbeDown,
     Running,
-    Slot,
     Starting,
     State,
     Stopping,
@@ -52,10 +52,12 @@ def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
         driver=host.driver,
         simulated=host.simulated,
         workload=config.workload,
-        gpus=tuple(state.slots),
+        gpus=tuple(state.gpu_states),
         reservations=tuple(state.reservations.values()),
         allocations=tuple(
-            promise for slot in state.slots.values() for promise in slot.promises.values()
+            promise
+            for gpu_state in state.gpu_states.values()
+            for promise in gpu_state.allocations.values()
         ),
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
@@ -65,20 +67,20 @@ def gpu_views(state: State, seen: Observation, config: Config) -> tuple[GpuView,
     """Return what is shown of each GPU."""
     verdicts = limits.verdicts(state, seen, config)
     return tuple(
-        _view(state, slot, seen.readings.get(uuid), verdicts[uuid], seen.now, config)
-        for uuid, slot in state.slots.items()
+        _view(state, gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now, config)
+        for uuid, gpu_state in state.gpu_states.items()
     )
 
 
 def _phase(state: State) -> Phase:
-    stressors = [slot.stressor for slot in state.slots.values()]
+    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
     held = any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
     if state.shutdown is not None:
         return Phase.STOPPING
     if state.released is not None and isinstance(state.probe, ProbeDown) and state.probe.gone:
         return Phase.RELEASED
     if not state.occupying:
-        return Phase.VACATED
+        return Phase.DRAINED
     if not state.served and state.service is not None:
         return Phase.STARTING
     return Phase.OCCUPYING if held else Phase.WAITING
@@ -86,53 +88,53 @@ def _phase(state: State) -> Phase:
 
 def _view(
     state: State,
-    slot: Slot,
+    gpu_state: GpuState,
     reading: Reading | None,
     verdict: Verdict,
     now: float,
     config: Config,
 ) -> GpuView:
-    keeps_off = standing(state, slot, now)
-    last = slot.findings.last
+    keeps_off = admin_hold(state, gpu_state, now)
+    last = gpu_state.findings.last
     view = {
         "at": now,
-        "uuid": slot.gpu.uuid,
-        "index": slot.gpu.index,
-        "name": slot.gpu.name,
-        "pci_bus_id": slot.gpu.pci_bus_id,
-        "memory_total": slot.gpu.memory_total,
-        "occupancy": type(slot.occupancy).__name__.upper(),
-        "stressor": type(slot.stressor).__name__.upper(),
+        "uuid": gpu_state.gpu.uuid,
+        "index": gpu_state.gpu.index,
+        "name": gpu_state.gpu.name,
+        "pci_bus_id": gpu_state.gpu.pci_bus_id,
+        "memory_total": gpu_state.gpu.memory_total,
+        "occupancy": type(gpu_state.occupancy).__name__.upper(),
+        "stressor": type(gpu_state.stressor).__name__.upper(),
         "admin": keeps_off.admin if keeps_off else "ENABLED",
         "until": keeps_off.until if keeps_off else None,
         "reservation": keeps_off.reservation if keeps_off else None,
         "rule": verdict.rule,
         "reason": verdict.reason,
-        "ended": slot.ended if math.isfinite(slot.ended) else None,
-        "ghost": slot.ghost.load or slot.ghost.unnamed is not None,
-        "findings": slot.findings.total,
+        "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
+        "ghost": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
+        "findings": gpu_state.findings.total,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
-        "since": keeps_off.since if keeps_off and keeps_off.since else slot.changed,
-        "by": _plain(slot.occupancy.by) if isinstance(slot.occupancy, Busy) else (),
-        "workload": config.of(slot.gpu.uuid).workload,
-        "handover": _handover(slot.handover),
-        "budget": allocations.budget(slot, reading, config.of(slot.gpu.uuid)),
-        "yields": slot.yields,
-        "starts": slot.generation,
-        "telemetry": slot.telemetry,
-        "multiplier": health.multiplier(slot),
+        "since": keeps_off.since if keeps_off and keeps_off.since else gpu_state.changed,
+        "by": _plain(gpu_state.occupancy.by) if isinstance(gpu_state.occupancy, Busy) else (),
+        "workload": config.of(gpu_state.gpu.uuid).workload,
+        "handover": _handover(gpu_state.handover),
+        "budget": allocations.budget(gpu_state, reading, config.of(gpu_state.gpu.uuid)),
+        "yields": gpu_state.yields,
+        "starts": gpu_state.generation,
+        "telemetry": gpu_state.telemetry,
+        "multiplier": health.multiplier(gpu_state),
     }
-    if slot.judged is not None and not isinstance(slot.occupancy, Unknown):
-        view |= {"condition": slot.judged.condition, "condition_since": slot.judged.since}
+    if gpu_state.judged is not None and not isinstance(gpu_state.occupancy, Unknown):
+        view |= {"condition": gpu_state.judged.condition, "condition_since": gpu_state.judged.since}
     if reading is not None and reading.memory is not None:
-        here = allocations.guests(slot, reading.processes or ())
+        here = allocations.guests(gpu_state, reading.processes or ())
         view |= {
-            "memory_foreign": foreign_memory(slot, reading, slot.child),
+            "memory_foreign": foreign_memory(gpu_state, reading, gpu_state.child),
             "guests": _plain(p for p in reading.processes or () if p.pid in here),
             "memory_free": reading.memory.free,
-            "to_come": allocations.to_come(slot, reading),
+            "to_come": allocations.outstanding(gpu_state, reading),
         }
-    return GpuView(**{**view, **_read(reading), **_running(slot)})  # type: ignore[arg-type]
+    return GpuView(**{**view, **_read(reading), **_running(gpu_state)})  # type: ignore[arg-type]
 
 
 def _read(reading: Reading | None) -> dict[str, object]:
@@ -149,9 +151,9 @@ def _read(reading: Reading | None) -> dict[str, object]:
     }
 
 
-def _running(slot: Slot) -> dict[str, object]:
+def _running(gpu_state: GpuState) -> dict[str, object]:
     """Return what our stressor holds and does."""
-    stressor = slot.stressor
+    stressor = gpu_state.stressor
     if not isinstance(stressor, Starting | Running | Stopping):
         return {}
     found: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sentinel.config.model import Config
 from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.observation import Observation
-from sentinel.core.state import Busy, Idle, ProbeDown, ProbeUp, Running, Slot, State
+from sentinel.core.state import Busy, GpuState, Idle, ProbeDown, ProbeUp, Running, State
 
 #: What is said in words is said anew at most this often, in seconds.
 STATUS_EVERY = 1.0
@@ -32,7 +32,7 @@ class Fed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feeding:
+class Notification:
     """What to say now, what was said once that went out, and when to ask again at the latest."""
 
     lines: tuple[str, ...]
@@ -42,7 +42,7 @@ class Feeding:
 
 def feed(
     state: State, seen: Observation, config: Config, fed: Fed, watchdog: float | None = None
-) -> Feeding:
+) -> Notification:
     """Decide what the service manager is to be told after a tick.
 
     Args:
@@ -76,12 +76,14 @@ def feed(
             lines.append("WATCHDOG=1")
             fed = replace(fed, at=now)
         due = min(due, max(now, fed.at) + watchdog / 4)
-    return Feeding(lines=tuple(lines), fed=fed, due=due)
+    return Notification(lines=tuple(lines), fed=fed, due=due)
 
 
 def _scanned(state: State, seen: Observation) -> bool:
     """Return whether every GPU was read, or is known to be one that cannot be."""
-    return all(uuid in seen.readings or suspected(state, uuid, seen.now) for uuid in state.slots)
+    return all(
+        uuid in seen.readings or suspected(state, uuid, seen.now) for uuid in state.gpu_states
+    )
 
 
 def _fresh(state: State, seen: Observation, config: Config) -> bool:
@@ -99,18 +101,18 @@ def _fresh(state: State, seen: Observation, config: Config) -> bool:
         case ProbeUp(since=since, unasked=unasked):
             begun = max(since, unasked, state.stalled_at or since)
     return all(
-        _age(seen, slot, begun) <= config.poll + config.stale_after
-        for slot in state.slots.values()
-        if readable(state, slot, seen.now)
+        _age(seen, gpu_state, begun) <= config.poll + config.stale_after
+        for gpu_state in state.gpu_states.values()
+        if readable(state, gpu_state, seen.now)
     )
 
 
-def _age(seen: Observation, slot: Slot, begun: float) -> float:
+def _age(seen: Observation, gpu_state: GpuState, begun: float) -> float:
     """Return how old the last reading of a GPU is, in seconds.
 
     It is not older than the probe, nor than the moment at which we went on after a stop.
     """
-    reading = seen.readings.get(slot.gpu.uuid)
+    reading = seen.readings.get(gpu_state.gpu.uuid)
     return seen.now - max(begun, reading.at if reading else begun)
 
 
@@ -118,18 +120,18 @@ def _words(state: State) -> str:
     """Return in one line what we are at."""
     if state.shutdown is not None:
         return f"stopping: {state.shutdown.reason}".splitlines()[0]
-    counts = Counter(_word(slot) for slot in state.slots.values())
+    counts = Counter(_word(gpu_state) for gpu_state in state.gpu_states.values())
     order = ("occupied", "idle", "busy", "unknown")
     parts = [f"{counts[word]} {word}" for word in order if counts[word]]
-    total = len(state.slots)
+    total = len(state.gpu_states)
     return f"{total} {'GPU' if total == 1 else 'GPUs'}: {', '.join(parts)}"
 
 
-def _word(slot: Slot) -> str:
+def _word(gpu_state: GpuState) -> str:
     """Return what a GPU is at."""
-    if isinstance(slot.stressor, Running):
+    if isinstance(gpu_state.stressor, Running):
         return "occupied"
-    match slot.occupancy:
+    match gpu_state.occupancy:
         case Idle():
             return "idle"
         case Busy():

@@ -14,7 +14,7 @@ from sentinel.diagnostics.one_shot import (
     Garbage,
     NotStarted,
     Silent,
-    hear_out,
+    run_one_shot,
 )
 from sentinel.probe.nvml import inspection
 from sentinel.protocol.inspection import Answer, Asking, Examined
@@ -27,7 +27,7 @@ _SLOW = {_START.call, inspection.OPENING, "handle"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long a call may take, in seconds.
 
     ``opening`` is for the spawn, for the driver's start and for the first call to a GPU, which
@@ -40,7 +40,7 @@ class Patience:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class DriverInspection:
     """What came of it. ``stuck`` means that a process survives its SIGKILL, hung in the driver."""
 
     driver: DriverFacts
@@ -52,13 +52,13 @@ class Asked:
 class _Notes:
     """All that the examiners have said so far, by GPU and call."""
 
-    allowed: Patience
+    allowed: Timeouts
     answers: dict[tuple[int | None, str], Answer] = field(default_factory=dict)
     faults: dict[int | None, Fault] = field(default_factory=dict)
     asking: Asking = _START
     complete: bool = False
 
-    def patience(self) -> float:
+    def timeouts(self) -> float:
         """Return how long the call that was announced may take."""
         return self.allowed.opening if self.asking.call in _SLOW else self.allowed.call
 
@@ -74,7 +74,7 @@ class _Notes:
         return self.complete
 
 
-def ask_driver(patience: Patience) -> Asked:
+def ask_driver(timeouts: Timeouts) -> DriverInspection:
     """Ask the driver for everything; a GPU on which a call hangs or crashes costs only its own.
 
     One examiner asks for all. Where it does not come back from a GPU, another one goes on with the
@@ -83,7 +83,7 @@ def ask_driver(patience: Patience) -> Asked:
     Args:
         patience: How long each call may take.
     """
-    notes, stuck = _Notes(patience), False
+    notes, stuck = _Notes(timeouts), False
     while not notes.complete:
         skip = tuple(sorted({gpu for gpu, _ in notes.answers if gpu is not None} | _broken(notes)))
         fault, survived = _examine(notes, skip)
@@ -96,7 +96,7 @@ def ask_driver(patience: Patience) -> Asked:
         notes.faults[gpu] = fault
         if gpu is None:
             break
-    return Asked(driver=_driver(notes), gpus=tuple(_gpus(notes)), stuck=stuck)
+    return DriverInspection(driver=_driver(notes), gpus=tuple(_gpus(notes)), stuck=stuck)
 
 
 def _broken(notes: _Notes) -> set[int]:
@@ -106,7 +106,7 @@ def _broken(notes: _Notes) -> set[int]:
 def _examine(notes: _Notes, skip: tuple[int, ...]) -> tuple[Fault | None, bool]:
     """Hear one examiner to its end; return how it failed, and whether it cannot be killed."""
     notes.asking = _START
-    heard = hear_out(inspection.run, skip, {}, kinds=(Asking, Answer, Examined), notes=notes)
+    heard = run_one_shot(inspection.run, skip, {}, kinds=(Asking, Answer, Examined), notes=notes)
     if heard.failure is None:
         return None, heard.stuck
     # By NVML's own name, for people who look for what hung.

@@ -13,7 +13,7 @@ import psutil
 
 from sentinel.config.gpu_selection import pci_order, visible_gpus
 from sentinel.diagnostics.doctor.cgroups import least_quota, least_room
-from sentinel.diagnostics.doctor.driver_inspection import Asked, Patience, ask_driver
+from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, ask_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts
 from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
@@ -25,7 +25,7 @@ from sentinel.protocol.gpu import Gpu
 _MPS = "nvidia-cuda-mps-"
 
 
-def examine(simulate: int | None, patience: Patience | None = None) -> tuple[HostFacts, bool]:
+def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[HostFacts, bool]:
     """Look at everything; return what was found, and whether a process of ours cannot be killed.
 
     Args:
@@ -33,7 +33,7 @@ def examine(simulate: int | None, patience: Patience | None = None) -> tuple[Hos
         patience: How long the driver may take.
     """
     if simulate is None:
-        asked, folders = ask_driver(patience or Patience()), list(gpu_locks.DEFAULT_FOLDERS)
+        asked, folders = ask_driver(timeouts or Timeouts()), list(gpu_locks.DEFAULT_FOLDERS)
     else:
         folder = simulation.default_folder()
         asked, folders = _simulated(folder, simulate), [folder / "locks"]
@@ -60,14 +60,14 @@ def examine(simulate: int | None, patience: Patience | None = None) -> tuple[Hos
 # --- GPUs ------------------------------------------------------------------------------------
 
 
-def _simulated(folder: Path, count: int) -> Asked:
+def _simulated(folder: Path, count: int) -> DriverInspection:
     """Return the first pretended GPUs, which are made where they are not there."""
     registry = simulation.Registry.create(folder, count)
     gpus = tuple(
         GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name, node=str(registry.node(gpu.uuid)))
         for gpu in registry.gpus()[:count]
     )
-    return Asked(driver=DriverFacts(simulated=True), gpus=gpus, stuck=False)
+    return DriverInspection(driver=DriverFacts(simulated=True), gpus=gpus, stuck=False)
 
 
 def _cared_for(gpus: Sequence[GpuFacts], visible: str | None) -> int:

@@ -109,8 +109,8 @@ class Listener(ABC):
     def _why_over(self, looked: float) -> str | None:
         if self._settled:
             return "the stressor has come to an end"
-        patience = _READ_WITHIN if self._events.waiting is None else _FREE_WITHIN
-        if self._events.gpu is None and looked >= patience:
+        timeouts = _READ_WITHIN if self._events.waiting is None else _FREE_WITHIN
+        if self._events.gpu is None and looked >= timeouts:
             return "no GPU is idle"
         return self._why_done()
 

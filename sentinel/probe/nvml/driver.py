@@ -12,7 +12,7 @@ from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, Re
 from sentinel.probe.import_stubs import without_ctypes_util
 from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
 from sentinel.probe.nvml.power import Meter
-from sentinel.probe.nvml.telemetry import Teller
+from sentinel.probe.nvml.telemetry import TelemetryReader
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 from sentinel.protocol.telemetry import Telemetry
 
@@ -52,7 +52,7 @@ class NvmlDriver:
         #: When the newest sample was taken that :meth:`computing` has seen, by UUID.
         self._sampled: dict[str, int] = {}
         self._meter = Meter(self._supported)
-        self._teller = Teller(self._politely)
+        self._teller = TelemetryReader(self._query_optional)
 
     def open(self) -> None:
         """Load libnvidia-ml and initialise it; a driver without persistence takes seconds.
@@ -318,7 +318,7 @@ class NvmlDriver:
             raise first or self._nvml.NVMLError(min(ABSENT))
         return []
 
-    def _politely(self, name: str, uuid: str, *arguments: Any) -> Any:
+    def _query_optional(self, name: str, uuid: str, *arguments: Any) -> Any:
         """Return what a function says of this GPU, or ``None`` where it does not.
 
         Raises:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from sentinel.host.child_setup import be_born
+from sentinel.host.child_setup import setup_child_process
 from sentinel.probe.driver import DriverError, ReadError
 from sentinel.probe.nvml.driver import NvmlDriver, as_text
 from sentinel.probe.nvml.errors import ABSENT
@@ -119,7 +119,7 @@ def run(skip: Sequence[int], channel: socket.socket, parent: int) -> None:
             Answer, and Examined is the last word.
         parent: The PID of the process that listens.
     """
-    be_born(parent, "sentinel: doctor, asks the driver once")
+    setup_child_process(parent, "sentinel: doctor, asks the driver once")
     channel.settimeout(None)
     for message in _examination(_Examined(), frozenset(skip)):
         channel.sendall(encode(message))

@@ -67,7 +67,7 @@ _THRESHOLDS = {
 _NO_STATE = 32
 
 
-class Teller:
+class TelemetryReader:
     """Asks NVML for all that GPUs tell of themselves.
 
     Args:

@@ -17,7 +17,7 @@ from sentinel.stressor.verification.matmul import Product
 SLICE = 4 * 2**20
 
 
-class Windows:
+class StagingBuffers:
     """Host memory through which the host reads the device's, two slices of it and an answer.
 
     Attributes:
@@ -40,13 +40,17 @@ class Instruments:
     """
 
     def __init__(
-        self, ctx: WorkloadContext, product: Product, layout: Layout, windows: Windows
+        self,
+        ctx: WorkloadContext,
+        product: Product,
+        layout: Layout,
+        staging_buffers: StagingBuffers,
     ) -> None:
         self.comparison = BitComparison(product.reference, layout.differs)
         self.stopped = False
         self._rests = True
         self._ctx = ctx
-        self._windows = windows
+        self._staging_buffers = staging_buffers
         longest = max(matrix.nbytes for matrix in (*product.inputs, product.reference))
         self._checksum = Checksum(layout.weights, layout.weighted, longest)
         self._wrong = torch.zeros((), dtype=torch.bool, device=product.reference.device)
@@ -71,9 +75,9 @@ class Instruments:
     def differs(self, result: Tensor) -> bool:
         """Return whether ``result`` differs from the reference in at least one bit."""
         self.comparison.mark(result, self._wrong)
-        self._windows.answer.copy_(self._wrong, non_blocking=True)
+        self._staging_buffers.answer.copy_(self._wrong, non_blocking=True)
         self.wait()
-        return bool(self._windows.answer)
+        return bool(self._staging_buffers.answer)
 
     def repeats_itself(self, matrix: Tensor, period: int) -> bool:
         """Return whether each element is the same, bit for bit, as that ``period`` before it."""
@@ -87,9 +91,9 @@ class Instruments:
             torch.any(differs, out=self._parts[number])
         # And no logical_or_ of one after another: its kernels take 28 MiB of the host's memory.
         torch.any(self._parts[: len(starts)], out=self._wrong)
-        self._windows.answer.copy_(self._wrong, non_blocking=True)
+        self._staging_buffers.answer.copy_(self._wrong, non_blocking=True)
         self.wait()
-        return not bool(self._windows.answer)
+        return not bool(self._staging_buffers.answer)
 
     def checksum(self, matrix: Tensor) -> int:
         """Return the checksum of ``matrix``."""
@@ -99,7 +103,7 @@ class Instruments:
 
     def fetch(self, matrix: Tensor, start: int, end: int, *, window: int) -> Tensor:
         """Return bytes of ``matrix`` on the host, good until the same window is used again."""
-        slice_ = self._windows.slices[window][: end - start]
+        slice_ = self._staging_buffers.slices[window][: end - start]
         slice_.copy_(matrix.view(-1).view(torch.uint8)[start:end], non_blocking=True)
         self.wait()
         return slice_

@@ -19,7 +19,7 @@ from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.diagnosis import Examiner, Reports
 from sentinel.stressor.verification.golden import key_of
-from sentinel.stressor.verification.inspector import Instruments, Windows
+from sentinel.stressor.verification.inspector import Instruments, StagingBuffers
 from sentinel.stressor.verification.layout import Layout
 from sentinel.stressor.verification.matmul import Product
 
@@ -37,7 +37,7 @@ _SNAPSHOTS = 3
 _TRIES = 3
 
 
-class Ring:
+class ResultPipeline:
     """Results going round, with cursors that count on and on: ``written`` and ``checked``.
 
     Attributes:
@@ -60,7 +60,7 @@ class Ring:
         product: Product,
         layout: Layout,
         *,
-        windows: Windows,
+        staging_buffers: StagingBuffers,
         reports: Reports,
         verify: Verify = "full",
     ) -> None:
@@ -68,7 +68,7 @@ class Ring:
         self.places = product.places
         self.between: Callable[[], None] | None = None
         self.seed = 0
-        self.instruments = Instruments(ctx, product, layout, windows)
+        self.instruments = Instruments(ctx, product, layout, staging_buffers)
         self.examiner = Examiner(product, self.instruments, reports)
         self._ctx = ctx
         self._reports = reports

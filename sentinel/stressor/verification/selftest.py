@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from sentinel.errors import ConfigError
-from sentinel.protocol.stressor import Finding, FindingPlace, Proof, Proved
+from sentinel.protocol.stressor import Finding, FindingPlace, SelftestDone, SelftestResult
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.matmul import DTYPES, check_capability, has_capability
-from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.verification.sizing import build
 
 #: Rows of the matrices. Large enough for the tensor cores on a real GPU, and quickly examined.
@@ -47,66 +47,70 @@ def selftest(
     """
     names = _read(dtypes, ctx.device)
     size = size or (_REAL if ctx.device.type == "cuda" else _PRETENDED)
-    rings = build(ctx, [DTYPES[name] for name in names], workload="selftest", size=size)
-    for ring in rings:
-        ring.prepare(seed=1)
+    pipelines = build(ctx, [DTYPES[name] for name in names], workload="selftest", size=size)
+    for pipeline in pipelines:
+        pipeline.prepare(seed=1)
     while not ctx.ready:
         if not ctx.pace():
             return
-    for ring in rings:
-        if not _prove(ctx, ring, flips, rounds):
+    for pipeline in pipelines:
+        if not _prove(ctx, pipeline, flips, rounds):
             return
-    ctx.tell(Proved())
+    ctx.tell(SelftestDone())
     while ctx.pace(_REST):  # a workload that returns has failed
         pass
 
 
-def _prove(ctx: WorkloadContext, ring: Ring, flips: int, rounds: int) -> bool:
+def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: int) -> bool:
     """Go through all trials of one kind of number; return whether to go on."""
-    ring.open(seed=1)
-    dtype = ring.product.dtype.name
+    pipeline.open(seed=1)
+    dtype = pipeline.product.dtype.name
     trials: list[tuple[str, FindingPlace, Callable[[random.Random], Tensor]]] = [
-        ("result", FindingPlace.RESULT, lambda _: _lying(ring, 0)),
-        ("memory", FindingPlace.RESULT, lambda draw: _lying(ring, draw.randrange(ring.unchecked))),
-        ("input", FindingPlace.INPUT, lambda draw: draw.choice(ring.product.inputs)),
-        ("reference", FindingPlace.REFERENCE, lambda _: ring.product.reference),
+        ("result", FindingPlace.RESULT, lambda _: _lying(pipeline, 0)),
+        (
+            "memory",
+            FindingPlace.RESULT,
+            lambda draw: _lying(pipeline, draw.randrange(pipeline.unchecked)),
+        ),
+        ("input", FindingPlace.INPUT, lambda draw: draw.choice(pipeline.product.inputs)),
+        ("reference", FindingPlace.REFERENCE, lambda _: pipeline.product.reference),
     ]
     for name, place, choose in trials:
         draw = random.Random(f"{_SEED} {dtype} {name}")  # noqa: S311 - places, not secrets
         found = 0
         for _ in range(flips):
-            found += _find_one(ring, place, choose, draw)
-            if ring.instruments.stopped:
+            found += _find_one(pipeline, place, choose, draw)
+            if pipeline.instruments.stopped:
                 return False
-        ctx.tell(Proof(dtype=dtype, place=name, tried=flips, found=found))
-    with ring.examiner.reports.withhold() as findings:
-        checked = ring.go_on(rounds)
-        ring.close()
-    ctx.tell(Proof(dtype=dtype, place="clean", tried=checked, found=len(findings)))
-    return not ring.instruments.stopped
+        ctx.tell(SelftestResult(dtype=dtype, place=name, tried=flips, found=found))
+    with pipeline.examiner.reports.withhold() as findings:
+        checked = pipeline.go_on(rounds)
+        pipeline.close()
+    ctx.tell(SelftestResult(dtype=dtype, place="clean", tried=checked, found=len(findings)))
+    return not pipeline.instruments.stopped
 
 
-def _lying(ring: Ring, back: int) -> Tensor:
+def _lying(pipeline: ResultPipeline, back: int) -> Tensor:
     """Return a result that was not checked yet; 0 is the newest."""
-    return ring.places[(ring.written - 1 - back) % len(ring.places)]
+    return pipeline.places[(pipeline.written - 1 - back) % len(pipeline.places)]
 
 
 def _find_one(
-    ring: Ring,
+    pipeline: ResultPipeline,
     place: FindingPlace,
     choose: Callable[[random.Random], Tensor],
     draw: random.Random,
 ) -> bool:
     """Flip one bit and go on for a round; return whether that and nothing else was found."""
-    ring.go_on(draw.randrange(1, len(ring.places)))
+    pipeline.go_on(draw.randrange(1, len(pipeline.places)))
     matrix = choose(draw)
     element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
     flip(matrix, element, bit)
-    with ring.examiner.reports.withhold() as findings:
-        ring.go_on(len(ring.places))
-        ring.close()
+    with pipeline.examiner.reports.withhold() as findings:
+        pipeline.go_on(len(pipeline.places))
+        pipeline.close()
     bits = tuple(int(number == bit) for number in range(8 * matrix.element_size()))
-    right = (place, 1, ring.product.coordinates(matrix, element), bits)
+    right = (place, 1, pipeline.product.coordinates(matrix, element), bits)
     return _looks(findings) == [right]
 
 

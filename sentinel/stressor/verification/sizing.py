@@ -8,10 +8,10 @@ from functools import reduce
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.diagnosis import Reports
-from sentinel.stressor.verification.inspector import Windows
+from sentinel.stressor.verification.inspector import StagingBuffers
 from sentinel.stressor.verification.layout import FEWEST_PLACES, Layout, Needs, lay_out
 from sentinel.stressor.verification.matmul import GRAIN, Dtype, Product, Shape, forbid_shortcuts
-from sentinel.stressor.verification.pipeline import Ring, Verify
+from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
 
 #: How many quanta one multiplication may take.
 _LONGEST = 1.25
@@ -41,7 +41,7 @@ def build(
     workload: str,
     size: int = 0,
     verify: Verify = "full",
-) -> list[Ring]:
+) -> list[ResultPipeline]:
     """Return a ring for each of ``dtypes``, all in the same memory, of which one is used at a time.
 
     Args:
@@ -61,13 +61,13 @@ def build(
     if layout is None:
         what = f"{workload}: there is no room for inputs, a reference and {FEWEST_PLACES} results"
         raise ConfigError(f"{what} of size={size}", f"Take a smaller size. {_REMEDY}")
-    windows, reports = Windows(ctx.device), Reports(ctx, workload)
+    staging_buffers, reports = StagingBuffers(ctx.device), Reports(ctx, workload)
     return [
-        Ring(
+        ResultPipeline(
             ctx,
             Product(dtype, shape, layout),
             layout,
-            windows=windows,
+            staging_buffers=staging_buffers,
             reports=reports,
             verify=verify,
         )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import choose
-from sentinel.stressor.verification.pipeline import Ring, Verify
+from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
 from sentinel.stressor.verification.sizing import build, check_seeds
 
 #: How often a seed changes, in seconds, where the ring has gone round by then.
@@ -36,22 +36,22 @@ def gemm(
     """
     check_seeds(seeds, "gemm")
     kind = choose(dtype, ctx.device, "gemm")
-    (ring,) = build(ctx, (kind,), workload="gemm", size=size, verify=verify)
-    ring.product.draw_ahead(seeds)
-    ring.prepare(seed=1)
-    burn(ring, seeds)
-    ring.settle()
+    (pipeline,) = build(ctx, (kind,), workload="gemm", size=size, verify=verify)
+    pipeline.product.draw_ahead(seeds)
+    pipeline.prepare(seed=1)
+    burn(pipeline, seeds)
+    pipeline.settle()
 
 
-def burn(ring: Ring, seeds: int, seconds: float = _SEED_SECONDS) -> None:
+def burn(pipeline: ResultPipeline, seeds: int, seconds: float = _SEED_SECONDS) -> None:
     """Go round until the stop, with one seed after another for so many ``seconds``."""
     while True:
-        first, until = ring.rounds, time.monotonic() + seconds
-        while ring.turn():
-            if time.monotonic() >= until and ring.rounds > first:
+        first, until = pipeline.rounds, time.monotonic() + seconds
+        while pipeline.turn():
+            if time.monotonic() >= until and pipeline.rounds > first:
                 break
         else:
             return
-        if not ring.close():
+        if not pipeline.close():
             return
-        ring.open(ring.seed % seeds + 1)
+        pipeline.open(pipeline.seed % seeds + 1)

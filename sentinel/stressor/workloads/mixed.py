@@ -16,7 +16,7 @@ from sentinel.stressor.verification.matmul import (
     check_capability,
     has_capability,
 )
-from sentinel.stressor.verification.pipeline import Ring, Verify
+from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
 from sentinel.stressor.verification.sizing import build, check_seeds
 
 _KINDS: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
@@ -53,25 +53,25 @@ def mixed(
     check_seeds(seeds, "mixed")
     phases = _read(plan, ctx.device)
     kinds = list(dict.fromkeys(phases))
-    rings = build(ctx, [_KINDS[name] for name in kinds], workload="mixed", verify=verify)
-    by_name = dict(zip(kinds, rings, strict=True))
-    for ring in rings:
-        ring.product.draw_ahead(seeds)
-        ring.prepare(seed=1)
+    pipelines = build(ctx, [_KINDS[name] for name in kinds], workload="mixed", verify=verify)
+    by_name = dict(zip(kinds, pipelines, strict=True))
+    for pipeline in pipelines:
+        pipeline.product.draw_ahead(seeds)
+        pipeline.prepare(seed=1)
     for seed in cycle(range(1, seeds + 1)):
         for name in phases:
             if not _phase(by_name[name], seed, seconds):
                 return
 
 
-def _phase(ring: Ring, seed: int, seconds: float) -> bool:
+def _phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
     """Go round in one kind for so many seconds; return whether to go on."""
-    ring.open(seed)
+    pipeline.open(seed)
     until = time.monotonic() + seconds
-    while ring.turn():
+    while pipeline.turn():
         if time.monotonic() >= until:
-            return ring.close()
-    ring.settle()
+            return pipeline.close()
+    pipeline.settle()
     return False
 
 

@@ -11,7 +11,7 @@ import time
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import AUTO, choose
-from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.verification.sizing import build
 
 _SLOWEST, _FASTEST = 0.5, 10.0
@@ -32,21 +32,21 @@ def pulse(ctx: WorkloadContext, *, hz: float = 1.0, duty: float = 0.5, size: int
     if not _LEAST <= duty <= _MOST:
         raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
     kind = choose(AUTO, ctx.device, "pulse")
-    (ring,) = build(ctx, (kind,), workload="pulse", size=size)
-    ring.prepare(seed=1)
+    (pipeline,) = build(ctx, (kind,), workload="pulse", size=size)
+    pipeline.prepare(seed=1)
     while not ctx.ready:  # until then pace waits for all that was queued
-        if not ring.turn(at_most=1):
+        if not pipeline.turn(at_most=1):
             return
     begin = time.monotonic()
-    while load(ring, begin + duty / hz):
+    while load(pipeline, begin + duty / hz):
         # Where a phase took longer than its period, whole periods are left out.
         begin += (1 + max(0, int((time.monotonic() - begin) * hz))) / hz
         if not ctx.pace(rest=max(0.0, begin - time.monotonic())):
             break
-    ring.settle()
+    pipeline.settle()
 
 
-def load(ring: Ring, end: float) -> bool:
+def load(pipeline: ResultPipeline, end: float) -> bool:
     """Keep the device under full load until ``end``, and then wait until it is idle.
 
     Args:
@@ -57,10 +57,10 @@ def load(ring: Ring, end: float) -> bool:
         False once the workload is to return.
     """
     queued = 0.0  # what was queued last is not done yet when a turn ends
-    while (left := end - time.monotonic() - queued) > ring.seconds / 2 or not queued:
-        products = max(1, min(ring.per_quantum, round(left / ring.seconds)))
-        queued = products * ring.seconds
-        if not ring.turn(at_most=products):
+    while (left := end - time.monotonic() - queued) > pipeline.seconds / 2 or not queued:
+        products = max(1, min(pipeline.per_quantum, round(left / pipeline.seconds)))
+        queued = products * pipeline.seconds
+        if not pipeline.turn(at_most=products):
             return False
-    ring.settle()
-    return not ring.instruments.stopped
+    pipeline.settle()
+    return not pipeline.instruments.stopped

@@ -285,17 +285,17 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     from sentinel.stressor.verification.sizing import build
     from sentinel.stressor.workloads.gemm import burn
 
-    (ring,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=size)
-    ring.prepare(seed=1)
+    (pipeline,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=size)
+    pipeline.prepare(seed=1)
     done: list[int] = []
 
     def flip_once() -> None:
-        if ring.rounds >= 2 and not done:
-            done.append(ring.rounds)
-            flip(ring.places[(ring.written - 1) % len(ring.places)], 3 * size + 4, 9)
+        if pipeline.rounds >= 2 and not done:
+            done.append(pipeline.rounds)
+            flip(pipeline.places[(pipeline.written - 1) % len(pipeline.places)], 3 * size + 4, 9)
 
-    ring.between = flip_once
-    burn(ring, seeds=1)
+    pipeline.between = flip_once
+    burn(pipeline, seeds=1)
 
 
 def forgets(ctx: WorkloadContext) -> None:
@@ -318,16 +318,16 @@ def forgets(ctx: WorkloadContext) -> None:
 
 def blind(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Test itself with checks that nobody looks at, once they were proved."""
-    from sentinel.stressor.verification.pipeline import Ring
+    from sentinel.stressor.verification.pipeline import ResultPipeline
     from sentinel.stressor.verification.selftest import selftest
 
-    prepare: Any = Ring.prepare
+    prepare: Any = ResultPipeline.prepare
 
-    def prepared(ring: Any, **seed: int) -> None:
-        prepare(ring, **seed)
-        ring._send = lambda checked: None
+    def prepared(pipeline: Any, **seed: int) -> None:
+        prepare(pipeline, **seed)
+        pipeline._send = lambda checked: None
 
-    changed: Any = Ring
+    changed: Any = ResultPipeline
     changed.prepare = prepared
     selftest(ctx, flips=flips, rounds=rounds, dtypes=dtypes)
 

@@ -19,7 +19,7 @@ import pytest
 from sentinel.api.http.errors import Code, ProblemError
 from sentinel.api.routes.allocator import holder
 from sentinel.host.procfs import own_stat, read_stat
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate
 from sentinel.protocol.gpu import GpuProcess
 from tests.harness.api_harness import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask, exchange
@@ -225,7 +225,7 @@ def test_a_name_that_is_used_again_is_watched_anew(front: Front) -> None:
         assert allocate(front, size=GIB, pid=first.pid).status == 201
         stat = front.script.allocations["llm"]
         with front.acting() as script:  # given back and taken by another, before anything is shown
-            later = Asker(via="unix", uid=os.getuid(), pid=second.pid, started=started(second.pid))
+            later = Caller(via="unix", uid=os.getuid(), pid=second.pid, started=started(second.pid))
             script.allocations["llm"] = replace(stat, by=later)
         ask(front, "GET", "/v1/status")
         first.kill()
@@ -299,10 +299,10 @@ def test_one_that_somebody_ended_meanwhile_is_said_to_be(front: Front) -> None:
 def test_a_process_may_be_named_by_its_user_and_by_root() -> None:
     pid, uid = os.getpid(), os.getuid()
     for by in (uid, 0):
-        found = holder(Asker(via="unix", uid=by, pid=1, started=1), pid)
-        assert found == Asker(via="unix", uid=uid, pid=pid, started=own_stat().started)
+        found = holder(Caller(via="unix", uid=by, pid=1, started=1), pid)
+        assert found == Caller(via="unix", uid=uid, pid=pid, started=own_stat().started)
     with pytest.raises(ProblemError) as refused:
-        holder(Asker(via="unix", uid=uid + 1, pid=1, started=1), pid)
+        holder(Caller(via="unix", uid=uid + 1, pid=1, started=1), pid)
     assert refused.value.code is Code.FORBIDDEN
     assert f"process {pid} is of user {uid}" in refused.value.detail
 

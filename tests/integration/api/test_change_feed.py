@@ -15,11 +15,11 @@ import pytest
 from sentinel.api.schemas.status import Changes
 from sentinel.api.state import change_feed as watches
 from sentinel.api.state.change_feed import Watch
-from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, Ring
+from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, EventBuffer
 from sentinel.api.state.snapshots import Views
 from sentinel.api.web import HEADERS, OPEN
 from sentinel.protocol.commands import ServiceSpec
-from sentinel.protocol.views import HostView, Phase, Said
+from sentinel.protocol.views import HostView, LogRecord, Phase
 from tests.harness.api_harness import UUIDS, Front, UnixConnection, ask, exchange
 from tests.harness.sse_reader import Event, events
 
@@ -161,7 +161,7 @@ def test_a_look_that_fails_is_said_once_and_costs_no_later_one(
         return changed(watch)
 
     async def scene() -> list[bytes]:
-        watch = Watch(SPEC, some_views(), Ring(), said.append)
+        watch = Watch(SPEC, some_views(), EventBuffer(), said.append)
         keeping = asyncio.create_task(watch.keep())
         pieces = watch.follow(None)
         async with asyncio.timeout(20):
@@ -180,8 +180,8 @@ def test_a_look_that_fails_is_said_once_and_costs_no_later_one(
 
 
 def test_who_falls_behind_is_shown_everything_anew() -> None:
-    views, ring, spec = some_views(), Ring(), SPEC
-    watch = Watch(spec, views, ring, pytest.fail)
+    views, event_buffer, spec = some_views(), EventBuffer(), SPEC
+    watch = Watch(spec, views, event_buffer, pytest.fail)
     whole, number = watch._after(None)
     assert whole.startswith(b"event: status")
     for one in range(1, 20):
@@ -189,7 +189,7 @@ def test_who_falls_behind_is_shown_everything_anew() -> None:
         watch._changes.append((one, b"%d," % one))
     assert watch._after(number)[0].startswith(b"event: status")
     assert watch._after(17) == (b"18,19,", 19)
-    ring.add(Said(number=1, line="{}"))
+    event_buffer.add(LogRecord(number=1, line="{}"))
     assert watch._after(19) == (b"", 19)
 
 

@@ -23,7 +23,7 @@ from sentinel.api.history.recorder import SAMPLE, Batch
 from sentinel.api.history.retention import MONTH, SECONDS_FOR, THINNED_EVERY
 from sentinel.api.history.schema import VERSION
 from sentinel.api.history.writer import History
-from sentinel.protocol.views import GpuView, Said
+from sentinel.protocol.views import GpuView, LogRecord
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (
     BEGIN,
@@ -499,6 +499,6 @@ def test_what_waits_for_a_disk_that_takes_nothing_is_bounded(tmp_path: Path) -> 
     assert isinstance(newest, GpuView)
     assert newest.at == BEGIN + 19_999, "the oldest are lost first"
     for number in range(1000):
-        history.see(Said(number=number, line="x" * 60_000))
+        history.see(LogRecord(number=number, line="x" * 60_000))
     waiting = [one.what for one in history._waiting]
-    assert sum(len(one.line) for one in waiting if isinstance(one, Said)) <= 4 * 2**20
+    assert sum(len(one.line) for one in waiting if isinstance(one, LogRecord)) <= 4 * 2**20

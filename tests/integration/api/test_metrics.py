@@ -22,7 +22,7 @@ from sentinel.api.metrics import collector
 from sentinel.api.metrics.counters import BUCKETS
 from sentinel.api.metrics.definitions import METRICS
 from sentinel.core import state
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, Condition, Phase
 from tests.harness.api_harness import PATIENCE, UUIDS, Front, UnixConnection, gpu_view
@@ -216,7 +216,7 @@ def test_memory_and_processor_time_are_told_of_each_process_that_is_known(front:
 
 def test_promised_memory_is_summed_up_for_each_gpu(front: Front) -> None:
     given = [
-        Allocation(id=str(n), gpu=UUIDS[0], size=2**30, by=Asker(via="unix"), since=0.0)
+        Allocation(id=str(n), gpu=UUIDS[0], size=2**30, by=Caller(via="unix"), since=0.0)
         for n in range(2)
     ]
     with front.acting() as script:

@@ -16,7 +16,7 @@ import pytest
 
 from sentinel.host.procfs import own_stat
 from sentinel.host.reservation_store import NAME, boot_id, load
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
 from tests.harness.api_harness import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask
@@ -224,9 +224,9 @@ def test_a_bound_reservation_of_before_is_watched_by_a_new_service(tmp_path: Pat
     with Front(tmp_path) as front, subprocess.Popen(["sleep", "600"]) as holder:
         front.kill()
         stat = own_stat()
-        gone = Asker(via="unix", uid=0, pid=stat.pid, started=stat.started - 1)
-        lives = Asker(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
-        for name, by in (("gone", gone), ("lives", lives)):
+        gone = Caller(via="unix", uid=0, pid=stat.pid, started=stat.started - 1)
+        is_alive = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
+        for name, by in (("gone", gone), ("lives", is_alive)):
             front.script.reservations[name] = Reservation(
                 id=name,
                 gpus=(),
@@ -257,7 +257,7 @@ def started(pid: int) -> int:
 
 def test_the_end_of_a_holder_is_told_until_it_is_heard(front: Front) -> None:
     with subprocess.Popen(["true"]) as holder:
-        by = Asker(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
+        by = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
     with front.acting() as script:
         script.mute = True
         script.reservations["x"] = Reservation(

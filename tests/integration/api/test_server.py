@@ -25,8 +25,8 @@ from sentinel.api.http import connection as connections
 from sentinel.api.http.auth import peer_of
 from sentinel.client.transport import Address, listener
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.caller import Asker
-from sentinel.protocol.commands import Occupy
+from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import Resume
 from tests.harness.api_harness import PATIENCE, Front, Reply, UnixConnection, ask, exchange
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
@@ -230,7 +230,7 @@ def test_a_request_whose_client_goes_away_before_all_of_it_came_is_not_carried_o
         connection.sendall(head.encode() + b"Content-Length: 15\r\n\r\n" + sent)
     # This is a later request to the same loop, so the one before it was looked at.
     assert ask(front, "POST", "/v1/start").status == 200
-    assert [type(order) for order in front.orders] == [Occupy]
+    assert [type(order) for order in front.orders] == [Resume]
 
 
 def test_many_requests_at_once_on_one_connection_are_answered_in_turn(front: Front) -> None:
@@ -482,5 +482,5 @@ def test_who_asks_is_who_connected_and_not_who_has_its_number_by_now(tmp_path: P
         connection.close()
     assert began is not None
     assert read_stat(process.pid) is None
-    expected = Asker(via="unix", uid=os.getuid(), pid=process.pid, started=began.started)
-    assert peer.asker() == expected
+    expected = Caller(via="unix", uid=os.getuid(), pid=process.pid, started=began.started)
+    assert peer.caller() == expected

@@ -16,13 +16,13 @@ from sentinel.host.procfs import own_stat
 from sentinel.protocol.commands import (
     Answer,
     Configure,
-    Occupy,
+    Drain,
     PauseGpus,
     Refusal,
-    Reread,
+    ReloadConfig,
+    Resume,
     ResumeGpus,
     ShutDown,
-    Vacate,
 )
 from sentinel.protocol.views import Phase
 from tests.harness.api_harness import UUIDS, Front, Reply, ask
@@ -111,7 +111,7 @@ def test_a_start_and_a_shutdown_are_passed_on(front: Front) -> None:
     assert started.body["text"] == "idle GPUs are occupied"
     assert started.body["gpus"] == list(UUIDS)
     assert ask(front, "POST", "/v1/shutdown").status == 200
-    assert [type(order) for order in front.orders] == [Occupy, ShutDown]
+    assert [type(order) for order in front.orders] == [Resume, ShutDown]
 
 
 def test_a_stop_is_answered_when_all_memory_is_back(front: Front) -> None:
@@ -220,7 +220,7 @@ def test_a_restart_configures_and_occupies_and_keeps_the_new_flags(front: Front)
     assert done.status == 200
     configure, occupy = front.orders
     given = ("500ms", "--util-every")
-    assert isinstance(occupy, Occupy)
+    assert isinstance(occupy, Resume)
     assert isinstance(configure, Configure)
     assert [(v.text, v.source) for v in configure.given if v.key == "util.every"] == [given]
     ask(front, "POST", "/v1/reload")
@@ -268,11 +268,11 @@ def test_of_a_restart_that_is_refused_nothing_stays(front: Front) -> None:
 
 
 def test_settings_are_read_anew_when_the_supervisor_says_so(front: Front) -> None:
-    front.child.send(Reread())
+    front.child.send(ReloadConfig())
     front.wait_for(lambda: bool(front.orders))
     assert isinstance(front.orders[0], Configure)
     Path(front.spec.config or "").write_text("polll = 1\n")
-    front.child.send(Reread())
+    front.child.send(ReloadConfig())
     front.wait_for(lambda: bool(front.troubles))
     assert front.troubles[0].about == "settings"
     assert "Did you mean poll" in front.troubles[0].text
@@ -311,7 +311,7 @@ def test_every_error_has_one_shape(
 ) -> None:
     refused = ask(front, method, path, body)
     assert (refused.status, refused.body["code"]) == (status, code)
-    assert not any(isinstance(order, Vacate) for order in front.orders)
+    assert not any(isinstance(order, Drain) for order in front.orders)
 
 
 @pytest.mark.parametrize(("refusal", "status"), [(Refusal.ENDING, 503), (Refusal.CONFLICT, 409)])
@@ -320,7 +320,7 @@ def test_a_refusal_of_the_supervisor_becomes_a_status(
 ) -> None:
     answer = front.script.answer
 
-    def refuse(order: Occupy) -> Answer:
+    def refuse(order: Resume) -> Answer:
         return replace(answer(order), refused=refusal, text="no")
 
     monkeypatch.setattr(front.script, "answer", refuse)

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api.state import event_buffer as rings
-from sentinel.api.state.event_buffer import MOST_EVENTS, MOST_SUBSCRIBERS, Ring
+from sentinel.api.state import event_buffer as pipelines
+from sentinel.api.state.event_buffer import MOST_EVENTS, MOST_SUBSCRIBERS, EventBuffer
 from sentinel.client import connect
 from sentinel.client.event_stream import EventStream
 from sentinel.client.follower import Follower
-from sentinel.protocol.views import Said
+from sentinel.protocol.views import LogRecord
 from tests.harness.api_harness import PATIENCE, Front, UnixConnection, ask
 from tests.harness.sentinel_process import eventually
 from tests.harness.sse_reader import Event, events
@@ -185,8 +185,8 @@ def kept(front: Front) -> Iterator[str]:
 # --- the ring alone --------------------------------------------------------------------------
 
 
-def said(number: int, size: int = 0) -> Said:
-    return Said(number=number, line=json.dumps({"event": f"e{number}", "fill": "x" * size}))
+def said(number: int, size: int = 0) -> LogRecord:
+    return LogRecord(number=number, line=json.dumps({"event": f"e{number}", "fill": "x" * size}))
 
 
 def names(piece: bytes) -> list[str]:
@@ -195,38 +195,38 @@ def names(piece: bytes) -> list[str]:
 
 
 def test_a_follower_that_falls_behind_hears_how_many_it_lost() -> None:
-    ring = Ring()
+    event_buffer = EventBuffer()
     for number in range(1, 2 * MOST_EVENTS + 1):
-        ring.add(said(number, 100))
-    piece, last = ring.after(10)
+        event_buffer.add(said(number, 100))
+    piece, last = event_buffer.after(10)
     assert names(piece)[:2] == ["lost", f"e{MOST_EVENTS + 1}"]
     assert f'"count": {MOST_EVENTS - 10}' in piece.decode()
-    assert names(ring.after(last)[0])[0] == f"e{(last or 0) + 1}"
+    assert names(event_buffer.after(last)[0])[0] == f"e{(last or 0) + 1}"
 
 
 def test_a_gap_in_the_numbers_is_a_loss_too() -> None:
-    ring = Ring()
+    event_buffer = EventBuffer()
     for number in (1, 2, 5):
-        ring.add(said(number))
-    assert names(ring.after(1)[0]) == ["e2", "lost", "e5"]
+        event_buffer.add(said(number))
+    assert names(event_buffer.after(1)[0]) == ["e2", "lost", "e5"]
 
 
 def test_the_numbers_of_a_new_daemon_begin_anew_and_nothing_is_passed_over() -> None:
-    ring = Ring()
-    ring.add(said(1))
-    assert names(ring.after(900)[0]) == ["e1"]
+    event_buffer = EventBuffer()
+    event_buffer.add(said(1))
+    assert names(event_buffer.after(900)[0]) == ["e1"]
 
 
 def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "MOST_BYTES", 100_000)
-    ring = Ring()
+    monkeypatch.setattr(pipelines, "MOST_BYTES", 100_000)
+    event_buffer = EventBuffer()
     for number in range(1, 21):
-        ring.add(said(number, 20_000))
-    piece, _ = ring.after(0)
+        event_buffer.add(said(number, 20_000))
+    piece, _ = event_buffer.after(0)
     assert names(piece)[:2] == ["lost", "e17"]
 
 
 def test_a_line_without_a_name_is_passed_on_all_the_same(tmp_path: Path) -> None:
-    ring = Ring()
-    ring.add(Said(number=1, line="[]"))
-    assert names(ring.after(0)[0]) == ["message"]
+    event_buffer = EventBuffer()
+    event_buffer.add(LogRecord(number=1, line="[]"))
+    assert names(event_buffer.after(0)[0]) == ["message"]

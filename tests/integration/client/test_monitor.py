@@ -20,7 +20,7 @@ from sentinel.client.callbacks import names_of
 from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, Value
 from sentinel.protocol.views import Condition
 from tests.harness.api_harness import PATIENCE, UUIDS, Front
@@ -251,7 +251,7 @@ def test_memory_is_had_while_a_block_lasts(front: Front, monitor: sentinel.Monit
     ]
     with monitor.allocation("llm", 2**20):
         monitor.deallocate("llm")  # by hand, which is no error at the end
-        other = Asker(via="unix", uid=0, pid=1, started=started(1))
+        other = Caller(via="unix", uid=0, pid=1, started=started(1))
         with front.acting() as script:  # and the name may be another one's by then
             script.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
             script.allocations["llm"] = replace(script.allocations["llm"], confirmed=True)

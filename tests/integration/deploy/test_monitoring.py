@@ -114,12 +114,12 @@ def _examples() -> list[str]:
 
 
 def test_every_panel_of_the_dashboard_asks_the_chosen_prometheus_and_has_its_place() -> None:
-    board = json.loads(DASHBOARD.read_text())
-    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    inflight_calls = json.loads(DASHBOARD.read_text())
+    panels = [panel for panel in inflight_calls["panels"] if panel["type"] != "row"]
     assert len(panels) > 10
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert len({panel["id"] for panel in inflight_calls["panels"]}) == len(inflight_calls["panels"])
     taken: set[tuple[int, int]] = set()
-    for panel in board["panels"]:
+    for panel in inflight_calls["panels"]:
         place = panel["gridPos"]
         cells = {
             (x, y)
@@ -135,8 +135,8 @@ def test_every_panel_of_the_dashboard_asks_the_chosen_prometheus_and_has_its_pla
         for target in panel["targets"]:
             assert target["datasource"] == chosen
             assert target["expr"]
-    variables = {variable["name"] for variable in board["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)", json.dumps(board))) - {"__rate_interval", "__all"}
+    variables = {variable["name"] for variable in inflight_calls["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(inflight_calls))) - {"__rate_interval", "__all"}
     assert used == variables
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.diagnostics.doctor.driver_inspection import Asked, Patience, ask_driver
+from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, ask_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Unread
 from tests.harness.doctor_harness import doctor, rows
 
@@ -102,9 +102,9 @@ def asked(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("FAKE_NVML_PLAN", str(tmp_path / "plan"))
 
-    def ask(plan: str = "", call: float = 30.0) -> Asked:
+    def ask(plan: str = "", call: float = 30.0) -> DriverInspection:
         (tmp_path / "plan").write_text(plan)
-        return ask_driver(Patience(opening=30.0, call=call))
+        return ask_driver(Timeouts(opening=30.0, call=call))
 
     return ask
 
@@ -210,7 +210,7 @@ def test_a_driver_that_hangs_at_its_start_is_named_and_its_process_ended(
     monkeypatch.setenv("FAKE_NVML_PLAN", str(tmp_path / "plan"))
     (tmp_path / "plan").write_text("nvmlInitWithFlags -1 -1 0")
     before = psutil.Process().children()
-    found = ask_driver(Patience(opening=5.0, call=1.0))
+    found = ask_driver(Timeouts(opening=5.0, call=1.0))
     assert found.driver.fault is not None
     assert found.driver.fault.call == "nvmlInit"
     assert found.driver.fault.how == "did not answer within 5 s"

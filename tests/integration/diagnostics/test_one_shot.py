@@ -16,10 +16,10 @@ from sentinel.diagnostics.one_shot import (
     Crashed,
     Ended,
     Garbage,
-    Heard,
     NotStarted,
+    OneShotResult,
     Silent,
-    hear_out,
+    run_one_shot,
 )
 from sentinel.errors import WireError
 from sentinel.protocol.codec import encode
@@ -45,11 +45,11 @@ def speak(script: Sequence[object], channel: socket.socket, parent: int) -> None
 class Notes:
     """Bears silence for as long as it is told, and takes calls that are named by a letter."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, timeouts: float = PATIENCE) -> None:
         self.calls: list[str] = []
-        self.left = patience
+        self.left = timeouts
 
-    def patience(self) -> float:
+    def timeouts(self) -> float:
         return self.left
 
     def take(self, message: object) -> bool:
@@ -61,10 +61,10 @@ class Notes:
         return isinstance(message, Examined)
 
 
-def heard(notes: Notes, *script: object) -> Heard:
+def heard(notes: Notes, *script: object) -> OneShotResult:
     """Hear out a child that follows a script; nothing may be left of it."""
     before = psutil.Process().children()
-    found = hear_out(speak, script, {}, kinds=(Asking, Examined), notes=notes)
+    found = run_one_shot(speak, script, {}, kinds=(Asking, Examined), notes=notes)
     after = [child for child in psutil.Process().children() if child not in before]
     # multiprocessing keeps its resource tracker.
     assert not [child for child in after if "resource_tracker" not in " ".join(child.cmdline())]
@@ -78,7 +78,7 @@ def asking(calls: str) -> list[Asking]:
 def test_after_its_last_word_a_child_is_ended() -> None:
     notes = Notes()
     script = [*asking("ab"), Examined(), *asking("c")]
-    assert heard(notes, *script) == Heard(failure=None, stuck=False)
+    assert heard(notes, *script) == OneShotResult(failure=None, stuck=False)
     assert notes.calls == ["a", "b"]
 
 
@@ -96,7 +96,7 @@ def test_all_that_a_child_said_before_its_end_is_heard(
 ) -> None:
     notes = Notes()
     many = asking("abcdefgh" * 20)
-    assert heard(notes, *many, end) == Heard(failure=failure, stuck=False)
+    assert heard(notes, *many, end) == OneShotResult(failure=failure, stuck=False)
     assert notes.calls == [one.call for one in many]
 
 
@@ -123,7 +123,7 @@ def test_a_child_is_waited_for_as_long_as_its_last_message_allows() -> None:
             return super().take(message)
 
     notes = Hurrying()
-    assert heard(notes, *asking("a")) == Heard(failure=Silent(seconds=0.5), stuck=False)
+    assert heard(notes, *asking("a")) == OneShotResult(failure=Silent(seconds=0.5), stuck=False)
     assert notes.calls == ["a"]
 
 
@@ -131,7 +131,7 @@ def test_a_child_that_cannot_be_spawned_is_a_failure_like_others() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
-        found = hear_out(speak, (), {}, kinds=(), notes=Notes())
+        found = run_one_shot(speak, (), {}, kinds=(), notes=Notes())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert isinstance(found.failure, NotStarted)

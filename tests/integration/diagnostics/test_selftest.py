@@ -23,7 +23,7 @@ from sentinel.diagnostics.selftest import CLEAN, Trials, run_selftest
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.host.gpu_locks import GpuLocks
 from sentinel.host.simulation import Registry
-from sentinel.protocol.stressor import Proof
+from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.verification.matmul import DTYPES
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.stressor_pool import MOST_AT_ONCE
@@ -171,7 +171,7 @@ def test_a_terminal_that_nobody_reads_keeps_no_newcomer_waiting(registry: Regist
     uuid = registry.gpus()[0].uuid
     newcomer = registry.attach(uuid)
 
-    def tell(_: Proof) -> None:
+    def tell(_: SelftestResult) -> None:
         newcomer.allocate(2**26)
         eventually(lambda: registry.memory(uuid).used < TWO_GIB)  # who tells stands still till then
 
@@ -210,8 +210,8 @@ def test_a_bit_that_was_not_found_counts_whoever_came_later(
     found: int, error: SentinelError | None, code: ExitCode
 ) -> None:
     proofs = [
-        Proof(dtype="fp32", place="result", tried=3, found=found),
-        Proof(dtype="fp32", place=CLEAN, tried=9, found=0),
+        SelftestResult(dtype="fp32", place="result", tried=3, found=found),
+        SelftestResult(dtype="fp32", place=CLEAN, tried=9, found=0),
     ]
     assert selftest._code(proofs, error) is code
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from sentinel.diagnostics.workload_catalog import Patience, describe_places
+from sentinel.diagnostics.workload_catalog import Timeouts, describe_places
 from tests.harness.gpu_environment import SimulatedGround
 from tests.harness.sentinel_process import PATIENCE
 
@@ -24,7 +24,7 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
         "bad_workloads:well_behaved",
     ]
     began = time.monotonic()
-    said, stuck = describe_places(places, Patience(opening=PATIENCE, each=1.0))
+    said, stuck = describe_places(places, Timeouts(opening=PATIENCE, each=1.0))
     assert not stuck
     assert time.monotonic() - began < 4 * PATIENCE
     assert [one.number for one in said] == list(range(len(places)))

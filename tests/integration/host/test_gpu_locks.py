@@ -79,11 +79,11 @@ def test_every_user_can_take_the_lock(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_used_is_passed_over_and_none_is_an_error(tmp_path: Path) -> None:
-    hopeless = Path("/proc/nowhere")
-    GpuLocks([gpu(0)], [hopeless, tmp_path]).release()
+    permanently_failed = Path("/proc/nowhere")
+    GpuLocks([gpu(0)], [permanently_failed, tmp_path]).release()
     assert (tmp_path / "GPU-0.lock").exists()
     with pytest.raises(AccessDeniedError, match="nowhere"):
-        GpuLocks([gpu(0)], [hopeless])
+        GpuLocks([gpu(0)], [permanently_failed])
 
 
 def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path: Path) -> None:

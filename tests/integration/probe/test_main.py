@@ -237,7 +237,7 @@ def test_a_call_that_hangs_is_announced_and_holds_nobody_up(
     assert (gpu_of(slot), call) == (0, "memory")
     for _ in range(5):
         supervisor.reading(of(second))
-    assert (slot, "memory", began) in supervisor.board.outstanding()
+    assert (slot, "memory", began) in supervisor.inflight_calls.outstanding()
     supervisor.channel.close()
     supervisor.process.join(PATIENCE)
     assert supervisor.process.exitcode == 0
@@ -245,7 +245,7 @@ def test_a_call_that_hangs_is_announced_and_holds_nobody_up(
 
 def hung(supervisor: Supervisor) -> tuple[tuple[int, str, float], ...]:
     """Return the announced calls that are older than any healthy one."""
-    calls = supervisor.board.outstanding()
+    calls = supervisor.inflight_calls.outstanding()
     return tuple(call for call in calls if time.monotonic() - call[2] > 0.2)
 
 
@@ -284,7 +284,7 @@ def test_a_socket_that_nobody_reads_holds_nothing_up(registry: Registry, start: 
     seen: set[float] = set()
     end = time.monotonic() + PATIENCE
     while len(seen) < 30:  # without a pause, since a call on a pretended GPU takes microseconds
-        seen.update(since for _, _, since in supervisor.board.outstanding())
+        seen.update(since for _, _, since in supervisor.inflight_calls.outstanding())
         assert time.monotonic() < end, "it does not go on"
     with contextlib.closing(registry.attach(registry.gpus()[0].uuid)) as member:
         assert member.allocate(MIB)

@@ -133,7 +133,7 @@ def test_a_gpu_that_was_missing_at_the_start_is_read_once_it_is_there(
         until(
             lambda: any(
                 gpu_of(slot) == 1
-                for slot, _, since in supervisor.board.outstanding()
+                for slot, _, since in supervisor.inflight_calls.outstanding()
                 if time.monotonic() - since > 0.2
             )
         )

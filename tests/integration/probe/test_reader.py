@@ -17,10 +17,10 @@ from sentinel.probe.driver import DriverError, GpuLostError, ReadError
 from sentinel.probe.process_info import Identifier
 from sentinel.probe.publisher import Outbox
 from sentinel.probe.reader import TRIES, Reader, Tools
-from sentinel.probe.scheduler import Rounds
+from sentinel.probe.scheduler import ReadScheduler
 from sentinel.protocol.codec import MAX_DATAGRAM, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
-from sentinel.protocol.inflight_calls import MAX_GPUS, Board, gpu_of, slots_of
+from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, gpu_of, slots_of
 from sentinel.protocol.probe import ProbeSpec
 from sentinel.protocol.telemetry import Telemetry
 from tests.harness.probe_harness import NEVER, PATIENCE, open_nodes, until
@@ -118,10 +118,10 @@ class Scripted:
 def reader_over(driver: Scripted, poll: float = NEVER) -> Iterator[tuple[Reader, socket.socket]]:
     """Provide a reader over ``driver`` and the socket on which it posts."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    board = Board.create()
+    inflight_calls = InflightCalls.create()
     tools = Tools(
         driver=driver,
-        board=board,
+        inflight_calls=inflight_calls,
         identifier=Identifier(),
         outbox=Outbox(theirs),
         wake=lambda: None,
@@ -130,7 +130,7 @@ def reader_over(driver: Scripted, poll: float = NEVER) -> Iterator[tuple[Reader,
     ours.setblocking(False)
     with ours, theirs:
         yield Reader(uuid="GPU-1", slots=(1, 2), spec=spec, tools=tools), ours
-    board.close()
+    inflight_calls.close()
 
 
 def first_reading(driver: Scripted) -> Reading:
@@ -257,7 +257,7 @@ def test_a_poll_that_blocks_never_keeps_the_memory_from_being_read() -> None:
     with reader_over(driver) as (reader, posts):
         reader.order(wanted=True, held=True)
         reader.poll.take()
-        reader.glance.take()
+        reader.poll_memory.take()
         heard(posts)
         driver.stuck.clear()
         reader._next_poll = 0.0
@@ -265,7 +265,7 @@ def test_a_poll_that_blocks_never_keeps_the_memory_from_being_read() -> None:
         poll.start()
         until(driver.asked.is_set)
         driver.used = 64 * 2**20
-        reader.glance.take()
+        reader.poll_memory.take()
         until(lambda: any(r.memory and r.memory.used for r in heard(posts)))
         assert poll.is_alive()
         driver.stuck.set()
@@ -340,8 +340,8 @@ def test_turns_that_block_hold_nobody_else_up() -> None:
     turns = [Counting() for _ in range(5)]
     *blocked, free = turns
     threads = threading.active_count()
-    rounds = Rounds(lambda error: None)
-    rounds.start(turns)
+    scheduler = ReadScheduler(lambda error: None)
+    scheduler.start(turns)
     for _ in range(3):
         for turn in blocked:
             turn.go_on.clear()
@@ -363,7 +363,7 @@ def test_a_turn_that_fails_is_not_passed_over() -> None:
     told: list[BaseException] = []
     failing = Counting()
     failing.take = fail  # type: ignore[method-assign]
-    Rounds(told.append).start([failing])
+    ReadScheduler(told.append).start([failing])
     until(lambda: bool(told))
     assert isinstance(told[0], ZeroDivisionError)
 
@@ -378,8 +378,8 @@ def fail() -> None:
 
 def test_a_board_shows_calls_from_announcement_to_finish() -> None:
     """Both sides see the same slots, each with its latest call and since when."""
-    board = Board.create()
-    other = Board.attach(os.dup(board.fd))
+    inflight_calls = InflightCalls.create()
+    other = InflightCalls.attach(os.dup(inflight_calls.fd))
     before = time.monotonic()
     other.announce(0, "open")
     other.announce(MAX_GPUS, "a call with a name that is much too long for its place")
@@ -387,7 +387,7 @@ def test_a_board_shows_calls_from_announcement_to_finish() -> None:
     other.announce(1, "mig")
     other.announce(2, "memory")
     other.finish(2)
-    calls = board.outstanding()
+    calls = inflight_calls.outstanding()
     assert [(slot, call) for slot, call, _ in calls] == [
         (0, "open"),
         (1, "mig"),
@@ -395,22 +395,22 @@ def test_a_board_shows_calls_from_announcement_to_finish() -> None:
     ]
     assert all(before <= since <= time.monotonic() for _, _, since in calls)
     other.close()
-    assert board.outstanding() == calls
-    board.close()
+    assert inflight_calls.outstanding() == calls
+    inflight_calls.close()
 
 
 def test_a_board_drops_what_makes_no_sense() -> None:
     """Whatever is scribbled over it, a reader sees only names and times that can be."""
-    board = Board.create()
-    size = os.fstat(board.fd).st_size
+    inflight_calls = InflightCalls.create()
+    size = os.fstat(inflight_calls.fd).st_size
     for junk in (b"\xff" * size, b"\x00" * size, b"\x7f\xf0" * (size // 2), b"A" * size):
-        os.pwrite(board.fd, junk, 0)
-        for _, call, since in board.outstanding():
+        os.pwrite(inflight_calls.fd, junk, 0)
+        for _, call, since in inflight_calls.outstanding():
             assert call.isprintable()
             assert 0 < since <= time.monotonic()
     with pytest.raises(PermissionError):
-        os.ftruncate(board.fd, 0)
-    board.close()
+        os.ftruncate(inflight_calls.fd, 0)
+    inflight_calls.close()
 
 
 @pytest.mark.parametrize(

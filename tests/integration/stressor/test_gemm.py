@@ -14,7 +14,7 @@ from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.golden import key_of
 from sentinel.stressor.verification.matmul import DTYPES
-from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.verification.sizing import build
 from sentinel.stressor.workloads.gemm import burn, gemm
 from tests.harness.pipeline_harness import SIZE, newest, ring_of, turn_until
@@ -31,19 +31,19 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
 
 
 def test_seeds_take_turns_and_all_of_one_is_checked_before_the_next(bench: Workbench) -> None:
-    ring = ring_of(bench)
+    pipeline = ring_of(bench)
     seen: list[int] = []
     references: dict[int, list[int]] = {}
 
     def look() -> None:
-        if not seen or seen[-1] != ring.seed:
-            seen.append(ring.seed)
-            references.setdefault(ring.seed, []).append(ring.examiner.sums[2])
+        if not seen or seen[-1] != pipeline.seed:
+            seen.append(pipeline.seed)
+            references.setdefault(pipeline.seed, []).append(pipeline.examiner.sums[2])
         if len(seen) == 5:
             bench.stop()
 
-    ring.between = look
-    burn(ring, seeds=3, seconds=0.0)
+    pipeline.between = look
+    burn(pipeline, seeds=3, seconds=0.0)
     assert seen == [1, 2, 3, 1, 2]
     assert len({sums[0] for sums in references.values()}) == 3
     assert references[1][0] == references[1][1]
@@ -51,31 +51,31 @@ def test_seeds_take_turns_and_all_of_one_is_checked_before_the_next(bench: Workb
 
 
 def test_what_went_wrong_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> None:
-    ring = ring_of(bench)
-    turn_until(ring, 2)
-    flip(newest(ring), 1, 1)
-    assert ring.close()
-    ring.open(seed=2)
+    pipeline = ring_of(bench)
+    turn_until(pipeline, 2)
+    flip(newest(pipeline), 1, 1)
+    assert pipeline.close()
+    pipeline.open(seed=2)
     assert [(finding.first, finding.seed) for finding in bench.findings()] == [((0, 1), 1)]
 
 
 # --- what other GPUs compute -----------------------------------------------------------------
 
 
-def go_through(bench: Workbench, ring: Ring, seeds: int, count: int) -> None:
+def go_through(bench: Workbench, pipeline: ResultPipeline, seeds: int, count: int) -> None:
     """Go through so many seeds, one after another."""
     seen: list[int] = []
 
     def look() -> None:
-        if not seen or seen[-1] != ring.seed:
-            seen.append(ring.seed)
+        if not seen or seen[-1] != pipeline.seed:
+            seen.append(pipeline.seed)
         if len(seen) == count:
             bench.stop()
 
-    ring.between = look
-    burn(ring, seeds, seconds=0.0)
+    pipeline.between = look
+    burn(pipeline, seeds, seconds=0.0)
     assert len(seen) == count
-    bench.leash.stopped.clear()
+    bench.lease_keeper.stopped.clear()
 
 
 def test_the_first_records_what_it_computes_and_the_second_agrees(
@@ -98,9 +98,9 @@ def test_a_gpu_that_is_always_wrong_in_the_same_way_is_told_once_for_each_seed(
     bench: Workbench, tmp_path: Path
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
-    ring = ring_of(bench)
-    bench.ctx.goldens.add({key_of(ring.product, 2): 0x123})
-    go_through(bench, ring, seeds=2, count=6)
+    pipeline = ring_of(bench)
+    bench.ctx.goldens.add({key_of(pipeline.product, 2): 0x123})
+    go_through(bench, pipeline, seeds=2, count=6)
     (finding,) = bench.findings()
     assert (finding.place, finding.seed) == (FindingPlace.GOLDEN, 2)
     assert "0x0000000000000123 is on record" in finding.detail
@@ -111,10 +111,10 @@ def test_what_was_not_proved_yet_is_no_golden(
     bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
-    (ring,) = build(bench.ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE, verify="full")
+    (pipeline,) = build(bench.ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE, verify="full")
     monkeypatch.setattr("sentinel.stressor.verification.pipeline.flip", lambda *_: None)
     with pytest.raises(RuntimeError, match="was not found"):
-        ring.prepare(seed=1)
+        pipeline.prepare(seed=1)
     assert bench.ctx.goldens.records() == ()
 
 

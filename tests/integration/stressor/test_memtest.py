@@ -297,13 +297,13 @@ def test_a_supervisor_that_is_slow_to_hear_of_it_makes_no_long_quantum(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("sentinel.stressor.context.time", SimpleNamespace(monotonic=lambda: now[0]))
-    heard = bench.leash.report
+    heard = bench.lease_keeper.report
 
     def hear_late(finding: Finding) -> bool:
         now[0] += 3.0
         return heard(finding)
 
-    monkeypatch.setattr(bench.leash, "report", hear_late)
+    monkeypatch.setattr(bench.lease_keeper, "report", hear_late)
     cells = Faulty(bench.ctx.chunks)
     test = memory_test(bench, "zeros", cells)
     test.go_through(1)

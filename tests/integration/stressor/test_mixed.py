@@ -12,7 +12,7 @@ import torch
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import ChildExitCode, FindingPlace, Progress, Ready
 from sentinel.stressor.verification.comparison import flip
-from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads import mixed as module
 from sentinel.stressor.workloads.mixed import mixed
 from tests.harness.stressor_harness import nursery
@@ -33,16 +33,16 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
     """Note each phase that is closed, and stop after so many."""
     seen: list[tuple[str, int]] = []
-    close = Ring.close
+    close = ResultPipeline.close
 
-    def noted(ring: Ring) -> bool:
-        assert ring.written > 0
-        seen.append((ring.product.dtype.name, ring.seed))
+    def noted(pipeline: ResultPipeline) -> bool:
+        assert pipeline.written > 0
+        seen.append((pipeline.product.dtype.name, pipeline.seed))
         if len(seen) == count:
             bench.stop()
-        return close(ring)
+        return close(pipeline)
 
-    monkeypatch.setattr(Ring, "close", noted)
+    monkeypatch.setattr(ResultPipeline, "close", noted)
     return seen
 
 
@@ -73,15 +73,17 @@ def test_a_wrong_bit_of_any_phase_is_found_before_the_next(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = phases(bench, monkeypatch, 9)
-    turn = Ring.turn
+    turn = ResultPipeline.turn
 
-    def flipping(ring: Ring) -> bool:
-        going = turn(ring)
-        if len(seen) < 8 and not any(f.dtype == ring.product.dtype.name for f in bench.findings()):
-            flip(ring.places[(ring.written - 1) % len(ring.places)], 5, 3)
+    def flipping(pipeline: ResultPipeline) -> bool:
+        going = turn(pipeline)
+        if len(seen) < 8 and not any(
+            f.dtype == pipeline.product.dtype.name for f in bench.findings()
+        ):
+            flip(pipeline.places[(pipeline.written - 1) % len(pipeline.places)], 5, 3)
         return going
 
-    monkeypatch.setattr(Ring, "turn", flipping)
+    monkeypatch.setattr(ResultPipeline, "turn", flipping)
     mixed(bench.ctx, seconds=0.0)
     assert [finding.dtype for finding in bench.findings()] == [name for name, _ in seen[:8]]
     assert {finding.place for finding in bench.findings()} == {FindingPlace.RESULT}

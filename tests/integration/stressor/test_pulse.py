@@ -11,7 +11,7 @@ import pytest
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import MemoryTarget, Progress, Ready
 from sentinel.stressor.device import Fence
-from sentinel.stressor.verification.pipeline import Ring
+from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads import pulse as module
 from sentinel.stressor.workloads.pulse import pulse
 from tests.harness.stressor_harness import nursery
@@ -48,7 +48,7 @@ class Queue:
         self._clock = clock
         self._until = 0.0
         self.busy: list[tuple[float, float]] = []
-        self.rings: list[Ring] = []
+        self.pipelines: list[ResultPipeline] = []
 
     def work(self) -> None:
         begin = max(self._clock.now, self._until)
@@ -77,7 +77,7 @@ def clock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Clock:
     time = SimpleNamespace(monotonic=lambda: clock.now)
     monkeypatch.setattr(module, "time", time)
     monkeypatch.setattr("sentinel.stressor.context.time", time)
-    monkeypatch.setattr(bench.leash, "stopped", clock)
+    monkeypatch.setattr(bench.lease_keeper, "stopped", clock)
     return clock
 
 
@@ -85,15 +85,15 @@ def clock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Queue:
     """Return the device's queue, which the real products of small matrices go through."""
     queue = Queue(clock)
-    turn = Ring.turn
+    turn = ResultPipeline.turn
 
-    def queued(ring: Ring, *, at_most: int) -> bool:
-        queue.rings = [ring]
+    def queued(pipeline: ResultPipeline, *, at_most: int) -> bool:
+        queue.pipelines = [pipeline]
         for _ in range(at_most):
             queue.work()
-        return turn(ring, at_most=at_most)
+        return turn(pipeline, at_most=at_most)
 
-    monkeypatch.setattr(Ring, "turn", queued)
+    monkeypatch.setattr(ResultPipeline, "turn", queued)
     monkeypatch.setattr(Instant, "fence", lambda _: queue.fence())
     monkeypatch.setattr(Instant, "wait", lambda _, fence: queue.wait(fence))
     monkeypatch.setattr(Instant, "drain", lambda _: queue.wait(queue.fence()))
@@ -124,11 +124,11 @@ def test_every_product_is_checked_once_the_ring_is_full(
 ) -> None:
     clock.end = BEGIN + 3.0
     pulse(bench.ctx, hz=2.0, size=64)
-    (ring,) = queue.rings
+    (pipeline,) = queue.pipelines
     done = bench.done()
-    assert done.iterations > len(ring.places)
-    assert (done.checks, done.errors) == (done.iterations - ring.unchecked, 0)
-    assert ring.unchecked == len(ring.places) - 2 * ring.per_quantum
+    assert done.iterations > len(pipeline.places)
+    assert (done.checks, done.errors) == (done.iterations - pipeline.unchecked, 0)
+    assert pipeline.unchecked == len(pipeline.places) - 2 * pipeline.per_quantum
     assert done.flops == done.iterations * 2.0 * 64**3
 
 
@@ -137,16 +137,16 @@ def test_a_wrong_product_is_counted(
 ) -> None:
     clock.end = BEGIN + 3.0
     spoilt: list[int] = []
-    turn = Ring.turn
+    turn = ResultPipeline.turn
 
-    def spoiling(ring: Ring, *, at_most: int) -> bool:
-        going = turn(ring, at_most=at_most)
-        if ring.rounds and not spoilt:
-            spoilt.append(ring.written)
-            ring.places[(ring.written - 1) % len(ring.places)][3, 4] += 1
+    def spoiling(pipeline: ResultPipeline, *, at_most: int) -> bool:
+        going = turn(pipeline, at_most=at_most)
+        if pipeline.rounds and not spoilt:
+            spoilt.append(pipeline.written)
+            pipeline.places[(pipeline.written - 1) % len(pipeline.places)][3, 4] += 1
         return going
 
-    monkeypatch.setattr(Ring, "turn", spoiling)
+    monkeypatch.setattr(ResultPipeline, "turn", spoiling)
     pulse(bench.ctx, hz=2.0, size=64)
     assert bench.done().errors == 1
     assert [finding.first for finding in bench.findings()] == [(3, 4)]

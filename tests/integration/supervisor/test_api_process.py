@@ -16,7 +16,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.state import supervisor_link as channels
 from sentinel.api.state.supervisor_link import Channel
 from sentinel.protocol import codec
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     Answer,
     Configure,
@@ -28,7 +28,7 @@ from sentinel.protocol.commands import (
     Unreserve,
     Value,
 )
-from sentinel.protocol.views import HostView, Phase, Said
+from sentinel.protocol.views import HostView, LogRecord, Phase
 from sentinel.supervisor import api_process
 from sentinel.supervisor.child_process import Child
 
@@ -39,7 +39,7 @@ HOST = HostView(
 HOT = (Value(key="throttle.temp_throttle", text="80C", source="site.toml"),)
 WISH = Configure(
     number=3,
-    by=Asker(via="unix"),
+    by=Caller(via="unix"),
     given=(Value(key="util.target", text="50%", source="--util"),),
     overrides=(OverrideValues(selector="1", source="site.toml", given=HOT),),
 )
@@ -99,18 +99,18 @@ def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
     deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, (child,) = deaf
-    while child.send(Said(number=1, line=LONG)):
+    while child.send(LogRecord(number=1, line=LONG)):
         pass
     service.tell(HOST)
     service.tell(Answer(number=1))
     service.tell(HostView(**{**vars(HOST), "at": 2.0}))
     service.tell(Answer(number=2))
     service.hear("what only informs waits for what is owed")
-    kinds = (Said, Answer, HostView)
-    assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, Said)]
+    kinds = (LogRecord, Answer, HostView)
+    assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, LogRecord)]
     service.collect()
     late = heard(child.theirs, kinds)
-    assert [type(one) for one in late] == [HostView, Answer, Answer, Said]
+    assert [type(one) for one in late] == [HostView, Answer, Answer, LogRecord]
     assert late[0].at == 2.0  # of two views only the newer is worth anything
     assert [one.number for one in late[1:3]] == [1, 2]
 
@@ -132,7 +132,9 @@ def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
 
     def listen() -> None:
         said.extend(
-            one.number for one in heard(child.theirs, (Said, Answer)) if isinstance(one, Said)
+            one.number
+            for one in heard(child.theirs, (LogRecord, Answer))
+            if isinstance(one, LogRecord)
         )
 
     writer = threading.Thread(target=write)
@@ -160,7 +162,7 @@ def test_what_is_said_before_a_service_begins_is_heard_by_it(
     service.start(1)
     service.collect()
     (child,) = made
-    assert [one.line for one in heard(child.theirs, (Said,))] == ["sentinel.started"]
+    assert [one.line for one in heard(child.theirs, (LogRecord,))] == ["sentinel.started"]
     child.theirs.close()
     child.channel.close()
 
@@ -169,7 +171,7 @@ def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
     deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, made = deaf
-    while made[0].send(Said(number=1, line=LONG)):
+    while made[0].send(LogRecord(number=1, line=LONG)):
         pass
     service.tell(Answer(number=7))
     service.kill(1)
@@ -225,7 +227,7 @@ def test_an_answer_that_comes_when_nobody_waits_any_more_is_heard(
             late.set()
 
         with pytest.raises(ProblemError, match="did not answer"):
-            await channel.ask(Unreserve, heard, by=Asker(via="service"), id="a")
+            await channel.ask(Unreserve, heard, by=Caller(via="service"), id="a")
         theirs.send(codec.encode(Answer(number=1, text="late")))
         async with asyncio.timeout(10):
             await late.wait()
@@ -244,8 +246,8 @@ def test_an_order_that_nobody_waits_for_finds_its_way_once_there_is_room() -> No
         channel = Channel(ours, lambda _: None, lambda _: None)
         while channel.send(Serving()):
             pass
-        channel.tell(Unreserve, by=Asker(via="service"), id="a")
-        channel.tell(Unreserve, by=Asker(via="service"), id="b")
+        channel.tell(Unreserve, by=Caller(via="service"), id="a")
+        channel.tell(Unreserve, by=Caller(via="service"), id="b")
         found: list[Order] = []
         async with asyncio.timeout(10):
             while len(found) < 2:

@@ -38,7 +38,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def order(bench: Bench, message: object) -> None:
     """Have the leash take in an order, as its thread would."""
     bench.channel.send(codec.encode(message))
-    bench.leash._drain()
+    bench.lease_keeper._drain()
 
 
 def later(bench: Bench, message: object) -> threading.Timer:
@@ -89,7 +89,7 @@ def test_a_rest_for_ever_ends_with_the_next_pace_and_tells_of_itself_meanwhile(
 
 
 def test_a_stop_ends_a_rest(bench: Bench) -> None:
-    bench.leash._armed = True  # there is a context
+    bench.lease_keeper._armed = True  # there is a context
     bench.become_ready()
     order(bench, Pace(share=0.0))
     timer = later(bench, Stop())
@@ -98,14 +98,14 @@ def test_a_stop_ends_a_rest(bench: Bench) -> None:
 
 
 def test_who_waits_for_the_device_rests_as_well(bench: Bench) -> None:
-    bench.leash._armed = True
+    bench.lease_keeper._armed = True
     bench.become_ready()
     assert bench.ctx.drain()
     order(bench, Pace(share=0.0))
     timer = later(bench, Pace(share=0.5))
     bench.ctx.report(checks=3)
     assert bench.ctx.drain()
-    assert bench.leash.share == 0.5, "it did not rest"
+    assert bench.lease_keeper.share == 0.5, "it did not rest"
     timer.join()
     order(bench, Pace(share=0.0))
     timer = later(bench, Stop())
@@ -121,7 +121,7 @@ def test_results_are_looked_at_before_a_rest_and_only_then(bench: Bench) -> None
     looks: list[tuple[float, int]] = []
 
     def look() -> None:
-        looks.append((bench.leash.share, len(bench.ctx._in_flight)))
+        looks.append((bench.lease_keeper.share, len(bench.ctx._in_flight)))
 
     for _ in range(3):
         assert bench.ctx.pace(before_rest=look)
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_told_before_a_rest(
     bench: Bench, workload: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each quantum is followed by a rest; the first one that sees a fault is looked at before."""
-    bench.leash._armed = True
+    bench.lease_keeper._armed = True
     bench.ctx.quantum = 1e-9  # of the least work that there is
     told: list[str] = []
     place = "elsewhere"
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_told_before_a_rest(
 
     def find(_: Finding) -> None:
         told.append(place)
-        bench.leash.stopped.set()
+        bench.lease_keeper.stopped.set()
 
     def fault_and_rest(before_rest: Callable[[], object] = lambda: None) -> bool:
         def look() -> None:
@@ -171,20 +171,20 @@ def test_what_is_wrong_is_told_before_a_rest(
 
 
 def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:
-    bench.leash._armed = True
+    bench.lease_keeper._armed = True
     bench.become_ready()
     order(bench, Pace(share=0.01))
     timer = later(bench, Stop())
     while bench.ctx.pace():
         pass
     timer.join()
-    assert bench.leash.stopped.is_set()
+    assert bench.lease_keeper.stopped.is_set()
 
 
 def test_whoever_sleeps_for_its_pace_is_woken_by_a_stop(bench: Bench) -> None:
-    bench.leash._armed = True
+    bench.lease_keeper._armed = True
     order(bench, Stop())
-    assert bench.leash.repaced.is_set()
+    assert bench.lease_keeper.repaced.is_set()
 
 
 def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
@@ -199,7 +199,7 @@ def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
 def test_a_share_that_is_none_is_taken_for_the_nearest(bench: Bench) -> None:
     for said, kept in ((7.0, 1.0), (-1.0, 0.0)):
         order(bench, Pace(share=said))
-        assert bench.leash.share == kept
+        assert bench.lease_keeper.share == kept
 
 
 # --- a real child ----------------------------------------------------------------------------

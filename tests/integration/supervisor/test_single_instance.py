@@ -332,9 +332,11 @@ def test_a_daemon_that_was_killed_gives_its_port_back(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for hopeless in (Path("/proc/nowhere/x"), tmp_path / "file"):
-        with pytest.raises(ConfigError, match=f"{hopeless} cannot be made.*\nSet SENTINEL_SOCKET"):
-            claim(at(hopeless))
+    for permanently_failed in (Path("/proc/nowhere/x"), tmp_path / "file"):
+        with pytest.raises(
+            ConfigError, match=f"{permanently_failed} cannot be made.*\nSet SENTINEL_SOCKET"
+        ):
+            claim(at(permanently_failed))
     with pytest.raises(ConfigError, match=r"/proc.* cannot be"):
         claim(at(Path("/proc")))
 

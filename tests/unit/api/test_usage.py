@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sentinel.api.history.recorder import SAMPLE, Noted, Recorder, sample
 from sentinel.api.history.usage import CONTINUES, Use, Uses
-from sentinel.protocol.views import Condition, GpuView, Said
+from sentinel.protocol.views import Condition, GpuView, LogRecord
 from tests.harness.history_harness import BEGIN, UUID, WALL, busy, process, shown, told
 
 AHEAD = WALL - BEGIN
@@ -191,7 +191,7 @@ def test_telemetry_and_view_complete_each_other() -> None:
 
 
 def said(number: int, **fields: Any) -> Noted:
-    return Noted(Said(number=number, line=json.dumps(fields)), AHEAD)
+    return Noted(LogRecord(number=number, line=json.dumps(fields)), AHEAD)
 
 
 def test_every_event_is_kept_but_for_what_the_readings_have_and_a_gap_is_told() -> None:
@@ -214,5 +214,5 @@ def test_every_event_is_kept_but_for_what_the_readings_have_and_a_gap_is_told() 
 
 @pytest.mark.parametrize("line", ["", "[1]", "no", '{"no": "event"}', "null", '"text"'])
 def test_what_is_no_event_is_passed_over(line: str) -> None:
-    batch = Recorder().digest([Noted(Said(number=1, line=line), AHEAD)], BEGIN)
+    batch = Recorder().digest([Noted(LogRecord(number=1, line=line), AHEAD)], BEGIN)
     assert batch.events == []

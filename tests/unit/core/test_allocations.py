@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sentinel.config.model import Config
 from sentinel.core.gpu.allocations import CALM as CALM_FOR
-from sentinel.core.gpu.allocations import CONTEXT, CONTEXT_OF_EACH, SETTLING, guests, to_come
-from sentinel.core.state import Running, Slot, Stopped
-from sentinel.protocol.caller import Asker
+from sentinel.core.gpu.allocations import CONTEXT, CONTEXT_OF_EACH, SETTLING, guests, outstanding
+from sentinel.core.state import GpuState, Running, Stopped
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal, Reserve
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
@@ -20,7 +20,7 @@ from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import occupied, stressor
 
-ME = Asker(via="unix", uid=1000, pid=5000, started=70)
+ME = Caller(via="unix", uid=1000, pid=5000, started=70)
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 * GIB)
 CALM = Config(rearm=1.0)
 
@@ -213,7 +213,7 @@ def test_a_bad_wish_changes_nothing(fields: dict[str, object], refusal: Refusal)
     promise(world, supervisor, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB, **fields}
     assert ask(world, supervisor, Allocate, **wish) is refusal
-    assert list(supervisor.state.slots["GPU-0"].promises) == ["llm"]
+    assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
 
 
 def test_what_nobody_is_told_of_ends_with_the_service() -> None:
@@ -223,13 +223,13 @@ def test_what_nobody_is_told_of_ends_with_the_service() -> None:
     assert ask(world, supervisor, Allocate, **wish) is None
     world.service.dies = True
     world.run(supervisor, lambda: world.events("service.failed"))
-    assert list(supervisor.state.slots["GPU-0"].promises) == ["llm"]
+    assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
 
 
-@pytest.mark.parametrize("by", [ME, Asker(via="tcp")], ids=["seen", "unseen"])
+@pytest.mark.parametrize("by", [ME, Caller(via="tcp")], ids=["seen", "unseen"])
 @pytest.mark.parametrize("hidden", [None, "another namespace"], ids=["listed", "hidden"])
 def test_where_guests_cannot_be_told_from_others_the_stressor_stops(
-    by: Asker, hidden: str | None
+    by: Caller, hidden: str | None
 ) -> None:
     world = World(hidden=hidden)
     supervisor = world.supervisor(CALM, serves=True)
@@ -248,14 +248,14 @@ def test_our_own_stressor_is_nobodys_guest_though_a_holder_may_have_started_us()
     world, supervisor = held()
     child = world.at(0).child
     assert child is not None
-    by = Asker(via="unix", uid=1000, pid=1, started=1)
+    by = Caller(via="unix", uid=1000, pid=1, started=1)
     ours = GpuProcess(pid=child.pid, memory=9 * GIB, started=child.pid, ancestors=(50, 1))
     promise(world, supervisor, 10 * GIB, by=by)
-    here = supervisor.state.slots["GPU-0"]
+    here = supervisor.state.gpu_states["GPU-0"]
     memory = Memory(total=140 * GIB, used=9 * GIB, free=131 * GIB)
     seen = Reading(uuid="GPU-0", at=world.now, memory=memory, processes=(ours,))
     assert guests(here, (ours,)) == {}
-    assert to_come(here, seen) == 10 * GIB + CONTEXT
+    assert outstanding(here, seen) == 10 * GIB + CONTEXT
 
 
 def test_a_gpu_with_guests_is_nobodys_to_reserve_and_a_reserved_one_no_strangers() -> None:
@@ -267,7 +267,7 @@ def test_a_gpu_with_guests_is_nobodys_to_reserve_and_a_reserved_one_no_strangers
     assert ask(world, supervisor, Reserve, count=1, **wish) is None
     assert world.service.answers[-1].gpus == ("GPU-1",)
     more = {"id": "two", "gpu": "GPU-1", "size": GIB}
-    stranger = Asker(via="unix", uid=2000, pid=9, started=9)
+    stranger = Caller(via="unix", uid=2000, pid=9, started=9)
     assert ask(world, supervisor, Allocate, by=stranger, **more) is Refusal.CONFLICT
     assert ask(world, supervisor, Allocate, **more) is None
 
@@ -302,8 +302,8 @@ def test_many_small_promises_are_no_way_around_the_limit() -> None:
     for number in range(50):
         wish = {"id": str(number), "gpu": "GPU-0", "size": 1}
         assert ask(world, supervisor, Allocate, **wish) is None
-    here = supervisor.state.slots["GPU-0"]
-    assert to_come(here, None) == CONTEXT + 50
+    here = supervisor.state.gpu_states["GPU-0"]
+    assert outstanding(here, None) == CONTEXT + 50
     assert guests(here, (process(5000, 3 * GIB, started=70),)) == {}
 
 
@@ -342,12 +342,12 @@ def test_a_gpu_with_guests_is_not_the_one_that_is_left_idle() -> None:
 # --- whose processes are whose ---------------------------------------------------------------
 
 
-def slot(*sizes: int, by: Asker = ME) -> Slot:
-    promises = {
+def gpu_state(*sizes: int, by: Caller = ME) -> GpuState:
+    allocations = {
         str(number): Allocation(id=str(number), gpu="GPU-0", size=size, by=by, since=0.0)
         for number, size in enumerate(sizes)
     }
-    return Slot(gpu=GPU, promises=promises)
+    return GpuState(gpu=GPU, allocations=allocations)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def slot(*sizes: int, by: Asker = ME) -> Slot:
     ],
 )
 def test_who_is_a_guest(one: GpuProcess, *, is_guest: bool) -> None:
-    assert (one.pid in guests(slot(GIB), (one,))) is is_guest
+    assert (one.pid in guests(gpu_state(GIB), (one,))) is is_guest
 
 
 @given(
@@ -372,7 +372,7 @@ def test_who_is_a_guest(one: GpuProcess, *, is_guest: bool) -> None:
 def test_guests_never_hold_more_than_was_promised_to_them(
     sizes: list[int], amounts: list[int]
 ) -> None:
-    here = slot(*(size * GIB for size in sizes))
+    here = gpu_state(*(size * GIB for size in sizes))
     processes = tuple(
         process(6000 + number, amount * GIB, parent=5000) for number, amount in enumerate(amounts)
     )
@@ -384,9 +384,9 @@ def test_guests_never_hold_more_than_was_promised_to_them(
     assert held_by_guests <= most
     memory = Memory(total=140 * GIB, used=0, free=0)
     seen = Reading(uuid="GPU-0", at=0.0, memory=memory, processes=processes)
-    assert to_come(here, seen) == most - held_by_guests
+    assert outstanding(here, seen) == most - held_by_guests
 
 
 def test_occupied_worlds_promise_nothing() -> None:
     _, supervisor = occupied()
-    assert to_come(supervisor.state.slots["GPU-0"], None) == 0
+    assert outstanding(supervisor.state.gpu_states["GPU-0"], None) == 0

@@ -8,18 +8,18 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.state import Fatal, Running, Stopped
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     Configure,
     Confirm,
-    Occupy,
+    Drain,
     PauseGpus,
     Refusal,
     Reserve,
+    Resume,
     ResumeGpus,
     ShutDown,
     Unreserve,
-    Vacate,
     Value,
 )
 from sentinel.protocol.stressor import Failed, FailureKind
@@ -28,7 +28,7 @@ from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 HOUR = 3600.0
-ALICE = Asker(via="unix", uid=1001, pid=4711, started=99)
+ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)
 
 
 def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervisor]:
@@ -41,12 +41,14 @@ def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervis
 
 def running(supervisor: Supervisor) -> list[int]:
     """Return the indices of the GPUs on which a stressor runs."""
-    slots = supervisor.state.slots.values()
-    return [slot.gpu.index for slot in slots if isinstance(slot.stressor, Running)]
+    gpu_states = supervisor.state.gpu_states.values()
+    return [
+        gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
+    ]
 
 
 def free(supervisor: Supervisor, index: int) -> bool:
-    return isinstance(supervisor.state.slots[f"GPU-{index}"].stressor, Stopped)
+    return isinstance(supervisor.state.gpu_states[f"GPU-{index}"].stressor, Stopped)
 
 
 def ask(world: World, supervisor: Supervisor, order: type, **arguments: object) -> Refusal | None:
@@ -86,15 +88,15 @@ def test_nothing_is_started_before_anybody_could_control_it() -> None:
 
 def test_a_stop_lets_go_of_every_gpu_and_a_start_takes_them_again() -> None:
     world, supervisor = served()
-    assert ask(world, supervisor, Vacate) is None
+    assert ask(world, supervisor, Drain) is None
     world.run(supervisor, lambda: free(supervisor, 0) and free(supervisor, 1))
     assert world.spawner.killed == [], "they were asked"
     assert not supervisor.state.finished
     world.run_for(supervisor, 30)
     assert running(supervisor) == []
-    assert phase(world) == Phase.VACATED
+    assert phase(world) == Phase.DRAINED
     assert {view.admin for view in world.service.views.values()} == {"VACATED"}
-    assert ask(world, supervisor, Occupy) is None
+    assert ask(world, supervisor, Resume) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
     assert phase(world) == Phase.OCCUPYING
 
@@ -102,7 +104,7 @@ def test_a_stop_lets_go_of_every_gpu_and_a_start_takes_them_again() -> None:
 def test_a_client_can_end_it_and_later_orders_are_refused() -> None:
     world, supervisor = served()
     assert ask(world, supervisor, ShutDown, by=ALICE) is None
-    assert ask(world, supervisor, Occupy) is Refusal.ENDING
+    assert ask(world, supervisor, Resume) is Refusal.ENDING
     assert "uid 1001" in told(world)
     world.run(supervisor, lambda: supervisor.state.finished)
     assert running(supervisor) == []
@@ -112,8 +114,8 @@ def test_who_only_watches_is_told_in_vain_to_occupy() -> None:
     world = World(gpus=1)
     supervisor = world.supervisor(Config(dry_run=True), serves=True)
     world.run(supervisor, lambda: world.service.host is not None)
-    assert ask(world, supervisor, Occupy) is Refusal.CONFLICT
-    assert ask(world, supervisor, Vacate) is None
+    assert ask(world, supervisor, Resume) is Refusal.CONFLICT
+    assert ask(world, supervisor, Drain) is None
 
 
 def test_a_stressor_that_was_given_up_is_tried_again_when_somebody_asks() -> None:
@@ -122,8 +124,8 @@ def test_a_stressor_that_was_given_up_is_tried_again_when_somebody_asks() -> Non
     assert child is not None
     child.waiting.append(Failed(kind=FailureKind.MALFORMED, reason="no function"))
     child.dies_at = world.now
-    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Fatal))
-    assert ask(world, supervisor, Occupy) is None
+    world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
+    assert ask(world, supervisor, Resume) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
 
 
@@ -208,7 +210,7 @@ def test_the_driver_is_let_go_of_only_when_the_last_probe_is_gone() -> None:
     world.run(supervisor, lambda: phase(world) == Phase.RELEASED)
 
 
-@pytest.mark.parametrize("order", [Vacate, PauseGpus])
+@pytest.mark.parametrize("order", [Drain, PauseGpus])
 def test_nothing_is_cleared_where_somebody_wants_us_to_keep_off(order: type) -> None:
     world, supervisor = served(1)
     assert ask(world, supervisor, order) is None
@@ -292,7 +294,7 @@ def test_a_reservation_without_a_time_holds_until_it_is_ended() -> None:
         ({"count": 1, "reason": 201 * "x"}, Refusal.INVALID, "200 characters"),
         ({"count": 1, "id": "taken"}, Refusal.CONFLICT, "taken"),
         (
-            {"count": 1, "bound": True, "by": Asker(via="tcp")},
+            {"count": 1, "bound": True, "by": Caller(via="tcp")},
             Refusal.INVALID,
             "nothing can be bound",
         ),
@@ -399,7 +401,7 @@ def test_settings_with_which_nothing_can_run_can_be_mended() -> None:
     assert child is not None
     child.waiting.append(Failed(kind=FailureKind.UNUSABLE, reason="no such size"))
     child.dies_at = world.now
-    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Fatal))
+    world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
     world.run_for(supervisor, 5)
     assert supervisor.state.shutdown is None
     assert ask(world, supervisor, Configure, given=given(workload="hold")) is None

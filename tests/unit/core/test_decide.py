@@ -20,7 +20,7 @@ def test_an_idle_gpu_is_occupied() -> None:
 def test_a_start_waits_for_a_second_look() -> None:
     world = World()
     supervisor = world.supervisor(Config())
-    while not isinstance(supervisor.state.slots["GPU-0"].occupancy, Idle):
+    while not isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Idle):
         assert not world.spawner.started
         world.pass_time(0.025)
         supervisor.tick()
@@ -55,7 +55,7 @@ def test_a_gpu_that_cannot_be_read_is_never_started_on(fault: str) -> None:
     supervisor = world.supervisor(Config())
     world.run_for(supervisor, 10)
     assert not world.spawner.started
-    assert supervisor.state.slots["GPU-0"].occupancy == Unknown(reason=fault)
+    assert supervisor.state.gpu_states["GPU-0"].occupancy == Unknown(reason=fault)
 
 
 @pytest.mark.parametrize("trait", ["exclusive", "mig"])
@@ -73,7 +73,7 @@ def test_a_gpu_that_nobody_could_share_is_left_alone(
     monkeypatch.setattr(world.probe, "_read", changed)
     world.run_for(supervisor, 5)
     assert not world.spawner.started
-    assert isinstance(supervisor.state.slots["GPU-0"].occupancy, Busy)
+    assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Busy)
 
 
 def test_a_gpu_that_turns_unknown_loses_its_child_at_once() -> None:

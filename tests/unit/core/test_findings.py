@@ -39,7 +39,9 @@ def world() -> World:
 @pytest.fixture
 def supervisor(world: World) -> Supervisor:
     supervisor = world.supervisor(Config(rearm=1.0, status_every=1.0))
-    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Running))
+    world.run(
+        supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
+    )
     return supervisor
 
 
@@ -88,7 +90,7 @@ def test_the_last_words_of_a_child_that_dies_are_not_lost(
     child.dies_at, child.code = world.now, -11
     world.run(supervisor, lambda: world.events("stressor.failed"), within=3)
     assert len(world.events("stressor.finding")) == 1
-    assert supervisor.state.slots["GPU-0"].findings.last == FLIP
+    assert supervisor.state.gpu_states["GPU-0"].findings.last == FLIP
 
 
 def test_the_next_child_counts_from_one_again(world: World, supervisor: Supervisor) -> None:
@@ -100,7 +102,7 @@ def test_the_next_child_counts_from_one_again(world: World, supervisor: Supervis
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
     says(world, FLIP)
     world.run_for(supervisor, 1)
-    assert supervisor.state.slots["GPU-0"].findings.total == 2
+    assert supervisor.state.gpu_states["GPU-0"].findings.total == 2
 
 
 @pytest.mark.parametrize(

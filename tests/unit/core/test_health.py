@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sentinel.config.model import Config, Given, build_config
 from sentinel.core.gpu.health import MULTIPLIERS, judge, multiplier, thresholds
-from sentinel.core.state import Idle, Judged, Running, Slot, Stopped, Unknown
+from sentinel.core.state import GpuState, HealthState, Idle, Running, Stopped, Unknown
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.telemetry import Telemetry
@@ -20,7 +20,7 @@ from tests.harness.core_scenarios import occupied, stressor
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = Condition
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)
-SLOT = Slot(gpu=GPU, occupancy=Idle(since=0.0))
+SLOT = GpuState(gpu=GPU, occupancy=Idle(since=0.0))
 
 
 def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> Reading:
@@ -29,17 +29,17 @@ def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> 
     return Reading(uuid="GPU-0", at=at, memory=memory, processes=(), temperature=degrees)
 
 
-def judged(slot: Slot, seen: Reading, config: Config | None = None) -> Slot:
-    return judge(slot, seen, seen.at, config or Config(), None)[0]
+def judged(gpu_state: GpuState, seen: Reading, config: Config | None = None) -> GpuState:
+    return judge(gpu_state, seen, seen.at, config or Config(), None)[0]
 
 
-def condition(slot: Slot) -> Condition:
-    assert slot.judged is not None
-    return slot.judged.condition
+def condition(gpu_state: GpuState) -> Condition:
+    assert gpu_state.judged is not None
+    return gpu_state.judged.condition
 
 
-def been(condition: Condition, since: float = 0.0) -> Slot:
-    judged = Judged(
+def been(condition: Condition, since: float = 0.0) -> GpuState:
+    judged = HealthState(
         condition=condition, since=since, heat=condition, heat_since=since, memory=OPTIMAL
     )
     return replace(SLOT, judged=judged)
@@ -70,9 +70,9 @@ def test_the_documented_table_is_the_default(
 
 def test_only_memory_that_is_not_ours_counts() -> None:
     world, supervisor = occupied()
-    slot = supervisor.state.slots["GPU-0"]
+    gpu_state = supervisor.state.gpu_states["GPU-0"]
     assert world.at(0).used > 0.85 * world.at(0).gpu.memory_total
-    assert condition(slot) is OPTIMAL
+    assert condition(gpu_state) is OPTIMAL
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_what_gets_better_does_so_with_a_margin_and_in_time(
 
 
 def test_memory_that_is_given_back_is_back_at_once_but_for_the_margin() -> None:
-    slot = judged(SLOT, reading(30, 0.97))
-    assert condition(slot) is CRITICAL
-    assert condition(judged(slot, reading(30, 0.94, at=0.1))) is CRITICAL
-    assert condition(judged(slot, reading(30, 0.92, at=0.1))) is THROTTLED
-    assert condition(judged(slot, reading(30, 0.0, at=0.1))) is OPTIMAL
+    gpu_state = judged(SLOT, reading(30, 0.97))
+    assert condition(gpu_state) is CRITICAL
+    assert condition(judged(gpu_state, reading(30, 0.94, at=0.1))) is CRITICAL
+    assert condition(judged(gpu_state, reading(30, 0.92, at=0.1))) is THROTTLED
+    assert condition(judged(gpu_state, reading(30, 0.0, at=0.1))) is OPTIMAL
 
 
 @given(
@@ -135,17 +135,17 @@ def test_no_threshold_is_above_what_the_device_declares(
 
 
 def test_what_cannot_be_read_leaves_nothing_to_anybody_and_comes_back_as_it_was() -> None:
-    slot = judged(SLOT, reading(76))
-    assert multiplier(slot) == 0.5
-    lost = replace(slot, occupancy=Unknown(reason="a test"))
+    gpu_state = judged(SLOT, reading(76))
+    assert multiplier(gpu_state) == 0.5
+    lost = replace(gpu_state, occupancy=Unknown(reason="a test"))
     assert multiplier(judged(lost, reading(20))) == 0.0
-    assert judged(lost, reading(20)).judged == slot.judged
+    assert judged(lost, reading(20)).judged == gpu_state.judged
     assert multiplier(SLOT) == 0.0
 
 
 def test_a_sensor_that_is_silent_for_long_says_nothing_any_more() -> None:
-    slot = judged(SLOT, reading(95, at=0.0))
-    missed_a_beat = judged(slot, reading(None, at=3.0))
+    gpu_state = judged(SLOT, reading(95, at=0.0))
+    missed_a_beat = judged(gpu_state, reading(None, at=3.0))
     assert condition(missed_a_beat) is CRITICAL
     assert condition(judged(missed_a_beat, reading(None, at=10.0))) is OPTIMAL
     assert condition(judged(missed_a_beat, reading(None, 0.9, at=10.0))) is THROTTLED
@@ -153,9 +153,11 @@ def test_a_sensor_that_is_silent_for_long_says_nothing_any_more() -> None:
 
 def test_overheating_is_said_once_until_it_is_cooler() -> None:
     said = []
-    slot = SLOT
+    gpu_state = SLOT
     for at, degrees in enumerate((80, 91, 92, 89, 91, 87, 91)):
-        slot, events = judge(slot, reading(degrees, at=float(at)), float(at), Config(), None)
+        gpu_state, events = judge(
+            gpu_state, reading(degrees, at=float(at)), float(at), Config(), None
+        )
         said += [at for event in events if event.name == "gpu.overheat"]
     assert said == [1, 6]
 
@@ -198,7 +200,7 @@ def test_who_switches_it_off_is_told_and_left_at_full_speed() -> None:
     world, supervisor = occupied(config=Config(throttle="off"))
     world.at(0).temperature = 95
     world.run_for(supervisor, 5.0)
-    assert condition(supervisor.state.slots["GPU-0"]) is CRITICAL
+    assert condition(supervisor.state.gpu_states["GPU-0"]) is CRITICAL
     assert isinstance(stressor(supervisor), Running)
     assert not world.spawner.paced
 

@@ -13,7 +13,7 @@ from sentinel.core.gpu.newcomer import newcomer
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
 from sentinel.core.state import Busy, Running
 from sentinel.protocol.gpu import GpuProcess
-from sentinel.protocol.stressor import Crowded
+from sentinel.protocol.stressor import MemoryContention
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
@@ -24,7 +24,7 @@ ELSEWHERE = 2**22
 
 def held(supervisor: Supervisor) -> bool:
     """Return whether a stressor runs on the first GPU."""
-    return isinstance(supervisor.state.slots["GPU-0"].stressor, Running)
+    return isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
 
 
 def occupied(world: World, config: Config | None = None) -> Supervisor:
@@ -36,11 +36,11 @@ def occupied(world: World, config: Config | None = None) -> Supervisor:
 
 
 def identity(supervisor: Supervisor) -> Identity:
-    return supervisor.state.slots["GPU-0"].identity
+    return supervisor.state.gpu_states["GPU-0"].identity
 
 
 def busy(supervisor: Supervisor) -> Busy | None:
-    occupancy = supervisor.state.slots["GPU-0"].occupancy
+    occupancy = supervisor.state.gpu_states["GPU-0"].occupancy
     return occupancy if isinstance(occupancy, Busy) else None
 
 
@@ -280,7 +280,7 @@ def test_a_child_that_is_crowded_out_yields_and_has_not_failed(*, exits: bool) -
     assert child is not None
     world.run(supervisor, lambda: child.said == 2)
     world.at(0).unlisted = GIB
-    child.waiting.append(Crowded(grown=GIB))
+    child.waiting.append(MemoryContention(grown=GIB))
     if exits:
         child.dies_at, child.code = world.now, 82
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=3)
@@ -326,13 +326,13 @@ def test_who_was_listed_before_our_child_grew_tells_nothing_of_others() -> None:
     """The list is older than the memory: what is missing in it may be our own."""
     world = World(hidden=CONTAINER)
     supervisor = occupied(world)
-    slot = supervisor.state.slots["GPU-0"]
+    gpu_state = supervisor.state.gpu_states["GPU-0"]
     (reading,) = world.probe.collect()[1].values()
     assert reading.memory is not None
     more = replace(reading.memory, used=reading.memory.used + SLACK)
     early = replace(reading, memory=more, processes=reading.processes, took=0.001)
-    assert isinstance(slot.stressor, Running)
-    unsure = replace(slot, stressor=replace(slot.stressor, unnamed=-GIB))
+    assert isinstance(gpu_state.stressor, Running)
+    unsure = replace(gpu_state, stressor=replace(gpu_state.stressor, unattributed=-GIB))
     assert newcomer(unsure, early, world.now, Config()) is None
     paired = replace(early, processes_at=early.at + 0.001)
     assert newcomer(unsure, paired, world.now, Config()) is not None

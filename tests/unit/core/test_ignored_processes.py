@@ -22,8 +22,10 @@ SMALL = Config(ignore=parse_ignored("memory<200MiB"), rearm=1.0)
 
 def held(supervisor: Supervisor) -> list[int]:
     """Return the indices of the GPUs on which a stressor runs."""
-    slots = supervisor.state.slots.values()
-    return [slot.gpu.index for slot in slots if isinstance(slot.stressor, Running)]
+    gpu_states = supervisor.state.gpu_states.values()
+    return [
+        gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
+    ]
 
 
 def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuProcess:
@@ -114,11 +116,11 @@ def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | Non
     """Memory is read far more often than processes; who is not let be never waits for that."""
     ignore = Config(ignore=parse_ignored("name=Xorg"), rearm=1.0)
     world, supervisor = beside(replace(graphics(0), memory=named), ignore)
-    slot = supervisor.state.slots["GPU-0"]
-    assert isinstance(slot.stressor, Running)
-    assert slot.stressor.expected is not None
+    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    assert isinstance(gpu_state.stressor, Running)
+    assert gpu_state.stressor.expected is not None
     now = world.now
-    used = slot.stressor.expected + 20 * MIB
+    used = gpu_state.stressor.expected + 20 * MIB
     reading = Reading(
         uuid="GPU-0",
         at=now,
@@ -126,7 +128,7 @@ def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | Non
         processes=(replace(graphics(0), memory=named),),
         processes_at=now - 0.5,
     )
-    seen = expect(slot, reading, now, ignore)
+    seen = expect(gpu_state, reading, now, ignore)
     assert (newcomer(seen, reading, now, ignore) is None) is (named is not None)
     late = now + PAIRING + 0.001
     again = replace(reading, at=late)  # a glance later, and the list still has not come
@@ -134,7 +136,7 @@ def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | Non
     assert newcomer(seen, again, late, ignore) is not None
     paired = replace(reading, processes=(graphics(70 * MIB),), processes_at=now + 0.001)
     if named is not None:
-        assert newcomer(expect(slot, paired, now, ignore), paired, now, ignore) is None
+        assert newcomer(expect(gpu_state, paired, now, ignore), paired, now, ignore) is None
 
 
 # --- who is small ----------------------------------------------------------------------------
@@ -202,16 +204,16 @@ def test_who_may_be_let_be_later_is_told_what_that_waits_for() -> None:
     world.at(0).foreign += [small(50 * MIB), small(300 * MIB, pid=8)]
     supervisor = world.supervisor(SMALL)
     world.run_for(supervisor, 5)
-    slot = supervisor.state.slots["GPU-0"]
+    gpu_state = supervisor.state.gpu_states["GPU-0"]
     others = tuple(world.at(0).foreign)
-    assert not let_be(slot, others, world.now, SMALL)
-    waiting = not_yet(slot, others, world.now, SMALL)
+    assert not let_be(gpu_state, others, world.now, SMALL)
+    waiting = not_yet(gpu_state, others, world.now, SMALL)
     assert set(waiting) == {7}
     assert "memory<200MiB" in waiting[7]
     world.run_for(supervisor, 60)
-    slot = supervisor.state.slots["GPU-0"]
-    assert set(let_be(slot, others, world.now, SMALL)) == {7}
-    assert not not_yet(slot, others, world.now, SMALL)
+    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    assert set(let_be(gpu_state, others, world.now, SMALL)) == {7}
+    assert not not_yet(gpu_state, others, world.now, SMALL)
 
 
 # --- MPS -------------------------------------------------------------------------------------

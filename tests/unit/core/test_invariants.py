@@ -11,19 +11,19 @@ from hypothesis.stateful import invariant, precondition, rule
 from sentinel.config.schedule import parse_duty, parse_hours
 from sentinel.core.actions import Reply
 from sentinel.core.decide import Decision
-from sentinel.core.node.admin import standing
+from sentinel.core.node.admin import admin_hold
 from sentinel.core.state import Fatal, Running, Starting
 from sentinel.protocol.commands import (
     Configure,
-    Occupy,
+    Drain,
     PauseGpus,
     Reserve,
+    Resume,
     ResumeGpus,
     Unreserve,
-    Vacate,
     Value,
 )
-from sentinel.protocol.stressor import Crowded
+from sentinel.protocol.stressor import MemoryContention
 from sentinel.testing import GIB
 from tests.harness.state_machine import GPUS, LONG, MIB, PLAIN, Histories
 
@@ -58,7 +58,7 @@ class HiddenHistories(Histories):
     def somebody_comes_while_a_child_starts(self, index: int, memory: int) -> None:
         child = self.world.at(index).child
         if child is not None and child.said == 2:
-            child.waiting.append(Crowded(grown=memory))
+            child.waiting.append(MemoryContention(grown=memory))
             self.world.at(index).unlisted = memory
 
 
@@ -90,12 +90,12 @@ class ServedHistories(Histories):
     def check(self, before: Any, decision: Decision) -> None:
         if any(isinstance(a, Reply) and a.answer.refused is None for a in decision.actions):
             # Somebody's wish may be a reason to try again what was given up.
-            slots = decision.state.slots
-            self.fatal = {u for u in self.fatal if isinstance(slots[u].stressor, Fatal)}
+            gpu_states = decision.state.gpu_states
+            self.fatal = {u for u in self.fatal if isinstance(gpu_states[u].stressor, Fatal)}
             self.backoffs.clear()
         super().check(before, decision)
 
-    @rule(order=st.sampled_from([Occupy, Vacate]))
+    @rule(order=st.sampled_from([Resume, Drain]))
     def somebody_wants_all_or_nothing(self, order: Any) -> None:
         self.ask(order)
 
@@ -140,9 +140,9 @@ class ServedHistories(Histories):
     @invariant()
     def nothing_of_ours_is_where_somebody_wants_us_to_keep_off(self) -> None:
         state = self.supervisor.state
-        for slot in state.slots.values():
-            if standing(state, slot, self.world.now) is not None:
-                assert not isinstance(slot.stressor, Starting | Running)
+        for gpu_state in state.gpu_states.values():
+            if admin_hold(state, gpu_state, self.world.now) is not None:
+                assert not isinstance(gpu_state.stressor, Starting | Running)
 
     @invariant()
     def no_gpu_is_promised_to_two(self) -> None:
@@ -153,7 +153,7 @@ class ServedHistories(Histories):
     def nothing_uses_the_driver_once_it_is_let_go_of(self) -> None:
         state = self.supervisor.state
         if state.released is not None and not self.world.probe.alive:
-            stressors = [slot.stressor for slot in state.slots.values()]
+            stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors)
 
     @invariant()

@@ -18,7 +18,7 @@ MIB = 2**20
 
 def held(supervisor: Supervisor) -> bool:
     """Return whether a stressor runs on the first GPU."""
-    return isinstance(supervisor.state.slots["GPU-0"].stressor, Running)
+    return isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
 
 
 def occupied(hidden: str | None = None, config: Config | None = None) -> tuple[World, Supervisor]:
@@ -44,7 +44,7 @@ def long_after(world: World, supervisor: Supervisor, seconds: float) -> None:
 
 
 def rule(supervisor: Supervisor) -> str | None:
-    occupancy = supervisor.state.slots["GPU-0"].occupancy
+    occupancy = supervisor.state.gpu_states["GPU-0"].occupancy
     return occupancy.rule if isinstance(occupancy, Busy) else None
 
 

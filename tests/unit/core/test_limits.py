@@ -20,8 +20,10 @@ LONG = parse_ignored("name=a-very-long-name")
 
 def held(supervisor: Supervisor) -> list[int]:
     """Return the GPUs on which a stressor runs."""
-    slots = supervisor.state.slots.values()
-    return [slot.gpu.index for slot in slots if isinstance(slot.stressor, Running)]
+    gpu_states = supervisor.state.gpu_states.values()
+    return [
+        gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
+    ]
 
 
 def reason(world: World, supervisor: Supervisor, gpu: int) -> str:
@@ -171,7 +173,7 @@ def test_memory_that_nobody_accounts_for_is_measured_by_its_own_rule() -> None:
     supervisor = world.supervisor(Config(each=each))
     world.run_for(supervisor, 10)
     assert held(supervisor) == [1]
-    assert isinstance(supervisor.state.slots["GPU-0"].stressor, Stopped)
+    assert isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Stopped)
 
 
 def test_quiet_hours_free_every_gpu_and_nothing_is_started_in_them() -> None:

@@ -176,7 +176,7 @@ def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
         world.chance = clock.chance
         world.newcomer(0)
         world.run(supervisor, times(world, "gpu.handed_over", 1))
-        pauses.add(supervisor.state.slots["GPU-0"].rearm)
+        pauses.add(supervisor.state.gpu_states["GPU-0"].rearm)
     assert len(pauses) > 1
     assert all(5.0 <= pause <= 15.0 for pause in pauses)
 
@@ -189,7 +189,7 @@ def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> Non
         world.newcomer(0)
         world.run(supervisor, times(world, "gpu.handed_over", len(alone) + 1))
         world.at(0).foreign.clear()
-        alone.append(supervisor.state.slots["GPU-0"].rearm)
+        alone.append(supervisor.state.gpu_states["GPU-0"].rearm)
         world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=40)
     assert alone == [2, 2, 2, 4, 8, 16, 20, 20]
     world.tick = 1.0
@@ -197,4 +197,4 @@ def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> Non
     world.tick = 0.025
     world.newcomer(0)
     world.run(supervisor, times(world, "gpu.handed_over", 9))
-    assert supervisor.state.slots["GPU-0"].rearm == 2, "what was an hour ago is forgotten"
+    assert supervisor.state.gpu_states["GPU-0"].rearm == 2, "what was an hour ago is forgotten"

@@ -14,7 +14,7 @@ from sentinel.config.model import Config
 from sentinel.config.schedule import Duty, parse_duty
 from sentinel.core.actions import SetPace
 from sentinel.core.gpu import pace_controller
-from sentinel.core.state import Running, Slot
+from sentinel.core.state import GpuState, Running
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.stressor import Ready
 from sentinel.supervisor.loop import Supervisor
@@ -27,13 +27,13 @@ RUNNING = Running(
     generation=1,
     since=BEGIN,
     baseline=0,
-    unnamed=0,
+    unattributed=0,
     before=(),
     child=None,
     ready=READY,
     last_progress=BEGIN,
 )
-SLOT = Slot(gpu=GPU, stressor=RUNNING, generation=1)
+SLOT = GpuState(gpu=GPU, stressor=RUNNING, generation=1)
 
 
 class Plant:
@@ -53,7 +53,7 @@ class Plant:
         power: Callable[[float], float] = lambda share: 100 + 600 * share,
         lag: float = 0.0,
     ) -> None:
-        self.config, self.slot = config, SLOT
+        self.config, self.gpu_state = config, SLOT
         self.utilization, self.power, self.lag = utilization, power, lag
         self.now = BEGIN
         self.share = self.felt = 1.0
@@ -84,8 +84,8 @@ class Plant:
                 self.tick(reading)
 
     def tick(self, reading: Reading | None = None) -> None:
-        done = pace_controller.step(self.slot, reading, self.now, self.config)
-        self.slot = done.slot
+        done = pace_controller.step(self.gpu_state, reading, self.now, self.config)
+        self.gpu_state = done.gpu_state
         for action in done.actions:
             assert isinstance(action, SetPace)
             assert 0.0 <= action.share <= 1.0
@@ -118,7 +118,7 @@ def test_a_utilisation_is_reached_whatever_it_answers_to_a_share(
     plant = Plant(Config(util=target), utilization=answer, lag=lag)
     plant.deaf = deaf.__contains__
     plant.run(120)
-    reachable = max(answer(pace_controller.LEAST), min(answer(1.0), target))
+    reachable = max(answer(pace_controller.MIN_PACE), min(answer(1.0), target))
     assert plant.mean(answer, 30) == pytest.approx(reachable, abs=0.03)
 
 
@@ -149,7 +149,7 @@ def test_without_a_target_nothing_is_ever_sent() -> None:
     plant = Plant(Config())
     plant.run(30)
     assert plant.sent == []
-    assert plant.slot is SLOT
+    assert plant.gpu_state is SLOT
 
 
 def test_a_gpu_that_does_not_tell_is_paced_by_the_clock_alone() -> None:
@@ -197,10 +197,10 @@ def test_a_reading_that_comes_again_is_no_second_sample() -> None:
 def test_a_loop_that_something_else_held_back_has_nothing_to_unlearn(config: Config) -> None:
     """It must not wind up meanwhile, and there is no surge when it is free again."""
     plant = Plant(config)
-    plant.slot = replace(SLOT, health_pace=0.1)
+    plant.gpu_state = replace(SLOT, health_pace=0.1)
     plant.run(60)
     assert plant.sent == [0.1]
-    plant.slot = replace(plant.slot, health_pace=1.0)
+    plant.gpu_state = replace(plant.gpu_state, health_pace=1.0)
     plant.run(40)
     assert max(plant.sent) <= 0.52
     assert plant.share == pytest.approx(0.5, abs=0.02)
@@ -228,21 +228,21 @@ def test_the_lowest_wins(
 ) -> None:
     config = Config(util=util, power=power, duty=duty)
     plant = Plant(config)
-    plant.slot = replace(SLOT, health_pace=health)
+    plant.gpu_state = replace(SLOT, health_pace=health)
     plant.now = BEGIN + elapsed
     plant.tick()
     rests = duty is not None and (elapsed + pace_controller.EARLY) % 2100 >= 1800
     others = [] if util is None else [util]
     others += [] if power is None else [pace_controller.FIRST_FOR_POWER]
     assert plant.share == pytest.approx(
-        0.0 if rests else min([health, *others]), abs=pace_controller.HAIR
+        0.0 if rests else min([health, *others]), abs=pace_controller.MIN_PACE_CHANGE
     )
 
 
 def test_health_comes_and_goes_without_a_change_of_the_target() -> None:
     plant = Plant(Config(util=0.7))
     for health, share in ((1.0, 0.7), (0.5, 0.5), (0.0, 0.0), (0.8, 0.7)):
-        plant.slot = replace(plant.slot, health_pace=health)
+        plant.gpu_state = replace(plant.gpu_state, health_pace=health)
         plant.run(20)
         assert plant.share == pytest.approx(share, abs=0.01)
 
@@ -251,7 +251,7 @@ def test_a_cycle_turns_when_its_time_has_come_and_says_so_ahead() -> None:
     plant = Plant(Config(duty=parse_duty("10s/3s")))
     turns: list[tuple[float, float]] = []
     while len(turns) < 5:
-        due = pace_controller.deadline(plant.slot, plant.now, plant.config)
+        due = pace_controller.deadline(plant.gpu_state, plant.now, plant.config)
         assert due is not None
         assert due > plant.now
         plant.now = due
@@ -276,7 +276,9 @@ def world() -> World:
 
 def holding(world: World, config: Config) -> Supervisor:
     supervisor = world.supervisor(config)
-    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Running))
+    world.run(
+        supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
+    )
     return supervisor
 
 
@@ -329,7 +331,7 @@ def test_the_supervisor_wakes_for_the_turn_of_a_cycle(world: World) -> None:
     world.tick = 100.0  # it waits as long as it wants to
     duty = parse_duty("7.3s/2.1s")  # not with a lease, each half second, by chance
     supervisor = holding(world, Config(duty=duty, rearm=1.0, hang_after=3600.0, stale_after=1e6))
-    since = supervisor.state.slots["GPU-0"].stressor
+    since = supervisor.state.gpu_states["GPU-0"].stressor
     assert isinstance(since, Running)
     world.run(supervisor, lambda: len(world.events("stressor.pace")) >= 2, within=30)
     assert [event.fields["rests"] for event in world.events("stressor.pace")] == [True, False]

@@ -89,7 +89,7 @@ def test_a_call_that_hangs_costs_only_its_gpu() -> None:
     world.run_for(supervisor, 5)
     assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
     assert isinstance(stressor(supervisor, 1), Running)
-    assert isinstance(supervisor.state.slots["GPU-0"].occupancy, Unknown)
+    assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Unknown)
 
 
 def test_a_gpu_on_which_calls_hang_is_left_out_longer_each_time() -> None:

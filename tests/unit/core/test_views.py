@@ -19,7 +19,9 @@ def _status_says(world: World, note: str) -> bool:
 def test_a_note_holds_until_the_next_and_is_bounded() -> None:
     world = World()
     supervisor = world.supervisor(Config(rearm=1.0, status_every=1.0))
-    world.run(supervisor, lambda: isinstance(supervisor.state.slots["GPU-0"].stressor, Running))
+    world.run(
+        supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
+    )
     child = world.at(0).child
     assert child is not None
     for said, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.node.watchdog import Fed, Feeding, feed
+from sentinel.core.node.watchdog import Fed, Notification, feed
 from sentinel.core.observation import Observation
 from sentinel.core.state import (
     Busy,
+    GpuState,
     Idle,
     ProbeDown,
     ProbeState,
     ProbeUp,
     Shutdown,
-    Slot,
     State,
     StopCause,
     Stopping,
@@ -35,14 +35,14 @@ UP = ProbeUp(generation=1, since=NOW - 100, heard=True)
 SAID = Fed(ready=True, status="2 GPUs: 2 unknown", status_at=NOW - 50, at=NOW - 20)
 
 
-def slot(index: int) -> Slot:
+def gpu_state(index: int) -> GpuState:
     gpu = Gpu(uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id="0", memory_total=1)
-    return Slot(gpu=gpu)
+    return GpuState(gpu=gpu)
 
 
 def state(gpus: int = 2, probe: ProbeState = UP, **more: Any) -> State:
-    slots = {f"GPU-{index}": slot(index) for index in range(gpus)}
-    return replace(State(slots=slots, started=0.0, probe=probe), **more)
+    gpu_states = {f"GPU-{index}": gpu_state(index) for index in range(gpus)}
+    return replace(State(gpu_states=gpu_states, started=0.0, probe=probe), **more)
 
 
 def seen(*ages: float | None, fault: str | None = None) -> Observation:
@@ -57,7 +57,7 @@ def seen(*ages: float | None, fault: str | None = None) -> Observation:
 
 def told(
     of: State, what: Observation, fed: Fed = SAID, watchdog: float | None = WATCHDOG
-) -> Feeding:
+) -> Notification:
     return feed(of, what, Config(), fed, watchdog)
 
 
@@ -99,19 +99,19 @@ def test_what_could_not_be_sent_is_said_again() -> None:
 
 def settling() -> State:
     """Return a state in which the second GPU's stressor was killed and has not ended."""
-    slots = dict(state().slots)
+    gpu_states = dict(state().gpu_states)
     stuck = Stopping(
         generation=1,
         since=NOW - 60,
         cause=StopCause.YIELD,
         baseline=0,
-        unnamed=0,
+        unattributed=0,
         child=None,
         kill_at=NOW - 60,
         kill_sent=True,
     )
-    slots["GPU-1"] = replace(slots["GPU-1"], stressor=stuck)
-    return state(slots=slots)
+    gpu_states["GPU-1"] = replace(gpu_states["GPU-1"], stressor=stuck)
+    return state(gpu_states=gpu_states)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,13 @@ def test_a_whole_life_is_fed_in_time_and_a_deaf_one_is_not() -> None:
 
 def test_the_words_say_how_many_gpus_are_at_what() -> None:
     _, supervisor = occupied(2)
-    slots = {**supervisor.state.slots, **state(3).slots}
-    third = replace(slot(3), occupancy=Busy(rule="foreign", reason="x"))
-    slots |= {"GPU-2": replace(slot(2), occupancy=Idle(since=1.0)), "GPU-3": third}
-    slots |= {"GPU-4": slot(4), **supervisor.state.slots}
-    feeding = told(state(slots=slots), seen(0, 0), Fed())
+    gpu_states = {**supervisor.state.gpu_states, **state(3).gpu_states}
+    third = replace(gpu_state(3), occupancy=Busy(rule="foreign", reason="x"))
+    gpu_states |= {"GPU-2": replace(gpu_state(2), occupancy=Idle(since=1.0)), "GPU-3": third}
+    gpu_states |= {"GPU-4": gpu_state(4), **supervisor.state.gpu_states}
+    feeding = told(state(gpu_states=gpu_states), seen(0, 0), Fed())
     assert "STATUS=5 GPUs: 2 occupied, 1 idle, 1 busy, 1 unknown" in feeding.lines
-    assert isinstance(slot(4).occupancy, Unknown)
+    assert isinstance(gpu_state(4).occupancy, Unknown)
 
 
 def test_words_that_changed_are_said_once_a_second_at_most() -> None:

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.host.reservation_store import Stored, boot_id, load, parse, revive, store, stored
-from sentinel.protocol.caller import Asker
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
 
 MADE = Reservation(
     id="1a2b3c4d",
     gpus=("GPU-1", "GPU-2"),
     reason="größer",
-    by=Asker(via="unix", uid=1000, pid=4711, started=99),
+    by=Caller(via="unix", uid=1000, pid=4711, started=99),
     since=50.0,
     until=150.0,
     bound=False,
@@ -82,7 +82,7 @@ def test_what_was_stored_is_the_same_after_a_restart_of_the_daemon() -> None:
 def test_after_a_boot_the_time_goes_on_and_no_process_is_named() -> None:
     (held,) = revive(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
     assert held.until == 15.0
-    assert held.by == Asker(via="unix", uid=1000)
+    assert held.by == Caller(via="unix", uid=1000)
 
 
 def test_what_is_over_is_left_out() -> None:

@@ -19,7 +19,7 @@ from sentinel.protocol.stressor import (
     ChildMessage,
     Failed,
     FailureKind,
-    Known,
+    FindingAck,
     Lease,
     Pace,
     Progress,
@@ -29,7 +29,7 @@ from sentinel.protocol.stressor import (
 
 FROM_PROBE: tuple[type, ...] = typing.get_args(ProbeMessage)
 FROM_CHILD: tuple[type, ...] = typing.get_args(ChildMessage)
-ORDERS: tuple[type, ...] = (Lease, Known, Pace, Stop, Watch)
+ORDERS: tuple[type, ...] = (Lease, FindingAck, Pace, Stop, Watch)
 EVERY_KIND = (*FROM_PROBE, *FROM_CHILD, *ORDERS)
 
 # NVML's numbers are finite and its names short; whatever else they are must not matter.

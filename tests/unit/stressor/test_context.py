@@ -127,7 +127,7 @@ def test_at_most_two_quanta_are_in_flight(bench: Bench) -> None:
 
 def test_a_stop_ends_a_rest_at_once(bench: Bench) -> None:
     bench.become_ready()
-    threading.Timer(0.1, bench.leash.stopped.set).start()
+    threading.Timer(0.1, bench.lease_keeper.stopped.set).start()
     began = time.monotonic()
     assert not bench.ctx.pace(rest=60.0)
     assert time.monotonic() - began < 1.0
@@ -142,7 +142,9 @@ def test_a_long_rest_does_not_pass_for_a_hang(bench: Bench) -> None:
 
 def test_a_progress_that_the_channel_refuses_is_told_with_the_next(bench: Bench) -> None:
     bench.become_ready()
-    while bench.leash.say(Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)):
+    while bench.lease_keeper.say(
+        Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)
+    ):
         pass
     bench.ctx.report(errors=1)
     assert bench.ctx.pace(rest=1.1), "a full channel holds nobody up"
@@ -156,13 +158,15 @@ def test_a_progress_that_the_channel_refuses_is_told_with_the_next(bench: Bench)
 
 
 def test_what_must_arrive_is_tried_for_a_second(bench: Bench) -> None:
-    while bench.leash.say(Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)):
+    while bench.lease_keeper.say(
+        Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)
+    ):
         pass
     heard: list[ChildMessage] = []
     late = threading.Timer(0.2, lambda: heard.extend(bench.heard()))
     late.start()
     ready = Ready(held=1, asked=1, chunks=1, refused=False)
-    assert bench.leash.say(ready)
+    assert bench.lease_keeper.say(ready)
     late.join()  # it may have heard that one, too
     heard += bench.heard()
     assert heard[-1] == ready
@@ -185,8 +189,8 @@ def test_only_whole_chunks_are_taken_of_a_size(bench: Bench) -> None:
 def test_a_size_below_one_chunk_is_held_as_it_is_and_enough_to_work_on(bench: Bench) -> None:
     filling = fill(bench.device, MemoryTarget(size=100 * 2**20), CHUNK)
     assert (len(filling.chunks), filling.held, filling.refused) == (1, 100 * 2**20, False)
-    ctx = WorkloadContext(device=bench.device, filling=filling, leash=bench.leash)
-    threading.Timer(0.2, bench.leash.stopped.set).start()
+    ctx = WorkloadContext(device=bench.device, filling=filling, lease_keeper=bench.lease_keeper)
+    threading.Timer(0.2, bench.lease_keeper.stopped.set).start()
     elementwise(ctx)
     assert ctx.iterations > 0
 
@@ -232,7 +236,7 @@ def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
         until = time.monotonic() + 20
         while bench.ctx.iterations < 3 and time.monotonic() < until:
             time.sleep(0.01)
-        bench.leash.stopped.set()
+        bench.lease_keeper.stopped.set()
 
     watcher = threading.Thread(target=stop_once_it_works)
     watcher.start()
@@ -257,7 +261,7 @@ def test_of_evidence_that_is_long_the_beginning_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Finding] = []
-    monkeypatch.setattr(bench.leash, "report", told.append)
+    monkeypatch.setattr(bench.lease_keeper, "report", told.append)
     bench.ctx.find(replace(FLIP, detail="x" * 70_000))
     assert [(finding.number, len(finding.detail)) for finding in told] == [(1, 1000)]
     codec.encode(told[0])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.stressor.duty_cycle import WINDOW, Windows
+from sentinel.stressor.duty_cycle import WINDOW, DutyCycle
 
 
 class Device:
@@ -19,7 +19,7 @@ class Device:
         self.now = self.busy_until = 50.0
         self.worked = 0.0
         self.quanta = cycle(quanta)
-        self.windows = Windows(0.02)
+        self.duty_cycle = DutyCycle(0.02)
         self.in_flight: list[float] = []
         self.rests: list[float] = []
 
@@ -29,14 +29,14 @@ class Device:
         self.worked += quantum
         self.in_flight.append(self.busy_until)
         self.settle(1)
-        self.windows.follow(share, self.now)
-        if self.windows.is_spent(self.now):
+        self.duty_cycle.follow(share, self.now)
+        if self.duty_cycle.is_spent(self.now):
             self.settle(0)
-            self.windows.pause(self.now)
-        wait = self.windows.wait(self.now)
+            self.duty_cycle.pause(self.now)
+        wait = self.duty_cycle.wait(self.now)
         self.rests.append(wait)
         self.now += wait
-        self.windows.resume(self.now)
+        self.duty_cycle.resume(self.now)
 
     def settle(self, remaining: int) -> None:
         while len(self.in_flight) > remaining:
@@ -50,7 +50,7 @@ class Device:
 @settings(deadline=None)  # on a busy host, one example may take long
 def test_the_mean_is_the_share_whatever_the_quanta(share: float, quanta: list[float]) -> None:
     device = Device(*quanta)
-    device.windows.resume(device.now)
+    device.duty_cycle.resume(device.now)
     device.pace(share)
     began, worked = device.now, device.worked
     while device.now < began + 100:
@@ -61,7 +61,7 @@ def test_the_mean_is_the_share_whatever_the_quanta(share: float, quanta: list[fl
 
 def test_at_full_load_it_never_rests_and_a_quantum_is_always_queued() -> None:
     device = Device(0.02)
-    device.windows.resume(device.now)
+    device.duty_cycle.resume(device.now)
     for _ in range(100):
         device.pace(1.0)
         assert len(device.in_flight) == 1
@@ -70,7 +70,7 @@ def test_at_full_load_it_never_rests_and_a_quantum_is_always_queued() -> None:
 
 def test_half_of_the_time_is_half_of_each_window() -> None:
     device = Device(0.01)
-    device.windows.resume(device.now)
+    device.duty_cycle.resume(device.now)
     device.pace(1.0)
     began = device.now
     while device.now < began + 5:
@@ -81,47 +81,47 @@ def test_half_of_the_time_is_half_of_each_window() -> None:
 
 
 def test_nothing_at_all_is_for_ever_and_another_share_counts_at_once() -> None:
-    windows = Windows(0.02)
-    windows.resume(0.0)
-    windows.follow(0.0, 0.1)
-    assert windows.is_spent(0.1)
-    windows.pause(0.12)
-    assert windows.wait(0.12) == math.inf
-    assert windows.wait(5.0) == math.inf
-    windows.follow(0.5, 5.0)
-    assert windows.wait(5.0) == 0.0
-    windows.resume(5.0)
-    windows.follow(1.0, 5.01)
-    assert windows.wait(5.01) == 0.0
-    assert not windows.is_spent(6.0)
+    duty_cycle = DutyCycle(0.02)
+    duty_cycle.resume(0.0)
+    duty_cycle.follow(0.0, 0.1)
+    assert duty_cycle.is_spent(0.1)
+    duty_cycle.pause(0.12)
+    assert duty_cycle.wait(0.12) == math.inf
+    assert duty_cycle.wait(5.0) == math.inf
+    duty_cycle.follow(0.5, 5.0)
+    assert duty_cycle.wait(5.0) == 0.0
+    duty_cycle.resume(5.0)
+    duty_cycle.follow(1.0, 5.01)
+    assert duty_cycle.wait(5.01) == 0.0
+    assert not duty_cycle.is_spent(6.0)
 
 
 def test_a_debt_is_forgotten_with_the_share_that_made_it() -> None:
-    windows = Windows(0.02)
-    windows.resume(0.0)
-    windows.follow(0.05, 0.0)
-    windows.is_spent(0.0)
-    windows.pause(0.05)
-    assert windows.wait(0.05) > WINDOW
-    windows.follow(0.06, 0.05)
-    assert windows.wait(0.05) == 0.0
+    duty_cycle = DutyCycle(0.02)
+    duty_cycle.resume(0.0)
+    duty_cycle.follow(0.05, 0.0)
+    duty_cycle.is_spent(0.0)
+    duty_cycle.pause(0.05)
+    assert duty_cycle.wait(0.05) > WINDOW
+    duty_cycle.follow(0.06, 0.05)
+    assert duty_cycle.wait(0.05) == 0.0
 
 
 def test_what_nobody_used_is_not_saved_up() -> None:
-    windows = Windows(0.02)
-    windows.resume(0.0)
-    windows.follow(0.5, 0.0)
-    windows.pause(0.001)
-    assert windows.wait(60.0) == 0.0, "its workload rested for a minute"
-    windows.resume(60.0)
-    assert not windows.is_spent(60.05)
-    assert windows.is_spent(60.0 + 2 * 0.5 * WINDOW)
+    duty_cycle = DutyCycle(0.02)
+    duty_cycle.resume(0.0)
+    duty_cycle.follow(0.5, 0.0)
+    duty_cycle.pause(0.001)
+    assert duty_cycle.wait(60.0) == 0.0, "its workload rested for a minute"
+    duty_cycle.resume(60.0)
+    assert not duty_cycle.is_spent(60.05)
+    assert duty_cycle.is_spent(60.0 + 2 * 0.5 * WINDOW)
 
 
 def test_a_host_that_stood_still_does_not_cost_minutes() -> None:
-    windows = Windows(0.02)
-    windows.resume(0.0)
-    windows.follow(0.5, 0.0)
-    windows.is_spent(0.0)
-    windows.pause(3600.0)
-    assert windows.wait(3600.0) <= 2.5
+    duty_cycle = DutyCycle(0.02)
+    duty_cycle.resume(0.0)
+    duty_cycle.follow(0.5, 0.0)
+    duty_cycle.is_spent(0.0)
+    duty_cycle.pause(3600.0)
+    assert duty_cycle.wait(3600.0) <= 2.5
