@@ -37,7 +37,7 @@ def _look(held: sentinel.Hold, seconds: float) -> Iterator[Record]:
             "gpu": gpu.name,
             "temperature_c": gpu.temperature_c,
             "power_w": gpu.power_w,
-            "condition": gpu.condition,
+            "health": gpu.health,
             "multiplier": gpu.multiplier,
             "stressor": gpu.stressor,
             "share": gpu.share,

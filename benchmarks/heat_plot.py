@@ -1,4 +1,4 @@
-"""Draws how heat, condition and pace went, from results of ``benchmarks.heat``."""
+"""Draws how heat, health and pace went, from results of ``benchmarks.heat``."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def draw_heat(records: Sequence[Record], path: Path) -> None:
 
 
 def _conditions(axes: Axes, records: Sequence[Record]) -> None:
-    """Shade each stretch of one condition."""
+    """Shade each stretch of one health."""
     begin = 0
     for number, record in enumerate(records):
         last = number == len(records) - 1
-        if last or records[number + 1]["condition"] != record["condition"]:
+        if last or records[number + 1]["health"] != record["health"]:
             end = records[number if last else number + 1]["s"]
-            colour = _COLOURS.get(record["condition"])
+            colour = _COLOURS.get(record["health"])
             if colour is not None:
                 axes.axvspan(records[begin]["s"], end, color=colour, alpha=0.25, linewidth=0)
             begin = number + 1

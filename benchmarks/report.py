@@ -117,7 +117,7 @@ class Report:
             verdict = self._verdict(f"{name}: growth to kill", good=False)
             return [name, told, *["-"] * 6, verdict]
         margins = [record["margin_s"] for record in records]
-        signs = [record["sign"] for record in records]
+        signs = [record["evidence"] for record in records]
         back = [r["memory_back_s"] for r in records if r["memory_back_s"] is not None]
         good = max(margins) <= WORST_MARGIN and len(records) == len(every)
         return [

@@ -34,7 +34,7 @@ def main() -> None:
 
         @monitor.on("state_change")
         def changed(gpu: GpuStatus, event: EventInfo) -> None:
-            before, now = event.fields["before"], event.fields["condition"]
+            before, now = event.fields["before"], event.fields["health"]
             print(f"GPU {gpu.index}: {before} -> {now} at {gpu.temperature_c} C")
 
         monitor.start()

@@ -32,7 +32,7 @@ _COLOURS = {
     "fatal": "red",
     "mismatch": "red",
     "finding": "red",
-    "ghost": "red",
+    "leak": "red",
     "unkillable": "red",
 }
 
@@ -127,7 +127,7 @@ def _people(by: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _busy(f: Mapping[str, Any]) -> str:
-    return f"{f['reason']}: {_people(f['by'])}" if f["by"] else str(f["reason"])
+    return f"{f['reason']}: {_people(f['processes'])}" if f["processes"] else str(f["reason"])
 
 
 def _idle(f: Mapping[str, Any]) -> str:
@@ -141,9 +141,9 @@ def _ready(f: Mapping[str, Any]) -> str:
 
 
 def _yielding(f: Mapping[str, Any]) -> str:
-    if f["by"]:
-        return f"to {_people(f['by'])}"
-    if f["sign"] == "computing":
+    if f["processes"]:
+        return f"to {_people(f['processes'])}"
+    if f["evidence"] == "computing":
         return "to somebody who computes on it and is not listed"
     return f"to somebody whose memory grew by {format_size(f['grown'])}"
 
@@ -188,7 +188,7 @@ def _verdict(f: Mapping[str, Any]) -> str:
 
 def _status(f: Mapping[str, Any]) -> str:
     if f["stressor"] != "RUNNING":
-        who = f": {_people(f['by'])}" if f["by"] else ""
+        who = f": {_people(f['processes'])}" if f["processes"] else ""
         return f"{f['occupancy'].lower()}, {f['stressor'].lower()}: {f['reason']}{who}"
     rates = []
     if f.get("flops_per_s"):
@@ -278,7 +278,7 @@ def _condition(fields: Mapping[str, Any]) -> str:
     degrees = fields["temperature_c"]
     heat = "" if degrees is None else f" at {degrees} C"
     share = f", {fields['memory_foreign_share']:.0%} of its memory others'"
-    return f"{fields['condition']}{heat}{share}; it was {fields['before']}"
+    return f"{fields['health']}{heat}{share}; it was {fields['before']}"
 
 
 def _reserved(f: Mapping[str, Any]) -> str:
@@ -303,8 +303,11 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpu.idle": ("idle", _idle),
     "gpu.busy": ("busy", _busy),
     "gpu.identity": ("identity", _identity),
-    "gpu.ghost": ("ghost", _ghost),
-    "gpu.clearing": ("clearing", lambda f: f"opens and closes a context, try {f['attempt']}"),
+    "gpu.memory_leaked": ("leak", _ghost),
+    "gpu.cleanup_started": (
+        "clearing",
+        lambda f: f"opens and closes a context, try {f['attempt']}",
+    ),
     "gpu.unknown": ("unknown", lambda f: str(f["reason"])),
     "gpu.yielding": ("yielding", _yielding),
     "gpu.handed_over": ("handed over", _handed_over),
@@ -316,12 +319,12 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "stressor.failed": ("failed", _failed),
     "stressor.fatal": ("fatal", lambda f: f"{f['reason']}; not tried again until restarted"),
     "sentinel.occupying": ("occupying", _by),
-    "sentinel.vacated": ("vacated", _by),
+    "sentinel.drained": ("drained", _by),
     "sentinel.configured": ("configured", lambda f: f"{f['workload']}, {_by(f)}"),
     "gpu.paused": ("paused", lambda f: f"{_for(f)}{_by(f)}"),
     "gpu.resumed": ("resumed", _by),
     "gpu.reserved": ("reserved", _reserved),
-    "gpu.condition": ("condition", _condition),
+    "gpu.health": ("health", _condition),
     "gpu.overheat": ("overheat", lambda f: f"{f['temperature_c']} C, above {f['limit_c']:g} C"),
     "memory.allocated": (
         "allocated",
@@ -329,13 +332,13 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     ),
     "memory.deallocated": ("given back", lambda f: f"{format_size(f['size'])} as {f['id']}"),
     "gpu.unreserved": ("unreserved", lambda f: f"{f['id']}: {_by(f)}"),
-    "driver.unwanted": ("driver", lambda f: f"is to be let go of, {_for(f)}{_by(f)}"),
+    "driver.release_requested": ("driver", lambda f: f"is to be let go of, {_for(f)}{_by(f)}"),
     "driver.released": ("driver", lambda _: "nothing of ours uses it any more"),
-    "driver.wanted": ("driver", lambda f: f"is used again, {_by(f)}"),
-    "order.refused": ("refused", lambda f: f"{f['order']}: {f['reason']}; {_by(f)}"),
+    "driver.acquire_requested": ("driver", lambda f: f"is used again, {_by(f)}"),
+    "command.rejected": ("refused", lambda f: f"{f['order']}: {f['reason']}; {_by(f)}"),
     "service.ready": ("service", lambda f: f"answers after {format_duration(f['start_s'])}"),
     "service.failed": ("service", lambda f: f"{f['reason']}, and is replaced"),
-    "service.trouble": ("service", lambda f: f"{f['about']}: {f['text']}"),
+    "service.warning": ("service", lambda f: f"{f['about']}: {f['text']}"),
     "gpu.verdict": ("verdict", _verdict),
     "gpu.released": ("released", lambda f: f["reason"]),
     "stressor.mismatch": (
@@ -347,7 +350,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
         "unkillable",
         lambda f: f"pid {f['pid']} survives SIGKILL for {format_duration(f['since_s'])}",
     ),
-    "journal.lost": ("lost", lambda f: f"{f['events']} lines that nobody read in time"),
+    "log.dropped": ("lost", lambda f: f"{f['events']} lines that nobody read in time"),
 }
 
 

@@ -96,8 +96,8 @@ def notes(status: Status) -> Iterator[str]:
             yield f"GPU {gpu.index}: {gpu.reason}"
         if word == "paused" and gpu.until_s is not None:
             yield f"GPU {gpu.index}: paused for another {format_duration(gpu.until_s)}"
-        if gpu.condition in {"throttled", "critical"}:
-            yield f"GPU {gpu.index}: {gpu.condition}, {gpu.multiplier:.0%} of its speed is left"
+        if gpu.health in {"throttled", "critical"}:
+            yield f"GPU {gpu.index}: {gpu.health}, {gpu.multiplier:.0%} of its speed is left"
         if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale, as decide has it
             yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
     for one in status.reservations:
@@ -124,9 +124,9 @@ def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     """Return who has a GPU: we, others, or the one for whom it is kept."""
     if gpu.stressor.upper() in _BY_STRESSOR:
         return f"sentinel {gpu.workload}" if gpu.workload else "sentinel"
-    if gpu.by:
-        more = f" +{len(gpu.by) - 1}" if len(gpu.by) > 1 else ""
-        return _person(gpu.by[0]) + more
+    if gpu.processes:
+        more = f" +{len(gpu.processes) - 1}" if len(gpu.processes) > 1 else ""
+        return _person(gpu.processes[0]) + more
     kept = next((one for one in reservations if one.id == gpu.reservation), None)
     if kept is None:
         return ""

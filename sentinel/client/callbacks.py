@@ -44,13 +44,13 @@ def names_of(event: EventInfo) -> Iterator[str]:
     yield event.name
     if event.name in _BY_EVENT:
         yield _BY_EVENT[event.name]
-    if event.name != "gpu.condition":
+    if event.name != "gpu.health":
         return
     yield "state_change"
-    before, condition = event.fields.get("before"), event.fields.get("condition")
-    if condition == "throttled":
+    before, health = event.fields.get("before"), event.fields.get("health")
+    if health == "throttled":
         yield "throttle"
-    elif condition == "critical":
+    elif health == "critical":
         yield "critical"
     elif before in _WORSE:
         yield "resume"

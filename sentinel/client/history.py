@@ -16,7 +16,7 @@ from sentinel.client.types import read, read_list
 class PastReading:
     """What was read of a GPU within one step from ``at`` on, ``seconds`` of it.
 
-    Each figure is a mean, but for the least and the most, the worst condition, and the joules that
+    Each figure is a mean, but for the least and the most, the worst health, and the joules that
     were used. ``busy`` and ``ours`` are shares of the time in which others used it, and we did.
     """
 
@@ -42,7 +42,7 @@ class PastReading:
     bytes_per_s: float | None = None
     busy: float | None = None
     ours: float | None = None
-    condition: str | None = None
+    health: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,7 @@ class Monitor:
         return self.client.trend(gpu, minutes)
 
     def speed_multiplier(self, gpu: str | int = 0) -> float:
-        """Return the share of its speed that a GPU's condition leaves: 1, 0.8, 0.5 or 0.
+        """Return the share of its speed that a GPU's health leaves: 1, 0.8, 0.5 or 0.
 
         Raises:
             NoSuchGpuError: It is not there.
@@ -233,7 +233,7 @@ class Monitor:
 
         Args:
             name: ``state_change``, ``throttle``, ``resume``, ``critical`` or ``overheat`` of a
-                GPU's condition; ``yield`` where a newcomer comes to a GPU that is held,
+                GPU's health; ``yield`` where a newcomer comes to a GPU that is held,
                 ``handed_over`` once it has it; ``busy`` and ``idle``; or any event by its name.
             callback: What is called; without it, what is decorated.
 

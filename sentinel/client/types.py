@@ -47,7 +47,7 @@ class Handover:
     """
 
     ago_s: float
-    sign: str
+    evidence: str
     exit: float
     kill: float | None = None
     memory_back: float | None = None
@@ -65,7 +65,7 @@ class GpuTelemetry(Telemetry):
 class GpuStatus:
     """One GPU. ``occupancy``, ``stressor`` and ``admin`` are the names of states.
 
-    ``condition`` is optimal, normal, throttled or critical, and ``multiplier`` the share of its
+    ``health`` is optimal, normal, throttled or critical, and ``multiplier`` the share of its
     speed that it leaves to whoever works there; ``memory_foreign`` is what is used and not our
     stressor's, ``budget`` how much memory may be promised in all, ``guests`` are processes of those
     to whom some was promised.
@@ -89,7 +89,7 @@ class GpuStatus:
     read_s: float | None = None
     until_s: float | None = None
     reservation: str | None = None
-    by: tuple[Process, ...] = ()
+    processes: tuple[Process, ...] = ()
     pid: int | None = None
     memory_used: int | None = None
     held: int | None = None
@@ -107,12 +107,12 @@ class GpuStatus:
     errors: int | None = None
     handover: Handover | None = None
     last_finding: str | None = None
-    condition: str | None = None
-    condition_since_s: float | None = None
+    health: str | None = None
+    health_since_s: float | None = None
     multiplier: float = 1.0
     memory_foreign: int | None = None
     budget: int = 0
-    guests: tuple[Process, ...] = ()
+    allocated_processes: tuple[Process, ...] = ()
     yields: int = 0
     starts: int = 0
     telemetry: GpuTelemetry | None = None

@@ -241,7 +241,7 @@ def _turn(state: State, gpu_state: GpuState, seen: Observation, config: Config) 
     paced = pace_controller.step(step.gpu_state, reading, seen.now, own)
     gpu_state, actions = paced.gpu_state, (*found.actions, *step.actions, *paced.actions)
     came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
-    haunts = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "ghost"
+    haunts = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "leak"
     if came and not haunts and not isinstance(before, Busy):
         gpu_state = _claimed(gpu_state, before, seen, own)
     if isinstance(folded.gpu_state.stressor, Stopping) and not isinstance(
@@ -276,11 +276,11 @@ def _judge(
         return gpu_state, []
     gpu_state = replace(gpu_state, occupancy=now)
     match before, now:
-        case Busy(), Busy(by=by) if [p.pid for p in before.by] == [p.pid for p in by]:
+        case Busy(), Busy(processes=by) if [p.pid for p in before.processes] == [p.pid for p in by]:
             return gpu_state, []
         case _, Busy(reason=reason):
             return gpu_state, [
-                gpu_event("gpu.busy", gpu_state, seen.now, reason=reason, by=who(gpu_state))
+                gpu_event("gpu.busy", gpu_state, seen.now, reason=reason, processes=who(gpu_state))
             ]
         case Unknown(), Unknown():
             return gpu_state, []
@@ -380,7 +380,7 @@ def _clear_one(
         begun = lifecycle.start(replace(gpu_state, leak=leak), reading, seen.now, clearing=True)
         begun = replace(begun, launch_spec=limits.launch_spec(config.of(uuid)))
         state = replace(state, gpu_states={**state.gpu_states, uuid: begun}, last_start=seen.now)
-        event = gpu_event("gpu.clearing", begun, seen.now, attempt=leak.clearings)
+        event = gpu_event("gpu.cleanup_started", begun, seen.now, attempt=leak.clearings)
         return state, [Start(uuid=uuid, generation=begun.generation, clearing=True)], [event]
     return state, [], []
 

@@ -17,5 +17,5 @@ def who(gpu_state: GpuState) -> list[dict[str, object]]:
         return []
     return [
         {"pid": process.pid, "name": process.name, "user": process.user}
-        for process in gpu_state.occupancy.by
+        for process in gpu_state.occupancy.processes
     ]

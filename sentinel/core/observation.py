@@ -83,10 +83,11 @@ class Observation:
     """Everything that one tick decides on.
 
     ``readings`` holds the latest of each GPU, old or new; the facts are only the new ones.
-    ``random_value`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a shutdown
-    that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many seconds
-    longer than it meant to the supervisor did not run. ``local`` is what a clock on the wall shows.
-    ``reread``: somebody wants the settings read anew. ``probe_gone``: no probe lives, old or new.
+    ``random_value`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a
+    shutdown that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many
+    seconds longer than it meant to the supervisor did not run. ``local`` is what a clock on the
+    wall shows. ``reread``: somebody wants the settings read anew. ``probe_gone``: no probe lives,
+    old or new.
     """
 
     now: float

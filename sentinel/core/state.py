@@ -14,7 +14,7 @@ from sentinel.core.observation import ChildExit
 from sentinel.protocol.gpu import Gpu, GpuProcess
 from sentinel.protocol.stressor import Failed, Finding, MemoryTarget, Progress, Ready
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import Allocation, Condition, Reservation
+from sentinel.protocol.views import Allocation, GpuHealth, Reservation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Busy:
 
     rule: str
     reason: str
-    by: tuple[GpuProcess, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Evidence:
     at: float
     took: float = 0.0
     grown: int = 0
-    by: tuple[GpuProcess, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
 
 
 class StopCause(StrEnum):
@@ -85,8 +85,8 @@ class Starting:
     """A child was spawned and has not said Ready.
 
     ``baseline`` is the used memory of the idle GPU before the spawn, ``unattributed`` what of it no
-    listed process held, in bytes; ``before`` are the PIDs that were listed. ``contention`` is how many
-    bytes more than the child took were gone while it filled its memory, where it saw that.
+    listed process held, in bytes; ``before`` are the PIDs that were listed. ``contention`` is how
+    many bytes more than the child took were gone while it filled its memory, where it saw that.
     ``clearing``: it only opens and closes a context, and never is Ready.
     """
 
@@ -177,7 +177,7 @@ class Stopping:
     kill_at: float
     ran: bool = False
     clearing: bool = False
-    sign: Evidence | None = None
+    evidence: Evidence | None = None
     kill_sent: bool = False
     killed_at: float | None = None
     exit: ChildExit | None = None
@@ -215,7 +215,7 @@ class Handover:
     newcomer's own memory could not be told from ours.
     """
 
-    sign: Evidence
+    evidence: Evidence
     kill: float | None
     exit: float
     memory_back: float | None
@@ -225,9 +225,9 @@ class Handover:
 class Leak:
     """What stayed on a GPU and is nobody's since our last stressor has gone.
 
-    ``unattributed`` is how much memory nobody was known to hold before that came, in bytes, where there
-    is more now. ``load`` says that the GPU is used all the time, ``clearings`` how often a context
-    was opened and closed because of it.
+    ``unattributed`` is how much memory nobody was known to hold before that came, in bytes, where
+    there is more now. ``load`` says that the GPU is used all the time, ``clearings`` how often a
+    context was opened and closed because of it.
     """
 
     unattributed: int | None = None
@@ -256,11 +256,11 @@ class HealthState:
     ``told_at``; ``overheats``: it is hotter than it ever should be.
     """
 
-    condition: Condition
+    level: GpuHealth
     since: float
-    heat: Condition
+    heat: GpuHealth
     heat_since: float
-    memory: Condition
+    memory: GpuHealth
     told_at: float = float("-inf")
     overheats: bool = False
 
@@ -288,17 +288,17 @@ class LaunchSpec:
 class GpuState:
     """Everything known of one GPU: separate facts, never one big state.
 
-    ``identity`` is how processes are told apart on it, ``resident_processes`` since when others are on it,
-    by PID, where a rule asks. ``generation`` counts its children. ``rearm`` is how long it must
-    stay idle before the next start. ``started`` and ``ended`` are when its last stressor was
+    ``identity`` is how processes are told apart on it, ``resident_processes`` since when others are
+    on it, by PID, where a rule asks. ``generation`` counts its children. ``rearm`` is how long it
+    must stay idle before the next start. ``started`` and ``ended`` are when its last stressor was
     started and was gone. ``claims`` are the times of the last hour at which somebody came,
     ``failures`` those at which a stressor failed, ``streak`` how many since it last ran well.
-    ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor. ``launch_spec``
-    are those of its last stressor, ``paused`` is set while we were told to keep off. ``changed`` is
-    when its occupancy or its stressor became another. ``telemetry`` is what it told last of itself,
-    ``judged`` how it does by that; ``allocations`` is the memory that was promised to guests, by id,
-    which changed at ``allocations_changed``, and ``left_out`` how much was promised when the last
-    stressor was started. ``yields`` counts its hand-overs.
+    ``health_pace`` is the share of busy time that the GPU's health leaves to a stressor.
+    ``launch_spec`` are those of its last stressor, ``paused`` is set while we were told to keep
+    off. ``changed`` is when its occupancy or its stressor became another. ``telemetry`` is what it
+    told last of itself, ``judged`` how it does by that; ``allocations`` is the memory that was
+    promised to guests, by id, which changed at ``allocations_changed``, and ``left_out`` how much
+    was promised when the last stressor was started. ``yields`` counts its hand-overs.
     """
 
     gpu: Gpu
@@ -321,7 +321,7 @@ class GpuState:
     paused: Paused | None = None
     changed: float = 0.0
     telemetry: Telemetry | None = None
-    judged: HealthState | None = None
+    health: HealthState | None = None
     allocations: Mapping[str, Allocation] = field(default_factory=dict)
     allocations_changed: float = 0.0
     left_out: int = 0

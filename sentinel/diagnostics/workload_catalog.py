@@ -62,7 +62,7 @@ def list_workloads(timeouts: Timeouts | None = None) -> tuple[tuple[Listed, ...]
     """Return every registered workload, by name, and whether a process survived its SIGKILL.
 
     Args:
-        patience: How long the process that imports them may take; by default, long.
+        timeouts: How long the process that imports them may take; by default, long.
     """
     entries = registered()
     places = [f"{entry.module}:{entry.attr}" for entry in entries]
@@ -119,7 +119,7 @@ class _Notes:
 
     Args:
         places: What it is to import, by number.
-        patience: How long it may take.
+        timeouts: How long it may take.
         said: Where what the workloads say of themselves is kept, beside what other listers told.
 
     Attributes:

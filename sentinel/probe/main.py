@@ -46,7 +46,7 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: Ha
         channel: A socket of whole messages (SOCK_SEQPACKET); when it is full, readings are left
             out and never waited for.
         parent: The PID of the supervisor.
-        board: Where each driver call is announced before it is made.
+        inflight_calls: Where each driver call is announced before it is made.
     """
     setup_child_process(parent, "sentinel: probe, reads GPUs")
     channel.settimeout(None)

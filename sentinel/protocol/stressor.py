@@ -221,9 +221,10 @@ class MemoryTarget:
 class StressorSpec:
     """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended.
 
-    ``reserve`` bytes of what is free are left, whatever the target. ``check_contention``: others may come and
-    not be listed, so the child looks out for them while it takes its memory. ``clearing``: it only
-    opens a context, and ends. ``goldens`` is the file of the golden checksums, if they are kept.
+    ``reserve`` bytes of what is free are left, whatever the target. ``check_contention``: others
+    may come and not be listed, so the child looks out for them while it takes its memory.
+    ``clearing``: it only opens a context, and ends. ``goldens`` is the file of the golden
+    checksums, if they are kept.
     """
 
     gpu: Gpu

@@ -13,14 +13,14 @@ from sentinel.protocol.telemetry import Telemetry
 class Phase(StrEnum):
     """What the daemon as a whole is at.
 
-    WAITING: it would occupy and no GPU is idle. VACATED: it was told to hold nothing. RELEASED: it
+    WAITING: it would occupy and no GPU is idle. DRAINED: it was told to hold nothing. RELEASED: it
     has let go of the driver, too.
     """
 
     STARTING = "starting"
     WAITING = "waiting"
     OCCUPYING = "occupying"
-    DRAINED = "vacated"
+    DRAINED = "drained"
     RELEASED = "released"
     STOPPING = "stopping"
 
@@ -58,7 +58,7 @@ class Allocation:
     confirmed: bool = False
 
 
-class Condition(StrEnum):
+class GpuHealth(StrEnum):
     """How a GPU does, by its temperature and by the memory on it that is not ours."""
 
     OPTIMAL = "optimal"
@@ -88,7 +88,7 @@ class HandoverView:
     """The last hand-over of a GPU: when the first sign came, and what followed, in seconds."""
 
     at: float
-    sign: str
+    evidence: str
     exit: float
     kill: float | None = None
     memory_back: float | None = None
@@ -103,12 +103,12 @@ class GpuView:
     GPU was read last, ``ended`` when our last stressor on it was gone; ``ghost``: something stayed
     in use by nobody after that. ``held`` is the memory of our stressor, ``until`` when the pause or
     reservation ends. Rates are per second; ``share`` is of the time. ``None`` is not known.
-    ``condition`` has held since ``condition_since``, and ``multiplier`` is the share of its speed
+    ``condition`` has held since ``health_since``, and ``multiplier`` is the share of its speed
     that it leaves to whoever works there. ``memory_foreign`` is what of the used memory is not our
-    stressor's, ``budget`` how much may be promised in all, and ``outstanding`` what of it was promised
-    and is not taken yet; ``guests`` are the processes of those to
-    whom memory was promised. ``yields`` counts how often a newcomer got the GPU of us, ``starts``
-    our stressors, since the daemon began.
+    stressor's, ``budget`` how much may be promised in all, and ``outstanding`` what of it was
+    promised and is not taken yet; ``guests`` are the processes of those to whom memory was
+    promised. ``yields`` counts how often a newcomer got the GPU of us, ``starts`` our stressors,
+    since the daemon began.
     """
 
     at: float
@@ -126,10 +126,10 @@ class GpuView:
     since: float | None = None
     read: float | None = None
     ended: float | None = None
-    ghost: bool = False
+    leaked: bool = False
     until: float | None = None
     reservation: str | None = None
-    by: tuple[GpuProcess, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
     pid: int | None = None
     memory_used: int | None = None
     held: int | None = None
@@ -147,14 +147,14 @@ class GpuView:
     errors: int | None = None
     handover: HandoverView | None = None
     last_finding: str | None = None
-    condition: Condition | None = None
-    condition_since: float | None = None
+    health: GpuHealth | None = None
+    health_since: float | None = None
     multiplier: float = 1.0
     memory_free: int | None = None
     outstanding: int = 0
     memory_foreign: int | None = None
     budget: int = 0
-    guests: tuple[GpuProcess, ...] = ()
+    allocated_processes: tuple[GpuProcess, ...] = ()
     yields: int = 0
     starts: int = 0
     telemetry: Telemetry | None = None

@@ -259,7 +259,7 @@ def _kept(service: ServiceProcess | None) -> tuple[dict[str, Reservation], list[
     if complaint is None:
         return kept, []
     fields = {"about": "reservations", "text": complaint}
-    return kept, [Event(name="service.trouble", at=now, fields=fields)]
+    return kept, [Event(name="service.warning", at=now, fields=fields)]
 
 
 def _started(found: Found, now: float) -> Event:

@@ -44,7 +44,7 @@ class Journal:
         for event in events:
             try:
                 if self._lost:
-                    lost = Event(name="journal.lost", at=event.at, fields={"events": self._lost})
+                    lost = Event(name="log.dropped", at=event.at, fields={"events": self._lost})
                     self._queue.put_nowait(lost)
                     self._lost = 0
                 self._queue.put_nowait(event)

@@ -88,7 +88,7 @@ def answer(process: subprocess.Popen[str], *, go: bool = True) -> str:
 def beside(client: Client) -> bool:
     """Return whether a stressor runs that knows of its guest."""
     gpu = client.status().gpus[0]
-    return gpu.occupied and bool(gpu.guests)
+    return gpu.occupied and bool(gpu.allocated_processes)
 
 
 def first(client: Client) -> GpuStatus:
@@ -145,7 +145,7 @@ def test_a_card_tells_of_itself_and_is_judged_by_what_it_declares(
     gpu = first(client)
     assert gpu.telemetry is not None
     told = gpu.telemetry
-    assert gpu.condition in {"optimal", "normal", "throttled"}
+    assert gpu.health in {"optimal", "normal", "throttled"}
     for known in (told.temperature_c, told.power_limit_w, told.sm_clock_mhz, told.memory_clock_mhz):
         assert known is not None
         assert known > 0

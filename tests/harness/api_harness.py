@@ -88,8 +88,8 @@ def gpu_view(index: int) -> GpuView:
         held=2**30,
         memory_used=2**30,
         budget=139 * 2**30,
-        by=(GpuProcess(pid=4711, name="python", user="anna"),),
-        handover=HandoverView(at=time.monotonic() - 60, sign="memory", exit=0.2),
+        processes=(GpuProcess(pid=4711, name="python", user="anna"),),
+        handover=HandoverView(at=time.monotonic() - 60, evidence="memory", exit=0.2),
     )
 
 
@@ -209,11 +209,11 @@ class Script:
     def memory(self, view: GpuView) -> dict[str, Any]:
         """Return what is free of a GPU, and what was promised and is not taken yet."""
         given = sum(one.size for one in self.allocations.values() if one.gpu == view.uuid)
-        taken = sum(guest.memory or 0 for guest in view.guests)
+        taken = sum(guest.memory or 0 for guest in view.allocated_processes)
         reserved = view.telemetry.memory_reserved if view.telemetry is not None else None
         used = view.memory_used
         free = None if used is None else view.memory_total - used - (reserved or 0)
-        return {"memory_free": free, "to_come": max(0, given - taken)}
+        return {"memory_free": free, "outstanding": max(0, given - taken)}
 
     def allocate(self, order: Allocate) -> Answer:
         """Promise memory; what stands in its way is let go of, and read anew once it is free."""

@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import Condition, GpuView, HandoverView, HostView, Reservation
+from sentinel.protocol.views import GpuHealth, GpuView, HandoverView, HostView, Reservation
 from tests.harness.api_harness import Script, gpu_view
 
 GIB = 2**30
@@ -18,25 +18,27 @@ TOTAL = 141 * GIB
 #: What each GPU is at, in turn; what is not said is that of a GPU that is occupied.
 _STATES: tuple[dict[str, Any], ...] = (
     {},
-    {"condition": Condition.NORMAL, "temperature_c": 71},
+    {"health": GpuHealth.NORMAL, "temperature_c": 71},
     {
         "stressor": "STOPPED",
         "occupancy": "BUSY",
         "rule": "busy",
         "reason": "in use by others",
-        "by": (GpuProcess(pid=48213, name="torchrun", user="anna", memory=96 * GIB),),
+        "processes": (GpuProcess(pid=48213, name="torchrun", user="anna", memory=96 * GIB),),
         "held": None,
         "memory_used": 97 * GIB,
         "memory_foreign": 97 * GIB,
-        "handover": HandoverView(at=0.0, sign="memory", exit=0.012, kill=0.001, memory_back=0.049),
+        "handover": HandoverView(
+            at=0.0, evidence="memory", exit=0.012, kill=0.001, memory_back=0.049
+        ),
     },
     {
-        "condition": Condition.THROTTLED,
+        "health": GpuHealth.THROTTLED,
         "temperature_c": 86,
         "memory_used": 118 * GIB,
         "memory_foreign": 30 * GIB,
         "held": 87 * GIB,
-        "guests": (GpuProcess(pid=50177, name="vllm", user="ben", memory=30 * GIB),),
+        "allocated_processes": (GpuProcess(pid=50177, name="vllm", user="ben", memory=30 * GIB),),
     },
     {
         "stressor": "STOPPED",
@@ -102,7 +104,7 @@ def gpu(number: int) -> GpuView:
     now = time.monotonic()
     chosen = _STATES[number % len(_STATES)]
     works = chosen.get("stressor") is None
-    load, heat, power = _WARM if works or chosen.get("by") else _COLD
+    load, heat, power = _WARM if works or chosen.get("processes") else _COLD
     heat = chosen.get("temperature_c", heat + number % 5)
     power += 7 * (number % 4)
     known = chosen.get("occupancy") != "UNKNOWN"
@@ -123,14 +125,14 @@ def gpu(number: int) -> GpuView:
         "memory_used": 127 * GIB,
         "memory_foreign": 0,
         "held": 126 * GIB,
-        "by": (),
+        "processes": (),
         "handover": None,
         "since": now - 60 * (3 + 17 * number),
         "until": now + 6600 if chosen.get("admin") else None,
         "workload": "gemm",
         "share": 1.0 if works else None,
         "flops_per_s": 6.91e14 if works else None,
-        "condition": Condition.OPTIMAL,
+        "health": GpuHealth.OPTIMAL,
         "telemetry": told if known else None,
         "temperature_c": heat if known else None,
         "power_w": power if known else None,

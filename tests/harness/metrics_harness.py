@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import Condition, GpuView
+from sentinel.protocol.views import GpuHealth, GpuView
 from tests.harness.api_harness import PATIENCE, UUIDS, Front, gpu_view
 from tests.harness.sentinel_process import eventually
 
@@ -46,24 +46,24 @@ def full_view(index: int) -> GpuView:
         findings=4,
         yields=5,
         starts=6,
-        condition=Condition.CRITICAL,
-        condition_since=now,
+        health=GpuHealth.CRITICAL,
+        health_since=now,
         multiplier=0.25,
         telemetry=told(now),
     )
 
 
 EVENTS: tuple[dict[str, Any], ...] = (
-    {"name": "gpu.busy", "by": [{"pid": 1}, {"pid": 2}]},
-    {"name": "gpu.busy", "by": [{"pid": 2}, {"pid": 3}]},  # one of them is new
+    {"name": "gpu.busy", "processes": [{"pid": 1}, {"pid": 2}]},
+    {"name": "gpu.busy", "processes": [{"pid": 2}, {"pid": 3}]},  # one of them is new
     {"name": "gpu.idle"},
-    {"name": "gpu.yielding", "by": []},
+    {"name": "gpu.yielding", "processes": []},
     {
         "name": "gpu.handed_over",
         "kill_s": 0.007,
         "exit_s": 0.15,
         "memory_back_s": None,
-        "by": [{"pid": 2}],
+        "processes": [{"pid": 2}],
     },
     {"name": "stressor.starting"},
     {"name": "stressor.failed", "kind": "hang"},

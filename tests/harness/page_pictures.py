@@ -1,4 +1,5 @@
-"""Takes the pictures of the web page that docs/page.md shows: ``python tests/harness/page_pictures.py``.
+"""Takes the pictures of the web page that docs/page.md shows: ``python
+tests/harness/page_pictures.py``.
 
 The GPUs on them are made up; the page, the service and the browser are real.
 """
@@ -55,10 +56,10 @@ STORY: tuple[tuple[int, str, dict[str, Any]], ...] = (
         "gpu.handed_over",
         {
             "index": 2,
-            "sign": "memory",
+            "evidence": "memory",
             "exit_s": 0.012,
             "memory_back_s": 0.049,
-            "by": [{"pid": 48213, "name": "torchrun", "user": "anna"}],
+            "processes": [{"pid": 48213, "name": "torchrun", "user": "anna"}],
         },
     ),
     (30, "gpu.unknown", {"index": 7, "reason": "the driver did not answer for 6 s"}),

@@ -27,7 +27,7 @@ GPU = {
     "findings": 0,
     "since_s": 754.0,
     "read_s": 0.2,
-    "by": [],
+    "processes": [],
     "pid": 4711,
     "memory_used": 14 * 2**30,
     "held": 14 * 2**30,
@@ -36,7 +36,7 @@ GPU = {
     "power_w": 698.4,
     "workload": "gemm",
     "flops_per_s": 656.2e12,
-    "handover": {"ago_s": 180.0, "sign": "memory", "exit": 0.193, "memory_back": 0.196},
+    "handover": {"ago_s": 180.0, "evidence": "memory", "exit": 0.193, "memory_back": 0.196},
 }
 DAEMON = {
     "pid": 4242,

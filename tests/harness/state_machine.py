@@ -199,7 +199,7 @@ class Histories(RuleBasedStateMachine):
     def check_slot(self, uuid: str, before: Any, gpu_state: Any, decision: Decision) -> None:
         kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
         lives = isinstance(gpu_state.stressor, Starting | Running)
-        haunted = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "ghost"
+        haunted = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "leak"
         if isinstance(gpu_state.occupancy, Busy | Unknown) and not haunted:
             assert not lives, "holds a GPU that is busy or unknown"
             if isinstance(before.stressor, Starting | Running) and self.ends(gpu_state):

@@ -23,7 +23,7 @@ class PastReading:
     utilization: float | None
     memory_used: int | None
     temperature_c: int | None
-    condition: str | None
+    health: str | None
 
 
 async def readings(context: ApiContext, view: GpuView, most: int) -> list[PastReading]:
@@ -43,7 +43,7 @@ async def readings(context: ApiContext, view: GpuView, most: int) -> list[PastRe
             utilization=row["utilization"],
             memory_used=None if row["memory_used"] is None else round(row["memory_used"]),
             temperature_c=None if row["temperature_c"] is None else round(row["temperature_c"]),
-            condition=None if row["condition"] is None else CONDITIONS[row["condition"]].value,
+            health=None if row["health"] is None else CONDITIONS[row["health"]].value,
         )
         for row in rows[-most:]
     ]

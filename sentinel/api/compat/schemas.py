@@ -216,7 +216,7 @@ def status(view: GpuView, held: Config, allocations: Iterable[Allocation]) -> Ma
         available=view.occupancy != "UNKNOWN",
         gpu_id=view.index,
         name=view.name,
-        state=_state(view.condition),
+        state=_state(view.health),
         temperature_celsius=view.temperature_c,
         load_percent=_percent(view.utilization),
         memory=ManagedMemory(
@@ -240,7 +240,7 @@ def status(view: GpuView, held: Config, allocations: Iterable[Allocation]) -> Ma
 
 def throttling(view: GpuView) -> Throttling:
     """Return how far work on a GPU is to be slowed down."""
-    throttled = _state(view.condition) in _THROTTLED
+    throttled = _state(view.health) in _THROTTLED
     return Throttling(
         is_throttled=throttled, should_throttle=throttled, speed_multiplier=view.multiplier
     )
@@ -260,7 +260,7 @@ def metrics(view: GpuView) -> Metrics:
         temperature_celsius=view.temperature_c,
         fan_speed_percent=_percent(told.fan_share if told is not None else None),
         power_draw_watts=view.power_w,
-        state=_state(view.condition),
+        state=_state(view.health),
     )
 
 
@@ -272,7 +272,7 @@ def past(view: GpuView, reading: PastReading) -> Past:
         load_percent=_percent(reading.utilization),
         memory_percent=_part(reading.memory_used, view.memory_total),
         temperature_celsius=reading.temperature_c,
-        state=_state(reading.condition),
+        state=_state(reading.health),
     )
 
 
@@ -311,9 +311,9 @@ def config(held: Config, history_size: int) -> Configuration:
     )
 
 
-def _state(condition: str | None) -> Any:
+def _state(health: str | None) -> Any:
     """Return a state; what nobody knows is none of the good ones."""
-    return "unavailable" if condition is None else str(condition)
+    return "unavailable" if health is None else str(health)
 
 
 def _percent(share: float | None) -> float | None:

@@ -48,7 +48,7 @@ def _means(name: str) -> str:
 def _merged(name: str) -> str:
     if name == "energy_j":
         return f"sum({name}) AS {name}"
-    if name == "condition" or "_max_" in name:
+    if name == "health" or "_max_" in name:
         return f"max({name}) AS {name}"
     return f"min({name}) AS {name}" if "_min_" in name else _means(name)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sentinel.api.history.usage import Use, Uses
-from sentinel.protocol.views import Condition, GpuView, LogRecord
+from sentinel.protocol.views import GpuHealth, GpuView, LogRecord
 
 #: Of these the least and the most are kept as well.
 RANGED = ("temperature_c", "power_w")
@@ -29,10 +29,10 @@ MEANS = (
     "busy",
     "ours",
 )
-#: The columns of one reading, in their order; of the condition its place in CONDITIONS.
-SAMPLE = (*RANGED, *MEANS, "condition")
+#: The columns of one reading, in their order; of the health its place in CONDITIONS.
+SAMPLE = (*RANGED, *MEANS, "health")
 #: From the best to the worst, so that the worst of a minute is the greatest.
-CONDITIONS = tuple(Condition)
+CONDITIONS = tuple(GpuHealth)
 
 #: Figures of a GPU that are older, in seconds, are not known any more.
 STALE = 5.0
@@ -140,7 +140,7 @@ def sample(view: GpuView) -> Sample:
         "bytes_per_s": view.bytes_per_s,
         "busy": busy,
         "ours": int(view.stressor == "RUNNING"),
-        "condition": None if view.condition is None else CONDITIONS.index(view.condition),
+        "health": None if view.health is None else CONDITIONS.index(view.health),
     }
     if told is not None:
         for name in ("temperature_c", "power_w", "utilization", "sm_clock_mhz"):

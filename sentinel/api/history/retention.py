@@ -26,7 +26,7 @@ _MADE = ", ".join(
         *(f"avg({name}), min({name}), max({name})" for name in RANGED),
         "sum(energy_j)",
         *(f"avg({name})" for name in MEANS),
-        "max(condition)",
+        "max(health)",
     ]
 )
 

@@ -34,7 +34,7 @@ MINUTE = (
     *(column for name in RANGED for column in _ranged(name)),
     "energy_j",
     *MEANS,
-    "condition",
+    "health",
 )
 
 # A tick is a second of the time during which a history was written: it goes on where the one before

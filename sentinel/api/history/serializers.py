@@ -53,9 +53,9 @@ def _reading(row: dict[str, Any]) -> dict[str, Any]:
         name: round(value, _DIGITS) if isinstance(value, float) and name not in _RATES else value
         for name, value in row.items()
     }
-    worst = row["condition"]
+    worst = row["health"]
     shown["at"] = iso(row["at"])
-    shown["condition"] = None if worst is None else CONDITIONS[worst].value
+    shown["health"] = None if worst is None else CONDITIONS[worst].value
     return shown
 
 

@@ -21,7 +21,7 @@ _NAMED_WITHIN = 10.0
 #: The states of a stressor in which it is on its GPU.
 _ON_IT = {"STARTING", "RUNNING", "STOPPING"}
 #: Rules by which a GPU is busy though nobody uses it.
-_NOBODY = {"exclusive", "mig", "display", "ghost"}
+_NOBODY = {"exclusive", "mig", "display", "leak"}
 
 #: Tells one use of a GPU from others at the same time: whether it is ours, the PID, its start.
 Key = tuple[bool, int | None, int | None]
@@ -119,9 +119,9 @@ def _users(view: GpuView, ahead: float) -> dict[Key, Use]:
     found: dict[Key, tuple[str | None, str | None]] = {}
     if view.pid is not None and view.stressor in _ON_IT:
         found[True, view.pid, None] = ("sentinel", None)
-    for process in (*view.by, *view.guests):
+    for process in (*view.processes, *view.allocated_processes):
         found[False, process.pid, process.started] = (process.name, process.user)
-    if view.occupancy == "BUSY" and not view.by and view.rule not in _NOBODY:
+    if view.occupancy == "BUSY" and not view.processes and view.rule not in _NOBODY:
         found[_UNNAMED] = (None, None)
     return {
         key: Use(

@@ -21,12 +21,12 @@ from sentinel.host.procfs import read_usage
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
-from sentinel.protocol.views import Condition, GpuView, Phase
+from sentinel.protocol.views import GpuHealth, GpuView, Phase
 
 #: The states that there are, so that each has a series from the beginning.
 OCCUPANCY = ("unknown", "busy", "idle")
 STRESSOR = ("stopped", "starting", "running", "stopping", "backoff", "fatal")
-ADMIN = ("enabled", "paused", "reserved", "vacated", "released")
+ADMIN = ("enabled", "paused", "reserved", "drained", "released")
 
 #: What the supervisor knows of a GPU, by the field of GpuView.
 _KNOWN = {
@@ -34,7 +34,7 @@ _KNOWN = {
     "held": "memory_held_bytes",
     "budget": "memory_budget_bytes",
     "multiplier": "multiplier_ratio",
-    "ghost": "ghost",
+    "leaked": "leaked",
     "share": "stressor_share_ratio",
     "iterations_per_s": "stressor_iterations_per_second",
     "flops_per_s": "stressor_flops_per_second",
@@ -221,17 +221,17 @@ class _Gpu:
         self._tell_state("state", OCCUPANCY, view.occupancy.lower())
         self._tell_state("stressor_state", STRESSOR, view.stressor.lower())
         self._tell_state("admin_state", ADMIN, view.admin.lower())
-        if view.condition is not None:
-            self._tell_state("condition_state", tuple(Condition), view.condition)
+        if view.health is not None:
+            self._tell_state("condition_state", tuple(GpuHealth), view.health)
 
     def tell_values(self) -> None:
         """Tell what is known of it, and what was measured lately."""
         view, told = self._view, self._view.telemetry
         for field, name in _KNOWN.items():
             self.put(name, getattr(view, field))
-        self.put("guest_processes", len(view.guests))
+        self.put("guest_processes", len(view.allocated_processes))
         if view.occupancy != "UNKNOWN":
-            self.put("foreign_processes", len(view.by))
+            self.put("foreign_processes", len(view.processes))
         usage = read_usage(view.pid) if view.pid is not None else None
         self.put("stressor_resident_memory_bytes", usage.resident if usage is not None else None)
         measured = {}

@@ -150,9 +150,11 @@ def _count(counts: GpuCounts, event: Mapping[str, Any]) -> None:
 
 def _meet(counts: GpuCounts, event: Mapping[str, Any]) -> None:
     """Count who was not there when somebody was named last; who is not named may still be there."""
-    by = event.get("by")
+    processes = event.get("processes")
     named = frozenset(
-        one["pid"] for one in by or () if isinstance(one, dict) and isinstance(one.get("pid"), int)
+        one["pid"]
+        for one in processes or ()
+        if isinstance(one, dict) and isinstance(one.get("pid"), int)
     )
     if named:
         counts.foreign += len(named - counts.present)

@@ -148,9 +148,9 @@ _SHOWN = _of_gpu(
     ("foreign_processes", "Processes on the GPU that make it busy, as far as they are listed."),
     (
         "multiplier_ratio",
-        "The share of its speed that the GPU's condition leaves to who works there.",
+        "The share of its speed that the GPU's health leaves to who works there.",
     ),
-    ("ghost", "Whether something stayed in use by nobody after our last stressor."),
+    ("leaked", "Whether something stayed in use by nobody after our last stressor."),
     ("stressor_share_ratio", "The share of the time for which our stressor is told to work."),
     ("stressor_iterations_per_second", "What our stressor does, in its workload's unit of work."),
     ("stressor_flops_per_second", "Floating-point operations that our stressor does."),

@@ -27,7 +27,7 @@ async def promise(
     """Return memory that is promised, once it is free; nothing is promised where that fails.
 
     Args:
-        desk: The way to the supervisor.
+        context: The way to the supervisor.
         by: The process that it is for.
         name: Its id, which no other may have.
         gpu: The GPU's UUID.

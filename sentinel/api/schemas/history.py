@@ -13,7 +13,7 @@ from sentinel.api.schemas.status import ResponseModel
 class PastReading(BaseModel):
     """What was read within one step from `at` on; null is not known.
 
-    Each figure is a mean, but for the least and the most (`_min_`, `_max_`), the worst condition,
+    Each figure is a mean, but for the least and the most (`_min_`, `_max_`), the worst health,
     and the joules that were used in the time that was read.
     """
 
@@ -39,7 +39,7 @@ class PastReading(BaseModel):
     bytes_per_s: float | None
     busy: float | None = Field(description="The share of the time in which others used it.")
     ours: float | None = Field(description="That in which a stressor of ours worked.")
-    condition: Literal["optimal", "normal", "throttled", "critical"] | None
+    health: Literal["optimal", "normal", "throttled", "critical"] | None
 
 
 class PastReadings(ResponseModel):

@@ -213,10 +213,12 @@ class Telemetry(BaseModel):
 
 
 class Handover(BaseModel):
-    """The last time that a GPU was handed over: `ago_s` is the first sign, the rest follows it."""
+    """The last time that a GPU was handed over: `ago_s` is the first evidence, the rest
+    follows it.
+    """
 
     ago_s: float
-    sign: str
+    evidence: str
     exit: float
     kill: float | None
     memory_back: float | None
@@ -241,7 +243,7 @@ class GpuState(BaseModel):
     read_s: float | None
     until_s: float | None
     reservation: str | None
-    by: list[Process]
+    processes: list[Process]
     pid: int | None
     memory_used: int | None
     held: int | None
@@ -259,14 +261,16 @@ class GpuState(BaseModel):
     errors: int | None
     handover: Handover | None
     last_finding: str | None
-    condition: Literal["optimal", "normal", "throttled", "critical"] | None
-    condition_since_s: float | None
+    health: Literal["optimal", "normal", "throttled", "critical"] | None
+    health_since_s: float | None
     multiplier: float = Field(
-        description="The share of its speed that the GPU's condition leaves to whoever works there."
+        description="The share of its speed that the GPU's health leaves to whoever works there."
     )
     memory_foreign: int | None = Field(description="What is used and not our stressor's.")
     budget: int = Field(description="How much memory may be promised in all.")
-    guests: list[Process] = Field(description="Processes of those to whom memory was promised.")
+    allocated_processes: list[Process] = Field(
+        description="Processes of those to whom memory was promised."
+    )
     yields: int
     starts: int
     telemetry: Telemetry | None

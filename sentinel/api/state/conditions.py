@@ -78,12 +78,12 @@ def _held(view: GpuView) -> bool:
     """Return whether GPU memory is, or may be, in our hands, or in nobody's after us."""
     if view.stressor in _HOLDS:
         return True
-    return view.ended is not None and (_unread(view) or view.ghost)
+    return view.ended is not None and (_unread(view) or view.leaked)
 
 
 def _taken(view: GpuView) -> bool:
     """Return whether somebody is, or may be, on a GPU, or something is left of us."""
-    in_use = view.occupancy != "IDLE" or view.ghost or bool(view.guests)
+    in_use = view.occupancy != "IDLE" or view.leaked or bool(view.allocated_processes)
     return view.stressor in _HOLDS or in_use or _unread(view)
 
 
@@ -106,7 +106,7 @@ def _state(view: GpuView) -> str:
     if view.stressor not in _HOLDS:
         if _unread(view):
             parts.append("not read since")
-        if view.ghost:
+        if view.leaked:
             parts.append("in use by nobody")
         elif view.occupancy != "IDLE":
             parts.append(view.occupancy.lower())

@@ -24,13 +24,13 @@ _OTHERWISE = {
     "since",
     "read",
     "until",
-    "by",
-    "guests",
+    "processes",
+    "allocated_processes",
     "handover",
-    "condition_since",
+    "health_since",
     "telemetry",
     "ended",
-    "ghost",
+    "leaked",
 }
 
 
@@ -79,10 +79,10 @@ def gpu_state(view: protocol_views.GpuView, views: Views, now: float) -> schemas
         since_s=_age(view.since, now),
         read_s=_age(view.read, now),
         until_s=None if view.until is None else round(max(0.0, view.until - now), 3),
-        by=[_process(process) for process in view.by],
-        guests=[_process(process) for process in view.guests],
+        processes=[_process(process) for process in view.processes],
+        allocated_processes=[_process(process) for process in view.allocated_processes],
         handover=_handover(view.handover, now),
-        condition_since_s=_age(view.condition_since, now),
+        health_since_s=_age(view.health_since, now),
         telemetry=_telemetry(view.telemetry, now),
     )
 
@@ -145,7 +145,7 @@ def _handover(view: protocol_views.HandoverView | None, now: float) -> schemas.H
         return None
     return schemas.Handover(
         ago_s=_age(view.at, now) or 0.0,
-        sign=view.sign,
+        evidence=view.evidence,
         exit=view.exit,
         kill=view.kill,
         memory_back=view.memory_back,

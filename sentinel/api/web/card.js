@@ -4,7 +4,7 @@ import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, say, shape } from "./dom.js";
 import { STATES, degrees, holder, memory, percent, rate, size, span, state, watts } from "./words.js";
 
-const PARTS = [["ours", "sentinel"], ["foreign", "others"], ["guests", "guests"], ["free", "free"]];
+const PARTS = [["ours", "sentinel"], ["foreign", "others"], ["allocated_processes", "allocated_processes"], ["free", "free"]];
 /** How a reading that is older, in seconds, is called old; as the daemon's own health has it. */
 const OLD = 5;
 
@@ -117,13 +117,13 @@ export class Card {
     const { load, heat, power } = this.figures;
     const limit = gpu.telemetry?.power_limit_w;
     const told = gpu.telemetry;
-    const condition = gpu.condition ?? "";
+    const health = gpu.health ?? "";
     say(load.value, percent(told?.utilization ?? gpu.utilization));
     say(load.word, gpu.share !== null && gpu.share < 1 && state(gpu) === "occupied" ? `asked ${percent(gpu.share)}` : "");
     say(heat.value, degrees(gpu.temperature_c ?? told?.temperature_c));
-    say(heat.word, condition);
-    heat.tile.title = condition;
-    heat.tile.dataset.condition = condition;
+    say(heat.word, health);
+    heat.tile.title = health;
+    heat.tile.dataset.health = health;
     say(power.value, watts(gpu.power_w ?? told?.power_w));
     say(power.word, limit ? `of ${Math.round(limit)}` : "");
     say(this.rate, rate(gpu));

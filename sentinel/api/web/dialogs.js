@@ -159,11 +159,11 @@ function facts(gpu, reservations) {
     ["UUID", gpu.uuid],
     ["Held by", holder(gpu, reservations)],
     ["Why", gpu.reason],
-    ["Others", gpu.by.length ? people(gpu.by, 8) : ""],
-    ["Guests", gpu.guests?.length ? people(gpu.guests, 8) : ""],
+    ["Others", gpu.processes.length ? people(gpu.processes, 8) : ""],
+    ["Guests", gpu.allocated_processes?.length ? people(gpu.allocated_processes, 8) : ""],
     ["Memory", `${size(gpu.memory_used)} of ${size(gpu.memory_total)} in use, ${size(gpu.held ?? 0)} held`],
     ["May be promised", gpu.budget ? size(gpu.budget) : ""],
-    ["Condition", some(gpu.condition, (one) => `${one}, others may use ${percent(gpu.multiplier)} of its speed`)],
+    ["Condition", some(gpu.health, (one) => `${one}, others may use ${percent(gpu.multiplier)} of its speed`)],
     ["Temperature", `${degrees(gpu.temperature_c ?? told.temperature_c)}${some(told.memory_temperature_c, (one) => `, memory ${degrees(one)}`)}${some(told.slowdown_c, (one) => `, slows down at ${degrees(one)}`)}`],
     ["Power", `${watts(gpu.power_w ?? told.power_w)}${some(told.power_limit_w, (one) => ` of ${watts(one)}`)}`],
     ["Clocks", [some(gpu.sm_clock_mhz ?? told.sm_clock_mhz, (one) => `${one} MHz`), some(told.memory_clock_mhz, (one) => `memory ${one} MHz`), told.reasons?.join(", ")].filter(Boolean).join(", ")],
@@ -172,7 +172,7 @@ function facts(gpu, reservations) {
     ["Work", [gpu.workload, rate(gpu), some(gpu.share, (one) => `${percent(one)} of the time`), gpu.note].filter(Boolean).join(", ")],
     ["Checked", some(gpu.checks, (one) => `${one} results, ${gpu.errors ?? 0} wrong`)],
     ["Findings", gpu.findings ? `${gpu.findings}, last: ${gpu.last_finding ?? "?"}` : "none"],
-    ["Last hand-over", gpu.handover ? `seen by its ${gpu.handover.sign}; killed after ${span(gpu.handover.kill)}, gone after ${span(gpu.handover.exit)}, memory back after ${span(gpu.handover.memory_back)}` : "none"],
+    ["Last hand-over", gpu.handover ? `seen by its ${gpu.handover.evidence}; killed after ${span(gpu.handover.kill)}, gone after ${span(gpu.handover.exit)}, memory back after ${span(gpu.handover.memory_back)}` : "none"],
     ["So far", `${gpu.starts ?? 0} starts, ${gpu.yields ?? 0} hand-overs`],
   ];
 }

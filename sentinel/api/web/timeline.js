@@ -16,12 +16,12 @@ const took = (one) => span(one.memory_back_s ?? one.exit_s);
 
 /** Each event that is shown: its kind, its shape, its title, and a sentence. */
 const WORDS = {
-  "gpu.handed_over": ["handover", "handover", (e) => `Handed over in ${took(e)}`, (e) => joined(e.by?.length ? `to ${people(e.by)}` : "", `seen by its ${e.sign}`)],
-  "gpu.busy": ["use", "busy", () => "Busy", (e) => joined(e.by?.length ? e.by.map(person).slice(0, 3).join(", ") : "", e.reason)],
+  "gpu.handed_over": ["handover", "handover", (e) => `Handed over in ${took(e)}`, (e) => joined(e.processes?.length ? `to ${people(e.processes)}` : "", `seen by its ${e.evidence}`)],
+  "gpu.busy": ["use", "busy", () => "Busy", (e) => joined(e.processes?.length ? e.processes.map(person).slice(0, 3).join(", ") : "", e.reason)],
   "gpu.idle": ["use", "idle", () => "Idle", (e) => (e.left_alone_s ? `left alone for ${span(e.left_alone_s)}` : "")],
   "gpu.unknown": ["finding", "unknown", () => "Unknown", (e) => e.reason],
-  "gpu.ghost": ["finding", "unknown", () => "In use by nobody", (e) => (e.bytes ? size(e.bytes) : "")],
-  "gpu.condition": ["finding", "note", (e) => `Condition ${e.condition ?? ""}`, (e) => (e.temperature_c ? `at ${e.temperature_c} °C` : "")],
+  "gpu.memory_leaked": ["finding", "unknown", () => "In use by nobody", (e) => (e.bytes ? size(e.bytes) : "")],
+  "gpu.health_changed": ["finding", "note", (e) => `Condition ${e.health ?? ""}`, (e) => (e.temperature_c ? `at ${e.temperature_c} °C` : "")],
   "gpu.overheat": ["finding", "failed", () => "Too hot", (e) => (e.temperature_c ? `${e.temperature_c} °C` : "")],
   "gpu.paused": ["order", "paused", () => "Paused", (e) => joined(lasting(e.for_s), by(e.by))],
   "gpu.resumed": ["order", "note", () => "Resumed", (e) => by(e.by)],
@@ -36,15 +36,15 @@ const WORDS = {
   "probe.hung": ["finding", "unknown", () => "The driver hangs", (e) => e.call ?? ""],
   "driver.unavailable": ["finding", "unknown", () => "No driver", (e) => e.reason ?? ""],
   "driver.released": ["order", "paused", () => "Driver let go of", () => ""],
-  "driver.wanted": ["order", "note", () => "Driver in use again", (e) => by(e.by)],
-  "order.refused": ["order", "note", () => "Order refused", (e) => joined(e.order, e.reason)],
+  "driver.acquire_requested": ["order", "note", () => "Driver in use again", (e) => by(e.by)],
+  "command.rejected": ["order", "note", () => "Order refused", (e) => joined(e.order, e.reason)],
   "sentinel.started": ["use", "note", () => "Daemon started", (e) => joined(`version ${e.version}`, e.workload)],
   "sentinel.occupying": ["order", "note", () => "Told to occupy", (e) => by(e.by)],
-  "sentinel.vacated": ["order", "paused", () => "Told to let go of all", (e) => by(e.by)],
+  "sentinel.drained": ["order", "paused", () => "Told to let go of all", (e) => by(e.by)],
   "sentinel.configured": ["order", "note", () => "New settings", (e) => by(e.by)],
   "sentinel.stalled": ["finding", "unknown", () => "Supervisor stalled", (e) => span(e.s)],
   "sentinel.stopping": ["order", "stopping", () => "Daemon ends", (e) => e.reason],
-  "service.trouble": ["finding", "unknown", () => "Trouble", (e) => e.text ?? ""],
+  "service.warning": ["finding", "unknown", () => "Trouble", (e) => e.text ?? ""],
   lost: ["use", "unknown", (e) => `${e.count} events are not kept any more`, () => ""],
 };
 

@@ -83,12 +83,12 @@ export function people(processes, most = 2) {
 export function holder(gpu, reservations) {
   const word = state(gpu);
   if (word in { occupied: 1, starting: 1, stopping: 1 }) {
-    const guests = gpu.guests?.length ? `, beside ${people(gpu.guests, 1)}` : "";
-    return `sentinel ${gpu.workload ?? ""}`.trim() + guests;
+    const allocated_processes = gpu.allocated_processes?.length ? `, beside ${people(gpu.allocated_processes, 1)}` : "";
+    return `sentinel ${gpu.workload ?? ""}`.trim() + allocated_processes;
   }
   if (word === "paused") return "sentinel keeps off";
-  if (gpu.by.length) return people(gpu.by);
-  if (gpu.guests?.length) return people(gpu.guests);
+  if (gpu.processes.length) return people(gpu.by);
+  if (gpu.allocated_processes?.length) return people(gpu.allocated_processes);
   const kept = reservations.find((one) => one.id === gpu.reservation);
   if (kept) return kept.reason || kept.holder.name || kept.id;
   return gpu.reason;
@@ -98,13 +98,13 @@ export function holder(gpu, reservations) {
 export function memory(gpu) {
   if (!known(gpu.memory_used)) return null;
   const total = Math.max(gpu.memory_total, 1);
-  const alone = gpu.stressor in HOLDING && !gpu.by.length && !gpu.guests?.length;
+  const alone = gpu.stressor in HOLDING && !gpu.processes.length && !gpu.allocated_processes?.length;
   const rest = alone ? 0 : Math.max(0, gpu.memory_used - (gpu.held ?? 0));
   const others = Math.min(gpu.memory_foreign ?? rest, gpu.memory_used);
-  const promised = (gpu.guests ?? []).reduce((sum, one) => sum + (one.memory ?? 0), 0);
-  const guests = Math.min(promised, others);
+  const promised = (gpu.allocated_processes ?? []).reduce((sum, one) => sum + (one.memory ?? 0), 0);
+  const allocated_processes = Math.min(promised, others);
   const free = Math.max(0, total - gpu.memory_used);
-  return { total, ours: gpu.memory_used - others, foreign: others - guests, guests, free };
+  return { total, ours: gpu.memory_used - others, foreign: others - allocated_processes, allocated_processes, free };
 }
 
 /** Return GPUs by their numbers, runs of them in short. */

@@ -14,18 +14,18 @@ from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.identity import OwnChild
 from sentinel.core.state import GpuState, HealthState, Unknown
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.views import Condition
+from sentinel.protocol.views import GpuHealth
 
 #: The share of its speed that each condition leaves to whoever works there: from the GPU Management
 #: System's table of states.
 MULTIPLIERS = {
-    Condition.OPTIMAL: 1.0,
-    Condition.NORMAL: 0.8,
-    Condition.THROTTLED: 0.5,
-    Condition.CRITICAL: 0.0,
+    GpuHealth.OPTIMAL: 1.0,
+    GpuHealth.NORMAL: 0.8,
+    GpuHealth.THROTTLED: 0.5,
+    GpuHealth.CRITICAL: 0.0,
 }
 
-_WORSE = tuple(Condition)
+_WORSE = tuple(GpuHealth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +80,21 @@ def judge(
     limits = thresholds(gpu_state, config)
     share = foreign_memory(gpu_state, reading, child) / max(1, reading.memory.total)
     degrees = reading.temperature
-    before = gpu_state.judged or _first(now)
-    judged = _judged(before, degrees, share, limits, now, config)
-    found = judged.condition
+    before = gpu_state.health or _first(now)
+    health = _judged(before, degrees, share, limits, now, config)
+    found = health.level
     pace = MULTIPLIERS[found] if config.throttle == "on" else 1.0
-    if judged == gpu_state.judged and pace == gpu_state.health_pace:
+    if health == gpu_state.health and pace == gpu_state.health_pace:
         return gpu_state, []
-    gpu_state = replace(gpu_state, judged=judged, health_pace=pace)
+    gpu_state = replace(gpu_state, health=health, health_pace=pace)
     seen = {"temperature_c": degrees, "memory_foreign_share": round(share, 4)}
     events = []
-    if found is not before.condition:
-        fields = {"before": before.condition.value, "condition": found.value, **seen}
+    if found is not before.level:
+        fields = {"before": before.level.value, "condition": found.value, **seen}
         events.append(
-            gpu_event("gpu.condition", gpu_state, now, **fields, multiplier=MULTIPLIERS[found])
+            gpu_event("gpu.health_changed", gpu_state, now, **fields, multiplier=MULTIPLIERS[found])
         )
-    if judged.overheats and not before.overheats:
+    if health.overheats and not before.overheats:
         fields = {"temperature_c": degrees, "limit_c": limits.critical}
         events.append(gpu_event("gpu.overheat", gpu_state, now, **fields))
     return gpu_state, events
@@ -102,15 +102,15 @@ def judge(
 
 def multiplier(gpu_state: GpuState) -> float:
     """Return the share of its speed that a GPU leaves to a worker: none where it is unknown."""
-    if gpu_state.judged is None or isinstance(gpu_state.occupancy, Unknown):
+    if gpu_state.health is None or isinstance(gpu_state.occupancy, Unknown):
         return 0.0
-    return MULTIPLIERS[gpu_state.judged.condition]
+    return MULTIPLIERS[gpu_state.health.level]
 
 
 def _first(now: float) -> HealthState:
     """Return that of a GPU of which nothing is known yet."""
-    best = Condition.OPTIMAL
-    return HealthState(condition=best, since=now, heat=best, heat_since=now, memory=best)
+    best = GpuHealth.OPTIMAL
+    return HealthState(level=best, since=now, heat=best, heat_since=now, memory=best)
 
 
 def _judged(
@@ -127,14 +127,14 @@ def _judged(
         heat = _heat(before, degrees, limits, now, config)
     else:
         # A sensor may miss a beat; one that is silent for longer says nothing any more.
-        heat = before.heat if now - told_at <= config.stale_after else Condition.OPTIMAL
+        heat = before.heat if now - told_at <= config.stale_after else GpuHealth.OPTIMAL
     memory = _memory(share, limits)
     if _rank(memory) < _rank(before.memory):
         memory = min(_memory(share + config.hysteresis / 100, limits), before.memory, key=_rank)
     found = max(heat, memory, key=_rank)
     return HealthState(
-        condition=found,
-        since=before.since if found is before.condition else now,
+        level=found,
+        since=before.since if found is before.level else now,
         heat=heat,
         heat_since=before.heat_since if heat is before.heat else now,
         memory=memory,
@@ -145,30 +145,30 @@ def _judged(
 
 def _heat(
     before: HealthState, degrees: float, limits: Thresholds, now: float, config: Config
-) -> Condition:
+) -> GpuHealth:
     """Return what a temperature says: worse at once, better with a margin and in time.
 
     Only heat has to wait: a card cools slowly, and memory that is given back is back.
     """
 
-    def level(value: float) -> Condition:
+    def level(value: float) -> GpuHealth:
         return _WORSE[_level(value, limits.optimal, limits.normal, limits.throttle)]
 
     found = level(degrees)
     if _rank(found) >= _rank(before.heat):
         return found
-    held = {Condition.THROTTLED: config.cooldown, Condition.CRITICAL: config.critical_pause}
+    held = {GpuHealth.THROTTLED: config.cooldown, GpuHealth.CRITICAL: config.critical_pause}
     if now < before.heat_since + held.get(before.heat, 0.0):
         return before.heat
     return min(level(degrees + config.hysteresis), before.heat, key=_rank)
 
 
-def _memory(share: float, limits: Thresholds) -> Condition:
+def _memory(share: float, limits: Thresholds) -> GpuHealth:
     levels = limits.memory_optimal, limits.memory_normal, limits.memory_critical
     return _WORSE[_level(share, *levels)]
 
 
-def _rank(condition: Condition) -> int:
+def _rank(condition: GpuHealth) -> int:
     return _WORSE.index(condition)
 
 

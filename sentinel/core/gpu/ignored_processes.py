@@ -41,7 +41,7 @@ def let_be(
     Names and users count only where /proc is known to speak of the processes that NVML lists.
 
     Args:
-        slot: The GPU, with who has been on it for how long.
+        gpu_state: The GPU, with who has been on it for how long.
         others: The processes.
         at: When they were read.
         config: What holds for this GPU.

@@ -44,7 +44,7 @@ def remains(
     Where all processes are listed that is a ghost, and said; elsewhere it is somebody.
 
     Args:
-        slot: The GPU, without the stressor.
+        gpu_state: The GPU, without the stressor.
         stopping: The stressor that was there.
         others: Who is there now and is not let be.
         reading: A reading stamped after the stressor's exit, without it.
@@ -58,7 +58,7 @@ def remains(
     gpu_state = replace(gpu_state, leak=replace(gpu_state.leak, unattributed=stopping.unattributed))
     if not gpu_state.identity.complete:
         return gpu_state, []
-    return gpu_state, [gpu_event("gpu.ghost", gpu_state, now, bytes=left, utilization=None)]
+    return gpu_state, [gpu_event("gpu.memory_leaked", gpu_state, now, bytes=left, utilization=None)]
 
 
 def watch(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[GpuState, list[Event]]:
@@ -77,7 +77,7 @@ def watch(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[Gpu
         leak = replace(leak, load=False)
     elif share is not None and not leak.load and _must_be_ours(gpu_state, reading):
         leak = replace(leak, load=True)
-        events.append(gpu_event("gpu.ghost", gpu_state, now, bytes=0, utilization=share))
+        events.append(gpu_event("gpu.memory_leaked", gpu_state, now, bytes=0, utilization=share))
     if leak.unattributed is None and not leak.load:
         leak = Leak()
     return (gpu_state if leak == gpu_state.leak else replace(gpu_state, leak=leak)), events
@@ -104,7 +104,7 @@ def clearing_due(gpu_state: GpuState, reading: Reading | None, config: Config) -
 
     Only while nobody at all is there, and so often.
     """
-    haunted = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "ghost"
+    haunted = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "leak"
     if not haunted or not isinstance(gpu_state.stressor, Stopped) or config.dry_run:
         return None
     if reading is None or reading.processes != () or gpu_state.leak.clearings >= MOST_CLEARINGS:

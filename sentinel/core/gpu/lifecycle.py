@@ -86,11 +86,11 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step:
         )
     if facts.exit is not None:
         if isinstance(gpu_state.stressor, Starting) and gpu_state.stressor.contention is not None:
-            sign = Evidence(
+            evidence = Evidence(
                 kind=EvidenceKind.MEMORY, at=facts.exit.at, grown=gpu_state.stressor.contention
             )
-            events.append(_yielding(gpu_state, sign, now))
-            gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=now, sign=sign)
+            events.append(_yielding(gpu_state, evidence, now))
+            gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=now, evidence=evidence)
         if isinstance(gpu_state.stressor, Starting | Running):
             gpu_state = _leave(gpu_state, StopCause.EXITED, now, kill_at=now)
         if isinstance(gpu_state.stressor, Stopping):
@@ -150,7 +150,7 @@ def step(
     """Take at most one step, from what the occupancy in ``gpu_state`` and the clock say.
 
     Args:
-        slot: With the facts folded in and its occupancy judged anew.
+        gpu_state: With the facts folded in and its occupancy health anew.
         reading: The latest reading of this GPU.
         now: The time of this tick.
         config: For the time limits.
@@ -189,9 +189,9 @@ def _live(gpu_state: GpuState, reading: Reading | None, now: float, config: Conf
     """Look after a living child: yield, drop what nobody can read, end what takes too long."""
     if isinstance(gpu_state.occupancy, Unknown):
         return _kill(gpu_state, StopCause.UNKNOWN, now)
-    sign = newcomer(gpu_state, reading, now, config)
-    if sign is not None:
-        return _yield(gpu_state, sign, now, config)
+    evidence = newcomer(gpu_state, reading, now, config)
+    if evidence is not None:
+        return _yield(gpu_state, evidence, now, config)
     match gpu_state.stressor:
         case Starting(since=since) if now - since >= config.start_timeout:
             reason = f"not ready within {config.start_timeout:g} s"
@@ -205,28 +205,28 @@ def _live(gpu_state: GpuState, reading: Reading | None, now: float, config: Conf
             return Step(gpu_state=gpu_state)
 
 
-def _yield(gpu_state: GpuState, sign: Evidence, now: float, config: Config) -> Step:
+def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) -> Step:
     """Answer a newcomer: one SIGKILL in this tick, or a request where a kill harms the card."""
-    events = (_yielding(gpu_state, sign, now),)
+    events = (_yielding(gpu_state, evidence, now),)
     if config.yield_how == "kill":
-        return replace(_kill(gpu_state, StopCause.YIELD, now, sign=sign), events=events)
+        return replace(_kill(gpu_state, StopCause.YIELD, now, evidence=evidence), events=events)
     ask = Ask(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
     kill_at = now + config.yield_grace
-    gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=kill_at, sign=sign)
+    gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=kill_at, evidence=evidence)
     return Step(gpu_state=gpu_state, actions=(ask,), events=events)
 
 
-def _yielding(gpu_state: GpuState, sign: Evidence, now: float) -> Event:
+def _yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
     """Say who came, and to a stressor in which state."""
     return gpu_event(
         "gpu.yielding",
         gpu_state,
         now,
-        sign=sign.kind.value,
-        sign_at=sign.at,
-        read_s=sign.took,
-        grown=sign.grown,
-        by=who(gpu_state),
+        evidence=evidence.kind.value,
+        sign_at=evidence.at,
+        read_s=evidence.took,
+        grown=evidence.grown,
+        processes=who(gpu_state),
         stressor=type(gpu_state.stressor).__name__.upper(),
     )
 
@@ -236,10 +236,12 @@ def _kill(
     cause: StopCause,
     now: float,
     failed: Failed | None = None,
-    sign: Evidence | None = None,
+    evidence: Evidence | None = None,
 ) -> Step:
     """Have the child killed in this tick."""
-    gpu_state = _leave(gpu_state, cause, now, kill_at=now, failed=failed, sign=sign, kill_sent=True)
+    gpu_state = _leave(
+        gpu_state, cause, now, kill_at=now, failed=failed, evidence=evidence, kill_sent=True
+    )
     return Step(
         gpu_state=gpu_state,
         actions=(Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation),),
@@ -253,7 +255,7 @@ def _leave(
     *,
     kill_at: float,
     failed: Failed | None = None,
-    sign: Evidence | None = None,
+    evidence: Evidence | None = None,
     kill_sent: bool = False,
 ) -> GpuState:
     """Return the slot with its living child in STOPPING."""
@@ -270,7 +272,7 @@ def _leave(
         kill_at=kill_at,
         ran=isinstance(live, Running) and now - live.since >= FORGIVEN_AFTER,
         clearing=isinstance(live, Starting) and live.clearing,
-        sign=sign,
+        evidence=evidence,
         kill_sent=kill_sent,
         failed=failed,
     )
@@ -284,14 +286,14 @@ def _dying(gpu_state: GpuState, reading: Reading | None, now: float, config: Con
         return Step(gpu_state=gpu_state)
     if not stopping.kill_sent:
         # Who was asked because of a newcomer has its time; everybody else has it until one comes.
-        sign = newcomer(gpu_state, reading, now, config) if stopping.sign is None else None
-        if sign is None and now < stopping.kill_at:
+        evidence = newcomer(gpu_state, reading, now, config) if stopping.evidence is None else None
+        if evidence is None and now < stopping.kill_at:
             return Step(gpu_state=gpu_state)
-        if sign is not None:
-            stopping = replace(stopping, cause=StopCause.YIELD, sign=sign)
+        if evidence is not None:
+            stopping = replace(stopping, cause=StopCause.YIELD, evidence=evidence)
         stopping = replace(stopping, kill_sent=True, kill_at=now)
         kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
-        events = (_yielding(gpu_state, sign, now),) if sign else ()
+        events = (_yielding(gpu_state, evidence, now),) if evidence else ()
         return Step(gpu_state=replace(gpu_state, stressor=stopping), actions=(kill,), events=events)
     if not stopping.reported and now - stopping.kill_at >= UNKILLABLE_AFTER:
         pid = stopping.child.pid if stopping.child else None

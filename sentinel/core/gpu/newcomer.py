@@ -36,15 +36,15 @@ def newcomer(
         return None
     grown = _grown(gpu_state, reading, reading.memory.used, now, config)
     grown = max(grown, _beside(gpu_state, reading))
-    busy = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule != "ghost"
-    by = gpu_state.occupancy.by if isinstance(gpu_state.occupancy, Busy) else ()
+    busy = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule != "leak"
+    by = gpu_state.occupancy.processes if isinstance(gpu_state.occupancy, Busy) else ()
     if grown > SLACK:
         return Evidence(
-            kind=EvidenceKind.MEMORY, at=reading.at, took=reading.took, grown=grown, by=by
+            kind=EvidenceKind.MEMORY, at=reading.at, took=reading.took, grown=grown, processes=by
         )
     if busy:
         return Evidence(
-            kind=EvidenceKind.PROCESS, at=reading.processes_at, took=reading.took, by=by
+            kind=EvidenceKind.PROCESS, at=reading.processes_at, took=reading.took, processes=by
         )
     if _others_compute(gpu_state, reading):
         return Evidence(kind=EvidenceKind.COMPUTING, at=reading.at, took=reading.took)

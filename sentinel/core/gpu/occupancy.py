@@ -53,7 +53,7 @@ def occupancy(
     """Return who uses the GPU, as far as the latest reading tells.
 
     Args:
-        slot: What was known before; an unbroken idleness keeps its beginning.
+        gpu_state: What was known before; an unbroken idleness keeps its beginning.
         reading: The latest reading, or ``None`` before the first.
         now: The time of this tick.
         config: What holds for this GPU.
@@ -73,7 +73,7 @@ def occupancy(
         return Busy(rule="display", reason="a display is active on it")
     others = foreign_processes(gpu_state, reading, child, config)
     if others:
-        return Busy(rule="process", reason="in use by others", by=others)
+        return Busy(rule="process", reason="in use by others", processes=others)
     clearing = isinstance(gpu_state.stressor, Starting | Stopping) and gpu_state.stressor.clearing
     in_use = _in_use(gpu_state, reading, config) if child is None or clearing else None
     if in_use is not None:
@@ -92,10 +92,10 @@ def _in_use(gpu_state: GpuState, reading: Reading, config: Config) -> Busy | Non
         left = before is not None and unattributed > before + SLACK
         if left and gpu_state.identity.complete:
             reason = "memory is still in use by no process since our stressor has gone"
-            return Busy(rule="ghost", reason=reason)
+            return Busy(rule="leak", reason=reason)
         if gpu_state.leak.load:
             reason = "it is used all the time by no process since our stressor has gone"
-            return Busy(rule="ghost", reason=reason)
+            return Busy(rule="leak", reason=reason)
         if left or unattributed > idle_memory(gpu_state, config):
             reason = "memory is in use that no listed process accounts for (idle.memory)"
             return Busy(rule="idle.memory", reason=reason)

@@ -41,7 +41,7 @@ def step(gpu_state: GpuState, reading: Reading | None, now: float, config: Confi
     """Work out anew how hard the stressor is to work, and tell it where that has changed.
 
     Args:
-        slot: With everything else folded in; one without a RUNNING stressor stays as it is.
+        gpu_state: With everything else folded in; one without a RUNNING stressor stays as it is.
         reading: The latest reading of this GPU.
         now: The time.
         config: What holds for this GPU.

@@ -67,7 +67,7 @@ def settle(
     late = now - exit_.at >= SETTLE_WITHIN or isinstance(gpu_state.occupancy, Unknown)
     untold = others is not None and (
         any(process.memory is None for process in others)
-        or (stopping.sign is not None and not gpu_state.identity.complete)
+        or (stopping.evidence is not None and not gpu_state.identity.complete)
     )
     if not (back or late or untold):
         return Step(gpu_state=gpu_state)
@@ -90,8 +90,8 @@ def _ended(
 ) -> Step:
     """Return what follows the end of STOPPING: a hand-over, a failure or neither."""
     memory_back = reading.at if back and reading else None
-    if stopping.cause is StopCause.YIELD and stopping.sign is not None:
-        return _handed_over(gpu_state, stopping, stopping.sign, exit_, memory_back, now)
+    if stopping.cause is StopCause.YIELD and stopping.evidence is not None:
+        return _handed_over(gpu_state, stopping, stopping.evidence, exit_, memory_back, now)
     failed = _why_failed(gpu_state, stopping, exit_, reading, stalled=stalled)
     if failed is not None:
         return _failure(gpu_state, stopping, failed, now)
@@ -142,7 +142,7 @@ def _after_exit(
 def _handed_over(
     gpu_state: GpuState,
     stopping: Stopping,
-    sign: Evidence,
+    evidence: Evidence,
     exit_: ChildExit,
     memory_back: float | None,
     now: float,
@@ -152,23 +152,23 @@ def _handed_over(
     if killed_at is None and stopping.kill_sent:
         killed_at = stopping.kill_at
     handover = Handover(
-        sign=sign,
-        kill=None if killed_at is None else killed_at - sign.at,
-        exit=exit_.at - sign.at,
-        memory_back=None if memory_back is None else memory_back - sign.at,
+        evidence=evidence,
+        kill=None if killed_at is None else killed_at - evidence.at,
+        exit=exit_.at - evidence.at,
+        memory_back=None if memory_back is None else memory_back - evidence.at,
     )
     event = gpu_event(
         "gpu.handed_over",
         gpu_state,
         now,
-        sign=sign.kind.value,
-        sign_at=sign.at,
-        read_s=sign.took,
+        evidence=evidence.kind.value,
+        sign_at=evidence.at,
+        read_s=evidence.took,
         killed_at=killed_at,
         kill_s=handover.kill,
         exit_s=handover.exit,
         memory_back_s=handover.memory_back,
-        by=who(gpu_state),
+        processes=who(gpu_state),
     )
     # Where only memory told of the newcomer, the GPU looked idle all along: it is not, until now.
     occupancy = Idle(since=now) if isinstance(gpu_state.occupancy, Idle) else gpu_state.occupancy

@@ -53,7 +53,7 @@ def admin_hold(state: State, gpu_state: GpuState, now: float) -> AdminHold | Non
             until=gpu_state.paused.until,
         )
     if not state.occupying:
-        return AdminHold(admin="VACATED", rule="vacated", reason="told to hold nothing (stop)")
+        return AdminHold(admin="DRAINED", rule="drained", reason="told to hold nothing (stop)")
     return None
 
 

@@ -77,7 +77,7 @@ def _watch_over(
         state = replace(state, service=up, served=True)
     for trouble in facts.service_warnings if facts is not None else ():
         said = {"about": trouble.about, "text": trouble.text}
-        events.append(Event(name="service.trouble", at=seen.now, fields=said))
+        events.append(Event(name="service.warning", at=seen.now, fields=said))
     why = None
     if facts is not None and facts.exit is not None:
         why = f"it exited with code {facts.exit.code}"

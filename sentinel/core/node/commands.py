@@ -87,7 +87,7 @@ def apply_commands(state: State, seen: Observation, config: Config) -> CommandBa
         elif done.refused is not None:
             name = type(order).__name__.lower()
             fields = {"order": name, "reason": done.text, "by": caller(order.by)}
-            events = [Event(name="order.refused", at=seen.now, fields=fields)]
+            events = [Event(name="command.rejected", at=seen.now, fields=fields)]
         batch = CommandBatch(
             state=done.state,
             config=done.config or batch.config,
@@ -109,7 +109,7 @@ def expire(state: State, now: float) -> tuple[State, list[Event]]:
     released = state.released
     if released is not None and _is_over(released.until, now):
         released = None
-        events.append(Event(name="driver.wanted", at=now, fields={"by": None}))
+        events.append(Event(name="driver.acquire_requested", at=now, fields={"by": None}))
     over = [one for one in state.reservations.values() if _is_over(one.until, now)]
     state = replace(state, gpu_states=gpu_states, released=released)
     for reservation in over:
@@ -175,7 +175,7 @@ def _change_all(
             state = replace(state, gpu_states=gpu_states, occupying=True)
             return CommandResult(state, "occupies idle GPUs", gpus, events=[event])
         case Drain():
-            event = Event(name="sentinel.vacated", at=now, fields={"by": caller(by)})
+            event = Event(name="sentinel.drained", at=now, fields={"by": caller(by)})
             state = replace(state, occupying=False)
             return CommandResult(state, "lets go of every GPU", gpus, events=[event])
         case ShutDown():
@@ -204,7 +204,7 @@ def _pause(state: State, order: PauseGpus, now: float) -> CommandResult:
     paused = Paused(since=now, until=None if order.seconds is None else now + order.seconds)
     fields = {"for_s": order.seconds, "by": caller(order.by)}
     if order.release:
-        event = Event(name="driver.unwanted", at=now, fields=fields)
+        event = Event(name="driver.release_requested", at=now, fields=fields)
         state = replace(state, released=paused)
         return CommandResult(
             state, "lets go of every GPU and of the driver", tuple(state.gpu_states), None, [event]
@@ -234,7 +234,7 @@ def _resume(state: State, order: ResumeGpus, now: float) -> CommandResult:
     by = caller(order.by)
     events = []
     if state.released is not None:
-        events.append(Event(name="driver.wanted", at=now, fields={"by": by}))
+        events.append(Event(name="driver.acquire_requested", at=now, fields={"by": by}))
     gpus = order.gpus or tuple(state.gpu_states)
     gpu_states = dict(state.gpu_states)
     for uuid in gpus:
@@ -333,7 +333,7 @@ def _why_not(state: State, gpu_state: GpuState) -> str | None:
     match gpu_state.occupancy:
         case Idle():
             return None
-        case Busy(reason=reason, by=by):
+        case Busy(reason=reason, processes=by):
             who = ", ".join(f"{process.name or 'a process'} (pid {process.pid})" for process in by)
             return f"{name} is {reason}{': ' if who else ''}{who}"
         case Unknown(reason=reason):

@@ -13,7 +13,7 @@ from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import GpuState, Idle, LaunchSpec, Running, Starting, State, Stopping
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.views import Condition
+from sentinel.protocol.views import GpuHealth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,9 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: C
 
 def _critical(gpu_state: GpuState, config: Config) -> str | None:
     """Return why a GPU's condition leaves nothing to a stressor, or ``None`` where it does."""
-    if gpu_state.judged is None or config.throttle != "on":
+    if gpu_state.health is None or config.throttle != "on":
         return None
-    if gpu_state.judged.condition is not Condition.CRITICAL:
+    if gpu_state.health.level is not GpuHealth.CRITICAL:
         return None
     return "its condition is critical: it is left alone until it has recovered"
 

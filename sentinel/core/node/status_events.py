@@ -66,7 +66,7 @@ def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, n
         "stressor": type(gpu_state.stressor).__name__.upper(),
         "rule": verdict.rule,
         "reason": verdict.reason,
-        "by": who(gpu_state),
+        "processes": who(gpu_state),
         "identity": gpu_state.identity.mode.value,
         "identity_reason": _why_identity(gpu_state),
         "memory_used": reading.memory.used if reading and reading.memory else None,

@@ -111,11 +111,13 @@ def _view(
         "rule": verdict.rule,
         "reason": verdict.reason,
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
-        "ghost": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
+        "leak": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
         "findings": gpu_state.findings.total,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
         "since": keeps_off.since if keeps_off and keeps_off.since else gpu_state.changed,
-        "by": _plain(gpu_state.occupancy.by) if isinstance(gpu_state.occupancy, Busy) else (),
+        "processes": _plain(gpu_state.occupancy.processes)
+        if isinstance(gpu_state.occupancy, Busy)
+        else (),
         "workload": config.of(gpu_state.gpu.uuid).workload,
         "handover": _handover(gpu_state.handover),
         "budget": allocations.budget(gpu_state, reading, config.of(gpu_state.gpu.uuid)),
@@ -124,15 +126,15 @@ def _view(
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
     }
-    if gpu_state.judged is not None and not isinstance(gpu_state.occupancy, Unknown):
-        view |= {"condition": gpu_state.judged.condition, "condition_since": gpu_state.judged.since}
+    if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
+        view |= {"condition": gpu_state.health.level, "health_since": gpu_state.health.since}
     if reading is not None and reading.memory is not None:
         here = allocations.guests(gpu_state, reading.processes or ())
         view |= {
             "memory_foreign": foreign_memory(gpu_state, reading, gpu_state.child),
-            "guests": _plain(p for p in reading.processes or () if p.pid in here),
+            "allocated_processes": _plain(p for p in reading.processes or () if p.pid in here),
             "memory_free": reading.memory.free,
-            "to_come": allocations.outstanding(gpu_state, reading),
+            "outstanding": allocations.outstanding(gpu_state, reading),
         }
     return GpuView(**{**view, **_read(reading), **_running(gpu_state)})  # type: ignore[arg-type]
 
@@ -182,8 +184,8 @@ def _handover(handover: Handover | None) -> HandoverView | None:
     if handover is None:
         return None
     return HandoverView(
-        at=handover.sign.at,
-        sign=handover.sign.kind.value,
+        at=handover.evidence.at,
+        evidence=handover.evidence.kind.value,
         exit=handover.exit,
         kill=handover.kill,
         memory_back=handover.memory_back,

@@ -90,8 +90,8 @@ def _fresh(state: State, seen: Observation, config: Config) -> bool:
     """Return whether what we decide on is true, or somebody is at it to become so.
 
     A probe that is down on purpose, or initialises the driver, is watched over by
-    :mod:`sentinel.core.node.probe_supervision` and replaced in time; so is one that hangs on a GPU, which is left
-    out then. What remains is a supervisor that runs and hears nothing any more.
+    :mod:`sentinel.core.node.probe_supervision` and replaced in time; so is one that hangs on a GPU,
+    which is left out then. What remains is a supervisor that runs and hears nothing any more.
     """
     match state.probe:
         case ProbeDown():

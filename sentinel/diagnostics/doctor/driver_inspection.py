@@ -81,7 +81,7 @@ def ask_driver(timeouts: Timeouts) -> DriverInspection:
     GPUs after it, so the worst case is one patience for each GPU.
 
     Args:
-        patience: How long each call may take.
+        timeouts: How long each call may take.
     """
     notes, stuck = _Notes(timeouts), False
     while not notes.complete:

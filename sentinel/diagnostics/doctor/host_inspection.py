@@ -30,7 +30,7 @@ def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[Hos
 
     Args:
         simulate: How many GPUs are pretended, in whose place no driver is asked.
-        patience: How long the driver may take.
+        timeouts: How long the driver may take.
     """
     if simulate is None:
         asked, folders = ask_driver(timeouts or Timeouts()), list(gpu_locks.DEFAULT_FOLDERS)

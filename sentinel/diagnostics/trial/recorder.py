@@ -178,14 +178,14 @@ def run_heard(
 
 def _of_gpu(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
     """Return what is known once this was said of its GPU, or of one that it waits for."""
-    people = _people(fields.get("by", ()))
+    people = _people(fields.get("processes", ()))
     match name:
         case "gpu.busy" | "gpu.unknown":
             waiting = f"{fields['reason']}{': ' if people else ''}{', '.join(people)}"
             people = people if seen.newcomer is not None else seen.people
             return replace(seen, waiting=waiting, people=people)
         case "gpu.yielding":
-            if fields["sign"] == "computing":
+            if fields["evidence"] == "computing":
                 people = people or ("somebody who computes and is not listed",)
             return replace(seen, newcomer=fields["grown"], people=people)
         case "gpu.handed_over":

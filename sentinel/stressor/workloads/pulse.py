@@ -50,7 +50,7 @@ def load(pipeline: ResultPipeline, end: float) -> bool:
     """Keep the device under full load until ``end``, and then wait until it is idle.
 
     Args:
-        ring: Where the products go.
+        pipeline: Where the products go.
         end: A time of the monotonic clock. The last product ends within half of one of it.
 
     Returns:

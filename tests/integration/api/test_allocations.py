@@ -132,7 +132,7 @@ def test_what_others_were_promised_and_did_not_take_yet_is_not_free(front: Front
             guest = GpuProcess(pid=other.pid, memory=30 * GIB)
             with front.acting() as script:  # a part of it is what was promised
                 view = script.gpus[UUIDS[0]]
-                script.gpus[UUIDS[0]] = replace(view, guests=(guest,))
+                script.gpus[UUIDS[0]] = replace(view, allocated_processes=(guest,))
             assert allocate(front, "ours", 60 * GIB, wait_s=5).status == 201
         finally:
             other.kill()
@@ -144,7 +144,7 @@ def test_what_the_children_of_a_holder_have_taken_is_not_asked_for_again(front: 
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             guest = GpuProcess(pid=child.pid, memory=80 * GIB)
-            held(front, memory_used=80 * GIB, held=0, guests=(guest,))
+            held(front, memory_used=80 * GIB, held=0, allocated_processes=(guest,))
             assert allocate(front, "more", 50 * GIB).status == 201
         finally:
             child.kill()

@@ -16,7 +16,7 @@ import pytest
 from sentinel.api.compat.schemas import ConfigChange, as_settings
 from sentinel.protocol.commands import Allocate, Configure, OverrideValues, Value
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import Condition
+from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, Front, UnixConnection
 from tests.harness.api_harness import ask as plain
 
@@ -68,7 +68,7 @@ def so(front: Front, index: int = 0, **changes: Any) -> None:
 def hot(front: Front) -> None:
     so(
         front,
-        condition=Condition.THROTTLED,
+        health=GpuHealth.THROTTLED,
         multiplier=0.5,
         temperature_c=80,
         utilization=0.452,
@@ -145,7 +145,7 @@ def test_metrics_history_and_trend(front: Front) -> None:
 
 
 def test_throttling_is_that_of_the_gpu_that_does_worst(front: Front) -> None:
-    so(front, 1, condition=Condition.CRITICAL, multiplier=0.0)
+    so(front, 1, health=GpuHealth.CRITICAL, multiplier=0.0)
     assert data(front, "/throttle/status") == {
         "should_throttle": True,
         "speed_multiplier": 0.0,
@@ -153,7 +153,7 @@ def test_throttling_is_that_of_the_gpu_that_does_worst(front: Front) -> None:
         "current_state": "critical",
         "gpu_id": 1,
     }
-    so(front, 0, condition=Condition.NORMAL, multiplier=0.8)
+    so(front, 0, health=GpuHealth.NORMAL, multiplier=0.8)
     normal = data(front, "/throttle/status?gpu_id=0")
     assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)
 

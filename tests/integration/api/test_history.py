@@ -258,7 +258,7 @@ def test_a_process_that_joins_is_named_with_its_own_time(service: Front, client:
     with service.acting() as script:
         view = script.gpus[UUIDS[1]]
         script.gpus[UUIDS[1]] = replace(
-            view, by=(*view.by, GpuProcess(pid=815, name="ollama", user="bert"))
+            view, processes=(*view.processes, GpuProcess(pid=815, name="ollama", user="bert"))
         )
     eventually(lambda: 815 in [use.pid for use in client.usage(1)])
     with service.acting() as script:

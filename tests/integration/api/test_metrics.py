@@ -24,7 +24,7 @@ from sentinel.api.metrics.definitions import METRICS
 from sentinel.core import state
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import Allocation, Condition, Phase
+from sentinel.protocol.views import Allocation, GpuHealth, Phase
 from tests.harness.api_harness import PATIENCE, UUIDS, Front, UnixConnection, gpu_view
 from tests.harness.gpu_environment import ROOT
 from tests.harness.metrics_harness import (
@@ -122,7 +122,7 @@ def test_a_state_is_1_and_all_others_are_0(front: Front) -> None:
         ("sentinel_gpu_state", collector.OCCUPANCY, "busy"),
         ("sentinel_gpu_stressor_state", collector.STRESSOR, "running"),
         ("sentinel_gpu_admin_state", collector.ADMIN, "enabled"),
-        ("sentinel_gpu_condition_state", tuple(Condition), "critical"),
+        ("sentinel_gpu_condition_state", tuple(GpuHealth), "critical"),
     ):
         found = {labels["state"]: value for labels, value in some(page, name, gpu="0")}
         assert found == {state: float(state == now) for state in states}
@@ -247,7 +247,7 @@ def test_what_is_not_known_has_no_series(front: Front) -> None:
             held=None,
             memory_used=None,
             handover=None,
-            by=(),
+            processes=(),
             occupancy="UNKNOWN",
             stressor="STOPPED",
         )

@@ -22,7 +22,7 @@ from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunni
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, Value
-from sentinel.protocol.views import Condition
+from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import PATIENCE, UUIDS, Front
 from tests.harness.gpu_environment import SimulatedGround
 from tests.harness.sentinel_process import eventually
@@ -58,12 +58,12 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def condition(front: Front, before: str, now: str, index: int = 0) -> None:
+def health(front: Front, before: str, now: str, index: int = 0) -> None:
     front.say(
-        "gpu.condition",
+        "gpu.health",
         gpu=UUIDS[index],
         before=before,
-        condition=now,
+        health=now,
         temperature_c=80,
         memory_foreign_share=0.1,
     )
@@ -88,8 +88,8 @@ def condition(front: Front, before: str, now: str, index: int = 0) -> None:
 def test_a_change_of_condition_is_for_those_whom_it_concerns(
     before: str | None, now: str, names: list[str]
 ) -> None:
-    event = EventInfo(id=1, name="gpu.condition", fields={"before": before, "condition": now})
-    assert list(names_of(event)) == ["gpu.condition", "state_change", *names]
+    event = EventInfo(id=1, name="gpu.health", fields={"before": before, "health": now})
+    assert list(names_of(event)) == ["gpu.health", "state_change", *names]
 
 
 @pytest.mark.parametrize(
@@ -137,27 +137,27 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
     ignored = monitor.on("critical", keep("critical"))
     monitor.off("critical", ignored)
     monitor.on("idle", lambda *_: done.set())
-    condition(front, "optimal", "normal")  # nobody listens yet
+    health(front, "optimal", "normal")  # nobody listens yet
     monitor.start()
     monitor.start()  # it runs: nothing happens
-    so(front, condition=Condition.THROTTLED, multiplier=0.5, temperature_c=80)
-    condition(front, "normal", "throttled")
-    condition(front, "throttled", "critical", 1)
-    condition(front, "critical", "normal", 1)
+    so(front, health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
+    health(front, "normal", "throttled")
+    health(front, "throttled", "critical", 1)
+    health(front, "critical", "normal", 1)
     front.say("gpu.paused", gpu=UUIDS[1], for_s=None)
     front.say("service.ready")
     front.say("gpu.idle", gpu=UUIDS[1])
     assert done.wait(PATIENCE)
     assert [(name, gpu.index, event.name) for name, gpu, event in heard] == [
-        ("state_change", 0, "gpu.condition"),
-        ("throttle", 0, "gpu.condition"),
-        ("state_change", 1, "gpu.condition"),
-        ("state_change", 1, "gpu.condition"),
-        ("resume", 1, "gpu.condition"),
+        ("state_change", 0, "gpu.health"),
+        ("throttle", 0, "gpu.health"),
+        ("state_change", 1, "gpu.health"),
+        ("state_change", 1, "gpu.health"),
+        ("resume", 1, "gpu.health"),
         ("gpu.paused", 1, "gpu.paused"),
     ]
     _, gpu, event = heard[1]
-    assert (gpu.condition, gpu.multiplier, gpu.temperature_c) == ("throttled", 0.5, 80)
+    assert (gpu.health, gpu.multiplier, gpu.temperature_c) == ("throttled", 0.5, 80)
     assert event.fields["before"] == "normal"
     assert monitor.errors == 2
     assert "KeyError" in caplog.text
@@ -214,8 +214,8 @@ def test_it_goes_on_when_the_service_is_another_one(
 def test_what_is_asked_for_is_that_of_the_gpu(front: Front, monitor: sentinel.Monitor) -> None:
     assert monitor.is_available()
     assert monitor.reason == ""
-    so(front, 1, condition=Condition.THROTTLED, multiplier=0.5)
-    eventually(lambda: monitor.status(1).condition == "throttled")
+    so(front, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
+    eventually(lambda: monitor.status(1).health == "throttled")
     assert [gpu.index for gpu in monitor.status_all()] == [0, 1]
     assert (monitor.should_throttle(1), monitor.speed_multiplier(1)) == (True, 0.5)
     assert (monitor.should_throttle(0), monitor.speed_multiplier()) == (False, 1.0)
@@ -327,7 +327,7 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
         assert monitor.is_available(), monitor.reason
         assert other.is_available()  # two of them are in nobody's way, nor in each other's
         daemon = monitor.client.status().daemon
-        assert (daemon.phase, daemon.simulated) == ("vacated", True)
+        assert (daemon.phase, daemon.simulated) == ("drained", True)
         assert other.client.status().daemon.pid != daemon.pid
         busy = threading.Event()
         monitor.on("busy", lambda *_: busy.set())
@@ -336,7 +336,7 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
             assert job.got()
             assert busy.wait(PATIENCE)
             # Who it is may be known a moment later than that somebody is there.
-            eventually(lambda: [one.pid for one in monitor.status(1).by] == [job.pid])
+            eventually(lambda: [one.pid for one in monitor.status(1).processes] == [job.pid])
         with pytest.raises(ConflictError, match="only watches"):
             monitor.client.start()
         assert monitor.update_config({"throttle.temp_throttle": "80"}).text

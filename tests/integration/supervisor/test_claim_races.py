@@ -124,7 +124,7 @@ def test_a_full_disk_of_the_state_is_said_and_costs_nothing_but_what_would_stand
     daemon.start(1)
     events = daemon.client.events(since=0)
     # The history says so, too, in the words of its own library.
-    troubles = (one for one in events if one.name == "service.trouble")
+    troubles = (one for one in events if one.name == "service.warning")
     trouble = next(one for one in troubles if one.fields["about"] == "reservations")
     assert "No space left on device" in trouble.fields["text"]
     assert "a new daemon will not know of what is reserved now" in trouble.fields["text"]

@@ -198,7 +198,7 @@ def test_it_stays_while_settings_service_and_driver_come_and_go(
     file.write_text(began)
     daemon.do("stop")
     assert (ground.empty(), daemon.holders()) == (True, [])
-    assert daemon.client.status().daemon.phase == "vacated"
+    assert daemon.client.status().daemon.phase == "drained"
     daemon.do("start")
     daemon.comes_back(0)
 

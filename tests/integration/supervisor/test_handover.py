@@ -28,7 +28,7 @@ def test_it_occupies_yields_and_occupies_again(ground: Ground) -> None:
         with ground.job() as newcomer:
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
-            assert handed["by"][0]["pid"] == newcomer.pid
+            assert handed["processes"][0]["pid"] == newcomer.pid
             newcomer.left()
         assert handed["kill_s"] < handed["exit_s"]
         assert handed["exit_s"] <= handed["memory_back_s"]

@@ -79,11 +79,11 @@ def test_a_gpu_that_is_hot_is_left_alone_and_taken_again_when_it_is_cool(daemon:
     daemon.start(2, "--cooldown", "300ms", "--critical-pause", "500ms")
     daemon.occupied(0, 1)
     registry.warm(uuid, 76)
-    eventually(lambda: daemon.gpu().condition == "throttled" and daemon.gpu().share == 0.5)
+    eventually(lambda: daemon.gpu().health == "throttled" and daemon.gpu().share == 0.5)
     assert daemon.gpu().multiplier == 0.5
-    assert daemon.gpu(1).condition in {"optimal", "normal"}
+    assert daemon.gpu(1).health in {"optimal", "normal"}
     registry.warm(uuid, 91)
-    eventually(lambda: daemon.gpu().condition == "critical" and daemon.ground.empty(0))
+    eventually(lambda: daemon.gpu().health == "critical" and daemon.ground.empty(0))
     eventually(lambda: daemon.gpu().rule == "throttle.pace")
     assert daemon.gpu().multiplier == 0.0
     eventually(lambda: _told(daemon) == 91)
@@ -111,7 +111,7 @@ def test_what_is_promised_is_had_beside_a_running_stressor(
     assert says(guest, "child 0.5") == "0"
     beside = daemon.gpu()
     assert (beside.stressor, beside.yields) == ("RUNNING", 0)
-    assert guest.pid in [one.pid for one in beside.guests]
+    assert guest.pid in [one.pid for one in beside.allocated_processes]
     # More than was promised, and more than a context besides: it is a newcomer, and gets it.
     write_line(guest, "take 1.9")
     eventually(lambda: daemon.gpu().yields == 1)

@@ -27,9 +27,9 @@ def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: Simulated
     with simulated.sentry(1, *QUICK) as one, INotify() as watch:
         watch.add_watch(simulated.registry.folder / simulated.uuid(), APPEARS)
         haunt(simulated, one)
-        ghost = one.wait_for("gpu.ghost", gpu=0)
+        ghost = one.wait_for("gpu.memory_leaked", gpu=0)
         assert ghost["bytes"] == 2**28
-        one.wait_for("gpu.clearing", gpu=0)
+        one.wait_for("gpu.cleanup_started", gpu=0)
         stopped = one.wait_for("stressor.stopped", gpu=0)
         assert stopped["exit_code"] == 0
         # The stressor's, and that of the context: it is not there for long.
@@ -45,7 +45,7 @@ def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: Simulated
 def test_who_comes_while_a_ghost_is_cleared_gets_its_memory(simulated: SimulatedGround) -> None:
     with simulated.sentry(1, *QUICK) as one:
         haunt(simulated, one)
-        one.wait_for("gpu.clearing", gpu=0)
+        one.wait_for("gpu.cleanup_started", gpu=0)
         with simulated.job(share=0.9) as newcomer:
             assert newcomer.got()
             eventually(lambda: not one.stressors())

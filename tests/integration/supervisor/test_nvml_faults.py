@@ -137,7 +137,7 @@ def test_a_gpu_that_comes_back_under_another_index_is_the_same_gpu(
         assert (back["gpu"], back["index"]) == (nvml.uuid(0), 0)
         with nvml.job(0) as newcomer:
             assert newcomer.got()
-            assert one.wait_for("gpu.handed_over", gpu=0)["by"][0]["pid"] == newcomer.pid
+            assert one.wait_for("gpu.handed_over", gpu=0)["processes"][0]["pid"] == newcomer.pid
         assert "gpu.unknown" not in one.names(1)[1:]
         assert "stressor.stopped" not in one.names(1)
 

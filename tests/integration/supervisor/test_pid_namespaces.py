@@ -29,7 +29,7 @@ def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Grou
         with ground.job() as newcomer:
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
-            assert handed["sign"] == "memory"
+            assert handed["evidence"] == "memory"
             assert handed["by"] == []
             busy = one.wait_for("gpu.busy", gpu=0)
             assert "idle.memory" in busy["reason"]
@@ -99,7 +99,7 @@ def test_a_driver_that_does_not_name_our_stressor_is_no_obstacle(
         assert one.wait_for("gpu.identity", gpu=0)["mode"] == mode
         with simulated.job() as newcomer:
             assert newcomer.got()
-            assert one.wait_for("gpu.handed_over", gpu=0)["sign"] == "memory"
+            assert one.wait_for("gpu.handed_over", gpu=0)["evidence"] == "memory"
             newcomer.left()
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert one.names().count("gpu.yielding") == 1

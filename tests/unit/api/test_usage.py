@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sentinel.api.history.recorder import SAMPLE, Noted, Recorder, sample
 from sentinel.api.history.usage import CONTINUES, Use, Uses
-from sentinel.protocol.views import Condition, GpuView, LogRecord
+from sentinel.protocol.views import GpuHealth, GpuView, LogRecord
 from tests.harness.history_harness import BEGIN, UUID, WALL, busy, process, shown, told
 
 AHEAD = WALL - BEGIN
@@ -63,7 +63,7 @@ def test_several_at_once_each_have_their_own_time() -> None:
 
 
 def test_a_guest_is_a_use_beside_ours() -> None:
-    guest = shown(at(0), stressor="RUNNING", pid=9, guests=(process(3, "notebook"),))
+    guest = shown(at(0), stressor="RUNNING", pid=9, allocated_processes=(process(3, "notebook"),))
     uses, _ = seen([guest])
     assert sorted(str(use.who) for use in uses.open) == ["notebook", "sentinel"]
 
@@ -87,7 +87,7 @@ def test_somebody_who_was_never_named_stays_so() -> None:
     assert ended == [(None, 0, 20)]
 
 
-@pytest.mark.parametrize("rule", ["mig", "display", "exclusive", "ghost"])
+@pytest.mark.parametrize("rule", ["mig", "display", "exclusive", "leak"])
 def test_a_gpu_that_is_busy_by_itself_is_used_by_nobody(rule: str) -> None:
     uses, _ = seen([shown(at(0), occupancy="BUSY", rule=rule)])
     assert uses.open == []
@@ -182,12 +182,12 @@ def test_telemetry_and_view_complete_each_other() -> None:
             at(0),
             temperature_c=None,
             power_w=300.5,
-            condition=Condition.THROTTLED,
+            health=GpuHealth.THROTTLED,
             telemetry=told(at(0), temperature_c=71, power_w=1.0, memory_temperature_c=80),
         )
     )
     assert (row["temperature_c"], row["power_w"], row["memory_temperature_c"]) == (71, 300.5, 80)
-    assert row["condition"] == 2
+    assert row["health"] == 2
 
 
 def said(number: int, **fields: Any) -> Noted:

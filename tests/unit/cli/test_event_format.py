@@ -39,7 +39,7 @@ def test_how_a_stressor_is_listed_is_told_only_where_somebody_may_be_missing() -
     ],
 )
 def test_a_ghost_is_told_as_what_it_is(fields: dict[str, object], words: str) -> None:
-    assert words in told("gpu.ghost", **fields)
+    assert words in told("gpu.memory_leaked", **fields)
 
 
 FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1.0, "share": 1.0}
@@ -74,10 +74,10 @@ def test_an_event_without_words_shows_its_fields() -> None:
 
 
 def test_a_condition_is_told_with_what_it_follows_from() -> None:
-    fields = {"before": "optimal", "condition": "throttled", "memory_foreign_share": 0.25}
-    line = told("gpu.condition", **fields, temperature_c=76, multiplier=0.5)
+    fields = {"before": "optimal", "health": "throttled", "memory_foreign_share": 0.25}
+    line = told("gpu.health", **fields, temperature_c=76, multiplier=0.5)
     assert "throttled at 76 C, 25% of its memory others'; it was optimal" in line
-    assert "throttled, 25%" in told("gpu.condition", **fields, temperature_c=None, multiplier=0.5)
+    assert "throttled, 25%" in told("gpu.health", **fields, temperature_c=None, multiplier=0.5)
     assert "91 C, above 89 C" in told("gpu.overheat", temperature_c=91, limit_c=89.0)
 
 

@@ -116,7 +116,7 @@ def test_the_rate_is_told_in_the_unit_that_says_most(fields: dict[str, float], t
 def test_the_last_handover_says_how_long_it_took_and_when_it_was(
     back: float | None, text: str
 ) -> None:
-    last = Handover(ago_s=180.0, sign="memory", exit=0.193, memory_back=back)
+    last = Handover(ago_s=180.0, evidence="memory", exit=0.193, memory_back=back)
     assert gpu_table.row(gpu(handover=last))[-1] == text
 
 
@@ -131,7 +131,7 @@ FULL = gpu(
     temperature_c=104,
     power_w=1000.4,
     flops_per_s=656.2e12,
-    handover=Handover(ago_s=86000.0, sign="memory", exit=0.193, memory_back=0.196),
+    handover=Handover(ago_s=86000.0, evidence="memory", exit=0.193, memory_back=0.196),
 )
 
 
@@ -181,7 +181,7 @@ def status(*gpus: GpuStatus, **daemon: Any) -> Status:
 
 
 @pytest.mark.parametrize(
-    ("condition", "multiplier", "lines"),
+    ("health", "multiplier", "lines"),
     [
         ("normal", 0.8, []),
         ("throttled", 0.5, ["GPU 0: throttled, 50% of its speed is left"]),
@@ -190,9 +190,9 @@ def status(*gpus: GpuStatus, **daemon: Any) -> Status:
     ],
 )
 def test_a_gpu_in_a_bad_condition_has_a_line_of_its_own(
-    condition: str | None, multiplier: float, lines: list[str]
+    health: str | None, multiplier: float, lines: list[str]
 ) -> None:
-    hot = gpu(condition=condition, multiplier=multiplier)
+    hot = gpu(health=health, multiplier=multiplier)
     assert [line for line in gpu_table.notes(status(hot)) if "speed" in line] == lines
 
 

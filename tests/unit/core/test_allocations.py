@@ -86,7 +86,7 @@ def test_a_guest_takes_what_it_was_promised_next_to_a_running_stressor() -> None
     assert world.at(0).child is child
     assert not yields(world)
     view = world.service.views["GPU-0"]
-    assert [guest.pid for guest in view.guests] == [5000]
+    assert [guest.pid for guest in view.allocated_processes] == [5000]
     assert view.memory_foreign == 40 * GIB + 526 * 2**20
 
 
@@ -327,7 +327,7 @@ def test_a_hand_over_beside_a_guest_is_over_as_soon_as_our_memory_is_back() -> N
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=2.0)
     (event,) = world.events("gpu.handed_over")
     assert event.fields["memory_back_s"] is not None
-    assert not world.events("gpu.ghost")
+    assert not world.events("gpu.memory_leaked")
 
 
 def test_a_gpu_with_guests_is_not_the_one_that_is_left_idle() -> None:

@@ -95,7 +95,7 @@ def test_a_stop_lets_go_of_every_gpu_and_a_start_takes_them_again() -> None:
     world.run_for(supervisor, 30)
     assert running(supervisor) == []
     assert phase(world) == Phase.DRAINED
-    assert {view.admin for view in world.service.views.values()} == {"VACATED"}
+    assert {view.admin for view in world.service.views.values()} == {"DRAINED"}
     assert ask(world, supervisor, Resume) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
     assert phase(world) == Phase.OCCUPYING
@@ -192,7 +192,7 @@ def test_what_is_wrong_with_a_pause_is_said_and_changes_nothing() -> None:
     assert ask(world, supervisor, PauseGpus, **both) is Refusal.INVALID
     world.run_for(supervisor, 5)
     assert running(supervisor) == [0, 1]
-    assert len(world.events("order.refused")) == 3
+    assert len(world.events("command.rejected")) == 3
 
 
 def test_the_driver_is_let_go_of_only_when_the_last_probe_is_gone() -> None:
@@ -215,7 +215,7 @@ def test_nothing_is_cleared_where_somebody_wants_us_to_keep_off(order: type) -> 
     world, supervisor = served(1)
     assert ask(world, supervisor, order) is None
     world.at(0).left = 20 * GIB  # when our stressor ends
-    world.run(supervisor, lambda: world.events("gpu.ghost"))
+    world.run(supervisor, lambda: world.events("gpu.memory_leaked"))
     world.run_for(supervisor, 120)
     assert world.spawner.cleared == []
 

@@ -14,11 +14,11 @@ from sentinel.core.state import GpuState, HealthState, Idle, Running, Stopped, U
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import Condition
+from sentinel.protocol.views import GpuHealth
 from sentinel.testing import GIB
 from tests.harness.core_scenarios import occupied, stressor
 
-OPTIMAL, NORMAL, THROTTLED, CRITICAL = Condition
+OPTIMAL, NORMAL, THROTTLED, CRITICAL = GpuHealth
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)
 SLOT = GpuState(gpu=GPU, occupancy=Idle(since=0.0))
 
@@ -29,20 +29,20 @@ def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> 
     return Reading(uuid="GPU-0", at=at, memory=memory, processes=(), temperature=degrees)
 
 
-def judged(gpu_state: GpuState, seen: Reading, config: Config | None = None) -> GpuState:
+def health(gpu_state: GpuState, seen: Reading, config: Config | None = None) -> GpuState:
     return judge(gpu_state, seen, seen.at, config or Config(), None)[0]
 
 
-def condition(gpu_state: GpuState) -> Condition:
-    assert gpu_state.judged is not None
-    return gpu_state.judged.condition
+def condition(gpu_state: GpuState) -> GpuHealth:
+    assert gpu_state.health is not None
+    return gpu_state.health.level
 
 
-def been(condition: Condition, since: float = 0.0) -> GpuState:
-    judged = HealthState(
-        condition=condition, since=since, heat=condition, heat_since=since, memory=OPTIMAL
+def been(condition: GpuHealth, since: float = 0.0) -> GpuState:
+    health = HealthState(
+        level=condition, since=since, heat=condition, heat_since=since, memory=OPTIMAL
     )
-    return replace(SLOT, judged=judged)
+    return replace(SLOT, health=health)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def been(condition: Condition, since: float = 0.0) -> GpuState:
     ],
 )
 def test_the_documented_table_is_the_default(
-    degrees: int | None, share: float, expected: Condition
+    degrees: int | None, share: float, expected: GpuHealth
 ) -> None:
-    assert condition(judged(SLOT, reading(degrees, share))) is expected
+    assert condition(health(SLOT, reading(degrees, share))) is expected
 
 
 def test_only_memory_that_is_not_ours_counts() -> None:
@@ -93,30 +93,30 @@ def test_only_memory_that_is_not_ours_counts() -> None:
     ],
 )
 def test_what_gets_better_does_so_with_a_margin_and_in_time(
-    before: Condition, seconds: float, degrees: int, expected: Condition
+    before: GpuHealth, seconds: float, degrees: int, expected: GpuHealth
 ) -> None:
-    assert condition(judged(been(before), reading(degrees, at=seconds))) is expected
+    assert condition(health(been(before), reading(degrees, at=seconds))) is expected
 
 
 def test_memory_that_is_given_back_is_back_at_once_but_for_the_margin() -> None:
-    gpu_state = judged(SLOT, reading(30, 0.97))
+    gpu_state = health(SLOT, reading(30, 0.97))
     assert condition(gpu_state) is CRITICAL
-    assert condition(judged(gpu_state, reading(30, 0.94, at=0.1))) is CRITICAL
-    assert condition(judged(gpu_state, reading(30, 0.92, at=0.1))) is THROTTLED
-    assert condition(judged(gpu_state, reading(30, 0.0, at=0.1))) is OPTIMAL
+    assert condition(health(gpu_state, reading(30, 0.94, at=0.1))) is CRITICAL
+    assert condition(health(gpu_state, reading(30, 0.92, at=0.1))) is THROTTLED
+    assert condition(health(gpu_state, reading(30, 0.0, at=0.1))) is OPTIMAL
 
 
 @given(
-    before=st.sampled_from(Condition),
+    before=st.sampled_from(GpuHealth),
     degrees=st.none() | st.integers(0, 120),
     share=st.floats(0, 1),
     seconds=st.floats(0, 200),
 )
 def test_nothing_is_judged_better_than_the_table_has_it(
-    before: Condition, degrees: int | None, share: float, seconds: float
+    before: GpuHealth, degrees: int | None, share: float, seconds: float
 ) -> None:
-    at_once = condition(judged(SLOT, reading(degrees, share)))
-    later = condition(judged(been(before), reading(degrees, share, at=seconds)))
+    at_once = condition(health(SLOT, reading(degrees, share)))
+    later = condition(health(been(before), reading(degrees, share, at=seconds)))
     assert MULTIPLIERS[later] <= MULTIPLIERS[at_once]
     worst = min(MULTIPLIERS[before], MULTIPLIERS[at_once])
     assert MULTIPLIERS[later] >= worst  # and no worse than it was, or is
@@ -135,20 +135,20 @@ def test_no_threshold_is_above_what_the_device_declares(
 
 
 def test_what_cannot_be_read_leaves_nothing_to_anybody_and_comes_back_as_it_was() -> None:
-    gpu_state = judged(SLOT, reading(76))
+    gpu_state = health(SLOT, reading(76))
     assert multiplier(gpu_state) == 0.5
     lost = replace(gpu_state, occupancy=Unknown(reason="a test"))
-    assert multiplier(judged(lost, reading(20))) == 0.0
-    assert judged(lost, reading(20)).judged == gpu_state.judged
+    assert multiplier(health(lost, reading(20))) == 0.0
+    assert health(lost, reading(20)).health == gpu_state.health
     assert multiplier(SLOT) == 0.0
 
 
 def test_a_sensor_that_is_silent_for_long_says_nothing_any_more() -> None:
-    gpu_state = judged(SLOT, reading(95, at=0.0))
-    missed_a_beat = judged(gpu_state, reading(None, at=3.0))
+    gpu_state = health(SLOT, reading(95, at=0.0))
+    missed_a_beat = health(gpu_state, reading(None, at=3.0))
     assert condition(missed_a_beat) is CRITICAL
-    assert condition(judged(missed_a_beat, reading(None, at=10.0))) is OPTIMAL
-    assert condition(judged(missed_a_beat, reading(None, 0.9, at=10.0))) is THROTTLED
+    assert condition(health(missed_a_beat, reading(None, at=10.0))) is OPTIMAL
+    assert condition(health(missed_a_beat, reading(None, 0.9, at=10.0))) is THROTTLED
 
 
 def test_overheating_is_said_once_until_it_is_cooler() -> None:
@@ -179,12 +179,12 @@ def test_a_critical_gpu_is_let_go_and_taken_again_by_itself() -> None:
     (released,) = world.events("gpu.released")
     assert "critical" in str(released.fields["reason"])
     world.at(0).temperature = 40
-    hot_until = world.events("gpu.condition")[-1].at + 10.0
+    hot_until = world.events("gpu.health_changed")[-1].at + 10.0
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
     assert world.spawner.started[-1][1] >= hot_until
     changes = [
         (event.fields["before"], event.fields["condition"])
-        for event in world.events("gpu.condition")
+        for event in world.events("gpu.health_changed")
     ]
     assert changes == [("optimal", "critical"), ("critical", "optimal")]
 

@@ -257,7 +257,7 @@ def test_one_more_than_ours_that_computes_is_a_newcomer() -> None:
     supervisor = occupied(world)
     world.at(0).computing = (4711, 4712)
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=3)
-    assert world.events("gpu.yielding")[0].fields["sign"] == "computing"
+    assert world.events("gpu.yielding")[0].fields["evidence"] == "computing"
 
 
 def test_where_everybody_is_listed_the_list_tells_who_computes() -> None:
@@ -304,7 +304,7 @@ def test_who_is_beside_our_child_is_seen_where_the_driver_tells_what_that_holds(
     world.at(0).unlisted = 26 * MIB
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.5)
     assert identity(supervisor).mode is IdentityMode.DIRECT
-    assert world.events("gpu.yielding")[0].fields["sign"] == "memory"
+    assert world.events("gpu.yielding")[0].fields["evidence"] == "memory"
     assert world.events("gpu.yielding")[0].fields["grown"] == 26 * MIB
 
 

@@ -53,10 +53,10 @@ def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> Non
     world, supervisor = occupied()
     world.at(0).left = left
     yielded(world, supervisor)
-    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
-    assert world.events("gpu.ghost")[0].fields == {"bytes": left, "utilization": None}
+    world.run(supervisor, lambda: world.events("gpu.memory_leaked"), within=10)
+    assert world.events("gpu.memory_leaked")[0].fields == {"bytes": left, "utilization": None}
     long_after(world, supervisor, 600)
-    assert rule(supervisor) == "ghost"
+    assert rule(supervisor) == "leak"
     assert len(world.events("stressor.ready")) == 1
     world.at(0).unlisted = 0
     world.run(supervisor, lambda: held(supervisor), within=10)
@@ -66,8 +66,8 @@ def test_a_ghost_shows_beside_a_newcomer_too() -> None:
     world, supervisor = occupied()
     world.at(0).left = 700 * MIB
     world.newcomer(0)
-    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
-    assert world.events("gpu.ghost")[0].fields["bytes"] == 700 * MIB
+    world.run(supervisor, lambda: world.events("gpu.memory_leaked"), within=10)
+    assert world.events("gpu.memory_leaked")[0].fields["bytes"] == 700 * MIB
     long_after(world, supervisor, 600)
     assert not world.spawner.cleared, "somebody is there"
 
@@ -78,7 +78,7 @@ def test_what_a_newcomer_holds_is_no_ghost() -> None:
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
     world.at(0).foreign.remove(newcomer)
     world.run(supervisor, lambda: held(supervisor), within=10)
-    assert not world.events("gpu.ghost")
+    assert not world.events("gpu.memory_leaked")
 
 
 def test_where_not_all_are_listed_it_may_be_somebody_and_is_no_ghost() -> None:
@@ -88,7 +88,7 @@ def test_where_not_all_are_listed_it_may_be_somebody_and_is_no_ghost() -> None:
     world.run(supervisor, lambda: world.at(0).child is None)
     long_after(world, supervisor, 300)
     assert rule(supervisor) == "idle.memory"
-    assert not world.events("gpu.ghost")
+    assert not world.events("gpu.memory_leaked")
     assert not world.spawner.cleared
 
 
@@ -96,10 +96,10 @@ def test_a_load_without_anybody_is_a_ghost() -> None:
     world, supervisor = occupied(config=Config(rearm=5.0))
     world.at(0).utilization = 1.0
     yielded(world, supervisor)
-    world.run(supervisor, lambda: world.events("gpu.ghost"), within=10)
-    assert world.events("gpu.ghost")[0].fields == {"bytes": 0, "utilization": 1.0}
+    world.run(supervisor, lambda: world.events("gpu.memory_leaked"), within=10)
+    assert world.events("gpu.memory_leaked")[0].fields == {"bytes": 0, "utilization": 1.0}
     long_after(world, supervisor, 600)
-    assert rule(supervisor) == "ghost"
+    assert rule(supervisor) == "leak"
     world.at(0).utilization = 0.0
     world.run(supervisor, lambda: held(supervisor), within=20)
 
@@ -110,7 +110,7 @@ def test_less_than_that_is_none(utilization: float | None) -> None:
     world.at(0).utilization = utilization
     yielded(world, supervisor)
     world.run(supervisor, lambda: held(supervisor), within=20)
-    assert not world.events("gpu.ghost")
+    assert not world.events("gpu.memory_leaked")
 
 
 @pytest.mark.parametrize("load", [False, True])
@@ -123,7 +123,7 @@ def test_a_ghost_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> N
         world.at(0).left = 700 * MIB
     yielded(world, supervisor)
     world.run(supervisor, lambda: world.spawner.cleared, within=30)
-    assert [event.fields["attempt"] for event in world.events("gpu.clearing")] == [1]
+    assert [event.fields["attempt"] for event in world.events("gpu.cleanup_started")] == [1]
     world.run(supervisor, lambda: held(supervisor), within=20)
     assert not world.events("stressor.failed")
 
@@ -156,5 +156,5 @@ def test_nothing_is_cleared_in_quiet_hours_or_in_a_dry_run() -> None:
     world, supervisor = occupied(config=Config(rearm=1.0, quiet=parse_hours("12:01-24:00")))
     world.at(0).left = 700 * MIB
     long_after(world, supervisor, 600)
-    assert rule(supervisor) == "ghost"
+    assert rule(supervisor) == "leak"
     assert not world.spawner.cleared

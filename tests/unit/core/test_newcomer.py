@@ -32,7 +32,7 @@ def test_growth_that_nobody_explains_means_a_kill_in_the_same_tick() -> None:
     world.at(0).unlisted = MIB + 1
     decision = supervisor.tick()
     assert decision.actions == (Kill(uuid="GPU-0", generation=1),)
-    assert world.events("gpu.yielding")[0].fields["sign"] == "memory"
+    assert world.events("gpu.yielding")[0].fields["evidence"] == "memory"
 
 
 def test_growth_within_the_slack_is_nobody() -> None:
