@@ -11,6 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path
+
 from tests.harness.scripted_daemon import GPU, STATUS, Reply, scripted
 
 ended = threading.Event()

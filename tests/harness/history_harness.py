@@ -55,7 +55,9 @@ def process(pid: int, name: str = "python", user: str | None = "anna") -> GpuPro
 
 
 def busy(at: float, *by: GpuProcess, **fields: Any) -> GpuView:
-    return shown(at, occupancy="BUSY", rule="process" if by else "computing", by=by, **fields)
+    return shown(
+        at, occupancy="BUSY", rule="process" if by else "computing", processes=by, **fields
+    )
 
 
 def lines(count: int, length: int, *, first: int = 0) -> list[PastLine]:

@@ -1,5 +1,4 @@
-"""Takes the pictures of the web page that docs/page.md shows: ``python
-tests/harness/page_pictures.py``.
+"""Take the pictures of the web page for the documents: ``python -m tests.harness.page_pictures``.
 
 The GPUs on them are made up; the page, the service and the browser are real.
 """

@@ -12,7 +12,7 @@ from sentinel.api.history.recorder import MEANS, RANGED, SAMPLE
 #: The names under which SQLite has the file, and the memory that takes its place.
 DISK, MEMORY = "disk", "main"
 #: The version of the tables; a file of a newer one is set aside.
-VERSION = 1
+VERSION = 2
 #: By this number in its header, a file is ours: "SNTL".
 _OURS = 0x534E544C
 #: SQLite's own default, which is said so that bounds can be reckoned with it; in bytes.

@@ -213,9 +213,7 @@ class Telemetry(BaseModel):
 
 
 class Handover(BaseModel):
-    """The last time that a GPU was handed over: `ago_s` is the first evidence, the rest
-    follows it.
-    """
+    """The last hand-over of a GPU: `ago_s` is the first evidence, the rest follows it."""
 
     ago_s: float
     evidence: str

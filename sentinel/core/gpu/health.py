@@ -90,7 +90,7 @@ def judge(
     seen = {"temperature_c": degrees, "memory_foreign_share": round(share, 4)}
     events = []
     if found is not before.level:
-        fields = {"before": before.level.value, "condition": found.value, **seen}
+        fields = {"before": before.level.value, "health": found.value, **seen}
         events.append(
             gpu_event("gpu.health_changed", gpu_state, now, **fields, multiplier=MULTIPLIERS[found])
         )

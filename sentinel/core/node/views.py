@@ -111,7 +111,7 @@ def _view(
         "rule": verdict.rule,
         "reason": verdict.reason,
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
-        "leak": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
+        "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
         "findings": gpu_state.findings.total,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
         "since": keeps_off.since if keeps_off and keeps_off.since else gpu_state.changed,
@@ -127,7 +127,7 @@ def _view(
         "multiplier": health.multiplier(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
-        view |= {"condition": gpu_state.health.level, "health_since": gpu_state.health.since}
+        view |= {"health": gpu_state.health.level, "health_since": gpu_state.health.since}
     if reading is not None and reading.memory is not None:
         here = allocations.guests(gpu_state, reading.processes or ())
         view |= {

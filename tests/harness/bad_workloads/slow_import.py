@@ -2,4 +2,6 @@
 
 import ctypes
 
+from bad_workloads import well_behaved as well_behaved  # type: ignore[import-not-found]
+
 ctypes.PyDLL(None).usleep(1_600_000)

@@ -62,7 +62,7 @@ def test_the_status_has_the_daemon_its_gpus_with_ages_and_its_reservations(front
     assert first["uuid"] == UUIDS[0]
     assert 90 <= first["since_s"] < 200
     assert 60 <= first["handover"]["ago_s"] < 200
-    assert first["by"][0]["user"] == "anna"
+    assert first["processes"][0]["user"] == "anna"
     assert first["until_s"] is None
     assert second["stressor"] == "STOPPED"
     (reservation,) = status["reservations"]

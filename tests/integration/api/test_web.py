@@ -175,7 +175,7 @@ def test_nothing_from_outside_is_taken_for_markup(front: Front, chrome: Browser)
     with front.acting() as script:
         others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
         view = script.gpus[UUIDS[0]]
-        busy = {"stressor": "STOPPED", "occupancy": "BUSY", "by": others, "reason": HOSTILE}
+        busy = {"stressor": "STOPPED", "occupancy": "BUSY", "processes": others, "reason": HOSTILE}
         script.gpus[UUIDS[0]] = replace(view, name=HOSTILE, held=None, **busy)  # type: ignore[arg-type]
     with opened(chrome, address(front)) as page:
         front.say("gpu.busy", index=0, at=1.0, reason=HOSTILE, by=[{"pid": 1, "name": HOSTILE}])

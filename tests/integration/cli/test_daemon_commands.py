@@ -33,7 +33,7 @@ BUSY = {
     "gpu": UUID,
     "index": 0,
     "reason": "in use by others",
-    "by": [{"pid": 7, "name": "py\x1b[2Jthon", "user": None}],
+    "processes": [{"pid": 7, "name": "py\x1b[2Jthon", "user": None}],
 }
 
 

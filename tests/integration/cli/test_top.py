@@ -21,7 +21,7 @@ SECOND = {
     "index": 1,
     "stressor": "STOPPED",
     "occupancy": "BUSY",
-    "by": [{"pid": 7, "name": "python", "user": "ana"}],
+    "processes": [{"pid": 7, "name": "python", "user": "ana"}],
     "flops_per_s": None,
 }
 

@@ -184,7 +184,7 @@ def test_a_node_that_is_not_there_cannot_be_watched_and_others_can(tmp_path: Pat
 
 def test_a_host_without_an_inotify_instance_says_so() -> None:
     code = (
-        "import resource; from sentinel.diagnostics.doctor import looking;"
+        "import resource; from sentinel.diagnostics.doctor import host_inspection as looking;"
         "import inotify_simple; inotify_simple.INotify().close();"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3));"
         "print(looking._watched([])[0])"

@@ -27,7 +27,7 @@ SOON = 10.0
 MEMBER = """
 import sys
 from pathlib import Path
-from sentinel.simulation import Registry
+from sentinel.host.simulation import Registry
 member = Registry(Path(sys.argv[1])).attach(sys.argv[2])
 print("joined", flush=True)
 for line in sys.stdin:

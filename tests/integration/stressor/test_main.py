@@ -37,7 +37,7 @@ def cpu_seconds(pid: int) -> float:
 
 def test_naming_the_entry_function_imports_neither_torch_nor_a_plugin() -> None:
     script = (
-        "import sys, sentinel.stressor.main, sentinel.config.model.workload_spec as loading\n"
+        "import sys, sentinel.stressor.main, sentinel.config.workload_spec as loading\n"
         "loading.parse_workload('fft:length=8'), loading.known_workloads()\n"
         "heavy = {'torch', 'numpy', 'sentinel.stressor.workloads', 'sentinel.stressor.context'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"

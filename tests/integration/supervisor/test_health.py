@@ -20,7 +20,7 @@ GIB = 2**30
 GUEST = """
 import subprocess, sys
 import sentinel
-from sentinel.simulation import Registry, default_folder
+from sentinel.host.simulation import Registry, default_folder
 
 GIB = 2**30
 registry = Registry(default_folder())
@@ -38,7 +38,7 @@ for line in sys.stdin:
 """
 CHILD = """
 import sys, time
-from sentinel.simulation import Registry, default_folder
+from sentinel.host.simulation import Registry, default_folder
 registry = Registry(default_folder())
 here = registry.attach(registry.gpus()[0].uuid)
 ok = here.allocate(int(float(sys.argv[1]) * 2**30))

@@ -208,7 +208,7 @@ def test_a_pid_that_nobody_can_have_is_somebody(nvml: NvmlGround, pid: int) -> N
         both_held(one)
         nvml.plant(f"pid@{nvml.uuid(0)} {pid}", f"pid@{nvml.uuid(0)} {pid}")
         busy = one.wait_for("gpu.busy", gpu=0)
-        assert busy["by"] == [{"pid": pid, "name": None, "user": None}]
+        assert busy["processes"] == [{"pid": pid, "name": None, "user": None}]
         one.wait_for("gpu.handed_over", gpu=0)
         nvml.plant()
         one.wait_for("stressor.ready", gpu=0, count=2)

@@ -30,7 +30,7 @@ def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Grou
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
             assert handed["evidence"] == "memory"
-            assert handed["by"] == []
+            assert handed["processes"] == []
             busy = one.wait_for("gpu.busy", gpu=0)
             assert "idle.memory" in busy["reason"]
             newcomer.left()
@@ -65,7 +65,7 @@ def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
         with ground.job(within=OWN_NAMESPACE) as newcomer:
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
-            (process,) = one.wait_for("gpu.busy", gpu=0)["by"]
+            (process,) = one.wait_for("gpu.busy", gpu=0)["processes"]
             assert process["pid"] != newcomer.pid, "the host's PID, and not that of unshare"
             assert handed["exit_s"] <= handed["memory_back_s"]
             newcomer.left()

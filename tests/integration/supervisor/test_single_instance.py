@@ -28,9 +28,9 @@ from tests.harness.sentinel_process import PATIENCE, eventually
 CLAIMER = """
     import json, os, subprocess, sys
     from pathlib import Path
-    from sentinel.claiming import claim
+    from sentinel.supervisor.single_instance import claim
     from sentinel.errors import SentinelError
-    from sentinel.runtime import places
+    from sentinel.host.paths import places
 
     where = places({"SENTINEL_SOCKET": sys.argv[1], "HOME": sys.argv[2]}, os.getuid())
     for line in sys.stdin:

@@ -74,12 +74,12 @@ ANA = Process(pid=7, name="python", user="ana")
     ("fields", "who"),
     [
         ({}, ""),
-        ({"stressor": "RUNNING", "workload": "gemm", "by": (ANA,)}, "sentinel gemm"),
+        ({"stressor": "RUNNING", "workload": "gemm", "processes": (ANA,)}, "sentinel gemm"),
         ({"stressor": "STARTING"}, "sentinel"),
-        ({"by": (ANA,)}, "ana 7 python"),
-        ({"by": (Process(pid=7), ANA, ANA)}, "pid 7 +2"),
+        ({"processes": (ANA,)}, "ana 7 python"),
+        ({"processes": (Process(pid=7), ANA, ANA)}, "pid 7 +2"),
         ({"reservation": "1a2b3c4d"}, "demo"),
-        ({"reservation": "1a2b3c4d", "by": (ANA,)}, "ana 7 python"),
+        ({"reservation": "1a2b3c4d", "processes": (ANA,)}, "ana 7 python"),
         ({"reservation": "of another"}, ""),
     ],
 )
@@ -135,7 +135,7 @@ FULL = gpu(
 )
 
 
-@pytest.mark.parametrize("gpus", [[gpu()], [FULL], [FULL, gpu(by=(ANA, ANA)), gpu()]])
+@pytest.mark.parametrize("gpus", [[gpu()], [FULL], [FULL, gpu(processes=(ANA, ANA)), gpu()]])
 def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
     stream = io.StringIO()
     made = table(

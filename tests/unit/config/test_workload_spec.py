@@ -289,7 +289,7 @@ def test_an_error_is_described_in_one_bounded_line() -> None:
     line = describe(caught.value)
     assert line.startswith("ValueError: first second xxx")
     assert line.endswith(" in fail)")
-    assert "(test_workload_names.py:" in line
+    assert "(test_workload_spec.py:" in line
     assert len(line) < 1200
 
 

@@ -183,7 +183,7 @@ def test_a_critical_gpu_is_let_go_and_taken_again_by_itself() -> None:
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
     assert world.spawner.started[-1][1] >= hot_until
     changes = [
-        (event.fields["before"], event.fields["condition"])
+        (event.fields["before"], event.fields["health"])
         for event in world.events("gpu.health_changed")
     ]
     assert changes == [("optimal", "critical"), ("critical", "optimal")]

@@ -113,7 +113,7 @@ def test_a_stranger_that_holds_less_than_our_child_is_not_our_child() -> None:
     world.at(0).foreign.append(GpuProcess(pid=ELSEWHERE, memory=GIB))
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=10)
     assert identity(supervisor).mode is IdentityMode.BLIND
-    assert world.events("gpu.yielding")[0].fields["by"][0]["pid"] == ELSEWHERE  # type: ignore[index]
+    assert world.events("gpu.yielding")[0].fields["processes"][0]["pid"] == ELSEWHERE  # type: ignore[index]
 
 
 def test_each_child_is_learned_anew() -> None:

@@ -160,7 +160,7 @@ def test_who_comes_small_is_never_let_be() -> None:
     world, supervisor = beside(small(50 * MIB), SMALL)
     world.at(0).foreign.append(small(MIB, pid=8))
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
-    assert [p["pid"] for p in world.events("gpu.busy")[-1].fields["by"]] == [8]  # type: ignore[attr-defined]
+    assert [p["pid"] for p in world.events("gpu.busy")[-1].fields["processes"]] == [8]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("memory", [60 * MIB, 200 * MIB])

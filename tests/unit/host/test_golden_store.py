@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_written_stops_nobody_and_is_said_once(tmp_path: P
 FULL = """
 import resource, sys
 from pathlib import Path
-from sentinel.goldens import GoldenKey, Goldens
+from sentinel.host.golden_store import GoldenKey, Goldens
 path = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, resource.RLIM_INFINITY))
 key = GoldenKey(gpu="x", sms=1, torch="t", blas="b", dtype="d", shape="s", seed=1)
@@ -202,7 +202,7 @@ def test_a_different_record_in_another_file_is_a_conflict_and_does_not_hold(
 MANY = """
 import sys
 from pathlib import Path
-from sentinel.goldens import GoldenKey, Goldens
+from sentinel.host.golden_store import GoldenKey, Goldens
 goldens = Goldens(Path(sys.argv[1]))
 sys.stdin.readline()
 for seed in range(25):
