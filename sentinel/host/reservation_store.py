@@ -1,49 +1,43 @@
-"""Reservations in a file, so that a new daemon keeps free what the one before promised.
+"""Reservations in a file, so that they outlive the daemon and a reboot.
 
-A time is kept by two clocks: the monotonic one, which nobody can set, but which begins anew at a
-boot; and for after a boot in seconds since the epoch.
+Times are stored by two clocks: the monotonic one, which cannot be set but restarts at a reboot, and
+seconds since the epoch for use after one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sentinel.protocol.caller import Caller
+from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import Reservation
 
-#: What the file is called in a state folder.
+#: The name of the file in a state folder.
 NAME = "reservations.json"
 
-#: The version of the file. One of a later version is a bad one.
-SCHEMA = 2
-#: The version before, which had no monotonic times.
+#: The version of the file format. A later version is refused.
+SCHEMA_VERSION = 2
+#: The version before, without monotonic times.
 _WITHOUT_MONOTONIC = 1
-
-#: What can go wrong with a file that somebody else wrote.
-_NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """One reservation as it outlives a daemon; times are seconds since the epoch.
-
-    ``boot`` is the boot of the host during which it was made: a PID of another one means nothing,
-    nor do ``since_monotonic`` and ``until_monotonic``, the same times by the monotonic clock. Where
-    there is no ``since_monotonic``, they were not stored.
-    """
+class StoredReservation:
+    """One reservation in the file."""
 
     id: str
     gpus: tuple[str, ...]
     reason: str
+    #: When it began and when it ends, in seconds since the epoch.
     since: float
     until: float | None
+    #: The same times by the monotonic clock; ``since_monotonic`` is None if they were not stored.
     since_monotonic: float | None
     until_monotonic: float | None
     bound: bool
@@ -51,35 +45,42 @@ class Stored:
     uid: int | None
     pid: int | None
     started: int | None
+    #: The boot of the host during which it was stored; PIDs and monotonic times hold for that boot.
     boot: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    schema_version: int
+    reservations: tuple[Mapping[str, Any], ...]
+
+
 def boot_id() -> str:
-    """Return which boot of this host it is; empty where /proc does not say."""
+    """Read the identifier of this boot of the host; empty if /proc lacks it."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
-def stored(
+def to_stored(
     reservations: Iterable[Reservation], *, wall: float, monotonic: float, boot: str
-) -> tuple[Stored, ...]:
-    """Return reservations as they are stored.
+) -> tuple[StoredReservation, ...]:
+    """Convert reservations to their stored form.
 
     Args:
-        reservations: Those that hold.
-        wall: Now, in seconds since the epoch.
-        monotonic: Now, by the clock of the reservations.
-        boot: This boot of the host.
+        reservations: The reservations in force.
+        wall: The current time, in seconds since the epoch.
+        monotonic: The current time, by the monotonic clock.
+        boot: The current boot of the host.
     """
-    ahead = wall - monotonic
+    offset = wall - monotonic
     return tuple(
-        Stored(
+        StoredReservation(
             id=held.id,
             gpus=held.gpus,
             reason=held.reason,
-            since=round(held.since + ahead, 3),
-            until=None if held.until is None else round(held.until + ahead, 3),
+            since=round(held.since + offset, 3),
+            until=None if held.until is None else round(held.until + offset, 3),
             since_monotonic=held.since,
             until_monotonic=held.until,
             bound=held.bound,
@@ -93,26 +94,26 @@ def stored(
     )
 
 
-def revive(
-    found: Iterable[Stored], *, wall: float, monotonic: float, boot: str
+def restore(
+    stored: Iterable[StoredReservation], *, wall: float, monotonic: float, boot: str
 ) -> tuple[Reservation, ...]:
-    """Return those of what was stored that hold still, by the monotonic clock.
+    """Convert stored reservations back, without those that are over.
 
-    Left out is what is over, and what ended with its process because the host was booted anew.
-    Whether such a process still lives within one boot is for the one who watches it.
+    A reservation bound to a process of an earlier boot is over. Within one boot, the supervisor
+    checks whether the process is alive.
 
     Args:
-        found: What was stored.
-        wall: Now, in seconds since the epoch.
-        monotonic: Now, by the clock that the reservations are to have.
-        boot: This boot of the host.
+        stored: The reservations in the file.
+        wall: The current time, in seconds since the epoch.
+        monotonic: The current time, by the monotonic clock.
+        boot: The current boot of the host.
     """
     return tuple(
         Reservation(
             id=one.id,
             gpus=one.gpus,
             reason=one.reason,
-            # Its process is none of this boot's, so nobody may be named by its number.
+            # In another boot, the PID belongs to another process.
             by=Caller(
                 via=one.via,
                 uid=one.uid,
@@ -124,73 +125,83 @@ def revive(
             bound=one.bound,
             confirmed=True,
         )
-        for one in found
-        for since, until in [_times(one, wall, monotonic, boot)]
+        for one in stored
+        for since, until in [_monotonic_times(one, wall, monotonic, boot)]
         if (until is None or until > monotonic) and (not one.bound or one.boot == boot)
     )
 
 
-def _times(one: Stored, wall: float, monotonic: float, boot: str) -> tuple[float, float | None]:
-    """Return when it began and when it ends, by the monotonic clock."""
+def _monotonic_times(
+    one: StoredReservation, wall: float, monotonic: float, boot: str
+) -> tuple[float, float | None]:
+    """Compute the start and the end by the monotonic clock of this boot."""
     since = one.since_monotonic
-    # What is yet to begin was not stored by this clock, whatever the boot is called.
+    # A start in the future was stored by another clock, whatever the boot is called.
     if since is not None and since <= monotonic and boot and one.boot == boot:
         return since, one.until_monotonic
-    ahead = wall - monotonic
-    until = None if one.until is None else _end(one.since, one.until, wall) - ahead
-    return one.since - ahead, until
+    offset = wall - monotonic
+    if one.until is None:
+        return one.since - offset, None
+    # If the clock was set back, the reservation lasts at most its whole duration from now.
+    until = min(one.until, wall + one.until - one.since)
+    return one.since - offset, until - offset
 
 
-def _end(since: float, until: float, wall: float) -> float:
-    """Return when it ends: where the clock was set back, no later than its whole time from now."""
-    return min(until, wall + until - since)
-
-
-def parse(text: str) -> tuple[Stored, ...]:
-    """Return the reservations in the text of a file.
+def parse(text: str) -> tuple[StoredReservation, ...]:
+    """Parse the text of a file.
 
     Raises:
-        ValueError: It is none of ours, or not whole.
+        ValueError: It is not a file of reservations, or incomplete.
     """
     try:
         body = json.loads(text)
-        version = body["schema_version"]
-        if version not in {SCHEMA, _WITHOUT_MONOTONIC}:
-            raise ValueError(f"its schema_version is {version!r}, not {SCHEMA}")
-        absent = {} if version == SCHEMA else {"since_monotonic": None, "until_monotonic": None}
-        return tuple(_stored({**one, **absent}) for one in body["reservations"])
-    except _NOT_OURS as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    file = from_json(_File, body)
+    if file.schema_version not in {SCHEMA_VERSION, _WITHOUT_MONOTONIC}:
+        raise ValueError(f"schema_version: {file.schema_version} is not {SCHEMA_VERSION}")
+    absent = {"since_monotonic": None, "until_monotonic": None}
+    if file.schema_version == SCHEMA_VERSION:
+        absent = {}
+    found = tuple(
+        from_json(StoredReservation, {**one, **absent}, f"reservations[{number}]")
+        for number, one in enumerate(file.reservations)
+    )
+    for number, one in enumerate(found):
+        ends = one.until is not None and one.since_monotonic is not None
+        if ends != (one.until_monotonic is not None):
+            raise ValueError(f"reservations[{number}]: until and until_monotonic contradict")
+    return found
 
 
-def load(path: Path) -> tuple[tuple[Stored, ...], str | None]:
-    """Return what a file has, and what is to be said of it if it is bad.
+def load(path: Path) -> tuple[tuple[StoredReservation, ...], str | None]:
+    """Read the reservations in a file, and the problem with the file or None.
 
-    A missing file has nothing. A bad one is set aside as ``.bad`` and has nothing either: nobody is
-    kept from starting, and what was promised can be read there.
+    A missing file is empty. An invalid file is renamed to ``.bad`` and counts as empty, so that the
+    daemon starts and its content is kept.
     """
     try:
         return parse(path.read_text()), None
     except FileNotFoundError:
         return (), None
     except OSError as error:
-        return (), f"{path}: cannot be read: {error.strerror}; what was reserved is not known"
+        return (), f"{path}: cannot be read: {error.strerror}; its reservations are ignored"
     except ValueError as error:
         bad = path.with_name(f"{path.name}.bad")
         try:
             path.replace(bad)
         except OSError as failed:
-            return (), f"{path}: {error}; it cannot be set aside either: {failed.strerror}"
-        return (), f"{path}: {error}; it was set aside as {bad}, and nothing is reserved"
+            return (), f"{path}: {error}; renaming it to {bad.name} failed: {failed.strerror}"
+        return (), f"{path}: {error}; it was renamed to {bad}, and its reservations are ignored"
 
 
-def store(path: Path, reservations: Iterable[Stored]) -> None:
-    """Put reservations in place of what a file has: all of them, or none if that fails.
+def save(path: Path, reservations: Iterable[StoredReservation]) -> None:
+    """Replace the content of a file atomically.
 
     Raises:
-        OSError: It cannot be written; the file is as it was.
+        OSError: It cannot be written; the file is unchanged.
     """
-    body = {"schema_version": SCHEMA, "reservations": [vars(one) for one in reservations]}
+    body = {"schema_version": SCHEMA_VERSION, "reservations": [vars(one) for one in reservations]}
     new = path.with_name(f"{path.name}.new")
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -204,49 +215,3 @@ def store(path: Path, reservations: Iterable[Stored]) -> None:
         with contextlib.suppress(OSError):
             new.unlink()
         raise
-
-
-def _stored(body: dict[str, Any]) -> Stored:
-    """Return one record; raises one of ``_NOT_OURS`` where it is none."""
-    one = Stored(
-        id=_of(str, body["id"]),
-        gpus=tuple(_of(str, uuid) for uuid in _of(list, body["gpus"])),
-        reason=_of(str, body["reason"]),
-        since=_time(body["since"]),
-        until=_time_or_none(body["until"]),
-        since_monotonic=_time_or_none(body["since_monotonic"]),
-        until_monotonic=_time_or_none(body["until_monotonic"]),
-        bound=_of(bool, body["bound"]),
-        via=_of(str, body["via"]),
-        uid=_number(body["uid"]),
-        pid=_number(body["pid"]),
-        started=_number(body["started"]),
-        boot=_of(str, body["boot"]),
-    )
-    ends = one.until is not None and one.since_monotonic is not None
-    if ends != (one.until_monotonic is not None):
-        raise ValueError(f"the ends of {one.id!r} are not one")
-    return one
-
-
-def _of(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is not {kind.__name__}")
-    return value
-
-
-def _number(value: Any) -> int | None:
-    number: int | None = None if value is None else _of(int, value)
-    return number
-
-
-def _time_or_none(value: Any) -> float | None:
-    return None if value is None else _time(value)
-
-
-def _time(value: Any) -> float:
-    if type(value) is not float and type(value) is not int:
-        raise TypeError(f"{value!r} is not a number")
-    if not math.isfinite(value):
-        raise ValueError(f"{value!r} is no time")
-    return float(value)

@@ -20,7 +20,7 @@ from sentinel.probe.process_info import Identifier
 from sentinel.probe.publisher import Outbox
 from sentinel.probe.reader import Reader, Tools
 from sentinel.probe.scheduler import ReadScheduler
-from sentinel.protocol.codec import MAX_DATAGRAM, decode
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places, slots_of
 from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
 
@@ -134,7 +134,7 @@ def _follow_orders(channel: socket.socket, readers: list[Reader], scheduler: Rea
     """Pass on what the supervisor wants read, until it is gone."""
     while True:
         try:
-            data = channel.recv(MAX_DATAGRAM)
+            data = channel.recv(MAX_DATAGRAM_BYTES)
         except OSError:
             data = b""
         if not data:

@@ -1,6 +1,6 @@
-"""Messages as datagrams: one small JSON object each, parsed as data and checked field by field.
+"""Encode dataclasses as JSON and decode them with every field checked; datagrams and files use it.
 
-Nothing here can run code that a sender chose, which is why it is not pickle.
+JSON instead of pickle: decoding never runs code that a sender chose.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
@@ -20,34 +21,50 @@ from sentinel.errors import WireError
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 
-
 #: The largest datagram in bytes. Hundreds of processes on one GPU fit; a runaway reason does not.
-MAX_DATAGRAM = 64 * 1024
+MAX_DATAGRAM_BYTES = 64 * 1024
 
-#: What foreign data can make of the code below.
-_NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
-
-# Both are made once: to make one costs more than to use it, dozens of times a second.
+# Built once: building one costs more than using it, dozens of times a second.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=vars)  # vars: nested dataclasses
 _DECODER = json.JSONDecoder()
 
+_TYPE_NAMES = {int: "a whole number", str: "text", bool: "true or false"}
+
+
+class DecodeError(ValueError):
+    """A JSON value that is not of the declared type.
+
+    Args:
+        expected: The type, for people.
+        path: Where in the value, such as ``gpus[0].uuid``.
+    """
+
+    def __init__(self, expected: str, path: str = "") -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.path = path
+
+    def __str__(self) -> str:
+        """Describe the error in one line."""
+        return f"{self.path.lstrip('.') or 'the value'}: expected {self.expected}"
+
 
 def encode(message: object) -> bytes:
-    """Return ``message``, a dataclass, as one datagram.
+    """Encode a dataclass as one datagram.
 
     Raises:
-        WireError: It is larger than MAX_DATAGRAM.
+        WireError: It is larger than MAX_DATAGRAM_BYTES.
     """
     body = {"type": type(message).__name__, **vars(message)}
     data = _ENCODER.encode(body).encode()
-    if len(data) > MAX_DATAGRAM:
-        text = f"a {body['type']} of {len(data)} bytes is larger than {MAX_DATAGRAM}"
+    if len(data) > MAX_DATAGRAM_BYTES:
+        text = f"{body['type']} of {len(data)} bytes is larger than {MAX_DATAGRAM_BYTES}"
         raise WireError(text)
     return data
 
 
 def decode(data: bytes, kinds: Iterable[type[T]]) -> T:
-    """Return the message in ``data``, which must be one of ``kinds``, exactly as declared.
+    """Decode a datagram into one of ``kinds``, with exactly the declared fields.
 
     Raises:
         WireError: It is not JSON, of another kind, or a field is missing, extra or of a wrong type.
@@ -55,73 +72,150 @@ def decode(data: bytes, kinds: Iterable[type[T]]) -> T:
     known: Iterable[Any] = kinds  # type[T] alone is not known to be hashable
     try:
         body = _DECODER.decode(data.decode())
-        name = body.pop("type")
+        name = body.pop("type", None) if type(body) is dict else None
         for kind in known:
             if kind.__name__ == name:
-                return typing.cast("T", _reader(kind)(body))
-    except _NOT_OURS as error:
-        text = f"not a message of ours: {data[:80]!r} ({type(error).__name__}: {error})"
+                return typing.cast("T", _reader(kind, exact=True)(body))
+    except (ValueError, RecursionError) as error:
+        text = f"invalid message {data[:80]!r}: {type(error).__name__}: {error}"
         raise WireError(text) from error
-    text = f"not a message of ours: {data[:80]!r} (unexpected type {name!r})"
+    text = f"invalid message {data[:80]!r}: unexpected type {str(name)[:40]!r}"
     raise WireError(text)
 
 
-@cache
-def _reader(kind: Any) -> _Reader:
-    """Return what makes a ``kind``, which may be nested, of a JSON value.
+def from_json(kind: type[T], value: Any, where: str = "") -> T:
+    """Build a ``kind`` from parsed JSON; it may be a dataclass or a tuple of them.
 
-    It raises one of ``_NOT_OURS`` for any value that is not exactly one.
+    Unknown fields are ignored and missing ones take their defaults, since the writer may be of
+    another version.
+
+    Args:
+        kind: The type to build.
+        value: The parsed JSON.
+        where: The name of the value, which errors start with.
+
+    Raises:
+        DecodeError: A field is missing or of a wrong type; it names the field's path.
     """
+    known: Any = kind
+    try:
+        return typing.cast("T", _reader(known, exact=False)(value))
+    except DecodeError as error:
+        raise DecodeError(error.expected, where + error.path) from None
+
+
+@cache
+def _reader(kind: Any, *, exact: bool) -> _Reader:
+    """Build the function that turns a JSON value into a ``kind``, or raises DecodeError."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in {types.UnionType, typing.Union}:
-        return _optional(_reader(arguments[0]))
+        read = _reader(arguments[0], exact=exact)
+        return lambda value: None if value is None else read(value)
     if origin is tuple:
-        return _list(_reader(arguments[0]))
+        return _tuple(_reader(arguments[0], exact=exact))
+    if origin is Mapping:
+        return _mapping(_reader(arguments[1], exact=exact))
     if dataclasses.is_dataclass(kind):
-        return _record(kind)
-    if issubclass(kind, StrEnum):
-        return typing.cast("_Reader", kind)  # an enum is called with its value
-    return _number if kind is float else _exactly(kind)
+        return _record(kind, exact=exact)
+    if kind is Any:
+        return lambda value: value
+    if kind is datetime:
+        return _datetime
+    if issubclass(kind, Enum):
+        return _enum(kind)
+    return _float if kind is float else _exactly(kind)
 
 
-def _optional(read: _Reader) -> _Reader:
-    return lambda value: None if value is None else read(value)
-
-
-def _list(read: _Reader) -> _Reader:
-    def read_list(value: Any) -> Any:
+def _tuple(read: _Reader) -> _Reader:
+    def read_tuple(value: Any) -> Any:
         if type(value) is not list:
-            raise TypeError(f"{value!r} is not a list")
-        return tuple([read(item) for item in value])
+            raise DecodeError("a list")
+        items: list[Any] = []
+        try:
+            for item in value:
+                items.append(read(item))  # noqa: PERF401 - the length is the index of a bad item
+        except DecodeError as error:
+            raise DecodeError(error.expected, f"[{len(items)}]{error.path}") from None
+        return tuple(items)
 
-    return read_list
+    return read_tuple
 
 
-def _record(kind: Any) -> _Reader:
-    readers = {name: _reader(hint) for name, hint in typing.get_type_hints(kind).items()}
+def _mapping(read: _Reader) -> _Reader:
+    def read_mapping(value: Any) -> Any:
+        if type(value) is not dict:
+            raise DecodeError("an object")
+        return {name: read(item) for name, item in value.items()}
+
+    return read_mapping
+
+
+def _record(kind: Any, *, exact: bool) -> _Reader:
+    hints = typing.get_type_hints(kind)
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    readers = {field.name: _reader(hints[field.name], exact=exact) for field in fields}
+    required = readers.keys() if exact else {field.name for field in fields if _is_required(field)}
 
     def read_record(value: Any) -> Any:
-        if value.keys() != readers.keys():
-            raise TypeError(f"fields {sorted(value)} instead of {sorted(readers)}")
-        return kind(**{name: readers[name](item) for name, item in value.items()})
+        if type(value) is not dict:
+            raise DecodeError("an object")
+        if not required <= value.keys():
+            raise DecodeError("the fields " + ", ".join(sorted(required - value.keys())))
+        if exact and len(value) != len(readers):
+            raise DecodeError("no fields but " + ", ".join(readers))
+        given, name = {}, ""
+        try:
+            for name, read in readers.items():
+                if name in value:
+                    given[name] = read(value[name])
+        except DecodeError as error:
+            raise DecodeError(error.expected, f".{name}{error.path}") from None
+        return kind(**given)
 
     return read_record
 
 
-def _number(value: Any) -> float:
-    """Return a float; refuse NaN and the infinities, which survive no comparison."""
-    if type(value) is not float and type(value) is not int:
-        raise TypeError(f"{value!r} is not a number")
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
+def _enum(kind: type[Enum]) -> _Reader:
+    def read_enum(value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError:
+            raise DecodeError("one of " + ", ".join(str(one.value) for one in kind)) from None
+
+    return read_enum
+
+
+def _datetime(value: Any) -> datetime:
+    """Read a time with its UTC offset; one without could be anywhere in a day."""
+    try:
+        time = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        time = None
+    if time is None or time.tzinfo is None:
+        raise DecodeError("a time with its UTC offset")
+    return time
+
+
+def _float(value: Any) -> float:
+    """Read a finite number: NaN and the infinities survive no comparison."""
+    if type(value) is float or type(value) is int:
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise DecodeError("a finite number")
 
 
 def _exactly(kind: type) -> _Reader:
     def read_exactly(value: Any) -> Any:
         if type(value) is not kind:
-            raise TypeError(f"{value!r} is not {kind.__name__}")
+            raise DecodeError(_TYPE_NAMES[kind])
         return value
 
     return read_exactly

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sentinel.errors import WireError
 from sentinel.host.procfs import own_stat, read_stat
-from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import (
     ChildExitCode,
     ChildMessage,
@@ -141,7 +141,7 @@ class LeaseKeeper:
         renewed = False
         while True:
             try:
-                data = self._channel.recv(MAX_DATAGRAM, socket.MSG_DONTWAIT)
+                data = self._channel.recv(MAX_DATAGRAM_BYTES, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 return renewed
             except OSError:

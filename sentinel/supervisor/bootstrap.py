@@ -253,7 +253,7 @@ def _kept(service: ServiceProcess | None) -> tuple[dict[str, Reservation], list[
         return {}, []
     stored, complaint = reservation_store.load(service.state_folder / reservation_store.NAME)
     now, wall, boot = time.monotonic(), time.time(), reservation_store.boot_id()
-    held = reservation_store.revive(stored, wall=wall, monotonic=now, boot=boot)
+    held = reservation_store.restore(stored, wall=wall, monotonic=now, boot=boot)
     # Also those of GPUs that are not here now: a card may be lost today and back tomorrow.
     kept = {one.id: one for one in held}
     if complaint is None:

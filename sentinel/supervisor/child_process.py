@@ -119,7 +119,7 @@ class Child:
         found: list[bytes] = []
         while self._listening and len(found) < most:
             try:
-                data = self.channel.recv(codec.MAX_DATAGRAM)
+                data = self.channel.recv(codec.MAX_DATAGRAM_BYTES)
             except BlockingIOError:
                 break
             except ConnectionResetError:

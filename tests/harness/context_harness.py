@@ -42,7 +42,7 @@ class Bench:
         found: list[ChildMessage] = []
         while True:
             try:
-                data = self.channel.recv(codec.MAX_DATAGRAM, socket.MSG_DONTWAIT)
+                data = self.channel.recv(codec.MAX_DATAGRAM_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return found
             said: tuple[type[ChildMessage], ...] = (Ready, Progress, Note)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sentinel.probe.main import run
-from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavailable, Watch
@@ -40,7 +40,7 @@ class Supervisor:
     def next(self) -> ProbeMessage:
         """Return the next message."""
         self.channel.settimeout(PATIENCE)
-        data = self.channel.recv(MAX_DATAGRAM)
+        data = self.channel.recv(MAX_DATAGRAM_BYTES)
         assert data, "the probe closed its end"
         kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Reading)
         return decode(data, kinds)

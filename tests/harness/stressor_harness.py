@@ -107,7 +107,7 @@ class Child:
         if not select.select([self.channel], [], [], _RENEWAL)[0]:
             return None
         try:
-            data = self.channel.recv(codec.MAX_DATAGRAM)
+            data = self.channel.recv(codec.MAX_DATAGRAM_BYTES)
         except ConnectionResetError:  # it left a lease unread; its last words come after this
             return None
         if not data:

@@ -55,9 +55,9 @@ class Records:
                 await self._broadcast.wait(_TRY_AGAIN)
                 continue
             now = {"wall": time.time(), "monotonic": time.monotonic()}
-            body = reservation_store.stored(wanted, **now, boot=boot)
+            body = reservation_store.to_stored(wanted, **now, boot=boot)
             try:  # in a thread: a disk may take its time
-                await asyncio.to_thread(reservation_store.store, self._path, body)
+                await asyncio.to_thread(reservation_store.save, self._path, body)
             except OSError as error:
                 if not said:
                     self._report_warning(f"{self._path}: cannot be written: {error.strerror}")

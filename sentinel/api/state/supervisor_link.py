@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.api.http.errors import Code, ProblemError
 from sentinel.errors import WireError
-from sentinel.protocol.codec import MAX_DATAGRAM, decode, encode
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.commands import Answer, Order, Refusal, ReloadConfig, ServiceMessage
 from sentinel.protocol.views import GpuView, HostView, LogRecord
 
@@ -131,7 +131,7 @@ class Channel:
         """Take what is there; what is left makes the loop call again."""
         try:
             for _ in range(_MOST_AT_ONCE):
-                data = self._socket.recv(MAX_DATAGRAM)
+                data = self._socket.recv(MAX_DATAGRAM_BYTES)
                 if not data:
                     self._close(None)
                     break

@@ -103,7 +103,7 @@ def test_all_that_a_child_said_before_its_end_is_heard(
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (b"{}", "not a message of ours"),
+        (b"{}", "invalid message"),
         (Importing(number=1), "unexpected type 'Importing'"),
         (Asking(call="1"), "no letter"),
     ],

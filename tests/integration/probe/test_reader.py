@@ -18,7 +18,7 @@ from sentinel.probe.process_info import Identifier
 from sentinel.probe.publisher import Outbox
 from sentinel.probe.reader import TRIES, Reader, Tools
 from sentinel.probe.scheduler import ReadScheduler
-from sentinel.protocol.codec import MAX_DATAGRAM, decode
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, gpu_of, slots_of
 from sentinel.protocol.probe import ProbeSpec
@@ -139,7 +139,7 @@ def first_reading(driver: Scripted) -> Reading:
         while True:
             reader.poll.take()
             with contextlib.suppress(BlockingIOError):
-                return decode(posts.recv(MAX_DATAGRAM), [Reading])
+                return decode(posts.recv(MAX_DATAGRAM_BYTES), [Reading])
             assert reader.poll.due - time.monotonic() < 0.02, "it is not tried again within 20 ms"
 
 
@@ -179,7 +179,7 @@ def test_mig_is_read_again_when_the_orders_change() -> None:
     with reader_over(driver, poll=1e-6) as (reader, posts):
         for _ in range(3):
             reader.poll.take()
-            assert decode(posts.recv(MAX_DATAGRAM), [Reading]).mig is False
+            assert decode(posts.recv(MAX_DATAGRAM_BYTES), [Reading]).mig is False
         assert driver.asked_for_mig == 1
         reader.order(wanted=True, held=True)
         reader.poll.take()
@@ -239,7 +239,7 @@ def test_a_utilisation_that_cannot_be_read_is_a_fault_only_where_others_are_told
         reader.order(wanted=True, held=held, load=True)
         for _ in range(TRIES):
             reader.poll.take()
-        last = decode(channel.recv(MAX_DATAGRAM), (Reading,))
+        last = decode(channel.recv(MAX_DATAGRAM_BYTES), (Reading,))
     assert (last.fault is None) is held
 
 
@@ -299,7 +299,7 @@ def heard(posts: socket.socket) -> list[Reading]:
     found = []
     with contextlib.suppress(BlockingIOError):
         while True:
-            found.append(decode(posts.recv(MAX_DATAGRAM), [Reading]))
+            found.append(decode(posts.recv(MAX_DATAGRAM_BYTES), [Reading]))
     return found
 
 

@@ -76,7 +76,7 @@ def heard(end: socket.socket, kinds: tuple[type[Any], ...]) -> list[Any]:
     found = []
     while True:
         try:
-            found.append(codec.decode(end.recv(codec.MAX_DATAGRAM), kinds))
+            found.append(codec.decode(end.recv(codec.MAX_DATAGRAM_BYTES), kinds))
         except BlockingIOError:
             return found
 

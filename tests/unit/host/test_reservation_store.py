@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.host.reservation_store import Stored, boot_id, load, parse, revive, store, stored
+from sentinel.host.reservation_store import (
+    StoredReservation,
+    boot_id,
+    load,
+    parse,
+    restore,
+    save,
+    to_stored,
+)
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
 
@@ -24,20 +32,20 @@ MADE = Reservation(
     bound=False,
     confirmed=True,
 )
-ON_DISK = stored([MADE], wall=1_000_100.0, monotonic=100.0, boot="this")
+ON_DISK = to_stored([MADE], wall=1_000_100.0, monotonic=100.0, boot="this")
 
 
 def test_a_clock_that_was_set_back_makes_no_reservation_longer() -> None:
-    (one,) = revive(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
+    (one,) = restore(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
     assert one.until == 110.0 + 100.0
 
 
 @pytest.mark.parametrize("wall", [0.0, 900_000.0, 1_000_110.0, 1_000_160.0, 4e9])
 def test_within_a_boot_it_does_not_matter_how_the_clock_was_set(wall: float) -> None:
     endless = replace(MADE, id="x", until=None)
-    kept = stored([MADE, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
-    assert revive(kept, wall=wall, monotonic=149.9, boot="this") == (MADE, endless)
-    assert revive(kept, wall=wall, monotonic=150.0, boot="this") == (endless,)
+    kept = to_stored([MADE, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
+    assert restore(kept, wall=wall, monotonic=149.9, boot="this") == (MADE, endless)
+    assert restore(kept, wall=wall, monotonic=150.0, boot="this") == (endless,)
 
 
 @given(
@@ -51,8 +59,8 @@ def test_a_reservation_ends_within_a_boot_when_it_would_have_without_a_restart(
     since: float, lasts: float, gone: float, before: float, after: float
 ) -> None:
     held = replace(MADE, since=since, until=since + lasts)
-    kept = stored([held], wall=before, monotonic=since, boot="this")
-    found = revive(kept, wall=after, monotonic=since + gone, boot="this")
+    kept = to_stored([held], wall=before, monotonic=since, boot="this")
+    found = restore(kept, wall=after, monotonic=since + gone, boot="this")
     assert found == ((held,) if since + gone < since + lasts else ())
 
 
@@ -63,10 +71,10 @@ def test_a_reservation_ends_within_a_boot_when_it_would_have_without_a_restart(
 def test_where_it_is_not_the_same_clock_the_calendar_has_to_do(
     monotonic: float, made: str, boot: str
 ) -> None:
-    kept = stored([MADE], wall=1_000_100.0, monotonic=100.0, boot=made)
-    (one,) = revive(kept, wall=1_000_120.0, monotonic=monotonic, boot=boot)
+    kept = to_stored([MADE], wall=1_000_100.0, monotonic=100.0, boot=made)
+    (one,) = restore(kept, wall=1_000_120.0, monotonic=monotonic, boot=boot)
     assert one.until == monotonic + 30.0
-    assert revive(kept, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
+    assert restore(kept, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
 
 
 def test_times_are_those_of_the_calendar_and_of_the_clock_that_nobody_sets() -> None:
@@ -76,23 +84,23 @@ def test_times_are_those_of_the_calendar_and_of_the_clock_that_nobody_sets() -> 
 
 
 def test_what_was_stored_is_the_same_after_a_restart_of_the_daemon() -> None:
-    assert revive(ON_DISK, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
+    assert restore(ON_DISK, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
 
 
 def test_after_a_boot_the_time_goes_on_and_no_process_is_named() -> None:
-    (held,) = revive(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
+    (held,) = restore(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
     assert held.until == 15.0
     assert held.by == Caller(via="unix", uid=1000)
 
 
 def test_what_is_over_is_left_out() -> None:
-    assert revive(ON_DISK, wall=1_000_150.0, monotonic=150.0, boot="this") == ()
+    assert restore(ON_DISK, wall=1_000_150.0, monotonic=150.0, boot="this") == ()
 
 
 def test_what_was_bound_to_a_process_ends_with_the_boot() -> None:
-    bound = stored([replace(MADE, bound=True)], wall=100.0, monotonic=100.0, boot="this")
-    assert len(revive(bound, wall=110.0, monotonic=110.0, boot="this")) == 1
-    assert revive(bound, wall=110.0, monotonic=10.0, boot="next") == ()
+    bound = to_stored([replace(MADE, bound=True)], wall=100.0, monotonic=100.0, boot="this")
+    assert len(restore(bound, wall=110.0, monotonic=110.0, boot="this")) == 1
+    assert restore(bound, wall=110.0, monotonic=10.0, boot="next") == ()
 
 
 def test_a_file_gives_back_what_was_stored(tmp_path: Path) -> None:
@@ -100,7 +108,7 @@ def test_a_file_gives_back_what_was_stored(tmp_path: Path) -> None:
     endless = replace(
         ON_DISK[0], id="x", until=None, until_monotonic=None, uid=None, pid=None, started=None
     )
-    store(path, [*ON_DISK, endless])
+    save(path, [*ON_DISK, endless])
     assert load(path) == ((*ON_DISK, endless), None)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
@@ -134,9 +142,9 @@ def test_a_file_of_the_first_version_is_read_and_goes_by_the_calendar(tmp_path: 
     found, complaint = load(path)
     assert complaint is None
     assert found == (replace(ON_DISK[0], since_monotonic=None, until_monotonic=None),)
-    assert revive(found, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
-    assert revive(found, wall=1_000_150.0, monotonic=110.0, boot="this") == ()
-    store(path, found)
+    assert restore(found, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
+    assert restore(found, wall=1_000_150.0, monotonic=110.0, boot="this") == ()
+    save(path, found)
     assert load(path) == (found, None)
 
 
@@ -173,7 +181,7 @@ def bodies() -> list[str]:
 
 @pytest.mark.parametrize("text", bodies())
 def test_a_bad_file_is_set_aside_and_said(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ValueError, match=r"^\w+: "):
+    with pytest.raises(ValueError, match=r"^(reservations|schema_version|the value|not JSON)"):
         parse(text)
     path = tmp_path / "reservations.json"
     path.write_text(text)
@@ -194,10 +202,10 @@ def test_a_file_that_is_no_text_is_set_aside(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
-    store(path, ON_DISK)
+    save(path, ON_DISK)
     (tmp_path / "reservations.json.new").mkdir()
     with pytest.raises(OSError, match="directory"):
-        store(path, [])
+        save(path, [])
     assert load(path) == (ON_DISK, None)
 
 
@@ -215,4 +223,4 @@ def test_each_boot_has_a_name() -> None:
 
 
 def test_a_record_has_every_field_that_a_reservation_needs() -> None:
-    assert set(vars(ON_DISK[0])) == set(Stored.__dataclass_fields__)
+    assert set(vars(ON_DISK[0])) == set(StoredReservation.__dataclass_fields__)
