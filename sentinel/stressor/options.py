@@ -20,10 +20,10 @@ from sentinel.protocol.inspection import WorkloadOption
 #: What is loaded by a workload's name.
 Workload = Callable[..., object]
 
-_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/workloads.md."
+_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/writing-workloads.md."
 _CLASS = (
     "Give the class an `__init__(self, *, option=default)` and a `run(self, ctx)`; see "
-    "docs/workloads.md."
+    "docs/writing-workloads.md."
 )
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True}
 _LIES = {"false": False, "no": False, "off": False, "0": False}

@@ -227,10 +227,10 @@ def test_a_reserve_is_left_whatever_was_asked_for(bench: Bench, target: MemoryTa
 
 @pytest.mark.parametrize("name", ["retention", "Traffic"])
 def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "writing-workloads.md").read_text()
     examples: dict[str, Any] = {"__name__": "example"}
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        exec(compile(code, "workloads.md", "exec"), examples)  # noqa: S102 - our own documents
+        exec(compile(code, "document", "exec"), examples)  # noqa: S102 - our own documents
 
     def stop_once_it_works() -> None:
         until = time.monotonic() + 20
