@@ -2,6 +2,6 @@
 
 import time
 
-from tests.harness.bad_workloads import FOREVER
+from . import FOREVER
 
 time.sleep(FOREVER)

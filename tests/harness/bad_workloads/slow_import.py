@@ -1,7 +1,9 @@
-"""A module whose import holds the interpreter's lock for longer than a lease of one second."""
+"""A module that holds the interpreter lock during its import for longer than a one-second lease."""
 
 import ctypes
 
-from bad_workloads import well_behaved as well_behaved  # type: ignore[import-not-found]
+from . import well_behaved
+
+__all__ = ["well_behaved"]
 
 ctypes.PyDLL(None).usleep(1_600_000)
