@@ -324,7 +324,7 @@ _WORDS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpu.paused": ("paused", lambda f: f"{_for(f)}{_by(f)}"),
     "gpu.resumed": ("resumed", _by),
     "gpu.reserved": ("reserved", _reserved),
-    "gpu.health": ("health", _condition),
+    "gpu.health_changed": ("health", _condition),
     "gpu.overheat": ("overheat", lambda f: f"{f['temperature_c']} C, above {f['limit_c']:g} C"),
     "memory.allocated": (
         "allocated",

@@ -44,7 +44,7 @@ def names_of(event: EventInfo) -> Iterator[str]:
     yield event.name
     if event.name in _BY_EVENT:
         yield _BY_EVENT[event.name]
-    if event.name != "gpu.health":
+    if event.name != "gpu.health_changed":
         return
     yield "state_change"
     before, health = event.fields.get("before"), event.fields.get("health")

@@ -57,12 +57,12 @@ class Watch:
     def announce(self) -> None:
         """Wake those who watch, since there may be an event for them."""
         if self._watchers:
-            self._broadcast.event_buffer()
+            self._broadcast.wake()
 
     def end(self) -> None:
         """Let everybody's stream end."""
         self._ended = True
-        self._broadcast.event_buffer()
+        self._broadcast.wake()
 
     async def keep(self) -> None:
         """Work out what changed, once every EVERY seconds while anybody watches, for ever."""
@@ -75,7 +75,7 @@ class Watch:
                 self._look()
             except Exception as error:  # noqa: BLE001 - a bug here is to cost one look, not all
                 self._start_over(error)
-            self._broadcast.event_buffer()
+            self._broadcast.wake()
             await asyncio.sleep(EVERY)
 
     async def follow(self, since: int | None) -> AsyncIterator[bytes]:
@@ -86,7 +86,7 @@ class Watch:
         last = self._event_buffer.newest if since is None else since
         number: int | None = None
         self._watchers += 1
-        self._broadcast.event_buffer()
+        self._broadcast.wake()
         try:
             while not self._ended:
                 piece, number = self._after(number)

@@ -55,12 +55,12 @@ class EventBuffer:
         """Wake those who follow, if there is something new for them."""
         if self._new:
             self._new = False
-            self._broadcast.event_buffer()
+            self._broadcast.wake()
 
     def end(self) -> None:
         """Let everybody's stream end."""
         self._ended = True
-        self._broadcast.event_buffer()
+        self._broadcast.wake()
 
     async def follow(self, since: int | None, daemon: str | None = None) -> AsyncIterator[bytes]:
         """Yield the events after number ``since`` in the format of server-sent events, for ever.
@@ -128,19 +128,19 @@ def _name(line: str) -> str:
 
 
 class Broadcast:
-    """Rung by one, heard by all who wait at that moment."""
+    """Wake all current waiters."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
-    def event_buffer(self) -> None:
-        """Wake everybody who waits."""
+    def wake(self) -> None:
+        """Wake all current waiters."""
         self._next.set()
         self._next = asyncio.Event()
 
-    async def wait(self, seconds: float) -> None:
-        """Return at the next ring, or after ``seconds``."""
-        rung = self._next
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for the next :meth:`wake`, at most ``timeout_s`` seconds."""
+        event = self._next
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, seconds)):
-                await rung.wait()
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await event.wait()

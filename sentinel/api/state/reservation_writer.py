@@ -35,7 +35,7 @@ class Records:
         """Let the file have these reservations soon."""
         if wanted != self._wanted:
             self._wanted = wanted
-            self._broadcast.event_buffer()
+            self._broadcast.wake()
 
     async def written(self, seconds: float) -> bool:
         """Return whether the file has what it is to have, within so many seconds."""
@@ -66,4 +66,4 @@ class Records:
                 continue
             said = False
             self._written = wanted
-            self._broadcast.event_buffer()
+            self._broadcast.wake()

@@ -36,12 +36,12 @@ class Views:
 
     def announce(self) -> None:
         """Wake those who wait, after some views were taken."""
-        self._broadcast.event_buffer()
+        self._broadcast.wake()
 
     def end(self) -> None:
         """Let nobody wait any more: there will be no further view."""
         self._ended = True
-        self._broadcast.event_buffer()
+        self._broadcast.wake()
 
     @property
     def fresh(self) -> bool:

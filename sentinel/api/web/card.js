@@ -4,7 +4,7 @@ import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, say, shape } from "./dom.js";
 import { STATES, degrees, holder, memory, percent, rate, size, span, state, watts } from "./words.js";
 
-const PARTS = [["ours", "sentinel"], ["foreign", "others"], ["allocated_processes", "allocated_processes"], ["free", "free"]];
+const PARTS = [["ours", "sentinel"], ["foreign", "others"], ["allocated", "allocated"], ["free", "free"]];
 /** How a reading that is older, in seconds, is called old; as the daemon's own health has it. */
 const OLD = 5;
 

@@ -105,7 +105,7 @@ export class Timeline {
     const wanted = this.kind.value;
     let shown = 0;
     for (const item of this.list.children) {
-      const so = wanted === "told" || item.dataset.kind === wanted;
+      const so = wanted === "all" || item.dataset.kind === wanted;
       show(item, so);
       shown += so;
     }

@@ -83,11 +83,11 @@ export function people(processes, most = 2) {
 export function holder(gpu, reservations) {
   const word = state(gpu);
   if (word in { occupied: 1, starting: 1, stopping: 1 }) {
-    const allocated_processes = gpu.allocated_processes?.length ? `, beside ${people(gpu.allocated_processes, 1)}` : "";
-    return `sentinel ${gpu.workload ?? ""}`.trim() + allocated_processes;
+    const beside = gpu.allocated_processes?.length ? `, beside ${people(gpu.allocated_processes, 1)}` : "";
+    return `sentinel ${gpu.workload ?? ""}`.trim() + beside;
   }
   if (word === "paused") return "sentinel keeps off";
-  if (gpu.processes.length) return people(gpu.by);
+  if (gpu.processes.length) return people(gpu.processes);
   if (gpu.allocated_processes?.length) return people(gpu.allocated_processes);
   const kept = reservations.find((one) => one.id === gpu.reservation);
   if (kept) return kept.reason || kept.holder.name || kept.id;
@@ -102,9 +102,9 @@ export function memory(gpu) {
   const rest = alone ? 0 : Math.max(0, gpu.memory_used - (gpu.held ?? 0));
   const others = Math.min(gpu.memory_foreign ?? rest, gpu.memory_used);
   const promised = (gpu.allocated_processes ?? []).reduce((sum, one) => sum + (one.memory ?? 0), 0);
-  const allocated_processes = Math.min(promised, others);
+  const allocated = Math.min(promised, others);
   const free = Math.max(0, total - gpu.memory_used);
-  return { total, ours: gpu.memory_used - others, foreign: others - allocated_processes, allocated_processes, free };
+  return { total, ours: gpu.memory_used - others, foreign: others - allocated, allocated, free };
 }
 
 /** Return GPUs by their numbers, runs of them in short. */

@@ -102,7 +102,7 @@ def test_what_cannot_be_freed_in_time_is_not_reserved(front: Front) -> None:
     [
         ({"occupancy": "BUSY"}, "busy"),
         ({"occupancy": "UNKNOWN"}, "unknown"),
-        ({"leak": True}, "in use by nobody"),
+        ({"leaked": True}, "in use by nobody"),
         ({"ended": 2.0, "read": 1.0}, "not read since"),
         ({"ended": 2.0, "read": None}, "not read since"),
         ({"stressor": "STOPPING"}, "stopping"),

@@ -139,7 +139,7 @@ def test_a_stop_that_takes_too_long_says_what_is_still_held(front: Front) -> Non
     assert ask(front, "POST", "/v1/stop", {"wait_s": 0}).status == 200
 
 
-@pytest.mark.parametrize("left", [{"leak": True}, {"ended": 3.0}, {"read": None}])
+@pytest.mark.parametrize("left", [{"leaked": True}, {"ended": 3.0}, {"read": None}])
 def test_a_stop_is_not_answered_before_memory_was_seen_to_be_back(
     front: Front, left: dict[str, Any]
 ) -> None:

@@ -60,7 +60,7 @@ def started(pid: int) -> int:
 
 def health(front: Front, before: str, now: str, index: int = 0) -> None:
     front.say(
-        "gpu.health",
+        "gpu.health_changed",
         gpu=UUIDS[index],
         before=before,
         health=now,
@@ -88,8 +88,8 @@ def health(front: Front, before: str, now: str, index: int = 0) -> None:
 def test_a_change_of_condition_is_for_those_whom_it_concerns(
     before: str | None, now: str, names: list[str]
 ) -> None:
-    event = EventInfo(id=1, name="gpu.health", fields={"before": before, "health": now})
-    assert list(names_of(event)) == ["gpu.health", "state_change", *names]
+    event = EventInfo(id=1, name="gpu.health_changed", fields={"before": before, "health": now})
+    assert list(names_of(event)) == ["gpu.health_changed", "state_change", *names]
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
     front.say("gpu.idle", gpu=UUIDS[1])
     assert done.wait(PATIENCE)
     assert [(name, gpu.index, event.name) for name, gpu, event in heard] == [
-        ("state_change", 0, "gpu.health"),
-        ("throttle", 0, "gpu.health"),
-        ("state_change", 1, "gpu.health"),
-        ("state_change", 1, "gpu.health"),
-        ("resume", 1, "gpu.health"),
+        ("state_change", 0, "gpu.health_changed"),
+        ("throttle", 0, "gpu.health_changed"),
+        ("state_change", 1, "gpu.health_changed"),
+        ("state_change", 1, "gpu.health_changed"),
+        ("resume", 1, "gpu.health_changed"),
         ("gpu.paused", 1, "gpu.paused"),
     ]
     _, gpu, event = heard[1]

@@ -75,9 +75,11 @@ def test_an_event_without_words_shows_its_fields() -> None:
 
 def test_a_condition_is_told_with_what_it_follows_from() -> None:
     fields = {"before": "optimal", "health": "throttled", "memory_foreign_share": 0.25}
-    line = told("gpu.health", **fields, temperature_c=76, multiplier=0.5)
+    line = told("gpu.health_changed", **fields, temperature_c=76, multiplier=0.5)
     assert "throttled at 76 C, 25% of its memory others'; it was optimal" in line
-    assert "throttled, 25%" in told("gpu.health", **fields, temperature_c=None, multiplier=0.5)
+    assert "throttled, 25%" in told(
+        "gpu.health_changed", **fields, temperature_c=None, multiplier=0.5
+    )
     assert "91 C, above 89 C" in told("gpu.overheat", temperature_c=91, limit_c=89.0)
 
 
