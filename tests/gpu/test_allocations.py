@@ -11,7 +11,8 @@ import pytest
 
 from sentinel.client import Client, GpuStatus, connect
 from tests.harness.gpu_environment import RealGround
-from tests.harness.sentinel_process import PATIENCE, Sentry, eventually
+from tests.harness.sentinel_process import Sentry, eventually
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.gpu
 
@@ -106,7 +107,7 @@ def test_a_guest_gets_what_it_was_promised_next_to_a_running_stressor_and_a_stra
             assert answer(guest, go=False) == "guest"
             assert real.total() - real.held() >= size * GIB
             assert answer(guest) == "got"
-            eventually(lambda: beside(client), PATIENCE)
+            eventually(lambda: beside(client), TIMEOUT_S)
             assert answer(guest) == "got"
             now = first(client)
             assert (now.occupied, now.yields) == (True, 0)
@@ -118,11 +119,11 @@ def test_a_guest_gets_what_it_was_promised_next_to_a_running_stressor_and_a_stra
                     eventually(lambda: first(client).yields == 1)
                 finally:
                     stranger.kill()
-            eventually(lambda: beside(client), PATIENCE)
+            eventually(lambda: beside(client), TIMEOUT_S)
         finally:
             guest.kill()
     eventually(lambda: client.status().allocations == ())
-    eventually(lambda: first(client).occupied, PATIENCE)
+    eventually(lambda: first(client).occupied, TIMEOUT_S)
 
 
 def test_one_that_was_promised_nothing_makes_it_yield(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import ROOT, RealGround
-from tests.harness.sentinel_process import PATIENCE, Sentry, eventually
+from tests.harness.sentinel_process import Sentry, eventually
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.gpu
 
@@ -40,7 +41,7 @@ def run(real: RealGround, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=real.surroundings(),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -164,7 +165,7 @@ def test_every_flipped_bit_is_found_on_the_card_and_nothing_else(real: RealGroun
         env=real.surroundings(),
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE,
+        timeout=4 * TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -181,7 +182,7 @@ def test_torch_cannot_grow_once_it_is_ready(real: RealGround) -> None:
 def test_who_only_looks_is_nobody(real: RealGround) -> None:
     with occupied(real, "--workload", "hold") as one:
         for query in (["nvidia-smi"], ["nvidia-smi", "-q"]) * 5:
-            subprocess.run(query, capture_output=True, timeout=PATIENCE, check=True)
+            subprocess.run(query, capture_output=True, timeout=TIMEOUT_S, check=True)
         assert "gpu.yielding" not in one.names()
 
 
@@ -219,7 +220,7 @@ def trial(real: RealGround, workload: str, seconds: str) -> tuple[int, dict[str,
         env=real.surroundings(),
         capture_output=True,
         text=True,
-        timeout=3 * PATIENCE,
+        timeout=3 * TIMEOUT_S,
         check=False,
     )
     assert done.stdout, done.stderr
@@ -251,7 +252,7 @@ def test_the_looks_tell_what_is_on_the_card(real: RealGround) -> None:
     assert [gpu["uuid"] for gpu in json.loads(listed.stdout)["gpus"]] == [real.uuid()]
     idle = run(real, "--once")
     assert (idle.returncode, "IDLE" in idle.stdout) == (0, True), idle.stderr
-    with real.job(share=0.1, stay=PATIENCE) as somebody:
+    with real.job(share=0.1, stay=TIMEOUT_S) as somebody:
         assert somebody.got()
         busy = run(real, "--once")
         assert str(somebody.pid) in busy.stdout, busy.stdout

@@ -48,6 +48,7 @@ from sentinel.protocol.views import (
     Reservation,
 )
 from sentinel.supervisor.child_process import Child, Inherited
+from tests.harness.timing import TIMEOUT_S
 
 KINDS: tuple[type[ServiceMessage], ...] = (
     Resume,
@@ -64,8 +65,6 @@ KINDS: tuple[type[ServiceMessage], ...] = (
     Serving,
     ServiceWarning,
 )
-#: Nothing here takes longer, even where others keep the processors busy.
-PATIENCE = 20.0
 UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-aabb2222-0000-0000-0000-000000000000")
 
 
@@ -325,7 +324,7 @@ class Front:
         """SIGKILL the service."""
         self.leave()
         self.child.kill()
-        select.select([self.child.pidfd], [], [], PATIENCE)
+        select.select([self.child.pidfd], [], [], TIMEOUT_S)
         self.child.reap()
 
     def leave(self) -> None:
@@ -369,13 +368,13 @@ class Front:
         with self.lock:
             self._said += 1
             line = json.dumps({"event": name, "time": "now", **fields})
-            select.select([], [self.child.channel], [], PATIENCE)  # not to be lost
+            select.select([], [self.child.channel], [], TIMEOUT_S)  # not to be lost
             self.child.send(LogRecord(number=self._said, line=line))
             return self._said
 
     def wait_for(self, met: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(met, PATIENCE), (self.orders, self.troubles)
+            assert self.changed.wait_for(met, TIMEOUT_S), (self.orders, self.troubles)
 
     def _play(self) -> None:
         """Be the supervisor: show all, answer orders, until the end."""
@@ -415,7 +414,7 @@ class Front:
 class UnixConnection(http.client.HTTPConnection):
     """HTTP to a Unix socket."""
 
-    def __init__(self, path: str, timeout: float = PATIENCE) -> None:
+    def __init__(self, path: str, timeout: float = TIMEOUT_S) -> None:
         super().__init__("localhost", timeout=timeout)
         self.path = path
 

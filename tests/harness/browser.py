@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-#: How long anything may take on a host that is busy with other tests, in seconds.
-PATIENCE = 30.0
+from tests.harness.timing import TIMEOUT_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 #: Keys as DevTools wants them: a virtual key code, and the text that it types.
 KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowDown": (40, "")}
@@ -59,7 +59,7 @@ class Browser:
         message = {"id": number, "method": method, "params": params}
         message |= {"sessionId": session} if session else {}
         os.write(self._into, json.dumps(message).encode() + b"\0")
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         while True:
             said = self._read(until)
             if said.get("id") == number:
@@ -122,7 +122,7 @@ class Page:
         assert "exceptionDetails" not in answer, (script, answer["exceptionDetails"])
         return answer["result"].get("value")
 
-    def until(self, script: str, within: float = PATIENCE) -> float:
+    def until(self, script: str, within: float = TIMEOUT_S) -> float:
         """Wait until a script says something true; return how many seconds that took."""
         began = time.monotonic()
         while not self.get(script):

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from sentinel.host.simulation import DEFAULT_TOTAL, Registry
-from tests.harness.sentinel_process import PATIENCE, Sentry, sentry
+from tests.harness.sentinel_process import Sentry, sentry
+from tests.harness.timing import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 TESTS = Path(__file__).parent
@@ -46,7 +47,7 @@ class Job:
 
     def left(self) -> None:
         """Wait until it is gone."""
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT_S)
 
     def kill(self) -> None:
         """End it at once."""
@@ -152,7 +153,7 @@ class Ground(ABC):
             yield Job(process)
         finally:
             process.kill()
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT_S)
             process.stdin.close()
             process.stdout.close()
 
@@ -223,7 +224,7 @@ class RealGround(Ground):
         self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in self._gpus]
         self._totals = [info.used + info.free for info in map(self._memory, range(self.count))]
         # The memory of what was killed last, by the test before, takes half a second to be free.
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         for gpu in range(self.count):
             while not self.empty(gpu):
                 in_use = f"GPU {self.index(gpu)} is in use: {self.held(gpu)} bytes"

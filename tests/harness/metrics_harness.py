@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, GpuView
-from tests.harness.api_harness import PATIENCE, UUIDS, Front, gpu_view
+from tests.harness.api_harness import UUIDS, Front, gpu_view
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
@@ -98,7 +99,7 @@ def show_all(front: Front) -> None:
 
 def get(front: Front, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """Ask at the address for scrapes."""
-    return ask(http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=PATIENCE), **headers)
+    return ask(http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=TIMEOUT_S), **headers)
 
 
 def ask(

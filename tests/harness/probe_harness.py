@@ -15,9 +15,7 @@ from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavailable, Watch
 from sentinel.supervisor.child_process import Inherited
-
-PATIENCE = 15.0
-
+from tests.harness.timing import TIMEOUT_S
 
 #: A poll that never comes within a test, so that whatever is posted had another reason.
 NEVER = 3600.0
@@ -39,7 +37,7 @@ class Supervisor:
 
     def next(self) -> ProbeMessage:
         """Return the next message."""
-        self.channel.settimeout(PATIENCE)
+        self.channel.settimeout(TIMEOUT_S)
         data = self.channel.recv(MAX_DATAGRAM_BYTES)
         assert data, "the probe closed its end"
         kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Reading)
@@ -53,7 +51,7 @@ class Supervisor:
 
     def reading(self, wanted: Callable[[Reading], bool]) -> Reading:
         """Return the first reading that is ``wanted``."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
             message = self.next()
             assert isinstance(message, Reading)
@@ -81,14 +79,14 @@ class Supervisor:
         """End the probe."""
         self.channel.close()
         self.process.kill()
-        self.process.join(PATIENCE)
+        self.process.join(TIMEOUT_S)
         self.process.close()
         self.inflight_calls.close()
 
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for ``condition`` to hold."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.001)

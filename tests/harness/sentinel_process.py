@@ -14,9 +14,7 @@ from typing import Any
 import psutil
 
 from sentinel.host.procfs import read_stat
-
-#: How long anything may take on a host that is busy with other tests.
-PATIENCE = 30.0
+from tests.harness.timing import TIMEOUT_S
 
 Event = Mapping[str, Any]
 
@@ -73,7 +71,7 @@ class Sentry:
             self.errors += line
 
     def wait_for(
-        self, name: str, *, count: int = 1, gpu: int | None = None, within: float = PATIENCE
+        self, name: str, *, count: int = 1, gpu: int | None = None, within: float = TIMEOUT_S
     ) -> Event:
         """Return the ``count``-th event of that name, on that GPU."""
         until = time.monotonic() + within
@@ -114,7 +112,7 @@ class Sentry:
         self.process.send_signal(number)
         return self.ended()
 
-    def ended(self, within: float = PATIENCE) -> int:
+    def ended(self, within: float = TIMEOUT_S) -> int:
         """Wait for its end, and return its exit code."""
         code = self.process.wait(within)
         for thread in self._threads:
@@ -159,7 +157,7 @@ def sentry(
         assert not left, f"left behind: {left}"
 
 
-def eventually(true: Callable[[], object], within: float = PATIENCE) -> float:
+def eventually(true: Callable[[], object], within: float = TIMEOUT_S) -> float:
     """Return how many seconds it took until something became true."""
     began = time.monotonic()
     while not true():

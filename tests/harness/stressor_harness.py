@@ -31,14 +31,13 @@ from sentinel.protocol.stressor import (
     StressorSpec,
 )
 from sentinel.stressor import main
+from tests.harness.timing import TIMEOUT_S
 
 M = TypeVar("M", Attaching, Failed, Finding, Note, Progress, Ready)
 
 _SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Note, Finding, Failed)
 _RENEWAL = 0.2
 DEFAULT = MemoryTarget(share=0.88)
-#: How long a child may take for anything, on a host that is busy with other tests.
-PATIENCE = 30.0
 #: What takes up most of a child's start.
 _PRELOADED = ["torch", "sentinel.stressor.context", "sentinel.stressor.main"]
 
@@ -63,13 +62,13 @@ class Child:
 
     def wait_for(self, kind: type[M]) -> M:
         """Renew the lease until the child says a ``kind``, and return that."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             message = self._hear()
             if isinstance(message, kind):
                 return message
             assert message is not None or self.process.is_alive(), f"it ended after {self.said}"
-        raise AssertionError(f"no {kind.__name__} within {PATIENCE} s, but {self.said}")
+        raise AssertionError(f"no {kind.__name__} within {TIMEOUT_S} s, but {self.said}")
 
     def tell(self, message: object) -> None:
         """Send an order."""

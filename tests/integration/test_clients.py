@@ -22,12 +22,12 @@ import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
 from sentinel.host.procfs import read_stat
 from sentinel.host.simulation import Registry
+from tests.harness.timing import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 #: A workload that is not that of ``FLAGS``, and as easy.
 OTHER = "bad_workloads:well_behaved"
 FLAGS = ("--workload", "hold", "--rearm", "300ms", "--poll", "100ms", "--status-every", "1s")
-PATIENCE = 60.0
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
@@ -53,7 +53,7 @@ class Here:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert done.returncode == code, done.stderr
@@ -78,7 +78,7 @@ class Here:
 
 
 def within(true: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_S
     while not true():
         assert time.monotonic() < until, "it did not become true"
         time.sleep(0.05)
@@ -179,7 +179,7 @@ def test_a_command_does_not_notice_that_the_daemon_dies(here: Here) -> None:
         within(lambda: not here.held(0) and not here.held(1))
         assert job.poll() is None
         job.terminate()
-        assert job.wait(PATIENCE) == -signal.SIGTERM
+        assert job.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
 def test_the_log_is_followed(here: Here) -> None:
@@ -205,7 +205,7 @@ async def _be_an_agent(here: Here) -> None:
     own = StdioServerParameters(
         command=sys.executable, args=["-m", "sentinel", "mcp"], env=here.environment
     )
-    async with mcp.Client(own, read_timeout_seconds=PATIENCE) as agent:
+    async with mcp.Client(own, read_timeout_seconds=TIMEOUT_S) as agent:
 
         async def call(tool: str, **given: Any) -> dict[str, Any]:
             done = await agent.call_tool(tool, given)
@@ -259,11 +259,11 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
 
 def test_a_script_holds_gpus_and_lets_go(alone: Here) -> None:
     with sentinel.hold(gpus=[1], memory="50%", simulate=2) as held:
-        status = held.wait_held(PATIENCE)
+        status = held.wait_held(TIMEOUT_S)
         assert [gpu.index for gpu in status.gpus] == [1]
         assert (alone.held(0), alone.held(1)) == (False, True)
         with sentinel.hold(gpus=[1], simulate=2) as second, pytest.raises(GpuHeldError):
-            second.wait_held(PATIENCE)
+            second.wait_held(TIMEOUT_S)
     assert not alone.held(1)
 
 
@@ -291,7 +291,7 @@ def test_the_example_works_as_it_stands(alone: Here) -> None:
         env=alone.environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=True,
     )
     assert done.stdout.splitlines()[1:] == ["still held", "let go"]
@@ -306,7 +306,7 @@ def test_a_program_with_a_supervisor_in_it_hands_over(alone: Here) -> None:
         env=alone.environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=True,
     )
     assert done.stdout.splitlines() == [

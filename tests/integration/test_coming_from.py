@@ -19,7 +19,7 @@ import sentinel
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Live, live, settings_file
 from tests.harness.gpu_environment import ROOT, SimulatedGround
-from tests.harness.sentinel_process import PATIENCE
+from tests.harness.timing import TIMEOUT_S
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
 
@@ -91,7 +91,7 @@ def test_what_was_done_there_is_done_here(
 def request(daemon: Live, example: str) -> None:
     method, path, *rest = example.split(" ", 2)
     body = rest[0] if rest else None
-    connection = UnixConnection(str(daemon.places.socket), PATIENCE)
+    connection = UnixConnection(str(daemon.places.socket), TIMEOUT_S)
     try:
         connection.request(method, path, body, {"content-type": "application/json"})
         response: HTTPResponse = connection.getresponse()
@@ -116,7 +116,7 @@ def command(daemon: Live, example: str) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, done

@@ -22,7 +22,8 @@ from sentinel.host.procfs import own_stat, read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate
 from sentinel.protocol.gpu import GpuProcess
-from tests.harness.api_harness import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask, exchange
+from tests.harness.api_harness import UUIDS, Front, Reply, UnixConnection, ask, exchange
+from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 #: More than what our stressor leaves of a GPU, and less than the whole of it.
@@ -181,7 +182,7 @@ def test_over_tcp_it_is_for_no_process_and_lasts_until_it_is_given_back(front: F
     headers = {"authorization": f"Bearer {token}"}
 
     def post(body: object) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
         return exchange(connection, "POST", "/v1/allocations", body, headers)
 
     assert post(body).status == 201
@@ -286,7 +287,7 @@ def test_one_that_somebody_ended_meanwhile_is_said_to_be(front: Front) -> None:
         script.slow = True
     held(front)
     replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(allocate(front, wait_s=PATIENCE)))
+    client = threading.Thread(target=lambda: replies.append(allocate(front, wait_s=TIMEOUT_S)))
     client.start()
     front.wait_for(lambda: bool(front.script.allocations))
     assert ask(front, "DELETE", "/v1/allocations/llm").status == 200
@@ -313,4 +314,4 @@ def test_the_one_who_asks_is_known_by_its_start(front: Front) -> None:
     order = next(order for order in front.orders if isinstance(order, Allocate))
     stat = own_stat()
     assert (order.by.pid, order.by.started) == (stat.pid, stat.started)
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < TIMEOUT_S

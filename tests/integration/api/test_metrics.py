@@ -25,7 +25,7 @@ from sentinel.core import state
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase
-from tests.harness.api_harness import PATIENCE, UUIDS, Front, UnixConnection, gpu_view
+from tests.harness.api_harness import UUIDS, Front, UnixConnection, gpu_view
 from tests.harness.gpu_environment import ROOT
 from tests.harness.metrics_harness import (
     ask,
@@ -39,6 +39,7 @@ from tests.harness.metrics_harness import (
     told,
 )
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +279,7 @@ def test_a_value_of_long_ago_is_not_told_as_one_of_now(front: Front) -> None:
     for name in ("reading", "telemetry"):
         age = one(page, f"sentinel_gpu_{name}_age_seconds", gpu="0")
         assert age is not None
-        assert 60 <= age < 60 + PATIENCE
+        assert 60 <= age < 60 + TIMEOUT_S
 
 
 def test_of_a_supervisor_that_is_stuck_there_are_ages_and_counts_only(front: Front) -> None:
@@ -331,7 +332,7 @@ def test_it_is_a_page_of_the_api_for_who_may_use_that(front: Front) -> None:
     eventually(lambda: names() >= {"sentinel_up", "sentinel_gpu_power_watts"})
 
     def over_tcp(**headers: str) -> int:
-        to = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+        to = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
         return ask(to, **headers)[0]
 
     token = Path(front.spec.token or "").read_text().strip()
@@ -354,7 +355,7 @@ def test_it_is_a_page_of_the_api_for_who_may_use_that(front: Front) -> None:
 def test_its_own_address_has_nothing_else(
     front: Front, method: str, path: str, status: int
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=TIMEOUT_S)
     got, headers, body = ask(connection, method, path)
     assert got == status
     assert not front.orders

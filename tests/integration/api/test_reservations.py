@@ -19,8 +19,9 @@ from sentinel.host.reservation_store import NAME, boot_id, load
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
-from tests.harness.api_harness import PATIENCE, UUIDS, Front, Reply, UnixConnection, ask
+from tests.harness.api_harness import UUIDS, Front, Reply, UnixConnection, ask
 from tests.harness.gpu_environment import ROOT
+from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def on_disk(front: Front) -> list[str]:
 
 
 def eventually(met: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not met():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -27,7 +27,8 @@ from sentinel.client.transport import Address, listener
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Resume
-from tests.harness.api_harness import PATIENCE, Front, Reply, UnixConnection, ask, exchange
+from tests.harness.api_harness import Front, Reply, UnixConnection, ask, exchange
+from tests.harness.timing import TIMEOUT_S
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -40,8 +41,8 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 
 def connect(front: Front) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(PATIENCE)
-    deadline = time.monotonic() + PATIENCE
+    connection.settimeout(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
             connection.connect(front.path)
@@ -53,7 +54,7 @@ def connect(front: Front) -> socket.socket:
 
 
 async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not met():  # noqa: ASYNC110 - uvicorn tells nobody
             await asyncio.sleep(0.01)
 
@@ -261,7 +262,7 @@ def test_a_thousand_clients_at_once_are_all_answered(front: Front) -> None:
     count = Counter(asyncio.run(all_at_once()))
     assert count.keys() <= {200, 503}
     assert count[200] >= 512
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < TIMEOUT_S
     assert ask(front, "GET", "/v1/health").status == 200
 
 
@@ -287,7 +288,7 @@ def test_strangers_over_tcp_take_no_place_on_the_unix_socket_and_none_there_over
     many: list[socket.socket] = []
     try:
         where = ("127.0.0.1", front.port)
-        strangers = [socket.create_connection(where, PATIENCE) for _ in range(150)]
+        strangers = [socket.create_connection(where, TIMEOUT_S) for _ in range(150)]
         many.extend(strangers)
         request = STATUS + b"Connection: close\r\n\r\n"
         for nth, status in ((50, b"401"), (100, b"503")):
@@ -317,7 +318,7 @@ def test_after_all_that_the_service_is_small_and_holds_no_connection(front: Fron
     memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
     assert memory is not None
     assert int(memory[1]) < 80_000
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while len(list((process / "fd").iterdir())) > 30:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -353,7 +354,7 @@ def test_another_user_is_let_in_by_the_group_of_the_socket_only() -> None:
         def as_nobody(*groups: str) -> str:
             command = [sys.executable, "-c", AS_NOBODY, front.path, *groups]
             return subprocess.run(
-                command, capture_output=True, text=True, check=True, timeout=PATIENCE
+                command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
             ).stdout
 
         refused = as_nobody()
@@ -363,7 +364,7 @@ def test_another_user_is_let_in_by_the_group_of_the_socket_only() -> None:
 
 
 def over_tcp(front: Front, headers: dict[str, str], path: str = "/v1/status") -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     return exchange(connection, "GET", path, headers=headers)
 
 
@@ -405,7 +406,7 @@ def test_over_tcp_a_page_from_elsewhere_is_not_let_in(front: Front) -> None:
 
 
 def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: Front) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     wish = {"count": 1, "bound": True}
     refused = exchange(connection, "POST", "/v1/reservations", wish, token(front))
     assert (refused.status, refused.body["code"]) == (422, "invalid")
@@ -425,7 +426,7 @@ def test_a_new_service_on_the_same_sockets_serves_the_clients_who_waited(tmp_pat
 
 def test_clients_are_told_by_the_kernel_that_the_supervisor_listens(front: Front) -> None:
     address = Address(socket=front.path)
-    assert listener(address, PATIENCE) == os.getpid() != front.child.pid
+    assert listener(address, TIMEOUT_S) == os.getpid() != front.child.pid
 
 
 def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path: Path) -> None:
@@ -441,7 +442,7 @@ def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path
         front.child.channel.close()
         assert waiting.getresponse().status == 503
         assert events.getresponse().read().startswith(b":")
-        front.child.process.join(PATIENCE)
+        front.child.process.join(TIMEOUT_S)
         assert front.child.process.exitcode == 0
         events.close()
         waiting.close()
@@ -450,7 +451,7 @@ def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path
 def test_what_is_no_message_ends_the_service(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         front.child.channel.send(b"nonsense")
-        front.child.process.join(PATIENCE)
+        front.child.process.join(TIMEOUT_S)
         assert front.child.process.exitcode == 1
 
 

@@ -21,9 +21,10 @@ from sentinel.client import connect
 from sentinel.client.event_stream import EventStream
 from sentinel.client.follower import Follower
 from sentinel.protocol.views import LogRecord
-from tests.harness.api_harness import PATIENCE, Front, UnixConnection, ask
+from tests.harness.api_harness import Front, UnixConnection, ask
 from tests.harness.sentinel_process import eventually
 from tests.harness.sse_reader import Event, events
+from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def test_a_follower_hears_every_event_of_the_daemon_after_the_one_it_knew(tmp_pa
     again = threading.Event()
 
     def events(since: int | None, daemon: str | None) -> EventStream:
-        assert since is None or again.wait(PATIENCE)
+        assert since is None or again.wait(TIMEOUT_S)
         return client.events(since, daemon)
 
     with Front(tmp_path) as front:

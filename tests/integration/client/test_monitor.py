@@ -23,9 +23,10 @@ from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, Value
 from sentinel.protocol.views import GpuHealth
-from tests.harness.api_harness import PATIENCE, UUIDS, Front
+from tests.harness.api_harness import UUIDS, Front
 from tests.harness.gpu_environment import SimulatedGround
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,7 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
     front.say("gpu.paused", gpu=UUIDS[1], for_s=None)
     front.say("service.ready")
     front.say("gpu.idle", gpu=UUIDS[1])
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT_S)
     assert [(name, gpu.index, event.name) for name, gpu, event in heard] == [
         ("state_change", 0, "gpu.health_changed"),
         ("throttle", 0, "gpu.health_changed"),
@@ -188,7 +189,7 @@ def test_a_callback_may_stop_it(front: Front, monitor: sentinel.Monitor) -> None
     (thread,) = [one for one in threading.enumerate() if one.name == "sentinel-monitor"]
     first = front.say("gpu.idle", gpu=UUIDS[0])
     front.say("gpu.idle", gpu=UUIDS[0])
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert calls == [first]
 
@@ -334,7 +335,7 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
         monitor.start()
         with host.job(1, stay=30) as job:
             assert job.got()
-            assert busy.wait(PATIENCE)
+            assert busy.wait(TIMEOUT_S)
             # Who it is may be known a moment later than that somebody is there.
             eventually(lambda: [one.pid for one in monitor.status(1).processes] == [job.pid])
         with pytest.raises(ConflictError, match="only watches"):

@@ -17,10 +17,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
-from tests.harness.api_harness import PATIENCE, Front
+from tests.harness.api_harness import Front
 from tests.harness.gpu_environment import ROOT, SimulatedGround
 from tests.harness.metrics_harness import get, metered, scrape, show_all, some
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "sentinel.rules.yml"
@@ -149,7 +150,7 @@ def promtool(*words: str, text: str | None = None) -> None:
         input=text,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -285,7 +286,7 @@ def test_a_prometheus_scrapes_a_daemon_as_it_is_told_to_in_deploy(
                     eventually(lambda: query('sentinel_gpu_state{state="busy"}') == [1.0])
             finally:
                 prometheus.terminate()
-                prometheus.wait(PATIENCE)
+                prometheus.wait(TIMEOUT_S)
         assert sentry.stop() == 0
 
 
@@ -293,7 +294,7 @@ def _asker(port: int) -> Callable[[str], list[float]]:
     """Return what asks a Prometheus for the values of a query."""
 
     def query(text: str) -> list[float]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
         try:
             connection.request("GET", f"/api/v1/query?query={quote(text)}")
             response = connection.getresponse()

@@ -17,7 +17,8 @@ import pytest
 
 from tests.harness.daemon_harness import Live, live
 from tests.harness.gpu_environment import ROOT, SimulatedGround
-from tests.harness.sentinel_process import PATIENCE, eventually
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 SCRIPTS = ROOT / "deploy" / "slurm"
 SLURM = ("slurmctld", "slurmd", "srun", "sinfo")
@@ -80,7 +81,7 @@ def script(daemon: Live, name: str, **variables: str) -> int:
         env=kept | ours | variables,
         stdin=subprocess.DEVNULL,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
     )
     return done.returncode
 
@@ -146,7 +147,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             process = subprocess.Popen(
                 words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            cleanup.callback(process.wait, PATIENCE)
+            cleanup.callback(process.wait, TIMEOUT_S)
             cleanup.callback(process.kill)
         # A step would outlive its slurmd.
         cleanup.callback(subprocess.run, ["scancel", "--user=root"], env=environment, timeout=10)
@@ -158,7 +159,7 @@ def _state(environment: dict[str, str]) -> str:
     """Return what Slurm says of its node."""
     words = ["sinfo", "--noheader", "--format=%T"]
     done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+        words, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     return done.stdout.strip()
 
@@ -177,7 +178,7 @@ def test_a_real_slurm_hands_its_jobs_gpus_that_are_free(daemon: Live, tmp_path: 
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=PATIENCE,
+                timeout=TIMEOUT_S,
             )
             assert done.returncode == 0, done.stderr + (tmp_path / "slurm/slurmd.log").read_text()
             return done.stdout

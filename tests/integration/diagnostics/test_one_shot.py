@@ -24,7 +24,7 @@ from sentinel.diagnostics.one_shot import (
 from sentinel.errors import WireError
 from sentinel.protocol.codec import encode
 from sentinel.protocol.inspection import Asking, Examined, Importing
-from tests.harness.sentinel_process import PATIENCE
+from tests.harness.timing import TIMEOUT_S
 
 
 def speak(script: Sequence[object], channel: socket.socket, parent: int) -> None:
@@ -45,7 +45,7 @@ def speak(script: Sequence[object], channel: socket.socket, parent: int) -> None
 class Notes:
     """Bears silence for as long as it is told, and takes calls that are named by a letter."""
 
-    def __init__(self, timeouts: float = PATIENCE) -> None:
+    def __init__(self, timeouts: float = TIMEOUT_S) -> None:
         self.calls: list[str] = []
         self.left = timeouts
 

@@ -28,7 +28,8 @@ from sentinel.stressor.verification.matmul import DTYPES
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.stressor_pool import MOST_AT_ONCE
 from tests.harness.gpu_environment import Ground, SimulatedGround
-from tests.harness.sentinel_process import PATIENCE, eventually, gone
+from tests.harness.sentinel_process import eventually, gone
+from tests.harness.timing import TIMEOUT_S
 
 #: What is held.
 TWO_GIB = 2 * 2**30
@@ -70,7 +71,7 @@ def begun(ground: Ground, *flags: str) -> Iterator[subprocess.Popen[str]]:
             if process.poll() is None:
                 family = children(process)
                 process.kill()
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT_S)
             eventually(lambda: all(map(gone, family)))
 
 
@@ -136,9 +137,9 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_says_who_came(ground: Ground) 
         assert told[-1] == "ok fp32 reference 2 of 2 flipped bits found"
         family = children(process)
         assert len(family) >= 2
-        with ground.job(stay=PATIENCE) as newcomer:
+        with ground.job(stay=TIMEOUT_S) as newcomer:
             assert newcomer.got()
-            out, err = process.communicate(timeout=PATIENCE)
+            out, err = process.communicate(timeout=TIMEOUT_S)
             assert process.returncode == 3, err
             eventually(lambda: all(map(gone, family)))
     assert out == ""
@@ -156,7 +157,7 @@ def test_a_signal_ends_it_and_what_was_proved_is_told(
         eventually(lambda: simulated.held() > TWO_GIB)
         family = children(process)
         process.send_signal(number)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 3, err
         eventually(lambda: all(map(gone, family)))
     said = json.loads(out)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import Ground, SimulatedGround
-from tests.harness.sentinel_process import PATIENCE
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
@@ -25,7 +25,7 @@ def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
         env=ground.surroundings(),
         capture_output=True,
         text=True,
-        timeout=3 * PATIENCE,
+        timeout=3 * TIMEOUT_S,
         check=False,
     )
     assert done.stdout, done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sentinel.diagnostics.workload_catalog import Timeouts, describe_places
 from tests.harness.gpu_environment import SimulatedGround
-from tests.harness.sentinel_process import PATIENCE
+from tests.harness.timing import TIMEOUT_S
 
 
 def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_others() -> None:
@@ -24,9 +24,9 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
         "bad_workloads:well_behaved",
     ]
     began = time.monotonic()
-    said, stuck = describe_places(places, Timeouts(opening=PATIENCE, each=1.0))
+    said, stuck = describe_places(places, Timeouts(opening=TIMEOUT_S, each=1.0))
     assert not stuck
-    assert time.monotonic() - began < 4 * PATIENCE
+    assert time.monotonic() - began < 4 * TIMEOUT_S
     assert [one.number for one in said] == list(range(len(places)))
     warm, broken, hanging, crashing, missing, unruly, good = said
     assert warm.error is None
@@ -62,7 +62,7 @@ def test_what_is_registered_is_listed_with_where_it_comes_from(
         env=simulated.surroundings(PYTHONPATH=str(tmp_path)),
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE,
+        timeout=4 * TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 1, done.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.host.systemd import Notifier
 from tests.harness.gpu_environment import SimulatedGround
-from tests.harness.sentinel_process import PATIENCE
+from tests.harness.timing import TIMEOUT_S
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def test_a_sentinel_says_that_it_is_ready_feeds_the_watchdog_and_says_that_it_en
     address = str(tmp_path / "notify")
     told = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "800000"}
     with manager(address) as listening:
-        listening.settimeout(PATIENCE)
+        listening.settimeout(TIMEOUT_S)
         with simulated.sentry(1, "--workload", "hold", environment=told) as one:
             said = ""
             while "READY=1" not in said or said.count("WATCHDOG=1") < 3:
@@ -126,7 +126,7 @@ def test_a_sentinel_says_that_it_is_ready_feeds_the_watchdog_and_says_that_it_en
             with pytest.raises(TimeoutError):
                 listening.recv(4096)
             one.process.send_signal(signal.SIGCONT)
-            listening.settimeout(PATIENCE)
+            listening.settimeout(TIMEOUT_S)
             assert b"WATCHDOG=1" in listening.recv(4096)
             assert one.stop() == 0
             said = ""

@@ -20,7 +20,8 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.inflight_calls import gpu_of
 from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable
-from tests.harness.probe_harness import NEVER, PATIENCE, Supervisor, open_nodes, until
+from tests.harness.probe_harness import NEVER, Supervisor, open_nodes, until
+from tests.harness.timing import TIMEOUT_S
 
 MIB = 2**20
 Start = Callable[..., Supervisor]
@@ -239,7 +240,7 @@ def test_a_call_that_hangs_is_announced_and_holds_nobody_up(
         supervisor.reading(of(second))
     assert (slot, "memory", began) in supervisor.inflight_calls.outstanding()
     supervisor.channel.close()
-    supervisor.process.join(PATIENCE)
+    supervisor.process.join(TIMEOUT_S)
     assert supervisor.process.exitcode == 0
 
 
@@ -256,7 +257,7 @@ def test_a_crash_leaves_its_call_on_the_board(registry: Registry, start: Start) 
     supervisor.read_all((first, second))
     registry.plant(second.uuid, "crash")
     supervisor.watch((first, second), held=(second,))
-    supervisor.process.join(PATIENCE)
+    supervisor.process.join(TIMEOUT_S)
     assert supervisor.process.exitcode == -signal.SIGABRT
     assert [(gpu_of(slot), call) for slot, call in supervisor.announced()] == [(1, "memory")]
 
@@ -282,7 +283,7 @@ def test_a_socket_that_nobody_reads_holds_nothing_up(registry: Registry, start: 
     """The probe reads on, leaves out what does not fit, and is fresh again once it is read."""
     supervisor = start(poll=0.002, send_buffer=4096)
     seen: set[float] = set()
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_S
     while len(seen) < 30:  # without a pause, since a call on a pretended GPU takes microseconds
         seen.update(since for _, _, since in supervisor.inflight_calls.outstanding())
         assert time.monotonic() < end, "it does not go on"
@@ -302,7 +303,7 @@ def test_the_end_of_the_socket_is_the_end_of_the_probe(start: Start) -> None:
     supervisor = start()
     supervisor.inventory()
     supervisor.channel.close()
-    supervisor.process.join(PATIENCE)
+    supervisor.process.join(TIMEOUT_S)
     assert supervisor.process.exitcode == 0
 
 
@@ -314,7 +315,7 @@ def test_no_driver_is_said_and_is_no_failure(registry: Registry, start: Start) -
     assert isinstance(message, Unavailable)
     assert message.code == "no_registry"
     assert str(registry.folder) in message.reason
-    supervisor.process.join(PATIENCE)
+    supervisor.process.join(TIMEOUT_S)
     assert supervisor.process.exitcode == 0
 
 

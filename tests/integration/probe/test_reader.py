@@ -23,7 +23,8 @@ from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, gpu_of, slots_of
 from sentinel.protocol.probe import ProbeSpec
 from sentinel.protocol.telemetry import Telemetry
-from tests.harness.probe_harness import NEVER, PATIENCE, open_nodes, until
+from tests.harness.probe_harness import NEVER, open_nodes, until
+from tests.harness.timing import TIMEOUT_S
 
 # --- one reader, over a driver that does as it is told ---------------------------------------
 
@@ -269,7 +270,7 @@ def test_a_poll_that_blocks_never_keeps_the_memory_from_being_read() -> None:
         until(lambda: any(r.memory and r.memory.used for r in heard(posts)))
         assert poll.is_alive()
         driver.stuck.set()
-        poll.join(PATIENCE)
+        poll.join(TIMEOUT_S)
 
 
 class Stuck(Scripted):
@@ -290,7 +291,7 @@ class Stuck(Scripted):
         """Hang while told to."""
         if not self.stuck.is_set():
             self.asked.set()
-        self.stuck.wait(PATIENCE)
+        self.stuck.wait(TIMEOUT_S)
         return ()
 
 
@@ -473,7 +474,7 @@ def test_a_name_service_that_hangs_leaves_users_unknown() -> None:
     identifier = Identifier(find_user=hang)
     for pid in (os.getpid(), os.getppid()):
         (process,) = identifier.identify([GpuProcess(pid=pid, memory=5)])
-        assert asked.wait(PATIENCE)
+        assert asked.wait(TIMEOUT_S)
         assert process.started is not None
         assert (process.memory, process.user) == (5, None)
     never.set()

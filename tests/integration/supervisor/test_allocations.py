@@ -12,7 +12,8 @@ import pytest
 from sentinel.errors import ConflictError
 from tests.harness.daemon_harness import Live, live, read_line, write_line
 from tests.harness.gpu_environment import ROOT, SimulatedGround
-from tests.harness.sentinel_process import PATIENCE, eventually
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 
@@ -85,7 +86,7 @@ def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Live) -> No
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
     ).stdout
     assert said.splitlines() == [
         "1 GiB of GPU 0 are kept for us",

@@ -24,7 +24,8 @@ from tests.harness.daemon_harness import (
 )
 from tests.harness.gpu_environment import ROOT, SimulatedGround
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
-from tests.harness.sentinel_process import PATIENCE, eventually, gone
+from tests.harness.sentinel_process import eventually, gone
+from tests.harness.timing import TIMEOUT_S
 
 #: A training script, as far as this is about it: it says that it runs, which GPUs it was given, and
 #: ends as the line says that it reads.
@@ -60,7 +61,7 @@ def train() -> str:
     """Run the example of a script that reserves a GPU; return what it prints."""
     script = ROOT / "examples" / "reserve" / "train.py"
     return subprocess.run(
-        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_S
     ).stdout
 
 
@@ -126,13 +127,13 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
         with daemon.running(*command) as job:
             assert read_line(job) == f"{job.pid} {ground.uuid()}"
             write_line(job, "7")
-            assert job.wait(PATIENCE) == 7
+            assert job.wait(TIMEOUT_S) == 7
         seen = [json.loads(read_line(logs))["event"]]
         while seen[-1] != "gpu.unreserved":
             seen.append(json.loads(read_line(logs))["event"])
         assert "gpu.reserved" in seen
         logs.send_signal(signal.SIGINT)
-        assert logs.wait(PATIENCE) == 130
+        assert logs.wait(TIMEOUT_S) == 130
 
     with daemon.running(*command) as job:
         assert read_line(job) == f"{job.pid} {ground.uuid()}"
@@ -147,7 +148,7 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
         assert job.poll() is None
         assert ground.empty()
         job.send_signal(signal.SIGTERM)
-        assert job.wait(PATIENCE) == -signal.SIGTERM
+        assert job.wait(TIMEOUT_S) == -signal.SIGTERM
     daemon.comes_back(0)
     assert daemon.client.reservations() == ()
 
@@ -181,7 +182,7 @@ def test_a_client_in_another_pid_namespace_waits_for_the_daemon_and_not_for_a_st
     daemon.start(1)
     daemon.occupied(0)
     command = [*OWN_NAMESPACE, sys.executable, "-c", FROM_ELSEWHERE]
-    subprocess.run(command, check=True, timeout=PATIENCE)
+    subprocess.run(command, check=True, timeout=TIMEOUT_S)
     assert not daemon.places.socket.exists()
     daemon.leaves_nothing()
 
@@ -250,7 +251,7 @@ def _the_service_is_killed(daemon: Live) -> None:
     assert daemon.client.status().gpus[0].occupied
     assert daemon.process("sentinel: service") != service
     assert daemon.holders() == held
-    assert listener(daemon.client.address, PATIENCE) == daemon.pid
+    assert listener(daemon.client.address, TIMEOUT_S) == daemon.pid
 
 
 def _settings(daemon: Live) -> dict[str, str]:

@@ -23,7 +23,8 @@ from sentinel.supervisor import daemonize
 from sentinel.supervisor.daemonize import NotStartedError, Started, ask, start_detached
 from sentinel.supervisor.single_instance import claim, running
 from tests.harness.gpu_environment import ROOT, TESTS
-from tests.harness.sentinel_process import PATIENCE, eventually
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 COMMAND = (sys.executable, str(TESTS / "fake_daemon.py"))
 
@@ -53,7 +54,7 @@ def where(environ: dict[str, str]) -> Iterator[Places]:
         eventually(lambda: running(found) is None)
 
 
-def launch(how: str, where: Places, wait: float = PATIENCE) -> Started:
+def launch(how: str, where: Places, wait: float = TIMEOUT_S) -> Started:
     return start_detached([how], where, wait, command=COMMAND)
 
 
@@ -167,7 +168,7 @@ def test_of_many_that_start_one_at_the_same_moment_one_wins_and_the_others_name_
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_S)
     (winner,) = [result for result in results if isinstance(result, Started)]
     errors = [result for result in results if isinstance(result, NotStartedError)]
     assert len(errors) == 5
@@ -195,7 +196,7 @@ def test_what_is_no_answer_is_refused(tmp_path: Path, answer: bytes) -> None:
     thread.start()
     with pytest.raises((OSError, ValueError)):
         ask(tmp_path / "s", "GET", "/v1/health")
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_S)
     held.release()
 
 

@@ -11,7 +11,8 @@ import pytest
 from sentinel.host.simulation import DEFAULT_TOTAL
 from tests.harness.daemon_harness import Live, live, read_line, write_line
 from tests.harness.gpu_environment import SimulatedGround
-from tests.harness.sentinel_process import PATIENCE, eventually
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 
@@ -116,7 +117,7 @@ def test_what_is_promised_is_had_beside_a_running_stressor(
     write_line(guest, "take 1.9")
     eventually(lambda: daemon.gpu().yields == 1)
     guest.kill()
-    guest.wait(PATIENCE)
+    guest.wait(TIMEOUT_S)
     eventually(lambda: daemon.client.status().allocations == ())
     daemon.occupied(0)
 

@@ -17,8 +17,9 @@ from sentinel.stressor.workloads.gemm import gemm
 from sentinel.stressor.workloads.memtest import memtest
 from tests.harness.context_harness import Bench
 from tests.harness.gpu_environment import Ground, SimulatedGround
-from tests.harness.sentinel_process import PATIENCE, Sentry, eventually
+from tests.harness.sentinel_process import Sentry, eventually
 from tests.harness.stressor_harness import Child, nursery
+from tests.harness.timing import TIMEOUT_S
 
 Start = Callable[..., Child]
 
@@ -223,7 +224,7 @@ def stops_after(child: Child) -> float:
     child.tell(Pace(share=0.0))
     last = work_of(child)
     while (now := time.monotonic()) < moved + 0.06:
-        assert now < ordered + PATIENCE, "it works on"
+        assert now < ordered + TIMEOUT_S, "it works on"
         if (done := work_of(child)) != last:
             last, moved = done, now
         time.sleep(0.002)

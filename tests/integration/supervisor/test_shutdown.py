@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from tests.harness.gpu_environment import Ground
-from tests.harness.sentinel_process import PATIENCE, Sentry, eventually, gone
+from tests.harness.sentinel_process import Sentry, eventually, gone
+from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
@@ -180,7 +181,7 @@ def test_ctrl_c_on_a_terminal_is_one_word_and_no_traceback(ground: Ground) -> No
         terminal.read_until(b"occupied")
         terminal.press(b"\x03")
         assert b"Traceback" not in terminal.read_until(b"exit code 0")
-        assert terminal.process.wait(PATIENCE) == 0
+        assert terminal.process.wait(TIMEOUT_S) == 0
 
 
 def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(ground: Ground) -> None:

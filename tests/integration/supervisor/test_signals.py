@@ -9,14 +9,14 @@ import signal
 import pytest
 
 from sentinel.supervisor.signals import Signals
-from tests.harness.sentinel_process import PATIENCE
+from tests.harness.timing import TIMEOUT_S
 
 
 def send(signals: Signals, *numbers: signal.Signals) -> None:
     """Send signals to this very process and wait until they have arrived."""
     for number in numbers:
         os.kill(os.getpid(), number)
-    assert select.select(signals.files(), [], [], PATIENCE)[0]
+    assert select.select(signals.files(), [], [], TIMEOUT_S)[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -22,7 +22,8 @@ from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
 from sentinel.host.paths import Places, places
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.single_instance import claim, running
-from tests.harness.sentinel_process import PATIENCE, eventually
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 #: Claims whenever it reads a line, says how that went, and lets go at the next line.
 CLAIMER = """
@@ -83,7 +84,7 @@ def tell(process: subprocess.Popen[str], word: str = "") -> None:
 
 def hear(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], PATIENCE)[0], "it says nothing"
+    assert select.select([process.stdout], [], [], TIMEOUT_S)[0], "it says nothing"
     return process.stdout.readline().strip()
 
 
@@ -129,7 +130,7 @@ def test_a_daemon_that_was_killed_is_followed_at_once_though_its_child_lives(
         cleanup.callback(os.kill, child, signal.SIGKILL)
         assert running(at(tmp_path)) == first.pid
         first.kill()
-        first.wait(PATIENCE)
+        first.wait(TIMEOUT_S)
         assert (tmp_path / "s.sock").is_socket()
         assert running(at(tmp_path)) is None
         held = claim(at(tmp_path))
@@ -321,7 +322,7 @@ def test_a_daemon_that_was_killed_gives_its_port_back(tmp_path: Path) -> None:
         tell(first)
         address = json.loads(hear(first))
         first.kill()
-        first.wait(PATIENCE)
+        first.wait(TIMEOUT_S)
     held = claim(at(tmp_path), tcp=address)
     assert held.address == address
     held.release()
