@@ -7,6 +7,7 @@ The service takes requests from clients, posts each as one of the orders below, 
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -212,6 +213,7 @@ class ServiceWarning:
 
 
 ServiceMessage = Order | Serving | ServiceWarning
+SERVICE_MESSAGES: tuple[type[ServiceMessage], ...] = typing.get_args(ServiceMessage)
 
 
 # --- answers and views, from the supervisor --------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass
 
 from sentinel.protocol.gpu import Gpu, Reading
@@ -26,6 +27,7 @@ class Unavailable:
 
 
 ProbeMessage = Inventory | Unavailable | Reading
+PROBE_MESSAGES: tuple[type[ProbeMessage], ...] = typing.get_args(ProbeMessage)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ A value that could not be read is ``None``, never zero and never an empty tuple.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -171,6 +172,7 @@ ChildMessage = (
     | SelftestDone
     | Failed
 )
+STRESSOR_MESSAGES: tuple[type[ChildMessage], ...] = typing.get_args(ChildMessage)
 
 
 # --- what a child is told --------------------------------------------------------------------
@@ -198,6 +200,10 @@ class FindingAck:
     """The supervisor has the finding of this number; the child need not keep it."""
 
     number: int
+
+
+StressorCommand = Lease | Stop | Pace | FindingAck
+STRESSOR_COMMANDS: tuple[type[StressorCommand], ...] = typing.get_args(StressorCommand)
 
 
 class ChildExitCode(IntEnum):

@@ -20,6 +20,7 @@ from sentinel.errors import WireError
 from sentinel.host.procfs import own_stat, read_stat
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import (
+    STRESSOR_COMMANDS,
     ChildExitCode,
     ChildMessage,
     Finding,
@@ -150,7 +151,7 @@ class LeaseKeeper:
                 _end(ChildExitCode.ORPHANED)
             # What is no message of ours renews nothing, and then the deadline judges it.
             with contextlib.suppress(WireError):
-                match decode(data, (Lease, Stop, FindingAck, Pace)):
+                match decode(data, STRESSOR_COMMANDS):
                     case Lease():
                         renewed = True
                     case Stop():

@@ -41,7 +41,7 @@ from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
-from sentinel.supervisor.stressor_pool import Stressors
+from sentinel.supervisor.stressor_pool import StressorPool
 
 #: A child without a new lease for so long ends itself, in seconds.
 LEASE = 3.0
@@ -205,7 +205,7 @@ def _run(
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
     # By what holds when a stressor is started: settings may have been read anew by then.
-    stressors = Stressors(_spec_for(found, lambda: supervisor.config), locks.files)
+    stressors = StressorPool(_spec_for(found, lambda: supervisor.config), locks.files)
     parts = around(
         Parts(
             probe=found.probe,

@@ -1,7 +1,7 @@
-"""One spawned process: its pidfd, our end of its channel, and the way to end all of it.
+"""Child processes of the supervisor: spawn, messages, exit, SIGKILL to the whole session, reaping.
 
-Nothing in here blocks. Exits are seen by pidfd, because multiprocessing's own sentinel stays silent
-while a grandchild holds its pipe.
+Nothing here blocks, but for ``close``. Exits are seen by pidfd, because multiprocessing's own
+sentinel stays silent while a grandchild holds its pipe.
 """
 
 from __future__ import annotations
@@ -12,17 +12,28 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing import reduction
+from multiprocessing.connection import wait as wait_for_files
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sentinel.core.identity import OwnChild
+from sentinel.core.observation import ChildExit
+from sentinel.errors import WireError
 from sentinel.host.procfs import read_stat
 from sentinel.protocol import codec
 
-#: What a child that could not even be spawned is said to have exited with (EX_OSERR).
+T = TypeVar("T")
+
+#: The exit code reported for a child that could not be spawned (EX_OSERR).
 NOT_SPAWNED = 71
+
+#: How long ``close`` waits for killed children, in seconds.
+_KILL_TIMEOUT_S = 1.0
 
 
 class Inherited:
@@ -41,7 +52,7 @@ def _identity(value: object) -> object:
 
 @contextlib.contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Spawn with these variables: what a child imports first must already see them."""
+    """Set variables during a spawn: the first imports of the child must already see them."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -55,30 +66,33 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 class Child:
-    """One spawned process with its pidfd and our end of its channel.
+    """One spawned process with its pidfd and the supervisor's end of its channel.
 
     Args:
-        target: The entry function: takes ``first``, the channel, our PID and ``rest``.
-        first: What it is told.
+        target: The entry function: takes ``spec``, the channel, our PID and ``rest``.
+        spec: Its first argument, picklable for a spawn.
         rest: More arguments, picklable for a spawn.
-        environment: Variables that it gets on top of ours.
+        environment: Variables to set on top of ours.
 
     Raises:
         OSError: The host has no process, memory or file descriptor left.
     """
 
+    _unreaped: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()
+
     def __init__(
         self,
         target: Callable[..., None],
-        first: object,
+        spec: object,
         rest: Sequence[object],
         environment: Mapping[str, str],
     ) -> None:
+        self._kill_leftovers()
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
-        self._listening = True
+        self._channel_open = True
         context = multiprocessing.get_context("spawn")
-        arguments = (first, theirs, os.getpid(), *rest)
+        arguments = (spec, theirs, os.getpid(), *rest)
         self.process: SpawnProcess = context.Process(target=target, args=arguments)
         try:
             with _environment(environment):
@@ -90,17 +104,30 @@ class Child:
             raise
         finally:
             theirs.close()
+        self._exited = select.poll()
+        self._exited.register(self.pidfd, select.POLLIN)
+        self._unreaped.add(self)
         stat = read_stat(self.pid)
         self.identity = OwnChild(pid=self.pid, started=stat.started if stat else None)
 
+    @classmethod
+    def _kill_leftovers(cls) -> None:
+        """Kill what exited children left in their groups, while zombies still keep their PIDs.
+
+        Starting a process makes multiprocessing reap every child that has exited.
+        """
+        for child in list(cls._unreaped):
+            if child.ended():
+                child.kill()
+
     def files(self) -> list[int]:
-        """Return what to wait for: its end, and its words while it can speak."""
-        return [self.pidfd, self.channel.fileno()] if self._listening else [self.pidfd]
+        """List the descriptors to wait for: the pidfd, and the channel while it is open."""
+        return [self.pidfd, self.channel.fileno()] if self._channel_open else [self.pidfd]
 
     def send(self, message: object) -> bool:
-        """Send a message; return whether there was room for it: a child may not read its messages.
+        """Send a message; return False if the channel is full, since a child may not read it.
 
-        To one that is gone everything counts as sent.
+        A message to a child that has exited counts as sent.
         """
         try:
             self.channel.send(codec.encode(message))
@@ -110,61 +137,184 @@ class Child:
             pass
         return True
 
-    def receive(self, most: int) -> list[bytes]:
-        """Return at most ``most`` datagrams that are there.
+    def receive(self, max_datagrams: int) -> list[bytes]:
+        """Receive at most ``max_datagrams`` that are waiting.
 
-        A closed channel says nothing: it closes a moment before an exit can be seen, and a living
+        A closed channel is no exit: it closes a moment before the exit can be seen, and a living
         child that closed it gets no lease and reports no progress any more.
         """
         found: list[bytes] = []
-        while self._listening and len(found) < most:
+        while self._channel_open and len(found) < max_datagrams:
             try:
                 data = self.channel.recv(codec.MAX_DATAGRAM_BYTES)
             except BlockingIOError:
                 break
             except ConnectionResetError:
-                # Said once when a child ended with words of ours unread; its own come after it.
+                # Raised once if a child exits with unread messages; its own come after it.
                 continue
             except ConnectionError:
                 data = b""
             if not data:
-                self._listening = False
+                self._channel_open = False
                 break
             found.append(data)
         return found
 
     def kill(self) -> None:
-        """Send SIGKILL to the child and to all of its session that is in its process group.
+        """Send SIGKILL to the child and to its process group.
 
-        Safe because it does nothing once the child is reaped, and until then the zombie keeps the
-        number, so that it cannot be another's process or group.
+        Does nothing once the child is reaped. Until then the zombie keeps the number, so that it
+        cannot be the PID or group of another process.
         """
         if self._reaped():
             return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        # Before the child made its own group there is none of this number, and nobody is hit.
+        # Before the child has made its group, no group of this number exists.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def ended(self) -> bool:
-        """Return whether the child has exited; its zombie keeps the PID until it is reaped."""
-        return bool(select.select([self.pidfd], [], [], 0)[0])
+        """Check whether the child has exited; its zombie keeps the PID until it is reaped."""
+        return bool(self._exited.poll(0))
 
     def _reaped(self) -> bool:
-        """Return whether somebody took the zombie away: multiprocessing does when it spawns."""
-        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        """Check whether the zombie is gone: multiprocessing reaps it at the next spawn."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         try:
-            os.waitid(os.P_PIDFD, self.pidfd, look)
+            os.waitid(os.P_PIDFD, self.pidfd, flags)
         except ChildProcessError:
             return True
         return False
 
     def reap(self) -> int:
-        """Kill what the dead child left behind in its group, and return its exit code."""
+        """Kill what the exited child left in its group, and return its exit code."""
         self.kill()
+        self._unreaped.discard(self)
         code = self.process.exitcode
         os.close(self.pidfd)
         self.channel.close()
         self.process.close()
         return code if code is not None else NOT_SPAWNED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received(Generic[T]):
+    """The messages and the exit of one child since the last ``collect``."""
+
+    messages: tuple[T, ...] = ()
+    #: The error of the first datagram that is not an expected message, or None.
+    garbage: str | None = None
+    #: The exit; it comes after the last messages.
+    exit: ChildExit | None = None
+    #: Why the child could not be spawned, or None.
+    spawn_error: str | None = None
+
+
+class ChildHandle(Generic[T]):
+    """A child and its replacements, at most one at a time.
+
+    Args:
+        target: The entry function, as for :class:`Child`.
+        kinds: The messages that the child may send.
+        max_messages: How many datagrams one ``collect`` takes; the rest waits for the next.
+        environment: Variables to set on top of ours.
+
+    Attributes:
+        generation: The number of the current child, counted by the caller.
+        child: The current child, or None.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., None],
+        kinds: Iterable[type[T]],
+        *,
+        max_messages: int,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.generation = 0
+        self.child: Child | None = None
+        self._target = target
+        self._kinds = tuple(kinds)
+        self._max_messages = max_messages
+        self._environment = environment
+        self._abandoned: list[Child] = []
+        self._spawn_error: str | None = None
+
+    def start(self, generation: int, spec: object, *rest: object) -> None:
+        """Spawn a child; a failed spawn is an exit that :meth:`collect` returns."""
+        self._reap_abandoned()
+        self.generation = generation
+        try:
+            self.child = Child(self._target, spec, rest, self._environment)
+        except OSError as error:
+            self._spawn_error = str(error)
+
+    def send(self, message: object) -> bool:
+        """Send a message; return False if the channel is full. Does nothing without a child."""
+        return self.child is None or self.child.send(message)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the child and its group; :meth:`collect` returns the exit."""
+        if self.child is not None:
+            self.child.kill()
+
+    def abandon(self) -> None:
+        """Kill the child and forget it: one that hangs in the driver may never die."""
+        if self.child is not None:
+            self.child.kill()
+            self._abandoned.append(self.child)
+            self.child = None
+
+    def all_gone(self) -> bool:
+        """Check that no child is left, not even an abandoned one."""
+        self._reap_abandoned()
+        return self.child is None and not self._abandoned
+
+    def files(self) -> list[int]:
+        """List the descriptors to wait for."""
+        return self.child.files() if self.child is not None else []
+
+    def collect(self) -> Received[T] | None:
+        """Receive messages and reap the child if it has exited; None if there is no child."""
+        if self._spawn_error is not None:
+            failed = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
+            received = Received[T](exit=failed, spawn_error=self._spawn_error)
+            self._spawn_error = None
+            return received
+        child = self.child
+        if child is None:
+            return None
+        ended = (
+            child.ended()
+        )  # checked first, so that the last messages are received before the exit
+        messages: list[T] = []
+        garbage: str | None = None
+        exit_: ChildExit | None = None
+        for datagram in child.receive(self._max_messages):
+            try:
+                messages.append(codec.decode(datagram, self._kinds))
+            except WireError as error:
+                garbage = garbage or error.what
+        if ended:
+            exit_ = ChildExit(code=child.reap(), at=time.monotonic())
+            self.child = None
+        return Received(messages=tuple(messages), garbage=garbage, exit=exit_)
+
+    def close(self, grace_s: float = 0.0) -> bool:
+        """Close the channel, kill the child after ``grace_s``; return whether all are gone."""
+        if self.child is not None and grace_s:
+            with contextlib.suppress(OSError):
+                self.child.channel.shutdown(socket.SHUT_RDWR)
+            wait_for_files([self.child.pidfd], grace_s)
+        self.abandon()
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
+        while not self.all_gone() and (left_s := deadline - time.monotonic()) > 0:
+            wait_for_files([child.pidfd for child in self._abandoned], left_s)
+        return not self._abandoned
+
+    def _reap_abandoned(self) -> None:
+        for child in [child for child in self._abandoned if child.ended()]:
+            child.reap()
+            self._abandoned.remove(child)

@@ -1,7 +1,4 @@
-"""Our own processes as the supervisor sees them: the stressors, and the probe with its successors.
-
-The only module that names the entry functions of either.
-"""
+"""The stressor children, at most one on each GPU."""
 
 from __future__ import annotations
 
@@ -9,85 +6,53 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.core.observation import ChildExit, ChildFacts
-from sentinel.errors import WireError
-from sentinel.protocol import codec
+from sentinel.core.identity import OwnChild
+from sentinel.core.observation import ChildFacts
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import (
-    Attaching,
+    STRESSOR_MESSAGES,
     ChildMessage,
     Failed,
     FailureKind,
-    Finding,
     FindingAck,
     Lease,
-    MemoryContention,
-    Note,
     Pace,
-    Progress,
-    Ready,
-    SelftestDone,
-    SelftestResult,
     Stop,
     StressorSpec,
 )
 from sentinel.stressor import main as stressor_process
-from sentinel.supervisor.child_process import NOT_SPAWNED, Child, Inherited
+from sentinel.supervisor.child_process import ChildHandle, Inherited, Received
 
-#: Datagrams taken from one stressor in one tick. It has a handful to say in its life, a selftest
-#: three dozen, and one a second besides; more at once is a flood, and must not keep the supervisor
-#: from the others.
-MOST_AT_ONCE = 64
-_STRESSOR_SAYS: tuple[type[ChildMessage], ...] = (
-    Attaching,
-    MemoryContention,
-    Ready,
-    Progress,
-    Note,
-    Finding,
-    SelftestResult,
-    SelftestDone,
-    Failed,
-)
+#: Datagrams taken from one stressor in one tick. A stressor sends a handful in its life, a selftest
+#: three dozen, and one a second besides. More at once is a flood, which must not delay the others.
+MAX_MESSAGES_PER_TICK = 64
 
-
-def _spawn_stressor(spec: StressorSpec, locks: Sequence[int]) -> Child:
-    """Spawn a stressor, which shares ``locks``; it lives for a lease from now on.
-
-    Raises:
-        OSError: The host has no process, memory or file descriptor left.
-    """
-    environment = {
-        "CUDA_VISIBLE_DEVICES": spec.gpu.uuid,
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        # To kill a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end of
-        # clients). Where no daemon is at the place that is named, a program runs without MPS
-        # (nvidia-cuda-mps-control(1)).
-        "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
-    }
-    inherited = tuple(Inherited(fd) for fd in locks)
-    child = Child(stressor_process.run, spec, (inherited,), environment)
-    child.send(Lease())
-    return child
+_ENVIRONMENT = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Killing a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end of
+    # clients). Without a daemon in this directory, a program runs without MPS
+    # (nvidia-cuda-mps-control(1)).
+    "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
+}
 
 
 @dataclass(kw_only=True)
 class _Stressor:
-    """One stressor child and the facts about it that were not collected yet."""
+    """One stressor child, with the facts that :meth:`StressorPool.collect` has not returned yet."""
 
-    generation: int
-    child: Child | None
-    facts: ChildFacts
+    handle: ChildHandle[ChildMessage]
+    identity: OwnChild | None
+    killed_at: float | None = None
 
 
-class Stressors:
+class StressorPool:
     """The stressor children, at most one on each GPU.
 
     Args:
-        spec: Returns what a child on this GPU is told.
-        locks: Returns the file descriptors of the GPU's locks, which the child shares.
+        spec: Builds the specification of the child on a GPU.
+        locks: Lists the file descriptors of the GPU's locks, which the child shares.
     """
 
     def __init__(
@@ -95,123 +60,102 @@ class Stressors:
     ) -> None:
         self._spec = spec
         self._locks = locks
-        self._all: dict[str, _Stressor] = {}
+        self._stressors: dict[str, _Stressor] = {}
 
     def start(
         self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
     ) -> None:
-        """Spawn a stressor on ``gpu``; a spawn that fails is an exit that :meth:`collect` tells."""
-        self._kill_leftovers()
+        """Spawn a stressor on ``gpu``; :meth:`collect` reports a failed spawn as an exit."""
         spec = self._spec(gpu)
         spec = replace(spec, clearing=clearing, reserve=spec.reserve + committed)
-        try:
-            child = _spawn_stressor(spec, self._locks(gpu))
-        except OSError as error:
-            failed = Failed(kind=FailureKind.SPAWN, reason=f"it could not be spawned: {error}")
-            exit_ = ChildExit(code=NOT_SPAWNED, at=time.monotonic())
-            facts = ChildFacts(generation=generation, messages=(failed,), exit=exit_)
-            self._all[gpu.uuid] = _Stressor(generation=generation, child=None, facts=facts)
-            return
-        facts = ChildFacts(generation=generation, child=child.identity)
-        self._all[gpu.uuid] = _Stressor(generation=generation, child=child, facts=facts)
+        handle = ChildHandle(
+            stressor_process.run,
+            STRESSOR_MESSAGES,
+            max_messages=MAX_MESSAGES_PER_TICK,
+            environment={**_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": gpu.uuid},
+        )
+        handle.start(generation, spec, tuple(Inherited(fd) for fd in self._locks(gpu)))
+        handle.send(Lease())
+        identity = handle.child.identity if handle.child is not None else None
+        self._stressors[gpu.uuid] = _Stressor(handle=handle, identity=identity)
 
     def kill(self, uuid: str, generation: int) -> None:
-        """Send SIGKILL to the child and everything in its group, and note when."""
+        """Send SIGKILL to the child and its process group, and record the time."""
         stressor = self._find(uuid, generation)
-        if stressor is not None and stressor.child is not None:
-            stressor.child.kill()
-            stressor.facts = replace(stressor.facts, killed_at=time.monotonic())
+        if stressor is not None:
+            stressor.handle.kill()
+            stressor.killed_at = time.monotonic()
 
     def ask(self, uuid: str, generation: int) -> None:
-        """Ask the child to end."""
-        stressor = self._find(uuid, generation)
-        if stressor is not None and stressor.child is not None:
-            stressor.child.send(Stop())
+        """Ask the child to stop."""
+        self._send(uuid, generation, Stop())
 
     def acknowledge(self, uuid: str, generation: int, number: int) -> None:
-        """Tell the child that its finding of this number is known; it may be gone."""
-        stressor = self._find(uuid, generation)
-        if stressor is not None and stressor.child is not None:
-            stressor.child.send(FindingAck(number=number))
+        """Acknowledge the finding of this number."""
+        self._send(uuid, generation, FindingAck(number=number))
 
     def pace(self, uuid: str, generation: int, share: float) -> None:
-        """Tell the child to keep its GPU busy for this share of the time."""
-        stressor = self._find(uuid, generation)
-        if stressor is not None and stressor.child is not None:
-            stressor.child.send(Pace(share=share))
+        """Set the share of the time for which the child keeps its GPU busy."""
+        self._send(uuid, generation, Pace(share=share))
 
     def renew(self) -> None:
         """Renew the lease of every child."""
-        for stressor in self._all.values():
-            if stressor.child is not None:
-                stressor.child.send(Lease())
+        for stressor in self._stressors.values():
+            stressor.handle.send(Lease())
 
     def files(self) -> list[int]:
-        """Return what to wait for."""
-        return [
-            file
-            for stressor in self._all.values()
-            if stressor.child is not None
-            for file in stressor.child.files()
-        ]
+        """List the descriptors to wait for."""
+        return [file for one in self._stressors.values() for file in one.handle.files()]
 
     def collect(self) -> dict[str, ChildFacts]:
-        """Return what became known of each child since the last call; reap those that ended."""
+        """Collect the new facts about each child, and reap those that exited."""
         found = {}
-        for uuid, stressor in list(self._all.items()):
-            if stressor.child is not None:
-                self._listen(stressor, stressor.child)
-            facts, empty = stressor.facts, ChildFacts(generation=stressor.generation)
-            if facts != empty:
+        for uuid, stressor in list(self._stressors.items()):
+            received = stressor.handle.collect()
+            if received is None:
+                continue
+            generation = stressor.handle.generation
+            facts = ChildFacts(
+                generation=generation,
+                child=stressor.identity,
+                messages=(*received.messages, *_spawn_failure(received)),
+                killed_at=stressor.killed_at,
+                exit=received.exit,
+                garbage=_garbage(received),
+            )
+            stressor.identity = stressor.killed_at = None
+            if facts != ChildFacts(generation=generation):
                 found[uuid] = facts
-            stressor.facts = empty
-            if facts.exit is not None:
-                del self._all[uuid]
+            if received.exit is not None:
+                del self._stressors[uuid]
         return found
 
     def kill_all(self) -> None:
-        """Kill every child at once; for an end that nothing can be decided about any more."""
-        for stressor in self._all.values():
-            if stressor.child is not None:
-                stressor.child.kill()
+        """Kill every child at once, when the loop has ended and decides nothing any more."""
+        for stressor in self._stressors.values():
+            stressor.handle.kill()
 
     def _find(self, uuid: str, generation: int) -> _Stressor | None:
-        stressor = self._all.get(uuid)
-        return stressor if stressor and stressor.generation == generation else None
+        stressor = self._stressors.get(uuid)
+        return stressor if stressor and stressor.handle.generation == generation else None
 
-    def _kill_leftovers(self) -> None:
-        """Kill what dead children left behind, while their zombies still keep their PIDs.
-
-        Starting a process makes multiprocessing reap every child that has ended.
-        """
-        for stressor in self._all.values():
-            if stressor.child is not None and stressor.child.ended():
-                stressor.child.kill()
-
-    def _listen(self, stressor: _Stressor, child: Child) -> None:
-        """Take in what one child said, and its end. Its last words come before it."""
-        ended = child.ended()
-        data = child.receive(MOST_AT_ONCE)
-        messages, garbage = _understand(data)
-        if len(data) == MOST_AT_ONCE:
-            garbage = f"it sent {MOST_AT_ONCE} messages at once"
-        facts = stressor.facts
-        stressor.facts = replace(
-            facts, messages=(*facts.messages, *messages), garbage=facts.garbage or garbage
-        )
-        if ended:
-            exit_ = ChildExit(code=child.reap(), at=time.monotonic())
-            stressor.facts = replace(stressor.facts, exit=exit_, garbage=None)
-            stressor.child = None
+    def _send(self, uuid: str, generation: int, message: object) -> None:
+        stressor = self._find(uuid, generation)
+        if stressor is not None:
+            stressor.handle.send(message)
 
 
-def _understand(data: list[bytes]) -> tuple[list[ChildMessage], str | None]:
-    """Return the messages among the datagrams, and what is wrong with the first that is none."""
-    messages: list[ChildMessage] = []
-    garbage = None
-    for datagram in data:
-        try:
-            messages.append(codec.decode(datagram, _STRESSOR_SAYS))
-        except WireError as error:
-            garbage = garbage or f"it sent garbage: {error.what}"
-    return messages, garbage
+def _spawn_failure(received: Received[ChildMessage]) -> list[ChildMessage]:
+    if received.spawn_error is None:
+        return []
+    reason = f"it could not be spawned: {received.spawn_error}"
+    return [Failed(kind=FailureKind.SPAWN, reason=reason)]
+
+
+def _garbage(received: Received[ChildMessage]) -> str | None:
+    """Describe a violation of the protocol by a living child, or return None."""
+    if received.exit is not None:
+        return None
+    if len(received.messages) == MAX_MESSAGES_PER_TICK:
+        return f"it sent {MAX_MESSAGES_PER_TICK} messages at once"
+    return f"it sent garbage: {received.garbage}" if received.garbage else None

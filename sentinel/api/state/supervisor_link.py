@@ -7,6 +7,7 @@ import collections
 import contextlib
 import itertools
 import socket
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +23,7 @@ ANSWERED_WITHIN = 5.0
 _MOST_AT_ONCE = 64
 
 SupervisorMessage = HostView | GpuView | LogRecord | ReloadConfig
-_KINDS: tuple[type[Answer | SupervisorMessage], ...] = (
-    Answer,
-    HostView,
-    GpuView,
-    LogRecord,
-    ReloadConfig,
-)
+_KINDS: tuple[type[Answer | SupervisorMessage], ...] = typing.get_args(Answer | SupervisorMessage)
 
 
 class Channel:

@@ -26,7 +26,7 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.verification.matmul import DTYPES
 from sentinel.supervisor.discovery import Options
-from sentinel.supervisor.stressor_pool import MOST_AT_ONCE
+from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK
 from tests.harness.gpu_environment import Ground, SimulatedGround
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
@@ -219,7 +219,7 @@ def test_a_bit_that_was_not_found_counts_whoever_came_later(
 
 def test_what_it_says_in_all_its_life_is_no_flood_even_if_it_is_heard_late() -> None:
     places, besides = 5, 5  # Attaching, Ready, Proved, and a Progress each second
-    assert places * len(DTYPES) + besides < MOST_AT_ONCE
+    assert places * len(DTYPES) + besides < MAX_MESSAGES_PER_TICK
 
 
 def test_nobody_waits_for_a_stressor_that_cannot_be_killed() -> None:

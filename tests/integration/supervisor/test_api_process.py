@@ -29,7 +29,7 @@ from sentinel.protocol.commands import (
     Value,
 )
 from sentinel.protocol.views import HostView, LogRecord, Phase
-from sentinel.supervisor import api_process
+from sentinel.supervisor import api_process, child_process
 from sentinel.supervisor.child_process import Child
 
 SPEC = ServiceSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
@@ -86,7 +86,7 @@ def deaf(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[api_process.ServiceProcess, list[Deaf]]]:
     made: list[Deaf] = []
-    monkeypatch.setattr(api_process, "Child", lambda *_: Deaf(made))
+    monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
     service = api_process.ServiceProcess(SPEC, listening=0)
     service.start(1)
     yield service, made
@@ -156,7 +156,7 @@ def test_what_is_said_before_a_service_begins_is_heard_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Deaf] = []
-    monkeypatch.setattr(api_process, "Child", lambda *_: Deaf(made))
+    monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
     service = api_process.ServiceProcess(SPEC, listening=0)
     service.hear("sentinel.started")
     service.start(1)
@@ -197,7 +197,7 @@ def test_a_successor_is_told_the_settings_that_were_taken_over_last(
         told.append(spec)
         return Asks(made)
 
-    monkeypatch.setattr(api_process, "Child", spawn)
+    monkeypatch.setattr(child_process, "Child", spawn)
     began = replace(SPEC, given=(Value(key="poll", text="1s", source="--poll"),))
     service = api_process.ServiceProcess(began, listening=0)
     service.start(1)
