@@ -1,37 +1,48 @@
-"""Read and write sizes, shares, durations, rates and watts as people do: 20GiB, 88%, 2h, 400W."""
+"""Parse and format sizes, durations and other numbers with a unit: 20GiB, 2h, 400W."""
 
 from __future__ import annotations
 
 import re
-from typing import TypeVar
-
-T = TypeVar("T")
+from collections.abc import Mapping
+from decimal import Decimal
 
 _SIZES = {
     "B": 1,
-    "KB": 10**3,
+    "kB": 10**3,
     "MB": 10**6,
     "GB": 10**9,
     "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
 }
-_DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z%]*)\s*")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATIONS = {"ms": "0.001", "s": "1", "m": "60", "h": "3600", "d": "86400"}
+_QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z%°]*)\s*")
+_DURATION_PART = re.compile(r"[0-9.]+[a-z]+")
+
+
+def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
+    """Parse a number with a unit; return None if the text is something else.
+
+    Args:
+        text: A decimal number without a sign, and a unit in upper or lower case.
+        units: The factor of each unit; the unit ``""`` allows a bare number.
+    """
+    match = _QUANTITY.fullmatch(text)
+    factors = {unit.upper(): factor for unit, factor in units.items()}
+    if match is None or match[2].upper() not in factors:
+        return None
+    return float(Decimal(match[1]) * Decimal(factors[match[2].upper()]))
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that ``text`` names, such as ``512MiB``, ``20GiB`` or ``1.5GB``.
+    """Parse a size in bytes, such as ``512MiB``, ``20GiB`` or ``1.5GB``.
 
     Raises:
-        ValueError: It is no positive number with one of the units B, kB ... TB, KiB ... TiB.
+        ValueError: The text is not a positive number with a unit from B, kB ... TB, KiB ... TiB.
     """
-    match = _NUMBER_AND_UNIT.fullmatch(text)
-    factor = _SIZES.get(match[2].upper()) if match else None
-    size = int(float(match[1]) * factor) if match and factor else 0
+    size = int(parse_quantity(text, _SIZES) or 0)
     if size <= 0:
         message = f"{text!r} is not a size; write a number and a unit, such as 512MiB or 20GiB"
         raise ValueError(message)
@@ -39,19 +50,18 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds that ``text`` names, such as ``25ms``, ``90``, ``5m`` or ``1h30m``.
+    """Parse a duration in seconds, such as ``25ms``, ``90``, ``5m`` or ``1h30m``.
 
     Raises:
-        ValueError: It is no positive number of seconds and no run of numbers with ms, s, m, h, d.
+        ValueError: The text is not a positive number of seconds or numbers with ms, s, m, h, d.
     """
     compact = text.replace(" ", "")
-    parts = _DURATION.findall(compact)
-    if parts and "".join(number + unit for number, unit in parts) == compact:
-        seconds = sum(float(number) * _DURATIONS[unit] for number, unit in parts)
-    elif re.fullmatch(r"\d+(\.\d+)?", compact):
-        seconds = float(compact)
-    else:
-        seconds = 0.0
+    seconds = parse_quantity(compact, {"": 1})
+    if seconds is None:
+        parts = _DURATION_PART.findall(compact)
+        amounts = [parse_quantity(part, _DURATIONS) for part in parts]
+        whole = "".join(parts) == compact and None not in amounts
+        seconds = sum(amount or 0.0 for amount in amounts) if whole else 0.0
     if seconds <= 0:
         message = f"{text!r} is not a duration; write one such as 25ms, 10s, 5m or 1h30m"
         raise ValueError(message)
@@ -59,7 +69,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_size(size: float) -> str:
-    """Return ``size`` in bytes with a binary unit and at most one decimal."""
+    """Format a size in bytes with a binary unit and at most one decimal."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:  # noqa: PLR2004 - the step of binary units
             return f"{size:.0f} {unit}" if unit in {"B", "KiB", "MiB"} else f"{size:.1f} {unit}"
@@ -68,7 +78,7 @@ def format_size(size: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return ``seconds`` in its largest fitting unit, two units above a minute."""
+    """Format a duration in its largest fitting unit, two units above a minute."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:  # noqa: PLR2004 - a minute
@@ -81,7 +91,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_brief(seconds: float) -> str:
-    """Return ``seconds`` in four or five characters, for tables: 196ms, 2.1s, 45s, 12m, 3h, 5d."""
+    """Format a duration in four or five characters, for tables: 196ms, 2.1s, 45s, 12m, 3h, 5d."""
     if seconds < 0.9995:  # noqa: PLR2004 - what would be 1000 ms
         return f"{seconds * 1000:.0f}ms"
     if seconds < 9.95:  # noqa: PLR2004 - what would be 10.0 s

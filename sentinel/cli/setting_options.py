@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""Command-line options for the settings, and the option for the log format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from sentinel.config.settings import SETTINGS
+from sentinel.config.model import SETTINGS
 from sentinel.config.sources import find_file, gather
 
 
@@ -19,19 +19,19 @@ def _as_text(_: click.Context, __: click.Parameter, chosen: str) -> bool:
     return chosen == "text" or (chosen == "auto" and sys.stdout.isatty())
 
 
-#: Gives a command ``text``: whether people read its standard output, or else a program.
+#: Adds the argument ``text``: whether to print text instead of JSON.
 log_format = click.option(
     "--log-format",
     "text",
     type=click.Choice(["auto", "text", "json"]),
     default="auto",
     callback=_as_text,
-    help="Readable lines or JSON lines.  [default: text on a terminal, else json]",
+    help="Text or JSON lines.  [default: text on a terminal, else json]",
 )
 
 
 def settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command one option for each setting, and ``sources``: all that was given."""
+    """Add one option per setting and ``--config``; pass all given values as ``sources``."""
 
     @functools.wraps(function)
     def gathered(*, config: str | None, **values: Any) -> Any:
@@ -43,12 +43,12 @@ def settings(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--config",
         metavar="FILE",
-        help="Read settings from this TOML file; flags and SENTINEL_* variables go over it.",
+        help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
     )(_with_flags(gathered))
 
 
 def flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command one option for each setting, and ``given``: the text of each, by key."""
+    """Add one option per setting; pass the texts of the given ones by key as ``given``."""
 
     @functools.wraps(function)
     def taken(**values: Any) -> Any:
@@ -58,25 +58,24 @@ def flags(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _taken(values: dict[str, Any]) -> dict[str, str]:
-    """Take the settings out of what click passes, and return the text of those that were given."""
+    """Remove the settings from click's arguments; return the given texts by key."""
     given = {}
     for setting in SETTINGS:
         value = values.pop(setting.field)
-        text = ",".join(value) if setting.many and value else value
+        text = ",".join(value) if setting.form.many and value else value
         if text is not None and text != ():
             given[setting.key] = text
     return given
 
 
 def _with_flags(command: Callable[..., Any], *, defaults: bool = True) -> Callable[..., Any]:
-    """Give a command one option for each setting."""
     for setting in reversed(SETTINGS):
         default = f"  [default: {setting.default}]" if setting.default and defaults else ""
         command = click.option(
             setting.flag,
             setting.field,
-            metavar=setting.metavar,
-            multiple=setting.many,
+            metavar=setting.form.metavar,
+            multiple=setting.form.many,
             help=setting.help + default,
         )(command)
     return command

@@ -49,14 +49,14 @@ def connect(
         simulated: The folder of simulated GPUs, for the daemon that holds those.
 
     Raises:
-        ConfigError: ``tcp`` is no address, or the token cannot be read.
+        ConfigError: ``tcp`` is not an address, or the token cannot be read.
     """
     if tcp is None:
         path = find_socket(None if socket is None else str(socket), simulated)
         return Client(Address(socket=path), timeout=timeout)
     host, _, port = tcp.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"{tcp!r} is no address; write one such as 127.0.0.1:8765")
+        raise ConfigError(f"{tcp!r} is not an address; write one such as 127.0.0.1:8765")
     host = host.removeprefix("[").removesuffix("]")
     return Client(Address(host=host, port=int(port), token=_read_token(token)), timeout=timeout)
 

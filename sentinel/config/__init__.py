@@ -1,1 +1,1 @@
-"""One frozen Config, where its values come from, and which GPUs are selected."""
+"""Settings and their sources, schedules, ignore rules and the selection of GPUs."""

@@ -1,4 +1,4 @@
-"""Which foreign processes an operator wants to be let be, by name, user or size. Pure."""
+"""Rules for foreign processes to ignore, by name, user or memory."""
 
 from __future__ import annotations
 
@@ -8,48 +8,51 @@ from sentinel.protocol.gpu import GpuProcess
 from sentinel.units import parse_size
 
 _FIELDS = ("name", "user")
-#: The kernel keeps so many characters of a process's name.
-_NAME = 15
+#: The kernel truncates the name of a process to this many characters.
+_MAX_NAME = 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ignored:
-    """Processes whose ``field`` is exactly ``value``, or whose memory is below ``most`` bytes.
+class IgnoreRule:
+    """A rule that matches foreign processes.
 
-    The latter only if they are steady, which core/sparing.py knows.
+    A rule by memory applies only to processes with steady memory; see core/gpu/ignored_processes.
     """
 
+    #: ``name``, ``user`` or ``memory``.
     field: str
+    #: The exact name or user; for memory, the size as it was written.
     value: str
-    most: int | None = None
+    #: The memory in bytes below which a process matches; None for the other fields.
+    max_bytes: int | None = None
 
-    def covers(self, process: GpuProcess) -> bool:
-        """Return whether it is such a process; what is not known of it never is."""
-        if self.most is not None:
-            return process.memory is not None and process.memory < self.most
+    def matches(self, process: GpuProcess) -> bool:
+        """Check a process; an unknown attribute never matches."""
+        if self.max_bytes is not None:
+            return process.memory is not None and process.memory < self.max_bytes
         if self.field == "user":
             return process.user == self.value
-        return process.name == self.value[:_NAME]
+        return process.name == self.value[:_MAX_NAME]
 
     def __str__(self) -> str:
-        return f"{self.field}{'=' if self.most is None else '<'}{self.value}"
+        return f"{self.field}{'=' if self.max_bytes is None else '<'}{self.value}"
 
 
-def parse_ignored(text: str) -> tuple[Ignored, ...]:
-    """Return the rules in a comma list such as ``name=Xorg,user=monitor,memory<200MiB``.
+def parse_ignore_rules(text: str) -> tuple[IgnoreRule, ...]:
+    """Parse a comma list of rules, such as ``name=Xorg,user=monitor,memory<200MiB``.
 
     Raises:
-        ValueError: One of them is none.
+        ValueError: An entry is not a rule.
     """
-    return tuple(_parse_one(part.strip()) for part in text.split(","))
+    return tuple(_parse_rule(part.strip()) for part in text.split(","))
 
 
-def _parse_one(text: str) -> Ignored:
+def _parse_rule(text: str) -> IgnoreRule:
     field, less, size = (part.strip() for part in text.partition("<"))
     if field == "memory" and less:
-        return Ignored(field=field, value=size, most=parse_size(size))
+        return IgnoreRule(field=field, value=size, max_bytes=parse_size(size))
     field, equals, value = (part.strip() for part in text.partition("="))
     if field not in _FIELDS or not equals or not value:
-        message = f"{text!r} is no rule; write name=Xorg, user=monitor or memory<200MiB, say"
+        message = f"{text!r} is not a rule; write one such as name=Xorg, user=me or memory<200MiB"
         raise ValueError(message)
-    return Ignored(field=field, value=value)
+    return IgnoreRule(field=field, value=value)

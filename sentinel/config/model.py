@@ -1,215 +1,357 @@
-"""One frozen Config, built from what was given; an error says what was wrong and where."""
+"""The frozen Config: every setting with its default, limits, flag, key and help text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, time
-from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from sentinel.config.gpu_selection import matching
-from sentinel.config.ignore_rules import Ignored
-from sentinel.config.schedule import Duty, Hours
-from sentinel.config.settings import SETTINGS
-from sentinel.config.settings.setting import Setting
-from sentinel.errors import ConfigError
-from sentinel.protocol.gpu import Gpu
+from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
+from sentinel.config.parsers import (
+    one_of,
+    parse_address,
+    parse_celsius,
+    parse_count,
+    parse_file,
+    parse_memory,
+    parse_names,
+    parse_power,
+    parse_rate,
+    parse_share,
+)
+from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
+from sentinel.config.setting import (
+    Form,
+    Setting,
+    declared_settings,
+    gpu_setting,
+    setting,
+    start_setting,
+)
 from sentinel.protocol.stressor import MemoryTarget
+from sentinel.units import parse_duration, parse_size
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """A value as it was given, and where: ``--poll``, say."""
-
-    text: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Override:
-    """Values that hold for one GPU only, named by index, UUID or PCI address, and where from."""
-
-    selector: str
-    source: str
-    given: Mapping[str, Given]
+_ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
+_CELSIUS = Form(parse=parse_celsius, metavar="CELSIUS")
+_COUNT = Form(parse=parse_count, metavar="N")
+_DURATION = Form(parse=parse_duration, metavar="TIME")
+_DUTY = Form(parse=parse_duty, metavar="ON/OFF")
+_FILE = Form(parse=parse_file, metavar="PATH|off")
+_GPUS = Form(parse=parse_names, metavar="GPU,...", many=True)
+_GROUP = Form(parse=str, metavar="GROUP")
+_HOURS = Form(parse=parse_hours, metavar="HOURS,...", many=True)
+_IGNORE_RULES = Form(parse=parse_ignore_rules, metavar="RULE,...", many=True)
+_MEMORY = Form(parse=parse_memory, metavar="SHARE|SIZE")
+_POWER = Form(parse=parse_power, metavar="WATTS")
+_RATE = Form(parse=parse_rate, metavar="N")
+_SHARE = Form(parse=parse_share, metavar="SHARE")
+_SIZE = Form(parse=parse_size, metavar="SIZE")
+_TEMPERATURE = _CELSIUS.within("1", "120")
+_UNTIL = Form(parse=parse_until, metavar="TIME")
+_WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that can be set. Seconds, bytes and watts throughout.
+    """Every setting, in seconds, bytes and watts."""
 
-    ``dry_run`` is to decide and never start, ``drained`` to begin as after a word to hold nothing,
-    ``explain`` to say whenever another rule decides.
-    ``each`` has what holds for single GPUs, by UUID; :meth:`of` is the way to it.
-    """
+    # --- what runs, and on which GPUs --------------------------------------------------------
 
-    gpus: tuple[str, ...] = ()
-    memory: MemoryTarget = field(default_factory=lambda: MemoryTarget(share=0.88))
-    chunk: int = 512 * 2**20
-    reserve: int = 0
-    workload: str = "gemm"
-    goldens: str | None = None
-    util: float | None = None
-    util_tolerance: float = 0.01
-    util_every: float = 1.0
-    util_samples: int = 5
-    power: float | None = None
-    duty: Duty | None = None
-    poll: float = 1.0
-    watch_interval: float = 0.025
-    rearm: float = 5.0
-    rearm_longest: float = 600.0
-    yield_to: str = "all"
-    ignore: tuple[Ignored, ...] = ()
-    yield_how: str = "kill"
-    yield_grace: float = 2.0
-    idle_memory: int | None = None
-    idle_utilization: float | None = None
-    idle_wait: float = 0.0
-    idle_gate: str = "each"
-    throttle: str = "on"
-    temp_optimal: float = 65.0
-    temp_normal: float = 75.0
-    temp_throttle: float = 85.0
-    temp_critical: float = 90.0
-    memory_optimal: float = 0.70
-    memory_normal: float = 0.85
-    memory_critical: float = 0.95
-    hysteresis: float = 2.0
-    cooldown: float = 30.0
-    critical_pause: float = 60.0
-    budget_limit: int | None = None
-    budget_reserve: int = 512 * 2**20
-    max_gpus: int | None = None
-    leave_idle: int = 0
-    starts_per_second: float | None = None
-    start_timeout: float = 180.0
-    hang_after: float = 30.0
+    gpus: tuple[str, ...] = start_setting(
+        "Use only these GPUs: nvidia-smi index, UUID or its unique beginning, or PCI address.",
+        _GPUS,
+        "all",
+    )
+    memory: MemoryTarget = gpu_setting(
+        "Memory to hold on each GPU: a share of its free memory, or a size such as 20GiB.",
+        _MEMORY,
+        "88%",
+        key="memory.target",
+    )
+    chunk: int = gpu_setting(
+        "Allocate the memory in chunks of this size.",
+        _SIZE.within("2MiB", "16GiB"),
+        "512MiB",
+        key="memory.chunk",
+    )
+    reserve: int = gpu_setting(
+        "Keep at least this much memory of each GPU free.", _SIZE, key="memory.reserve", unset=0
+    )
+    workload: str = gpu_setting(
+        "What to run: gemm, elementwise, mixed, memtest, pulse, hold, an installed workload,"
+        " or module:attribute.",
+        _WORKLOAD,
+        "gemm",
+    )
+    goldens: str | None = setting(
+        "File of the golden checksums; the default is a file in the state directory.", _FILE
+    )
+    util: float | None = gpu_setting(
+        "Target utilization of each GPU, such as 50%.",
+        _SHARE.within("5%", "100%"),
+        key="util.target",
+    )
+    util_tolerance: float = gpu_setting(
+        "Keep the pace while the mean of the samples is this close to the target.",
+        _SHARE.within("0.1%", "20%"),
+        "1%",
+        key="util.tolerance",
+    )
+    util_every: float = gpu_setting(
+        "Sample a paced GPU this often, but not more often than --poll.",
+        _DURATION.within("100ms", "1m"),
+        "1s",
+        key="util.every",
+    )
+    util_samples: int = gpu_setting(
+        "Correct the pace by the mean of this many samples.",
+        _COUNT.within("1", "60"),
+        "5",
+        key="util.samples",
+    )
+    power: float | None = gpu_setting(
+        "Target power draw of each GPU, such as 400W; some workloads draw less.",
+        _POWER.within("10W", "10kW"),
+    )
+    duty: Duty | None = gpu_setting(
+        "Alternate work and rest, such as 30m/5m; the memory stays allocated.", _DUTY
+    )
+
+    # --- when a GPU is busy, and how it is yielded -------------------------------------------
+
+    rearm: float = gpu_setting(
+        "Wait this long (+-50 %) after the last foreign process before occupying a GPU again.",
+        _DURATION.within("100ms", "7d"),
+        "5s",
+    )
+    rearm_longest: float = gpu_setting(
+        "The wait grows for a GPU that is claimed repeatedly, up to this (+-50 %).",
+        _DURATION.within("100ms", "7d"),
+        "10m",
+    )
+    yield_to: str = gpu_setting(
+        "Which processes to yield to; compute excludes graphics processes and active displays.",
+        one_of("all", "compute"),
+        "all",
+    )
+    ignore: tuple[IgnoreRule, ...] = gpu_setting(
+        "Ignore foreign processes by name, user or memory: `name=Xorg`, `user=monitor`,"
+        " `memory<200MiB`.",
+        _IGNORE_RULES,
+        unset=(),
+    )
+    yield_how: str = gpu_setting(
+        "How to yield; ask is for GPUs that a SIGKILL leaves unusable.",
+        one_of("kill", "ask"),
+        "kill",
+        key="yield",
+        flag="--yield",
+    )
+    yield_grace: float = gpu_setting(
+        "With `--yield ask`: kill a stressor that has not ended after this time.",
+        _DURATION.within("10ms", "1m"),
+        "2s",
+    )
+    idle_memory: int | None = gpu_setting(
+        "A GPU is busy above this much unattributed memory; the default is 1GiB, or 32MiB where"
+        " processes may be hidden.",
+        _SIZE,
+        key="idle.memory",
+    )
+    idle_utilization: float | None = gpu_setting(
+        "A GPU is busy at or above this utilization, such as 5%.", _SHARE, key="idle.utilization"
+    )
+    idle_wait: float = gpu_setting(
+        "Start only on a GPU that has been idle for this long without interruption.",
+        _DURATION,
+        key="idle.wait",
+        unset=0.0,
+    )
+    idle_gate: str = setting(
+        "Start on each GPU as soon as it is idle, or only when all GPUs are.",
+        one_of("each", "all"),
+        "each",
+        key="idle.gate",
+    )
+
+    # --- health, and the memory for allocations ----------------------------------------------
+    # The thresholds and the names of the states are those of the GPU Management System: OPTIMAL up
+    # to 65 degrees Celsius and 70 % of the memory, NORMAL up to 75 and 85, THROTTLED up to 85 and
+    # 95, and CRITICAL beyond. The limits that a device declares bound them further.
+
+    throttle: str = gpu_setting(
+        "Slow the stressor down as health declines, and stop it when health is CRITICAL.",
+        one_of("on", "off"),
+        "on",
+        key="throttle.pace",
+    )
+    temp_optimal: float = gpu_setting(
+        "From this temperature on, health is NORMAL at best, and the stressor works at 80 %.",
+        _TEMPERATURE,
+        "65",
+        key="throttle.temp_optimal",
+    )
+    temp_normal: float = gpu_setting(
+        "From this temperature on, health is THROTTLED, and the stressor works at 50 %.",
+        _TEMPERATURE,
+        "75",
+        key="throttle.temp_normal",
+    )
+    temp_throttle: float = gpu_setting(
+        "Above this temperature, or the maximum that the device declares, health is CRITICAL, and"
+        " the stressor stops.",
+        _TEMPERATURE,
+        "85",
+        key="throttle.temp_throttle",
+    )
+    temp_critical: float = gpu_setting(
+        "Above this temperature, or the slowdown temperature of the device, report overheating.",
+        _TEMPERATURE,
+        "90",
+        key="throttle.temp_critical",
+    )
+    memory_optimal: float = gpu_setting(
+        "From this share of memory used by foreign processes on, health is NORMAL at best.",
+        _SHARE,
+        "70%",
+        key="throttle.memory_optimal",
+    )
+    memory_normal: float = gpu_setting(
+        "From this share of memory used by foreign processes on, health is THROTTLED.",
+        _SHARE,
+        "85%",
+        key="throttle.memory_normal",
+    )
+    memory_critical: float = gpu_setting(
+        "Above this share of memory used by foreign processes, health is CRITICAL.",
+        _SHARE,
+        "95%",
+        key="throttle.memory_critical",
+    )
+    hysteresis: float = gpu_setting(
+        "Health improves only this far below a threshold: degrees, or percent of the memory.",
+        _CELSIUS.within("0", "30"),
+        "2",
+        key="throttle.hysteresis",
+    )
+    cooldown: float = gpu_setting(
+        "Health stays THROTTLED for at least this long.",
+        _DURATION.within("100ms", "1d"),
+        "30s",
+        key="throttle.cooldown",
+    )
+    critical_pause: float = gpu_setting(
+        "Health stays CRITICAL for at least this long.",
+        _DURATION.within("100ms", "1d"),
+        "60s",
+        key="throttle.critical_pause",
+    )
+    budget_limit: int | None = gpu_setting(
+        "Memory of each GPU available to allocations; the default is all but the reserve.",
+        _SIZE,
+        key="budget.limit",
+        flag="--budget",
+    )
+    budget_reserve: int = gpu_setting(
+        "Memory of each GPU that is never allocated.", _SIZE, "512MiB", key="budget.reserve"
+    )
+
+    # --- how many GPUs, and when -------------------------------------------------------------
+
+    max_gpus: int | None = setting(
+        "Occupy at most this many GPUs at once.", _COUNT.within("1", "128"), key="limits.gpus"
+    )
+    leave_idle: int = setting(
+        "Leave this many idle GPUs free; release one GPU when the last free one is taken.",
+        _COUNT.within("0", "128"),
+        "0",
+        key="limits.leave_idle",
+    )
+    starts_per_second: float | None = setting(
+        "Start at most this many stressors per second, such as 0.5.",
+        _RATE.within("0.001", "100"),
+        key="limits.starts_per_second",
+    )
+    quiet: tuple[Hours, ...] = setting(
+        "Release all GPUs in these hours (local time), such as `Mon-Fri 08:00-18:00`.",
+        _HOURS,
+        unset=(),
+    )
+    run_for: float | None = setting(
+        "Exit after this time; the default is to run until stopped.",
+        _DURATION,
+        key="for",
+        flag="--for",
+    )
+    until: datetime | time | None = setting(
+        "Exit at this local time, such as `18:30` or `2026-12-24 18:30`.", _UNTIL
+    )
+
+    # --- how the daemon runs, and who may connect --------------------------------------------
+
+    poll: float = start_setting(
+        "Read every GPU fully this often.", _DURATION.within("100ms", "2s"), "1s"
+    )
+    watch_interval: float = start_setting(
+        "Read the used memory of an occupied GPU this often.",
+        _DURATION.within("2ms", "40ms"),
+        "25ms",
+    )
+    start_timeout: float = gpu_setting(
+        "A stressor that is not ready after this time has failed.",
+        _DURATION.within("1s", "1h"),
+        "180s",
+    )
+    hang_after: float = gpu_setting(
+        "A stressor without progress for this long has failed.",
+        _DURATION.within("3s", "1h"),
+        "30s",
+    )
     stale_after: float = 5.0
-    grace: float = 5.0
-    status_every: float = 60.0
-    quiet: tuple[Hours, ...] = ()
-    run_for: float | None = None
-    until: datetime | time | None = None
-    tcp: str | None = None
-    metrics: str | None = None
-    socket_group: str | None = None
-    history_size: int | None = 256 * 2**20
+    grace: float = setting(
+        "At an ordinary stop, kill a stressor that has not ended after this time.",
+        _DURATION.within("100ms", "5m"),
+        "5s",
+    )
+    status_every: float = setting(
+        "Log the state and the rates of each GPU this often.", _DURATION.within("1s", "1d"), "1m"
+    )
+    tcp: str | None = start_setting(
+        "Also serve clients that have the token at this address, such as 127.0.0.1:8765.",
+        _ADDRESS.or_off(),
+        key="api.tcp",
+    )
+    socket_group: str | None = start_setting(
+        "Also allow this group to use the socket.", _GROUP.or_off(), key="api.group"
+    )
+    metrics: str | None = start_setting(
+        "Serve Prometheus metrics without a token at this address, such as 8766.",
+        _ADDRESS.or_off(),
+        key="metrics.address",
+    )
+    history_size: int | None = start_setting(
+        "Keep the history in a file of at most this size; `off` disables the history.",
+        _SIZE.or_off().within("16MiB", "1TiB"),
+        "256MiB",
+        key="history.size",
+    )
+
+    # --- what only flags and commands set ----------------------------------------------------
+
+    #: Decide, but start no stressor.
     dry_run: bool = False
+    #: Start drained: occupy nothing until an operator starts it.
     drained: bool = False
+    #: Publish an event whenever another rule decides about a GPU.
     explain: bool = False
+    #: The configuration of single GPUs, by UUID; read it through :meth:`of`.
     each: Mapping[str, Self] = field(default_factory=dict)
 
     def of(self, uuid: str) -> Self:
-        """Return what holds for one GPU."""
+        """Return the configuration of one GPU."""
         return self.each.get(uuid, self)
 
 
-def build_config(given: Mapping[str, Given], overrides: Sequence[Override] = ()) -> Config:
-    """Return the Config with the given values in it; the rest stays at its default.
-
-    Args:
-        given: Values by the keys of SETTINGS.
-        overrides: Values for single GPUs, which are only checked here; see :func:`resolve`.
-
-    Raises:
-        ConfigError: A value is not allowed; the message names it, its source and what is.
-    """
-    for override in overrides:
-        _values(override.given)
-    return _checked(replace(Config(), **_values(given)), given)
-
-
-def resolve(
-    config: Config, overrides: Sequence[Override], gpus: tuple[Gpu, ...]
-) -> tuple[Config, tuple[Override, ...]]:
-    """Return the Config with what holds for each GPU in it, and the overrides that name none.
-
-    A later override wins over an earlier one. One that names no GPU is no error: a card that fell
-    off the bus must not keep the others from being cared for.
-
-    Raises:
-        ConfigError: An override names more than one GPU, or makes no sense with the rest.
-    """
-    each: dict[str, Config] = {}
-    unused = []
-    for override in overrides:
-        named = matching(override.selector, gpus)
-        if len(named) > 1:
-            raise ConfigError(f"{override.source}: {override.selector!r} means more than one GPU")
-        unused += [] if named else [override]
-        for gpu in named:
-            own = replace(each.get(gpu.uuid, config), **_values(override.given))
-            each[gpu.uuid] = _checked(own, override.given)
-    return replace(config, each=each), tuple(unused)
-
-
-#: Settings that must rise in this order, by their keys and fields.
-_RISING = (
-    (
-        ("throttle.temp_optimal", "temp_optimal"),
-        ("throttle.temp_normal", "temp_normal"),
-        ("throttle.temp_throttle", "temp_throttle"),
-        ("throttle.temp_critical", "temp_critical"),
-    ),
-    (
-        ("throttle.memory_optimal", "memory_optimal"),
-        ("throttle.memory_normal", "memory_normal"),
-        ("throttle.memory_critical", "memory_critical"),
-    ),
-)
-
-
-def _checked(config: Config, given: Mapping[str, Given]) -> Config:
-    """Return a Config of which the values make sense together.
-
-    Raises:
-        ConfigError: Two thresholds are in the wrong order; the message names those that were given.
-    """
-    for rising in _RISING:
-        for (low, low_field), (high, high_field) in pairwise(rising):
-            least, most = getattr(config, low_field), getattr(config, high_field)
-            if least < most:
-                continue
-            sources = [given[key].source for key in (low, high) if key in given]
-            where = f"{', '.join(sources)}: " if sources else ""
-            text = f"{where}{low} is {least:g} and {high} is {most:g}"
-            raise ConfigError(text, f"{low} must be below {high}")
-    return config
-
-
-def parse_given(parse: Callable[[str], T], given: Given) -> T:
-    """Return the value of ``given``.
-
-    Raises:
-        ConfigError: It cannot be parsed; the message names its source and what is allowed.
-    """
-    try:
-        return parse(given.text)
-    except ValueError as error:
-        raise ConfigError(f"{given.source}: {error}") from error
-
-
-def _values(given: Mapping[str, Given]) -> dict[str, Any]:
-    """Return what was given, by the names of the fields of Config."""
-    settings = {setting.key: setting for setting in SETTINGS}
-    for key, value in given.items():
-        if key not in settings:
-            raise ConfigError(f"{value.source}: there is no setting {key!r}")
-    return {settings[key].field: _parse(settings[key], value) for key, value in given.items()}
-
-
-def _parse(setting: Setting, given: Given) -> Any:
-    """Return the value of one setting, within its bounds."""
-    value = parse_given(setting.parse, given)
-    least = setting.parse(setting.least) if setting.least else None
-    most = setting.parse(setting.most) if setting.most else None
-    if value is None:  # off, which has no bounds
-        return None
-    if (least is not None and value < least) or (most is not None and value > most):
-        allowed = f"allowed is from {setting.least} to {setting.most}"
-        raise ConfigError(f"{given.source}: {given.text!r} is out of range", allowed)
-    return value
+#: All settings, in the order of the help.
+SETTINGS: tuple[Setting, ...] = declared_settings(Config)

@@ -1,4 +1,4 @@
-"""Hours of the week, moments to end at and cycles, as people write them, in local time. Pure."""
+"""Parse and evaluate hours of the week, end times and duty cycles, in local time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _TIME = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Hours:
-    """A stretch of the day on some days of the week; ``days`` count from Monday, 0.
+    """A time span on some days of the week."""
 
-    It begins with the minute ``start`` of such a day and ends before ``end``, which is on the next
-    day where it is not later.
-    """
-
+    #: The hours as they were written.
     text: str
+    #: The days on which it starts; Monday is 0.
     days: frozenset[int]
+    #: The first minute of the day.
     start: int
+    #: The minute at which it ends; on the next day if it is not after ``start``.
     end: int
 
-    def hold(self, local: datetime) -> bool:
-        """Return whether it is such an hour; ``local`` is what a clock on the wall shows.
+    def contains(self, local: datetime) -> bool:
+        """Check a local wall-clock time.
 
-        So a change of clocks needs no care: the hour that is left out never comes, and the one that
-        comes twice counts twice.
+        At a change of clocks, the hour that is skipped never matches, and the repeated hour matches
+        twice.
         """
         minute, day = local.hour * 60 + local.minute, local.weekday()
         if self.start < self.end:
@@ -42,50 +42,50 @@ class Hours:
 
 @dataclass(frozen=True, kw_only=True)
 class Duty:
-    """A cycle that goes on for ever: ``on`` seconds of work, then ``off`` seconds of rest."""
+    """An endless cycle of work and rest."""
 
+    #: Seconds of work, at the start of each cycle.
     on: float
+    #: Seconds of rest.
     off: float
 
     def rests(self, elapsed: float) -> bool:
-        """Return whether it is time to rest, so many seconds after the first cycle began."""
+        """Check for rest, ``elapsed`` seconds after the first cycle began."""
         return elapsed % (self.on + self.off) >= self.on
 
     def next_turn(self, elapsed: float) -> float:
-        """Return how many seconds after the first cycle began the next turn is, work or rest."""
+        """Return the end of the current phase, in seconds after the first cycle began."""
         cycle = self.on + self.off
         begun = elapsed - elapsed % cycle
         return begun + (cycle if self.rests(elapsed) else self.on)
 
 
-#: The shortest turn of a cycle, in seconds: what is shorter is a pace, not a rest.
-_SHORTEST_TURN = 1.0
+#: A shorter phase would be a matter of pace.
+_MIN_PHASE_S = 1.0
 
 
 def parse_duty(text: str) -> Duty:
-    """Return the cycle that ``text`` names, such as ``30m/5m``: work, then rest.
+    """Parse a cycle of work and rest, such as ``30m/5m``.
 
     Raises:
-        ValueError: It is not two durations of a second or more with a slash between them.
+        ValueError: The text is not two durations of at least a second, separated by a slash.
     """
     on, _, off = text.partition("/")
     try:
         duty = Duty(on=parse_duration(on), off=parse_duration(off))
     except ValueError:
         duty = Duty(on=0.0, off=0.0)
-    if min(duty.on, duty.off) < _SHORTEST_TURN:
-        message = (
-            f"{text!r} is no cycle of work and rest; write two times of 1s or more, such as 30m/5m"
-        )
+    if min(duty.on, duty.off) < _MIN_PHASE_S:
+        message = f"{text!r} is not a duty cycle; write two durations of 1s or more, such as 30m/5m"
         raise ValueError(message)
     return duty
 
 
 def parse_hours(text: str) -> tuple[Hours, ...]:
-    """Return the hours in a comma list such as ``Mon-Fri 08:00-18:00, Sat 22:00-06:00``.
+    """Parse a comma list of hours, such as ``Mon-Fri 08:00-18:00, Sat 22:00-06:00``.
 
     Raises:
-        ValueError: One of them is none.
+        ValueError: An entry is malformed.
     """
     return tuple(_parse_one(part.strip()) for part in text.split(","))
 
@@ -101,13 +101,13 @@ def _parse_one(text: str) -> Hours:
         begins = ends = 0
         numbers = range(0)
     if begins in {ends, 24 * 60}:
-        message = f"{text!r} are no hours; write them as Mon-Fri 08:00-18:00 or 22:00-06:00"
+        message = f"{text!r} are not hours; write them as Mon-Fri 08:00-18:00 or 22:00-06:00"
         raise ValueError(message)
     return Hours(text=text, days=frozenset(n % 7 for n in numbers), start=begins, end=ends)
 
 
 def _range(first: str, last: str) -> range:
-    """Return the numbers of the days from ``first`` to ``last``, which may be in the next week."""
+    """Return the days from ``first`` to ``last``; those of the next week are 7 and more."""
     days = {day.lower(): number for number, day in enumerate(_DAYS)}
     begins, ends = days[first.strip().lower()], days[last.strip().lower()]
     return range(begins, ends + 1 if begins <= ends else ends + 8)
@@ -122,10 +122,10 @@ def _minute(text: str) -> int:
 
 
 def parse_until(text: str) -> datetime | time:
-    """Return a moment in local time: of whatever day for ``18:30``, or ``2026-12-24 18:30``.
+    """Parse a local time of day, such as ``18:30``, or a date and time: ``2026-12-24 18:30``.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither, or has an offset.
     """
     for parse in (time.fromisoformat, datetime.fromisoformat):
         try:
@@ -134,12 +134,12 @@ def parse_until(text: str) -> datetime | time:
             continue
         if found.tzinfo is None:
             return found
-    message = f"{text!r} is no moment; write it as 18:30 or 2026-12-24 18:30, in local time"
+    message = f"{text!r} is not a time; write one such as 18:30 or 2026-12-24 18:30, in local time"
     raise ValueError(message)
 
 
 def first_after(until: datetime | time, local: datetime) -> datetime:
-    """Return the moment that is meant at ``local``: the next one where no day was given."""
+    """Return the date and time of ``until``; without a date, the next one after ``local``."""
     if isinstance(until, datetime):
         return until
     today = datetime.combine(local.date(), until)

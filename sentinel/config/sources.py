@@ -1,6 +1,6 @@
-"""Where settings come from: a file, then variables over it, then flags over those.
+"""Read settings from a file, environment variables and flags; later sources win.
 
-Each value keeps its origin, so that an error can name it and a person can ask for it.
+Each value keeps its source, for error messages and ``sentinel config show --origin``.
 """
 
 from __future__ import annotations
@@ -12,41 +12,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sentinel.config.model import Config, Given, Override, build_config
-from sentinel.config.settings import SETTINGS
-from sentinel.config.settings.setting import Setting
+from sentinel.config.build import Given, Override, build_config
+from sentinel.config.model import SETTINGS, Config
+from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError
 from sentinel.host.paths import SOCKET_VARIABLE
 from sentinel.protocol.commands import OverrideValues, Value
 
-#: Names the configuration file, where ``--config`` does not.
+#: Names the configuration file if ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
-#: Variables of ours that are no settings.
+#: Variables with the prefix that are not settings.
 _OTHER_VARIABLES = (FILE_VARIABLE, SOCKET_VARIABLE, "SENTINEL_SIM_DIR")
-#: The table of a file that holds those for single GPUs.
+#: The table of a file with the settings for single GPUs.
 _PER_GPU = "gpu"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What was given for all GPUs, by key, and for single ones; ``file`` is the file of it."""
+    """The given values of all sources."""
 
+    #: Values for all GPUs, by key.
     given: Mapping[str, Given] = field(default_factory=dict)
+    #: Values for single GPUs.
     overrides: tuple[Override, ...] = ()
+    #: The configuration file, or None if there is none.
     file: Path | None = None
 
 
 def gather(flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Sources:
-    """Return all that was given: flags over variables over the file.
+    """Combine the sources: flags override variables, variables override the file.
 
     Args:
-        flags: The text of each flag that was used, by the key of its setting.
-        environment: All variables.
+        flags: The texts of the given flags, by key.
+        environment: All environment variables.
         file: The configuration file, from :func:`find_file`.
 
     Raises:
-        ConfigError: The file cannot be read, or a name in it or among the variables is none.
+        ConfigError: The file cannot be read, or a key or a variable is unknown.
     """
     base = read_file(file) if file is not None else Sources()
     names = {setting.key: setting.flag for setting in SETTINGS}
@@ -56,14 +59,14 @@ def gather(flags: Mapping[str, str], environment: Mapping[str, str], file: Path 
 
 
 def as_values(given: Mapping[str, Given]) -> tuple[Value, ...]:
-    """Return what was given as other processes are told it."""
+    """Convert values to messages."""
     return tuple(
         Value(key=key, text=value.text, source=value.source) for key, value in given.items()
     )
 
 
 def as_overrides(overrides: Iterable[Override]) -> tuple[OverrideValues, ...]:
-    """Return what was given for single GPUs as other processes are told it."""
+    """Convert values for single GPUs to messages."""
     return tuple(
         OverrideValues(selector=one.selector, source=one.source, given=as_values(one.given))
         for one in overrides
@@ -71,11 +74,11 @@ def as_overrides(overrides: Iterable[Override]) -> tuple[OverrideValues, ...]:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
-    """Return the settings among the variables, by key; an empty one sets nothing.
+    """Return the settings among the variables, by key; an empty variable sets nothing.
 
     Raises:
-        ConfigError: A variable begins like one of ours and is none: a rule that is passed over in
-            silence is worse than a start that fails.
+        ConfigError: A variable with the prefix is unknown. A typo that is silently ignored is
+            worse than a start that fails.
     """
     settings = {setting.variable: setting for setting in SETTINGS}
     found = {}
@@ -89,10 +92,10 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
 
 
 def find_file(flag: str | None, environment: Mapping[str, str], home: Path) -> Path | None:
-    """Return the configuration file: the one that was named, else the first that exists.
+    """Find the configuration file: the one that was named, else the first default that exists.
 
-    Looked for are ``$XDG_CONFIG_HOME/sentinel/config.toml``, where ``~/.config`` is the default,
-    and ``/etc/sentinel/config.toml``.
+    The defaults are ``$XDG_CONFIG_HOME/sentinel/config.toml`` (``~/.config`` if unset) and
+    ``/etc/sentinel/config.toml``.
     """
     named = flag or environment.get(FILE_VARIABLE)
     if named:
@@ -103,25 +106,26 @@ def find_file(flag: str | None, environment: Mapping[str, str], home: Path) -> P
 
 
 def read_file(path: Path) -> Sources:
-    """Return what a TOML file sets.
+    """Read a TOML file.
 
     Raises:
-        ConfigError: It cannot be read, is no TOML, or has a key or a kind of value that is none.
+        ConfigError: The file cannot be read, is not TOML, or has an unknown key or a value of the
+            wrong type.
     """
     try:
         text = path.read_text()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is no text: {error}") from error
+        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is no TOML: {error}") from error
+        raise ConfigError(f"{path}: is not TOML: {error}") from error
     singles = tables.pop(_PER_GPU, {})
     if not isinstance(singles, dict):
         raise ConfigError(
-            f"{path}: {_PER_GPU} is no table", 'Write it as [gpu.0] or [gpu."GPU-1a2b"].'
+            f"{path}: {_PER_GPU} is not a table", 'Write it as [gpu.0] or [gpu."GPU-1a2b"].'
         )
     return Sources(
         given=_settings(tables, str(path), "", SETTINGS),
@@ -131,11 +135,11 @@ def read_file(path: Path) -> Sources:
 
 
 def _override(path: Path, selector: str, table: object) -> Override:
-    """Return what a file sets for one GPU."""
+    """Read the table of one GPU."""
     source = f"{path}: {_PER_GPU}.{selector}"
     if not isinstance(table, dict):
-        raise ConfigError(f"{source} is no table", f"Write it as [{_PER_GPU}.{selector}].")
-    allowed = [setting for setting in SETTINGS if setting.per_gpu]
+        raise ConfigError(f"{source} is not a table", f"Write it as [{_PER_GPU}.{selector}].")
+    allowed = [setting for setting in SETTINGS if setting.scope is Scope.GPU]
     given = _settings(table, str(path), f"{_PER_GPU}.{selector}.", allowed)
     return Override(selector=selector, source=source, given=given)
 
@@ -143,7 +147,7 @@ def _override(path: Path, selector: str, table: object) -> Override:
 def _settings(
     tables: Mapping[str, Any], path: str, prefix: str, allowed: Iterable[Setting]
 ) -> dict[str, Given]:
-    """Return the settings in nested tables, by key."""
+    """Collect the settings in nested tables, by key."""
     settings = {setting.key: setting for setting in allowed}
     found = {}
     for key, value in _leaves(tables, "", settings):
@@ -169,17 +173,17 @@ def _leaves(
 
 
 def _text(setting: Setting, value: object, source: str) -> str:
-    """Return a value of a file as the text that a flag would have been given."""
-    items = value if isinstance(value, list) and setting.many else [value]
+    """Convert a value of a file to the text of a flag."""
+    items = value if isinstance(value, list) and setting.form.many else [value]
     if not all(isinstance(i, str | int | float) and not isinstance(i, bool) for i in items):
-        kind = "a text or a list of texts" if setting.many else "a text or a number"
+        kind = "a string or a list of strings" if setting.form.many else "a string or a number"
         what = f"{source}: {value!r} is not {kind}"
-        raise ConfigError(what, f"It is written as for {setting.flag}: {setting.metavar}")
+        raise ConfigError(what, f"Write it as for {setting.flag}: {setting.form.metavar}")
     return ",".join(str(item) for item in items)
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is none, with the nearest that is."""
+    """Return an unknown-name error with the closest match."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}"
@@ -187,10 +191,10 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
 
 
 def checked(sources: Sources) -> Config:
-    """Return the Config of what was given.
+    """Build the Config and check that each workload exists.
 
     Raises:
-        ConfigError: A value is not allowed, or there is no such workload.
+        ConfigError: A value is not allowed, or a workload does not exist.
     """
     for given in (sources.given, *(override.given for override in sources.overrides)):
         workload = given.get("workload")

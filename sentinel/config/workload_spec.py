@@ -1,6 +1,6 @@
-"""The names of workloads: how they are written, and which are registered; imports no workload.
+"""Parse the specification of a workload, and find registered workloads without importing them.
 
-Workloads come from the entry-point group ``sentinel.workloads`` or are named by where they are.
+A workload is an entry point of the group ``sentinel.workloads``, or ``module:attribute``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from sentinel.errors import ConfigError
 
-#: The entry-point group in which a package registers its workloads.
+#: The entry-point group of workloads.
 GROUP = "sentinel.workloads"
 
 _FORM = "NAME[:key=value,...] or module:attribute[:key=value,...]"
@@ -20,12 +20,12 @@ _KEY = re.compile(r"[A-Za-z_]\w*")
 
 
 def parse_workload(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name and the options that ``text`` writes as ``NAME[:key=value,...]``.
+    """Split ``NAME[:key=value,...]`` into the name and the options.
 
-    The name may be ``module:attribute``. A value may hold colons and equals signs, but no comma.
+    The name may be ``module:attribute``. A value may contain colons and equals signs, but no comma.
 
     Raises:
-        ConfigError: It is not written so, or names an option twice.
+        ConfigError: The text is malformed or repeats an option.
     """
     name, _, rest = text.strip().partition(":")
     good = _NAME.fullmatch(name)
@@ -49,12 +49,12 @@ def parse_workload(text: str) -> tuple[str, dict[str, str]]:
 
 
 def registered() -> tuple[EntryPoint, ...]:
-    """Return the entry points of all workloads, by name, importing none."""
+    """Return the entry points of all workloads, sorted by name."""
     return tuple(sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)))
 
 
 def known_workloads() -> dict[str, str]:
-    """Return the name of each registered workload and where it comes from, importing none."""
+    """Return the origin of each registered workload, by name."""
     found: dict[str, list[str]] = {}
     for entry in registered():
         found.setdefault(entry.name, []).append(_origin(entry))
@@ -62,10 +62,10 @@ def known_workloads() -> dict[str, str]:
 
 
 def check_workload(text: str) -> None:
-    """Make sure that ``text`` names a workload that is registered or a place; imports nothing.
+    """Check that a workload is registered; ``module:attribute`` is only parsed.
 
     Raises:
-        ConfigError: It is not written as parse_workload wants it, or no package registers it.
+        ConfigError: The text is malformed, or no package registers the workload.
     """
     name, _ = parse_workload(text)
     if ":" not in name:
@@ -78,10 +78,10 @@ def _origin(entry: EntryPoint) -> str:
 
 
 def find_workload(name: str) -> EntryPoint:
-    """Return the one entry point called ``name``.
+    """Return the entry point of a workload.
 
     Raises:
-        ConfigError: There is none, or there are several.
+        ConfigError: No package registers it, or several do.
     """
     found = list(entry_points(group=GROUP, name=name))
     if len(found) == 1:
@@ -89,6 +89,6 @@ def find_workload(name: str) -> EntryPoint:
     if found:
         origins = " and ".join(_origin(entry) for entry in found)
         text = f"workload {name!r} is registered by {origins}"
-        raise ConfigError(text, "Name the one that you mean as module:attribute.")
+        raise ConfigError(text, "Select one as module:attribute.")
     known = ", ".join(known_workloads()) or "none (is the package installed with pip?)"
     raise ConfigError(f"there is no workload {name!r}; known are {known}, or module:attribute")

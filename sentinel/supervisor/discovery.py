@@ -11,8 +11,9 @@ from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 from typing import TypeVar
 
+from sentinel.config.build import Override, resolve
 from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
-from sentinel.config.model import Config, Override, resolve
+from sentinel.config.model import Config
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
 from sentinel.host import simulation

@@ -190,7 +190,7 @@ class Histories(RuleBasedStateMachine):
             idle = self.world.now - self.not_idle_at[start.uuid]
             assert idle >= self.config.idle_wait, "the wait was shortened"
             self.check_limits(decision)
-        if any(hours.hold(self.world.wall) for hours in self.config.quiet):
+        if any(hours.contains(self.world.wall) for hours in self.config.quiet):
             stressors = [gpu_state.stressor for gpu_state in decision.state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors), "quiet hours"
         for uuid, gpu_state in decision.state.gpu_states.items():

@@ -238,7 +238,7 @@ async def _be_an_agent(here: Here) -> None:
         await call("pause", gpus=[1], seconds=60)
         assert not here.held(1)
         await call("resume", gpus=[1])
-        assert "no GPU is called '9'" in await refused("pause", gpus=[9])
+        assert "no GPU matches '9'" in await refused("pause", gpus=[9])
         assert "how many GPUs" in await refused("reserve", seconds=60, reason="none")
         assert "less than or equal to 45" in await refused("pause", wait_s=900)
         assert "less than or equal to 604800" in await refused("pause", seconds=1e6)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.daemon.run import command
-from sentinel.config.settings import SETTINGS
+from sentinel.config.model import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"
@@ -133,8 +133,7 @@ def test_the_readme_lists_exactly_the_flags_of_run() -> None:
 def test_the_readme_gives_each_setting_its_default_and_its_bounds() -> None:
     table = options_table()
     for setting in SETTINGS:
-        bounds = f"{setting.least} to {setting.most}" if setting.least else ""
-        assert table[setting.flag] == (setting.default, bounds), setting.flag
+        assert table[setting.flag] == (setting.default, setting.limits), setting.flag
 
 
 # --- files -----------------------------------------------------------------------------------

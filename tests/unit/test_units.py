@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from sentinel.config.parsers import (
     one_of,
-    or_off,
     parse_address,
     parse_count,
     parse_memory,
@@ -16,6 +15,7 @@ from sentinel.config.parsers import (
     parse_power,
     parse_rate,
 )
+from sentinel.config.setting import Form
 from sentinel.protocol.stressor import MemoryTarget
 from sentinel.units import format_duration, format_size, parse_duration, parse_size
 
@@ -219,9 +219,9 @@ def test_what_is_no_power_is_refused(text: str) -> None:
 
 
 def test_one_of_some_words_is_one_of_them() -> None:
-    parse = one_of("each", "all")
+    parse = one_of("each", "all").parse
     assert [parse("each"), parse(" all ")] == ["each", "all"]
-    with pytest.raises(ValueError, match="'any' is none of each, all"):
+    with pytest.raises(ValueError, match="'any' is not one of each, all"):
         parse("any")
 
 
@@ -245,13 +245,13 @@ def test_an_address_without_a_host_is_this_host_alone(text: str, address: str) -
     "text", ["", ":", "host", "host:", "65536", "-1", "::1", "::1:80", "[x]:1", "a b:1", "1:2:3"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address; write one such as"):
+    with pytest.raises(ValueError, match="is not an address; write one such as"):
         parse_address(text)
 
 
 def test_off_is_nothing_at_all_and_the_rest_is_as_it_was() -> None:
-    parse = or_off(parse_address)
+    parse = Form(parse=parse_address, metavar="ADDRESS").or_off().parse
     assert parse(" off ") is None
     assert parse("8765") == "127.0.0.1:8765"
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="not an address"):
         parse("offline")

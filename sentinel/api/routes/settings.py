@@ -19,7 +19,8 @@ from sentinel.api.schemas.status import (
 )
 from sentinel.api.state.settings_reload import check_keys
 from sentinel.api.state.supervisor_link import accepted
-from sentinel.config.settings import SETTINGS
+from sentinel.config.model import SETTINGS
+from sentinel.config.setting import Scope
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Answer, Resume, Value
 
@@ -63,7 +64,11 @@ async def restart(context: ContextDep, by: By, wish: RestartRequest | None = Non
     async with context.reconfiguring:
         held = context.settings.flags
         # What is settled for as long as the daemon lives need not be said again.
-        settled = {one.key: held[one.key] for one in SETTINGS if one.settled and one.key in held}
+        settled = {
+            one.key: held[one.key]
+            for one in SETTINGS
+            if one.scope is Scope.START and one.key in held
+        }
         flags = held if new_flags is None else settled | new_flags
         answer = accepted(await context.configure(by, flags))
         await context.channel.order(Resume, by=by)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.config.model import Config, Given, Override, build_config
-from sentinel.config.settings import SETTINGS
+from sentinel.config.build import Given, Override, build_config
+from sentinel.config.model import SETTINGS, Config
 from sentinel.config.sources import as_overrides, as_values, checked, find_file, gather
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import OverrideValues, ServiceSpec, Value

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from sentinel.cli.setting_options import settings
-from sentinel.config.settings import SETTINGS
+from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
 from sentinel.host.paths import Places, places

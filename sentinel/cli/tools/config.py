@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from sentinel.cli.setting_options import settings
-from sentinel.config.model import Given
-from sentinel.config.settings import SETTINGS
-from sentinel.config.settings.setting import Setting
+from sentinel.config.build import Given
+from sentinel.config.model import SETTINGS
+from sentinel.config.setting import Setting
 from sentinel.config.sources import Sources, checked, read_file
 from sentinel.errors import ExitCode
 

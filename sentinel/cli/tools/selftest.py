@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from sentinel.config.model import Given, build_config
+from sentinel.config.build import Given, build_config
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
 from sentinel.protocol.stressor import SelftestResult

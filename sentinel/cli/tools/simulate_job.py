@@ -12,8 +12,8 @@ import time
 import click
 
 from sentinel.cli.setting_options import log_format
+from sentinel.config.build import Given, parse_given
 from sentinel.config.gpu_selection import select_gpus
-from sentinel.config.model import Given, parse_given
 from sentinel.config.parsers import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
 from sentinel.host import simulation

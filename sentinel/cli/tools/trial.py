@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from sentinel.cli import event_format
-from sentinel.config.model import Config, Given, build_config, parse_given
+from sentinel.config.build import Given, build_config, parse_given
+from sentinel.config.model import Config
 from sentinel.config.workload_spec import check_workload
 from sentinel.core.actions import Event
 from sentinel.diagnostics.trial.assessment import Judgement, Verdict, grown, judge

@@ -62,7 +62,9 @@ def let_be(
         if process.name == MPS_SERVER and process.kind is ProcessKind.COMPUTE:
             spared[process.pid] = "an MPS server, whose clients are listed themselves"
         for rule in config.ignore:
-            if rule.covers(process) and (rule.most is None or _is_steady(gpu_state, process, at)):
+            if rule.matches(process) and (
+                rule.max_bytes is None or _is_steady(gpu_state, process, at)
+            ):
                 spared[process.pid] = f"ignored by {rule}"
     return spared
 
@@ -72,12 +74,12 @@ def not_yet(
 ) -> dict[int, str]:
     """Return by PID which processes a rule by size may let be later, and what it waits for."""
     spared = let_be(gpu_state, others, at, config)
-    rules = [rule for rule in config.ignore if rule.most is not None]
+    rules = [rule for rule in config.ignore if rule.max_bytes is not None]
     return {
         process.pid: f"{rule} lets it be once it has been steady for {STEADY:g} s"
         for process in others
         for rule in rules
-        if process.pid not in spared and gpu_state.identity.names_known and rule.covers(process)
+        if process.pid not in spared and gpu_state.identity.names_known and rule.matches(process)
     }
 
 
@@ -102,7 +104,7 @@ def resident_processes(
     gpu_state: GpuState, reading: Reading | None, config: Config
 ) -> Mapping[int, ResidentProcess]:
     """Return who has been on a GPU for how long without growing; nobody where no rule asks."""
-    if not any(rule.most is not None for rule in config.ignore):
+    if not any(rule.max_bytes is not None for rule in config.ignore):
         return {}
     if reading is None or reading.processes is None:
         return {}  # who knows what they did meanwhile?

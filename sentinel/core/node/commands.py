@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.config.model import Config, Given, Override, build_config, resolve
+from sentinel.config.build import Given, Override, build_config, resolve
+from sentinel.config.model import SETTINGS, Config
 from sentinel.config.schedule import first_after
-from sentinel.config.settings import SETTINGS
+from sentinel.config.setting import Scope
 from sentinel.core.actions import Action, Event, Reply
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health
@@ -60,7 +61,7 @@ _LONGEST_REASON = 200
 _NAMED = 10
 
 #: What is settled when the daemon begins: the probe was told, locks were taken, sockets are open.
-_SETTLED = {setting.field: setting.key for setting in SETTINGS if setting.settled}
+_SETTLED = {setting.field: setting.key for setting in SETTINGS if setting.scope is Scope.START}
 
 
 @dataclass(frozen=True, kw_only=True)

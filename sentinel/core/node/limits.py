@@ -214,7 +214,7 @@ def _next_start(state: State, config: Config) -> float | None:
 def quiet(seen: Observation, config: Config) -> str | None:
     """Return by which hours nothing may be held now; where the wall's clock is unknown, by all."""
     for hours in config.quiet:
-        if seen.local is None or hours.hold(seen.local):
+        if seen.local is None or hours.contains(seen.local):
             return f"quiet hours: {hours.text}"
     return None
 

@@ -236,7 +236,10 @@ def test_a_number_is_written_as_people_do(number: float, text: str) -> None:
         ({"temp_max": 80}, "There are: temp_optimal, temp_normal,"),
         ({"temp_throttle": "hot"}, "body.temp_throttle"),
         ({"temp_throttle": 500}, "500"),
-        ({"temp_optimal": 64.123456789}, "'64.123456789' is no temperature; write degrees Celsius"),
+        (
+            {"temp_optimal": 64.123456789},
+            "'64.123456789' is not a temperature; write degrees Celsius",
+        ),
         ({"temp_optimal": 64.123456789}, "three decimals at most"),
         ({"throttle_cooldown_seconds": 1e-05}, "'0.00001s' is out of range"),
         ({"temp_throttle": 70}, "throttle.temp_normal must be below throttle.temp_throttle"),

@@ -158,7 +158,7 @@ def test_a_refusal_is_told_on_standard_error(
         (["exec", "--", "true"], "say how many GPUs, or which"),
         (["unreserve"], "say which reservations end"),
         (["unreserve", "1", "--all-mine"], "say which reservations end"),
-        (["status", "--connect", "x"], "'x' is no address"),
+        (["status", "--connect", "x"], "'x' is not an address"),
         (
             ["status", "--connect", "x:1", "--socket", "y"],
             "--connect: a daemon is reached over TCP or",

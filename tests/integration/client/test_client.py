@@ -428,7 +428,7 @@ def test_over_tcp_the_token_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:0", "host:70000", ":80"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         connect(tcp=address)
 
 

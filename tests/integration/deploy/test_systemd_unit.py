@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.config.model import Config
-from sentinel.config.settings import SETTINGS
+from sentinel.config.model import SETTINGS, Config
 from sentinel.core.node import shutdown
 from sentinel.errors import ExitCode
 from sentinel.supervisor.bootstrap import LAST_WORDS
@@ -49,7 +48,7 @@ def test_its_numbers_leave_the_supervisor_its_time() -> None:
     assert float(service["TimeoutStopSec"]) > Config().grace + shutdown.GIVE_UP_AFTER + LAST_WORDS
     # Fed each quarter of it, and a poll may take its longest.
     polls = {setting.key: setting for setting in SETTINGS}["poll"]
-    assert polls.most == "2s"
+    assert polls.form.most == "2s"
     assert float(service["WatchdogSec"]) > 4 * (2.0 + Config().stale_after)
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.config.model import build_config
+from sentinel.config.build import build_config
 from sentinel.core.actions import Event
 from sentinel.diagnostics import selftest
 from sentinel.diagnostics.selftest import CLEAN, Trials, run_selftest

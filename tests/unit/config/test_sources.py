@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.config.model import Config, Given, Override, build_config, resolve
-from sentinel.config.settings import SETTINGS
+from sentinel.config.build import Given, Override, build_config, resolve
+from sentinel.config.model import SETTINGS, Config
 from sentinel.config.sources import Sources, find_file, from_environment, gather, read_file
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu
@@ -83,16 +83,16 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rearm 5", ["is no TOML", "line 1"]),
+        ("rearm 5", ["is not TOML", "line 1"]),
         ('rearn = "5s"', ["rearn: there is no such key", "Did you mean rearm?"]),
         ('[memory]\ntraget = "5s"', ["memory.traget", "Did you mean memory.target?"]),
         ('rearm = "8d"', ["rearm: '8d' is out of range", "from 100ms to 7d"]),
-        ("rearm = true", ["rearm: True is not a text or a number"]),
-        ("rearm = ['5s']", ["rearm: ['5s'] is not a text or a number"]),
-        ("gpus = [true]", ["gpus: [True] is not a text or a list of texts"]),
+        ("rearm = true", ["rearm: True is not a string or a number"]),
+        ("rearm = ['5s']", ["rearm: ['5s'] is not a string or a number"]),
+        ("gpus = [true]", ["gpus: [True] is not a string or a list of strings"]),
         ('gpus = "0,,1"', ["gpus: '0,,1' has an empty name"]),
-        ("gpu = 3", ["gpu is no table", "[gpu.0]"]),
-        ("[gpu]\n0 = 3", ["gpu.0 is no table"]),
+        ("gpu = 3", ["gpu is not a table", "[gpu.0]"]),
+        ("[gpu]\n0 = 3", ["gpu.0 is not a table"]),
         ('[gpu.0]\npoll = "1s"', ["gpu.0.poll: cannot be set for a single GPU"]),
         ("[util]\ntarget = 0.04", ["util.target: '0.04' is out of range", "from 5% to 100%"]),
         ('[util]\nevery = "1ms"', ["util.every: '1ms' is out of range", "from 100ms to 1m"]),
@@ -100,7 +100,7 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ('[util]\ntolerance = "50%"', ["util.tolerance: '50%' is out of range"]),
         ("power = 400", ["power: '400' is not a power", "such as 400W"]),
         ('[gpu.0]\npower = "5W"', ["gpu.0.power: '5W' is out of range", "from 10W to 10kW"]),
-        ('duty = "30m"', ["duty: '30m' is no cycle of work and rest", "such as 30m/5m"]),
+        ('duty = "30m"', ["duty: '30m' is not a duty cycle", "such as 30m/5m"]),
         ('[gpu.0]\nrearm = "x"', ["gpu.0.rearm: 'x' is not a duration"]),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_file(tmp_path / "missing.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is no text"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
         read_file(tmp_path / "binary.toml")
 
 
@@ -168,7 +168,7 @@ def test_an_override_that_names_no_gpu_is_told_and_one_that_names_several_is_ref
     lost = override("7", rearm="6s")
     assert resolve(Config(), (lost,), GPUS) == (Config(), (lost,))
     twins = (GPUS[1], replace(GPUS[1], uuid="GPU-112"))
-    with pytest.raises(ConfigError, match=r"test: gpu.GPU-11: 'GPU-11' means more than one GPU"):
+    with pytest.raises(ConfigError, match=r"test: gpu.GPU-11: 'GPU-11' matches several GPUs"):
         resolve(Config(), (override("GPU-11", rearm="6s"),), twins)
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.config.model import Config, Given, build_config
+from sentinel.config.build import Given, build_config
+from sentinel.config.model import Config
 from sentinel.core.gpu.health import MULTIPLIERS, judge, multiplier, thresholds
 from sentinel.core.state import GpuState, HealthState, Idle, Running, Stopped, Unknown
 from sentinel.errors import ConfigError

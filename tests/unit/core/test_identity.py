@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.config.ignore_rules import parse_ignored
+from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
 from sentinel.core.gpu.memory_accounting import SLACK
 from sentinel.core.gpu.newcomer import newcomer
@@ -209,7 +209,7 @@ def test_a_host_that_turns_out_to_hide_processes_is_judged_anew() -> None:
 
 
 def test_names_mean_nothing_where_pids_may_be_those_of_another_namespace() -> None:
-    ignore = Config(ignore=parse_ignored("name=Xorg"), rearm=1.0)
+    ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
     someone = GpuProcess(pid=5, memory=MIB, name="Xorg", started=5)
     for hidden, starts in ((None, 1), (CONTAINER, 0)):
         world = World(hidden=hidden)
@@ -220,7 +220,7 @@ def test_names_mean_nothing_where_pids_may_be_those_of_another_namespace() -> No
 
 def test_once_the_driver_speaks_our_pids_names_count_in_a_container_too() -> None:
     world = World(hidden=CONTAINER)
-    supervisor = occupied(world, Config(ignore=parse_ignored("name=Xorg"), rearm=1.0))
+    supervisor = occupied(world, Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0))
     # Not a byte: memory is a witness of its own.
     world.at(0).foreign.append(GpuProcess(pid=5, memory=0, name="Xorg", started=5))
     world.run_for(supervisor, 5)

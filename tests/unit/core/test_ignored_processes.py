@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.config.ignore_rules import parse_ignored
+from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
 from sentinel.core.gpu.ignored_processes import let_be, not_yet
 from sentinel.core.gpu.newcomer import PAIRING, expect, newcomer
@@ -16,8 +16,8 @@ from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 MIB = 2**20
-LONG = parse_ignored("name=a-very-long-name")
-SMALL = Config(ignore=parse_ignored("memory<200MiB"), rearm=1.0)
+LONG = parse_ignore_rules("name=a-very-long-name")
+SMALL = Config(ignore=parse_ignore_rules("memory<200MiB"), rearm=1.0)
 
 
 def held(supervisor: Supervisor) -> list[int]:
@@ -42,17 +42,17 @@ def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuP
         (replace(graphics(0), memory=None), Config(), False),
         (graphics(300 * MIB, "a-very-long-nam"), Config(ignore=LONG), True),
         (graphics(300 * MIB), Config(yield_to="compute"), True),
-        (graphics(300 * MIB), Config(ignore=parse_ignored("name=Xorg")), True),
-        (graphics(300 * MIB), Config(ignore=parse_ignored("name=xorg,user=rot")), False),
+        (graphics(300 * MIB), Config(ignore=parse_ignore_rules("name=Xorg")), True),
+        (graphics(300 * MIB), Config(ignore=parse_ignore_rules("name=xorg,user=rot")), False),
         (replace(graphics(MIB), kind=ProcessKind.COMPUTE), Config(yield_to="compute"), False),
         (
             replace(graphics(MIB), kind=ProcessKind.COMPUTE, user="monitor"),
-            Config(ignore=parse_ignored("name=Xorg2,user=monitor")),
+            Config(ignore=parse_ignore_rules("name=Xorg2,user=monitor")),
             True,
         ),
         (
             replace(graphics(MIB), kind=ProcessKind.MPS, user=None),
-            Config(ignore=parse_ignored("user=monitor")),
+            Config(ignore=parse_ignore_rules("user=monitor")),
             False,
         ),
     ],
@@ -99,7 +99,7 @@ def test_what_somebody_who_is_let_be_takes_is_explained_where_it_is_named() -> N
 
 
 def test_what_somebody_who_is_let_be_takes_is_somebody_where_it_is_not_named() -> None:
-    ignore = Config(ignore=parse_ignored("name=Xorg"), rearm=1.0)
+    ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
     world, supervisor = beside(replace(graphics(0), memory=None), ignore)
     world.at(0).unlisted = 20 * MIB
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
@@ -114,7 +114,7 @@ def test_light_graphics_that_becomes_heavy_is_somebody() -> None:
 @pytest.mark.parametrize("named", [50 * MIB, None])
 def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | None) -> None:
     """Memory is read far more often than processes; who is not let be never waits for that."""
-    ignore = Config(ignore=parse_ignored("name=Xorg"), rearm=1.0)
+    ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
     world, supervisor = beside(replace(graphics(0), memory=named), ignore)
     gpu_state = supervisor.state.gpu_states["GPU-0"]
     assert isinstance(gpu_state.stressor, Running)
@@ -242,16 +242,16 @@ def test_an_mps_server_is_nobody_and_its_clients_are(
     "text", ["", "Xorg", "name=", "size=3", "name=a,,user=b", "memory=1GiB", "size<3"]
 )
 def test_what_is_no_rule_of_whom_to_let_be_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no rule"):
-        parse_ignored(text)
+    with pytest.raises(ValueError, match="is not a rule"):
+        parse_ignore_rules(text)
 
 
 @pytest.mark.parametrize("text", ["memory<", "memory<much", "memory<5"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
-        parse_ignored(text)
+        parse_ignore_rules(text)
 
 
 def test_rules_are_written_as_they_are_read() -> None:
     text = "name=Xorg,user=monitor,memory<200MiB"
-    assert ",".join(map(str, parse_ignored(text))) == text
+    assert ",".join(map(str, parse_ignore_rules(text))) == text

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from sentinel.config.ignore_rules import parse_ignored
+from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
 from sentinel.core.state import Running, Stopped
@@ -15,7 +15,7 @@ from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
 MIB = 2**20
-LONG = parse_ignored("name=a-very-long-name")
+LONG = parse_ignore_rules("name=a-very-long-name")
 
 
 def held(supervisor: Supervisor) -> list[int]:

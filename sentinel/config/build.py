@@ -1,0 +1,138 @@
+"""Build a Config from values as they were given, with errors that name their source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from sentinel.config.gpu_selection import matching
+from sentinel.config.model import SETTINGS, Config
+from sentinel.config.setting import Setting
+from sentinel.errors import ConfigError
+from sentinel.protocol.gpu import Gpu
+
+T = TypeVar("T")
+
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+#: The keys of settings that must increase in this order.
+_ASCENDING = (
+    (
+        "throttle.temp_optimal",
+        "throttle.temp_normal",
+        "throttle.temp_throttle",
+        "throttle.temp_critical",
+    ),
+    ("throttle.memory_optimal", "throttle.memory_normal", "throttle.memory_critical"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A value as text, and its source, such as ``--poll``."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """Values for one GPU."""
+
+    #: The GPU's index, UUID or PCI address.
+    selector: str
+    source: str
+    #: The values by key.
+    given: Mapping[str, Given]
+
+
+def build_config(given: Mapping[str, Given], overrides: Sequence[Override] = ()) -> Config:
+    """Build a Config from the given values and the defaults.
+
+    Args:
+        given: Values by key.
+        overrides: Values for single GPUs; they are only checked here. See :func:`resolve`.
+
+    Raises:
+        ConfigError: A value is not allowed. The message names it, its source and what is allowed.
+    """
+    for override in overrides:
+        _values(override.given)
+    return _checked(replace(Config(), **_values(given)), given)
+
+
+def resolve(
+    config: Config, overrides: Sequence[Override], gpus: tuple[Gpu, ...]
+) -> tuple[Config, tuple[Override, ...]]:
+    """Add the values for single GPUs to a Config; return it and the overrides that match no GPU.
+
+    A later override wins over an earlier one. An override without a GPU is no error: a card that
+    fell off the bus must not stop the others.
+
+    Raises:
+        ConfigError: An override matches several GPUs, or contradicts other values.
+    """
+    each: dict[str, Config] = {}
+    unused = []
+    for override in overrides:
+        named = matching(override.selector, gpus)
+        if len(named) > 1:
+            raise ConfigError(f"{override.source}: {override.selector!r} matches several GPUs")
+        if not named:
+            unused.append(override)
+        for gpu in named:
+            own = replace(each.get(gpu.uuid, config), **_values(override.given))
+            each[gpu.uuid] = _checked(own, override.given)
+    return replace(config, each=each), tuple(unused)
+
+
+def parse_given(parse: Callable[[str], T], given: Given) -> T:
+    """Parse the text of one value.
+
+    Raises:
+        ConfigError: The text is not allowed. The message names its source and what is allowed.
+    """
+    try:
+        return parse(given.text)
+    except ValueError as error:
+        raise ConfigError(f"{given.source}: {error}") from error
+
+
+def _checked(config: Config, given: Mapping[str, Given]) -> Config:
+    """Check that thresholds are in ascending order.
+
+    Raises:
+        ConfigError: Two are not; the message names the source of those that were given.
+    """
+    for keys in _ASCENDING:
+        for low, high in pairwise(keys):
+            lower, higher = (getattr(config, _BY_KEY[key].field) for key in (low, high))
+            if lower < higher:
+                continue
+            sources = [given[key].source for key in (low, high) if key in given]
+            where = f"{', '.join(sources)}: " if sources else ""
+            text = f"{where}{low} is {lower:g} and {high} is {higher:g}"
+            raise ConfigError(text, f"{low} must be below {high}")
+    return config
+
+
+def _values(given: Mapping[str, Given]) -> dict[str, Any]:
+    """Parse values by key; return them by the field of Config."""
+    for key, value in given.items():
+        if key not in _BY_KEY:
+            raise ConfigError(f"{value.source}: there is no setting {key!r}")
+    return {_BY_KEY[key].field: _parse(_BY_KEY[key], value) for key, value in given.items()}
+
+
+def _parse(setting: Setting, given: Given) -> Any:
+    """Parse the value of one setting and check its limits; None, for ``off``, has no limits."""
+    form = setting.form
+    value = parse_given(form.parse, given)
+    if value is None or form.least is None or form.most is None:
+        return value
+    if not form.parse(form.least) <= value <= form.parse(form.most):
+        allowed = f"allowed is from {form.least} to {form.most}"
+        raise ConfigError(f"{given.source}: {given.text!r} is out of range", allowed)
+    return value
