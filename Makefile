@@ -1,47 +1,66 @@
-# Everything here works on a fresh machine with Python 3.11 or newer, make and a package index.
+# All targets work on a fresh machine with Python 3.11 or newer, make and a package index.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Most tests wait for other processes: more of them than cores keep the cores busy.
+# Many tests wait for other processes: more workers than cores keep the cores busy.
 WORKERS ?= 5
-STAMP := $(VENV)/.made-from-pyproject-and-constraints
+# Test files are compiled once, not by every worker, even where the environment forbids bytecode.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+# What an installation depends on: the constraints, and pyproject.toml without the tools' settings.
+INPUTS := $(shell awk '/^\[/ { keep = !/^\[+tool\.(ruff|mypy|pytest|importlinter)/ } keep' \
+	pyproject.toml | cat - constraints.txt | cksum | cut -d ' ' -f 1)
+INSTALLED := $(VENV)/.installed-$(INPUTS)
+INSTALLED_DEV := $(VENV)/.installed-dev-$(INPUTS)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint constraints.txt
+
+# Words that hide which component is meant. The Unix user "nobody", in quotes, is one.
+VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check clean
+.PHONY: help demo test test-all check clean
 
-help: ## Say what can be made
+help: ## List the targets
 	@echo 'make TARGET   (PYTHON=python3.12 chooses the interpreter for $(VENV))'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-demo: $(STAMP) ## Show sentinel at work on two simulated GPUs, for about half a minute
+demo: $(INSTALLED) ## Show sentinel on two simulated GPUs, for about half a minute
 	@$(BIN)/python -m sentinel demo
 
-# Compiled first: the tests start hundreds of processes, and where none of them may write bytecode,
-# as some environments have it, each would compile all of it anew.
-test: $(STAMP) ## Run the tests; those that need a GPU are skipped without one
+test: $(INSTALLED_DEV) ## Run the tests that take two minutes; those for GPUs are skipped without one
 	@$(BIN)/python -m compileall -q sentinel
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PYTEST) -m 'not long' -p no:schemathesis $(ARGS)
 
-check: $(STAMP) ## Check format, lint, types and who imports whom
+test-all: $(INSTALLED_DEV) ## Run all tests, with many examples of each property
+	@$(BIN)/python -m compileall -q sentinel
+	@$(PYTEST) --hypothesis-profile long $(ARGS)
+
+check: $(INSTALLED_DEV) ## Check format, lint, types, imports and words
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@! git grep -nwiE '$(VAGUE)' -- '*.py' '*.md' '*.js' docs/sentinel.1 | grep -vE '["`]nobody["`]'
 
 clean: ## Remove everything that can be made again
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find sentinel -name __pycache__ -prune -exec rm -rf {} +
+	find sentinel tests -name __pycache__ -prune -exec rm -rf {} +
 
-# Made anew when, and only when, what goes into it has changed. The constraints choose the versions,
-# torch's among them.
-$(STAMP): pyproject.toml constraints.txt
+# Another input gives the stamp another name, and the environment is made from scratch: packages
+# that are no longer needed do not stay.
+$(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo 'sentinel needs Python 3.11 or newer; say which: make PYTHON=python3.12' >&2; exit 1; }
-	@echo 'Setting up $(VENV) (once)'
+		{ echo 'sentinel needs Python 3.11 or newer: make PYTHON=python3.12' >&2; exit 1; }
 	@rm -rf $(VENV)
+	@echo 'Creating $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev]'
+	@echo 'Installing sentinel; torch is most of the download (0.2 GB, with CUDA about 3 GB)'
+	@$(PIP) --editable .
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	@echo 'Installing what development needs'
+	@$(PIP) --quiet --editable '.[dev]'
 	@touch $@

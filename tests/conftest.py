@@ -1,7 +1,8 @@
-"""What all tests share: the GPUs of tests of whole sentinels, real ones if there are any."""
+"""Fixtures and settings of all tests: time limits, groups, GPUs, a small torch, a fake driver."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,24 +14,50 @@ from hypothesis import HealthCheck, settings
 
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build
 from tests.harness.gpu_environment import TESTS, Ground, RealGround, SimulatedGround
+from tests.harness.timing import TEST_TIMEOUT_S
 
-# How long an example takes says how busy the host is.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+#: The duration of an example depends on what else the host does.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("common", _UNHURRIED, max_examples=20, stateful_step_count=25)
+settings.register_profile("long", _UNHURRIED, max_examples=100, stateful_step_count=50)
+settings.load_profile("common")
 
-# What it asserts is what its tests assert.
-pytest.register_assert_rewrite("histories")
+# pytest rewrites the assertions of test files only, unless asked to.
+pytest.register_assert_rewrite("tests.harness.state_machine")
 
 
-def pytest_configure() -> None:
-    """Let signals mean to what tests start what they mean, however the tests were started.
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Restore the default action of signals, and scale the time limit of a test.
 
-    What a shell without job control runs in the background ignores Ctrl+C, and ``nohup`` has
-    hang-ups ignored; those whom that starts would do so, too.
+    A shell without job control starts background processes with SIGINT ignored, and ``nohup`` with
+    SIGHUP ignored. Processes started by tests inherit that.
     """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    if config.option.timeout is None:
+        config.option.timeout = TEST_TIMEOUT_S
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests that need the plugin of schemathesis where it is disabled."""
+    if config.pluginmanager.hasplugin("schemathesis"):
+        return None
+    return collection_path.name == "test_openapi_conformance.py" or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that share a module's fixture in one worker, so that it is set up once."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _shares_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+def _shares_fixture(item: pytest.Function) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(definition.scope == "module" for chain in definitions for definition in chain)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -40,19 +67,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.gpu)])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Return simulated GPUs, and once more the host's own: what must hold must hold on both."""
+    """Provide simulated GPUs, and in a second run of the test the GPUs of the host."""
     return RealGround(tmp_path) if request.param == "real" else SimulatedGround(tmp_path)
 
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> SimulatedGround:
-    """Return simulated GPUs, for what cannot be done to a real one."""
+    """Provide simulated GPUs, for what cannot be done to a real one."""
     return SimulatedGround(tmp_path)
 
 
 @pytest.fixture
 def real(tmp_path: Path) -> RealGround:
-    """Return the host's own GPUs, for what a simulated one cannot show."""
+    """Provide the GPUs of the host, for what a simulated one cannot show."""
     return RealGround(tmp_path)
 
 
@@ -60,10 +87,10 @@ def real(tmp_path: Path) -> RealGround:
 def fake_torch(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have stressors on simulated GPUs import what they need of torch, and not all of it."""
+    """Replace torch in stressors on simulated GPUs by a small part of it."""
     if request.node.get_closest_marker("gpu"):
         return
-    folder = tmp_path / "thin"
+    folder = tmp_path / "fake_torch"
     folder.mkdir()
     (folder / "torch.py").symlink_to(TESTS / "fake_torch.py")
     paths = [str(folder), str(TESTS), os.environ.get("PYTHONPATH", "")]
@@ -72,15 +99,24 @@ def fake_torch(
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a pretended driver of today, built once."""
+    """Build the fake libnvidia-ml once for all workers; provide its folder."""
     if COMPILER is None:
         pytest.skip(NO_COMPILER)
-    return build(tmp_path_factory.mktemp("nvml"))
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "nvml"
+    with (shared / "nvml.lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        if not (folder / "libnvidia-ml.so.1").exists():
+            folder.mkdir(exist_ok=True)
+            build(folder)
+    return folder
 
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a file system of its own with room for one page."""
+    """Mount a file system with room for one page."""
     folder = tmp_path / "disk"
     folder.mkdir(mode=0o700)
     command = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "tmpfs", str(folder)]

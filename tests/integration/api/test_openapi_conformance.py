@@ -1,0 +1,63 @@
+"""The API's responses match its OpenAPI document, for generated requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.harness.api_harness import Front
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs/openapi.json"
+
+schema = schemathesis.openapi.from_dict(json.loads(DOCUMENT.read_text()))
+Case = schemathesis.Case[Any]
+#: Streams have no end.
+FINITE = schema.exclude(path=["/v1/events", "/v1/watch"])
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+        yield front
+
+
+@FINITE.parametrize()
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    phases=(Phase.generate,),  # to make a failure smaller takes minutes
+    database=None,
+)
+def test_the_service_does_what_its_document_says(front: Front, case: Case) -> None:
+    front.reset()
+    token = Path(front.spec.token or "").read_text().strip()
+    response = case.call(
+        base_url=f"http://127.0.0.1:{front.port}", headers={"Authorization": f"Bearer {token}"}
+    )
+    # 503 and 504 are answers; this is the one that says that the service is wrong.
+    assert response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR
+    checks = [
+        status_code_conformance,
+        content_type_conformance,
+        response_schema_conformance,
+    ]
+    if response.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # which is a refusal, too
+        checks.append(negative_data_rejection)
+    case.validate_response(response, checks=checks)
