@@ -1,7 +1,7 @@
-"""Hears a child out that only answers: until its last word, its end, or the end of our patience.
+"""Run a process that does one thing and ends; a call in it may hang or crash.
 
-For what may hang or crash whoever asks it. Such a child says what it does next, so that it is known
-what it was at when no more came.
+The process announces its calls on a board of in-flight calls, like the probe. So the caller knows
+the call that hung or crashed, and can go on without it.
 """
 
 from __future__ import annotations
@@ -10,158 +10,126 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from multiprocessing.connection import wait as wait_for_files
-from typing import Protocol
+from typing import TypeVar
 
 from sentinel.errors import WireError
-from sentinel.protocol import codec
-from sentinel.supervisor.child_process import Child
+from sentinel.protocol.inflight_calls import InflightCalls, gpu_of
+from sentinel.supervisor.child_process import ChildHandle, Inherited
 
-#: Datagrams taken at once; the rest is still there at the next turn.
-_AT_ONCE = 64
-#: How long a killed process may take to be seen gone, in seconds.
-_GONE_WITHIN = 1.0
+T = TypeVar("T")
 
+#: More datagrams than a channel holds, so that the last ones are received before the exit.
+_MAX_MESSAGES = 4096
+#: How often the board is read, in seconds: an announcement wakes no reader.
+_BOARD_INTERVAL_S = 0.25
 
-@dataclass(frozen=True, kw_only=True)
-class NotStarted:
-    """The host could not even spawn it."""
-
-    error: str
+#: The call that stands on the board until the process announces another.
+START = "start"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Garbage:
-    """It said something that it never says."""
+class Failure:
+    """A call that did not return."""
 
+    #: The call under way, or START.
+    call: str
+    #: The index of the GPU that it was made for, or None.
+    gpu: int | None
+    #: What it did, as a predicate: "crashed the process (SIGSEGV)".
     what: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Silent:
-    """It said nothing for so many seconds, which were all that it had."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """It ended with this exit code and without its last word."""
-
-    code: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crashed:
-    """A signal ended it, here by its name."""
-
-    signal: str
-
-
-#: Why a child did not come to its last word.
-Failure = NotStarted | Garbage | Silent | Ended | Crashed
-
-
-@dataclass(frozen=True, kw_only=True)
 class OneShotResult:
-    """How it went: without a ``failure``, the child said its last word.
+    """The result of a one-shot process."""
 
-    ``stuck`` means that it survives its SIGKILL; the interpreter's own exit would wait for it,
-    maybe for ever.
-    """
-
+    #: Why its messages are incomplete, or None if they are complete.
     failure: Failure | None
+    #: Whether the process survives SIGKILL; the interpreter's own exit would wait for it.
     stuck: bool
-
-
-class Notes(Protocol):
-    """What is made of a child's words."""
-
-    def timeouts(self) -> float:
-        """Return for how many seconds after its last message the child may be silent now."""
-        ...
-
-    def take(self, message: object) -> bool:
-        """Take a message down; return whether it was the last word.
-
-        Raises:
-            WireError: It makes no sense.
-        """
-        ...
-
-
-class _Over(Enum):
-    """Why nothing more is to be heard of a child that did nothing wrong."""
-
-    LAST_WORD = auto()
-    ITS_END = auto()
 
 
 def run_one_shot(
     target: Callable[..., None],
-    first: object,
+    spec: object,
     environment: Mapping[str, str],
     *,
-    kinds: Iterable[type[object]],
-    notes: Notes,
+    kinds: Iterable[type[T]],
+    take: Callable[[T], bool],
+    timeout_s: Callable[[str], float],
 ) -> OneShotResult:
-    """Spawn a child, hear what it says, and end it.
+    """Spawn a process, take its messages until the last, and end it.
 
     Args:
-        target: Its entry function, as :class:`Child` takes it.
-        first: What it is told.
-        environment: Variables that it gets on top of ours.
-        kinds: What it may say.
-        notes: Where that goes.
+        target: The entry function: takes ``spec``, the channel, our PID and the board.
+        spec: Its first argument.
+        environment: Variables to set on top of ours.
+        kinds: The messages that it may send.
+        take: Takes a message and returns whether it was the last; raises WireError if it is wrong.
+        timeout_s: How long the named call may take, and how long the process may run without any.
     """
     try:
-        child = Child(target, first, (), environment)
+        board = InflightCalls.create()
     except OSError as error:
-        return OneShotResult(failure=NotStarted(error=str(error)), stuck=False)
+        failure = Failure(call=START, gpu=None, what=f"failed: {error}")
+        return OneShotResult(failure=failure, stuck=False)
+    board.announce(0, START)
+    child = ChildHandle(target, kinds, max_messages=_MAX_MESSAGES, environment=environment)
     try:
-        over = _hear(child, tuple(kinds), notes)
+        child.start(1, spec, Inherited(board.fd))
+        found = _receive(child, board, take, timeout_s)
     finally:
-        child.kill()
-        wait_for_files([child.pidfd], _GONE_WITHIN)
-        stuck = not child.ended()
-        code = 0 if stuck else child.reap()
-    match over:
-        case _Over.LAST_WORD:
-            return OneShotResult(failure=None, stuck=stuck)
-        case _Over.ITS_END:
-            return OneShotResult(failure=_how_it_ended(code), stuck=stuck)
-        case Garbage() | Silent():
-            return OneShotResult(failure=over, stuck=stuck)
+        stuck = not child.close()
+        board.close()
+    return OneShotResult(failure=found, stuck=stuck)
 
 
-def _hear(child: Child, kinds: tuple[type[object], ...], notes: Notes) -> Garbage | Silent | _Over:
-    """Take down what a child says until there is nothing more to come, or something is wrong."""
-    since = time.monotonic()
+def _receive(
+    child: ChildHandle[T],
+    board: InflightCalls,
+    take: Callable[[T], bool],
+    timeout_s: Callable[[str], float],
+) -> Failure | None:
+    """Take messages until the last one or a failure."""
+    active_at = time.monotonic()
     while True:
-        longest = notes.timeouts()
-        wait_for_files(child.files(), max(0.0, since + longest - time.monotonic()))
-        ended = child.ended()  # looked at first, so that its last words are all there
-        datagrams = child.receive(_AT_ONCE)
-        for datagram in datagrams:
-            since = time.monotonic()
+        wait_for_files(child.files(), _BOARD_INTERVAL_S)
+        received = child.collect()
+        if received is None:
+            raise RuntimeError("the exit of the process was collected twice")
+        slot, call, since = max(
+            board.outstanding(), key=lambda found: found[2], default=(0, START, active_at)
+        )
+        garbage = received.garbage
+        for message in received.messages:
+            active_at = time.monotonic()
             try:
-                if notes.take(codec.decode(datagram, kinds)):
-                    return _Over.LAST_WORD
+                if take(message):
+                    return None
             except WireError as error:
-                return Garbage(what=error.what)
-        if ended and not datagrams:
-            return _Over.ITS_END
-        if time.monotonic() - since >= longest:
-            return Silent(seconds=longest)
+                garbage = error.what
+                break
+        limit_s = timeout_s(call)
+        if received.spawn_error is not None:
+            what = f"failed: {received.spawn_error}"
+        elif garbage is not None:
+            what = f"sent garbage: {garbage}"
+        elif received.exit is not None:
+            what = _describe_exit(received.exit.code)
+        elif time.monotonic() - max(since, active_at) >= limit_s:
+            what = f"did not return within {limit_s:g} s"
+        else:
+            continue
+        return Failure(call=call, gpu=gpu_of(slot), what=what)
 
 
-def _how_it_ended(code: int) -> Ended | Crashed:
-    """Return what the exit code of a child says; below 0, it is a signal's number."""
+def _describe_exit(code: int) -> str:
+    """Describe an exit code; a negative one is the number of a signal."""
     if code >= 0:
-        return Ended(code=code)
+        return f"ended the process with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return Crashed(signal=name)
+    return f"crashed the process ({name})"

@@ -12,6 +12,7 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 #: How many GPUs there is room for, besides the driver as a whole.
 MAX_GPUS = 128
@@ -35,6 +36,13 @@ def slots_of(index: int) -> tuple[int, int]:
 def gpu_of(slot: int) -> int | None:
     """Return the index of the place that a slot belongs to, ``None`` for the driver's."""
     return (slot - 1) // 2 if slot else None
+
+
+class InheritedFd(Protocol):
+    """A file descriptor on its way into a child, as multiprocessing.reduction.DupFd makes it."""
+
+    def detach(self) -> int:
+        """Return the descriptor in the child, once."""
 
 
 class InflightCalls:

@@ -1,68 +1,48 @@
-"""What processes say that look at something and end: the examiner, and the lister of workloads.
-
-Each says what it does next, so that whoever waits for it knows where it hangs or crashed.
-"""
+"""Messages of one-shot processes: the inspection of the driver and the catalog of workloads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# --- messages of an examiner -----------------------------------------------------------------
+# --- the inspection of the driver ------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
-    """The next thing the examiner does is this call, of the GPU with that index or of none."""
+class CallResult:
+    """The result of one driver call; without numbers, text and error it is not supported."""
 
     call: str
-    gpu: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What the driver said to a call: numbers, a text, an error, or that there is no such thing.
-
-    Without numbers, text and error, the GPU or the driver does not have what was asked for, which
-    is no fault and not zero. ``lost`` means that no other call to this GPU, or without a GPU to
-    this driver, can help.
-    """
-
-    call: str
+    #: The index of the GPU, or None for a call about the driver.
     gpu: int | None = None
     numbers: tuple[int, ...] | None = None
     text: str | None = None
     error: str | None = None
+    #: Whether more calls to this GPU, or without a GPU to this driver, are pointless.
     lost: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examined:
-    """All has been asked; the examiner ends after this message."""
+class InspectionDone:
+    """The inspection is complete."""
 
 
-# --- messages of a lister --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Importing:
-    """The next thing the lister does is to import the workload of this number."""
-
-    number: int
+# --- the catalog of workloads ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOption:
-    """One option of a workload, for people; without a ``default`` it must be given."""
+    """One option of a workload, for people."""
 
     name: str
     kind: str
+    #: The default as text, or None if the option is required.
     default: str | None
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
-    """What the workload of this number says of itself, or the ``error`` that keeps it from that."""
+class WorkloadInfo:
+    """The description of the workload of this number, or the error that its import raised."""
 
     number: int
     summary: str = ""

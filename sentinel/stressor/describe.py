@@ -1,4 +1,4 @@
-"""The process that imports workloads to say what they are; plugin code may hang or crash it."""
+"""The process that imports workloads to describe them; plugin code may hang or crash it."""
 
 from __future__ import annotations
 
@@ -10,44 +10,53 @@ from collections.abc import Sequence
 from sentinel.errors import SentinelError
 from sentinel.host.child_setup import setup_child_process
 from sentinel.protocol.codec import encode
-from sentinel.protocol.inspection import Described, Importing
+from sentinel.protocol.inflight_calls import InflightCalls, InheritedFd
+from sentinel.protocol.inspection import WorkloadInfo
 from sentinel.stressor.loader import describe, load_workload
 from sentinel.stressor.options import list_options, summary
 
+#: The name under which the import of torch is announced; that of a workload is its number.
+TORCH = "torch"
 
-def run(places: Sequence[tuple[int, str]], channel: socket.socket, parent: int) -> None:
-    """Say of each workload what it is; the target of a spawned process, which never returns.
 
-    Ends by ``os._exit``, as no exit hook of a plugin may hold that up.
+def run(
+    places: Sequence[tuple[int, str]], channel: socket.socket, parent: int, board: InheritedFd
+) -> None:
+    """Describe each workload in a WorkloadInfo; the target of a spawned process.
+
+    Ends by ``os._exit``, so that no exit hook of a plugin can delay it.
 
     Args:
-        places: The number and the ``module:attribute`` of each.
-        channel: A socket of whole messages (SOCK_SEQPACKET); each import is announced by an
-            Importing, and a Described follows it.
-        parent: The PID of the process that listens.
+        places: The number and the ``module:attribute`` of each workload.
+        channel: A socket of whole messages (SOCK_SEQPACKET).
+        parent: The PID of the process that reads the channel.
+        board: Where each import is announced before it begins.
     """
     code = 1
     try:
         setup_child_process(parent, "sentinel: lists workloads")
         channel.settimeout(None)
-        # Nearly all of them import it, and the first import from a cold disk takes a while, which
-        # is not to be blamed on one of them. Where it is missing, each says so itself.
+        calls = InflightCalls.attach(board.detach())
+        # Nearly all workloads import torch. Its first import from a cold disk takes a while, which
+        # must not count against one of them. If it is missing, each workload reports that itself.
+        calls.announce(0, TORCH)
         with contextlib.suppress(Exception):
             import torch  # noqa: F401 - only a child may
         for number, place in places:
-            channel.sendall(encode(Importing(number=number)))
-            channel.sendall(encode(_described(number, place)))
+            calls.announce(0, str(number))
+            channel.sendall(encode(_describe(number, place)))
         code = 0
     finally:
         os._exit(code)
 
 
-def _described(number: int, place: str) -> Described:
-    """Import one workload and return what it says of itself."""
+def _describe(number: int, place: str) -> WorkloadInfo:
+    """Import one workload and describe it."""
     try:
         workload = load_workload(place)
-        return Described(number=number, summary=summary(workload), options=list_options(workload))
+        options = list_options(workload)
+        return WorkloadInfo(number=number, summary=summary(workload), options=options)
     except SentinelError as error:
-        return Described(number=number, error=" ".join(str(error).split()))
-    except BaseException as error:  # noqa: BLE001 - a plugin's objects may raise wherever they are asked
-        return Described(number=number, error=describe(error))
+        return WorkloadInfo(number=number, error=" ".join(str(error).split()))
+    except BaseException as error:  # noqa: BLE001 - a plugin's objects may raise anywhere
+        return WorkloadInfo(number=number, error=describe(error))

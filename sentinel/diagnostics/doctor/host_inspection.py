@@ -13,7 +13,7 @@ import psutil
 
 from sentinel.config.gpu_selection import pci_order, visible_gpus
 from sentinel.diagnostics.doctor.cgroups import least_quota, least_room
-from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, ask_driver
+from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, inspect_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts
 from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
@@ -33,7 +33,7 @@ def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[Hos
         timeouts: How long the driver may take.
     """
     if simulate is None:
-        asked, folders = ask_driver(timeouts or Timeouts()), list(gpu_locks.DEFAULT_FOLDERS)
+        asked, folders = inspect_driver(timeouts or Timeouts()), list(gpu_locks.DEFAULT_FOLDERS)
     else:
         folder = simulation.default_folder()
         asked, folders = _simulated(folder, simulate), [folder / "locks"]

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, ask_driver
+from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, inspect_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Unread
 from tests.harness.doctor_harness import doctor, rows
 
@@ -104,7 +104,7 @@ def asked(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 
     def ask(plan: str = "", call: float = 30.0) -> DriverInspection:
         (tmp_path / "plan").write_text(plan)
-        return ask_driver(Timeouts(opening=30.0, call=call))
+        return inspect_driver(Timeouts(opening=30.0, call=call))
 
     return ask
 
@@ -152,7 +152,7 @@ def test_what_a_gpu_does_not_have_is_not_told_and_a_failed_call_says_why(asked: 
 @needs_compiler
 @pytest.mark.parametrize(
     ("code", "how"),
-    [(-1, "did not answer within 1 s"), (-2, "crashed the process that asked (SIGABRT)")],
+    [(-1, "did not return within 1 s"), (-2, "crashed the process (SIGABRT)")],
 )
 def test_a_gpu_whose_call_does_not_come_back_costs_only_its_own(
     asked: Any, code: int, how: str
@@ -210,10 +210,10 @@ def test_a_driver_that_hangs_at_its_start_is_named_and_its_process_ended(
     monkeypatch.setenv("FAKE_NVML_PLAN", str(tmp_path / "plan"))
     (tmp_path / "plan").write_text("nvmlInitWithFlags -1 -1 0")
     before = psutil.Process().children()
-    found = ask_driver(Timeouts(opening=5.0, call=1.0))
+    found = inspect_driver(Timeouts(opening=5.0, call=1.0))
     assert found.driver.fault is not None
     assert found.driver.fault.call == "nvmlInit"
-    assert found.driver.fault.how == "did not answer within 5 s"
+    assert found.driver.fault.how == "did not return within 5 s"
     # multiprocessing keeps its resource tracker.
     left = [child for child in psutil.Process().children() if child not in before]
     assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]

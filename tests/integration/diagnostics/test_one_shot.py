@@ -1,40 +1,42 @@
-"""A child that only answers is heard out, however it ends, and is gone afterwards."""
+"""A one-shot process: its messages are taken, its failure names a call, and it always ends."""
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psutil
 import pytest
 
-from sentinel.diagnostics.one_shot import (
-    Crashed,
-    Ended,
-    Garbage,
-    NotStarted,
-    OneShotResult,
-    Silent,
-    run_one_shot,
-)
+from sentinel.diagnostics.one_shot import START, Failure, OneShotResult, run_one_shot
 from sentinel.errors import WireError
 from sentinel.protocol.codec import encode
-from sentinel.protocol.inspection import Asking, Examined, Importing
+from sentinel.protocol.inflight_calls import InflightCalls, InheritedFd, slots_of
+from sentinel.protocol.inspection import CallResult, InspectionDone, WorkloadInfo
+from sentinel.supervisor import child_process
 from tests.harness.timing import TIMEOUT_S
 
 
-def speak(script: Sequence[object], channel: socket.socket, parent: int) -> None:
-    """Send each message of a script, ``exit`` with a code or be killed by a ``signal``."""
+def run_script(
+    script: Sequence[object], channel: socket.socket, parent: int, board: InheritedFd
+) -> None:
+    """Follow a script: send a message, announce a ``call``, ``exit``, or raise a ``signal``."""
+    calls = InflightCalls.attach(board.detach())
     for step in script:
         match step:
             case ("exit", int(code)):
                 os._exit(code)
             case ("signal", int(number)):
                 os.kill(os.getpid(), number)
+            case ("call", int(slot), str(name)):
+                calls.announce(slot, name)
+            case ("finish", int(slot)):
+                calls.finish(slot)
             case bytes():
                 channel.sendall(step)
             case _:
@@ -42,98 +44,136 @@ def speak(script: Sequence[object], channel: socket.socket, parent: int) -> None
     time.sleep(600)
 
 
-class Notes:
-    """Bears silence for as long as it is told, and takes calls that are named by a letter."""
+class Results:
+    """Takes results of calls named by letters, until InspectionDone."""
 
-    def __init__(self, timeouts: float = TIMEOUT_S) -> None:
+    def __init__(self) -> None:
         self.calls: list[str] = []
-        self.left = timeouts
 
-    def timeouts(self) -> float:
-        return self.left
-
-    def take(self, message: object) -> bool:
-        match message:
-            case Asking(call=call) if call.isalpha():
-                self.calls.append(call)
-            case Asking():
-                raise WireError("no letter")
-        return isinstance(message, Examined)
+    def take(self, message: CallResult | InspectionDone) -> bool:
+        if isinstance(message, CallResult):
+            if not message.call.isalpha():
+                raise WireError("not a letter")
+            self.calls.append(message.call)
+        return isinstance(message, InspectionDone)
 
 
-def heard(notes: Notes, *script: object) -> OneShotResult:
-    """Hear out a child that follows a script; nothing may be left of it."""
+def run(
+    results: Results, *script: object, timeout_s: Callable[[str], float] = lambda _: TIMEOUT_S
+) -> OneShotResult:
+    """Run a process that follows a script; it must be gone afterwards."""
     before = psutil.Process().children()
-    found = run_one_shot(speak, script, {}, kinds=(Asking, Examined), notes=notes)
+    kinds: tuple[type[CallResult | InspectionDone], ...] = (CallResult, InspectionDone)
+    found = run_one_shot(
+        run_script, script, {}, kinds=kinds, take=results.take, timeout_s=timeout_s
+    )
     after = [child for child in psutil.Process().children() if child not in before]
     # multiprocessing keeps its resource tracker.
     assert not [child for child in after if "resource_tracker" not in " ".join(child.cmdline())]
     return found
 
 
-def asking(calls: str) -> list[Asking]:
-    return [Asking(call=call) for call in calls]
+def messages(calls: str) -> list[CallResult]:
+    return [CallResult(call=call) for call in calls]
 
 
-def test_after_its_last_word_a_child_is_ended() -> None:
-    notes = Notes()
-    script = [*asking("ab"), Examined(), *asking("c")]
-    assert heard(notes, *script) == OneShotResult(failure=None, stuck=False)
-    assert notes.calls == ["a", "b"]
+def failed(what: str, call: str = START, gpu: int | None = None) -> OneShotResult:
+    return OneShotResult(failure=Failure(call=call, gpu=gpu, what=what), stuck=False)
+
+
+def test_the_process_is_ended_after_its_last_message() -> None:
+    results = Results()
+    script = [*messages("ab"), InspectionDone(), *messages("c")]
+    assert run(results, *script) == OneShotResult(failure=None, stuck=False)
+    assert results.calls == ["a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("end", "failure"),
+    ("end", "what"),
     [
-        (("exit", 0), Ended(code=0)),
-        (("exit", 3), Ended(code=3)),
-        (("signal", signal.SIGSEGV), Crashed(signal="SIGSEGV")),
-        (("signal", 40), Crashed(signal="signal 40")),
+        (("exit", 0), "ended the process with exit code 0"),
+        (("exit", 3), "ended the process with exit code 3"),
+        (("signal", signal.SIGSEGV), "crashed the process (SIGSEGV)"),
+        (("signal", 40), "crashed the process (signal 40)"),
     ],
 )
-def test_all_that_a_child_said_before_its_end_is_heard(
-    end: object, failure: Ended | Crashed
-) -> None:
-    notes = Notes()
-    many = asking("abcdefgh" * 20)
-    assert heard(notes, *many, end) == OneShotResult(failure=failure, stuck=False)
-    assert notes.calls == [one.call for one in many]
+def test_all_messages_before_the_exit_are_taken(end: object, what: str) -> None:
+    results = Results()
+    many = messages("abcdefgh" * 20)
+    assert run(results, *many, end) == failed(what)
+    assert results.calls == [one.call for one in many]
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("sent", "words"),
     [
         (b"{}", "invalid message"),
-        (Importing(number=1), "unexpected type 'Importing'"),
-        (Asking(call="1"), "no letter"),
+        (WorkloadInfo(number=1), "unexpected type 'WorkloadInfo'"),
+        (CallResult(call="1"), "not a letter"),
     ],
 )
-def test_what_makes_no_sense_is_the_end_of_it(said: object, words: str) -> None:
-    notes = Notes()
-    found = heard(notes, *asking("a"), said, *asking("b"))
-    assert isinstance(found.failure, Garbage)
+def test_a_wrong_message_is_a_failure(sent: object, words: str) -> None:
+    results = Results()
+    found = run(results, *messages("a"), sent)
+    assert found.failure is not None
+    assert found.failure.what.startswith("sent garbage: ")
     assert words in found.failure.what
-    assert notes.calls == ["a"]
+    assert results.calls == ["a"]
 
 
-def test_a_child_is_waited_for_as_long_as_its_last_message_allows() -> None:
-    class Hurrying(Notes):
-        def take(self, message: object) -> bool:
-            self.left = 0.5
-            return super().take(message)
+@pytest.mark.parametrize(
+    ("end", "what"),
+    [
+        (CallResult(call="z"), "did not return within 0.5 s"),
+        (("signal", signal.SIGSEGV), "crashed the process (SIGSEGV)"),
+    ],
+)
+def test_a_failure_names_the_call_that_was_announced_last(end: object, what: str) -> None:
+    results = Results()
+    (first, _), (second, _) = slots_of(1), slots_of(2)
+    script = [("call", 0, "open"), ("finish", 0), ("call", first, "ecc"), ("finish", first)]
+    found = run(
+        results,
+        *script,
+        ("call", second, "mig"),
+        end,
+        timeout_s=lambda call: 0.5 if call == "mig" else TIMEOUT_S,
+    )
+    assert found == failed(what, call="mig", gpu=2)
 
-    notes = Hurrying()
-    assert heard(notes, *asking("a")) == OneShotResult(failure=Silent(seconds=0.5), stuck=False)
-    assert notes.calls == ["a"]
+
+def test_a_process_without_any_call_has_the_time_of_its_start() -> None:
+    results = Results()
+    limits = {START: 1.0}
+    found = run(results, ("finish", 0), *messages("a"), timeout_s=limits.__getitem__)
+    assert found == failed("did not return within 1 s")
 
 
-def test_a_child_that_cannot_be_spawned_is_a_failure_like_others() -> None:
+def start_fails() -> str:
+    """Run a process that cannot be spawned; return why."""
+    found = run_one_shot(
+        run_script, (), {}, kinds=(InspectionDone,), take=lambda _: True, timeout_s=float
+    )
+    assert found.failure is not None
+    assert (found.failure.call, found.stuck) == (START, False)
+    return found.failure.what
+
+
+def test_a_process_without_file_descriptors_is_a_failure_like_others() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
-        found = run_one_shot(speak, (), {}, kinds=(), notes=Notes())
+        what = start_fails()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert isinstance(found.failure, NotStarted)
-    assert "Too many open files" in found.failure.error
-    assert not found.stuck
+    assert "Too many open files" in what
+
+
+def test_a_process_that_cannot_be_spawned_is_a_failure_like_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spawn(*_: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(child_process, "Child", spawn)
+    assert start_fails() == "failed: [Errno 11] Resource temporarily unavailable"

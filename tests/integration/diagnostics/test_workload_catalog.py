@@ -24,11 +24,11 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
         "bad_workloads:well_behaved",
     ]
     began = time.monotonic()
-    said, stuck = describe_places(places, Timeouts(opening=TIMEOUT_S, each=1.0))
+    infos, stuck = describe_places(places, Timeouts(opening=TIMEOUT_S, each=1.0))
     assert not stuck
     assert time.monotonic() - began < 4 * TIMEOUT_S
-    assert [one.number for one in said] == list(range(len(places)))
-    warm, broken, hanging, crashing, missing, unruly, good = said
+    assert [one.number for one in infos] == list(range(len(places)))
+    warm, broken, hanging, crashing, missing, unruly, good = infos
     assert warm.error is None
     assert warm.summary == "Do nothing wrong, as a class."
     (rest,) = warm.options
