@@ -152,7 +152,7 @@ def test_a_process_without_any_call_has_the_time_of_its_start() -> None:
 def start_fails() -> str:
     """Run a process that cannot be spawned; return why."""
     found = run_one_shot(
-        run_script, (), {}, kinds=(InspectionDone,), take=lambda _: True, timeout_s=float
+        run_script, (), {}, kinds=(InspectionDone,), take=lambda _: True, timeout_s=lambda _: 1.0
     )
     assert found.failure is not None
     assert (found.failure.call, found.stuck) == (START, False)
