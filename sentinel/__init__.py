@@ -1,10 +1,8 @@
-"""Sentinel keeps idle NVIDIA GPUs busy and gives each back the instant somebody else needs it."""
+"""Keep idle NVIDIA GPUs busy, and yield each one the moment a foreign process appears."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-from sentinel.protocol.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sentinel.client import Client as Client
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from sentinel.core.actions import Event as Event
     from sentinel.protocol.gpu import Gpu as Gpu
     from sentinel.protocol.stressor import MemoryTarget as MemoryTarget
+    from sentinel.protocol.version import __version__ as __version__
     from sentinel.supervisor.bootstrap import supervise as supervise
     from sentinel.supervisor.discovery import Options as Options
     from sentinel.supervisor.loop import Supervisor as Supervisor
@@ -38,8 +37,8 @@ __all__ = [
     "supervise",
 ]
 
-#: What is imported on its first use: every child of a sentinel imports this file, too.
-_LATE = {
+#: Names that are imported at their first use, since every child process imports this file.
+_LAZY = {
     "Client": "sentinel.client",
     "Config": "sentinel.config.model",
     "Event": "sentinel.core.actions",
@@ -50,6 +49,7 @@ _LATE = {
     "Options": "sentinel.supervisor.discovery",
     "Parts": "sentinel.supervisor.ports",
     "Supervisor": "sentinel.supervisor.loop",
+    "__version__": "sentinel.protocol.version",
     "connect": "sentinel.client",
     "hold": "sentinel.client.hold",
     "supervise": "sentinel.supervisor.bootstrap",
@@ -57,12 +57,12 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LATE[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE})
+    return sorted({*globals(), *_LAZY})

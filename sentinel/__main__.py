@@ -1,4 +1,4 @@
-"""``python -m sentinel``; light, because multiprocessing imports it again in every child."""
+"""Entry point of ``python -m sentinel``; light, because every child process imports it."""
 
 import sys
 

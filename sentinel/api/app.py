@@ -1,11 +1,11 @@
-"""Puts the routes together into one application, without a socket."""
+"""The API's application: all routes, without a socket."""
 
 from __future__ import annotations
 
 from fastapi import FastAPI
 
 from sentinel.api import openapi, web
-from sentinel.api.compat import routes
+from sentinel.api.compat import routes as compat
 from sentinel.api.context import ApiContext
 from sentinel.api.http import errors
 from sentinel.api.routes import (
@@ -19,42 +19,32 @@ from sentinel.api.routes import (
     streams,
 )
 
-_PARTS = (
+#: In the order of the OpenAPI document.
+_ROUTES = (
     status,
     control,
     reservations,
     allocations,
     settings,
     streams,
+    compat,
     history,
     metrics,
-    routes,
+    openapi,
+    web,
 )
 
 
 def make_app(context: ApiContext | None = None) -> FastAPI:
-    """Return the application; without a desk, it can only say what it would serve."""
+    """Build the application; without a context, only its OpenAPI document can be read."""
     app = FastAPI(
         title="sentinel",
         version="1",
-        openapi_url=None,  # the document is a route of ours, which says how errors really look
+        openapi_url=None,  # FastAPI's own document has another format of errors
         redirect_slashes=False,
     )
     app.state.context = context
     errors.install(app)
-    parts = (
-        status,
-        control,
-        reservations,
-        allocations,
-        settings,
-        streams,
-        routes,
-        history,
-        metrics,
-    )
-    for part in parts:
-        app.include_router(part.router)
-    app.include_router(openapi.router)
-    app.include_router(web.router)
+    for module in _ROUTES:
+        app.include_router(module.router)
     return app

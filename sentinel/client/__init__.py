@@ -1,11 +1,10 @@
-"""What scripts, the command line and other programs use to reach a running sentinel daemon."""
+"""The Python client of a running sentinel daemon; standard library only."""
 
 from sentinel.client.client import Client, connect
-from sentinel.client.history import PastEvent, PastReading, PastUse, TemperatureTrend
-from sentinel.client.types import (
+from sentinel.client.types import EventInfo, Status
+from sentinel.protocol.api_types import (
     AllocationInfo,
     DaemonInfo,
-    EventInfo,
     GpuStatus,
     Handover,
     Holder,
@@ -13,8 +12,8 @@ from sentinel.client.types import (
     Outcome,
     Process,
     ReservationInfo,
-    Status,
 )
+from sentinel.protocol.history_types import PastEvent, PastReading, PastUse, TemperatureTrend
 
 __all__ = [
     "AllocationInfo",

@@ -9,8 +9,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
-from sentinel.client.types import EventInfo, GpuStatus
+from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError
+from sentinel.protocol.api_types import GpuStatus
 
 Callback = Callable[[GpuStatus, EventInfo], object]
 

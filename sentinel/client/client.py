@@ -1,4 +1,4 @@
-"""The client: what can be asked of a daemon, one method for each verb."""
+"""The client of a daemon: one method for each verb of the API."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sentinel.client.allocations import Allocating
+from sentinel.client.allocations import AllocationVerbs
 from sentinel.client.event_stream import EventStream
-from sentinel.client.history import Recorded
-from sentinel.client.transport import Address, ask, departure
-from sentinel.client.types import (
-    SCHEMA_VERSION,
+from sentinel.client.history import HistoryVerbs
+from sentinel.client.requester import decode
+from sentinel.client.transport import Address, exit_check
+from sentinel.client.types import Status
+from sentinel.errors import ConfigError, ServiceError, TimedOutError
+from sentinel.host.paths import find_socket
+from sentinel.protocol.api_types import (
     GpuStatus,
     Outcome,
     ReservationInfo,
-    Status,
-    read,
-    read_list,
+    Reservations,
+    Reserved,
 )
-from sentinel.errors import ConfigError, ServiceError, TimedOutError
-from sentinel.host.paths import find_socket
 from sentinel.units import format_duration
 
-#: How long the daemon may take to let go of GPUs, or to find some, where nothing else is said.
-WAIT = 30.0
+#: The default time for the daemon to release or find GPUs, in seconds.
+WAIT_S = 30.0
 
 Gpus = Sequence[str | int]
 
@@ -39,14 +39,15 @@ def connect(
     timeout: float = 10.0,
     simulated: Path | None = None,
 ) -> Client:
-    """Return a client of the daemon; nothing is sent before the first verb.
+    """Create a client of the daemon; it sends nothing before the first verb.
 
     Args:
-        socket: The path of its socket; otherwise ``$SENTINEL_SOCKET``, or the usual place.
+        socket: The path of the daemon's socket; the default is ``$SENTINEL_SOCKET``, or the
+            standard path.
         tcp: ``host:port`` instead of a socket.
         token: The file with the token for ``tcp``.
-        timeout: Seconds that an answer may take, beyond what the verb itself waits for.
-        simulated: The folder of simulated GPUs, for the daemon that holds those.
+        timeout: Seconds until a response must be complete, in addition to the wait of a verb.
+        simulated: The folder of simulated GPUs, for a daemon that uses those.
 
     Raises:
         ConfigError: ``tcp`` is not an address, or the token cannot be read.
@@ -73,74 +74,43 @@ def _read_token(file: str | Path | None) -> str | None:
     return token
 
 
-class Client(Allocating, Recorded):
-    """The verbs of a daemon, each one request; safe to use from many threads.
+class Client(AllocationVerbs, HistoryVerbs):
+    """The verbs of a daemon, one request each; safe to use from many threads.
 
-    GPUs are named by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;
-    no GPU at all means all of them. Times are seconds.
+    GPUs are selected by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;
+    an empty selection means all GPUs. Times are seconds.
 
-    Every verb raises :class:`~sentinel.errors.NotRunningError` where no daemon listens,
-    :class:`~sentinel.errors.AccessDeniedError` where this user may not,
-    :class:`~sentinel.errors.TimedOutError` where it did not answer in time, and
-    :class:`~sentinel.errors.ServiceError` where it went away or made no sense.
+    Every verb raises :class:`~sentinel.errors.NotRunningError` if no daemon listens,
+    :class:`~sentinel.errors.AccessDeniedError` if the user has no access,
+    :class:`~sentinel.errors.TimedOutError` if the response is late, and
+    :class:`~sentinel.errors.ServiceError` if the connection breaks or the response is invalid.
 
     Args:
-        address: Where the daemon is.
-        timeout: Seconds that an answer may take, beyond what the verb itself waits for.
+        address: The daemon's address.
+        timeout: Seconds until a response must be complete, in addition to the wait of a verb.
     """
 
-    def __init__(self, address: Address, *, timeout: float = 10.0) -> None:
-        self.address = address
-        self._timeout = timeout
-
-    def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
-    ) -> dict[str, Any]:
-        """Return the JSON object that the daemon answers to any request.
-
-        Raises:
-            SentinelError: As every verb; one of the kinds in :mod:`sentinel.errors`.
-        """
-        answer = ask(self.address, method, path, body, self._timeout + wait)
-        version = answer.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise ServiceError(
-                f"the daemon at {self.address} answers in version {version!r} of its language, "
-                f"and {SCHEMA_VERSION} is known here",
-                "Use the client that was installed with it.",
-            )
-        return answer
-
-    # --- looking -----------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Return everything that the daemon shows."""
-        answer = self.request("GET", "/v1/status")
-        read_status = read(Status, answer, "status")
-        return Status(
-            daemon=read_status.daemon,
-            gpus=read_status.gpus,
-            reservations=read_status.reservations,
-            allocations=read_status.allocations,
-            json=answer,
-        )
+        """Read the state of the daemon, its GPUs, reservations and allocations."""
+        response = self.request("GET", "/v1/status")
+        return decode(Status, {**response, "json": response})
 
     def gpu(self, selector: str | int) -> GpuStatus:
-        """Return one GPU.
+        """Read the state of one GPU.
 
         Raises:
-            NoSuchGpuError: ``selector`` names none, or several.
+            NoSuchGpuError: ``selector`` matches no GPU, or several.
         """
-        answer = self.request("GET", f"/v1/gpus/{quote(str(selector), safe='')}")
-        return read(GpuStatus, answer, "gpu")
+        return self.fetch(GpuStatus, "GET", f"/v1/gpus/{quote(str(selector), safe='')}")
 
     def reservations(self) -> tuple[ReservationInfo, ...]:
-        """Return all reservations that hold."""
-        answer = self.request("GET", "/v1/reservations")
-        return read_list(ReservationInfo, answer.get("reservations"), "reservations")
+        """List all reservations."""
+        return self.fetch(Reservations, "GET", "/v1/reservations").reservations
 
     def health(self) -> bool:
-        """Return whether what the daemon shows is fresh."""
+        """Check whether the daemon's state is recent."""
         try:
             self.request("GET", "/v1/health")
         except ServiceError:
@@ -148,18 +118,18 @@ class Client(Allocating, Recorded):
         return True
 
     def events(self, since: int | None = None, daemon: str | None = None) -> EventStream:
-        """Yield events as they happen, after those still known that follow number ``since``.
+        """Follow events, starting with the kept ones after number ``since``.
 
-        An event ``lost`` counts what came too fast for this reader. Ends where the daemon does, or
-        where any thread closes it.
+        An event ``lost`` counts events that this client was too slow for. The stream ends with the
+        daemon, or when any thread closes it.
 
         Args:
-            since: The number; without, from now on.
-            daemon: Whose number that is, from the stream that it came by. Each daemon counts anew,
-                so after one of another daemon's come all that are known.
+            since: The number of an event; the default follows from now on.
+            daemon: The daemon that numbered it, from that stream. Numbers are per daemon: for
+                another daemon's number, the stream starts with all kept events.
 
         Raises:
-            SentinelError: As every verb; also where the daemon goes away in the middle.
+            SentinelError: As for every verb; also if the connection breaks.
         """
         return EventStream(self.address, since, daemon, timeout=self._timeout)
 
@@ -167,68 +137,66 @@ class Client(Allocating, Recorded):
 
     def start(self) -> Outcome:
         """Occupy idle GPUs from now on."""
-        return self._do("/v1/start", {})
+        return self._command("/v1/start", {})
 
-    def stop(self, wait: float = WAIT) -> Outcome:
-        """Let go of every GPU; the daemon stays. Returns once all their memory is back.
+    def stop(self, wait: float = WAIT_S) -> Outcome:
+        """Drain all GPUs; the daemon keeps running. Returns when all memory is free.
 
         Raises:
-            TimedOutError: It was not, after ``wait`` seconds. 0 does not wait.
+            TimedOutError: Memory is still held after ``wait`` seconds. 0 does not wait.
         """
-        return self._do("/v1/stop", {"wait_s": wait}, wait=wait)
+        return self._command("/v1/stop", {"wait_s": wait}, wait=wait)
 
     def restart(self, settings: Mapping[str, str] | None = None) -> Outcome:
-        """Take over new settings, and occupy anew with them.
+        """Apply new settings, and occupy GPUs with them.
 
         Args:
-            settings: What replaces the flags that the daemon was started with, by key; ``None``
-                keeps them and reads the file anew.
+            settings: Replacements for the daemon's flags, by key; ``None`` keeps the flags and
+                rereads the file.
 
         Raises:
-            ConfigError: A setting is not allowed; nothing has changed.
+            ConfigError: A setting is invalid; nothing has changed.
         """
         body = {"settings": None if settings is None else dict(settings)}
-        return self._do("/v1/restart", body)
+        return self._command("/v1/restart", body)
 
     def configure(self, settings: Mapping[str, str | None]) -> Outcome:
-        """Change single settings and keep all others; nothing is let go of that need not be.
+        """Change single settings and keep all others; unaffected stressors continue.
 
         Args:
-            settings: What is to hold instead, by key; ``None`` takes a flag back.
+            settings: New values by key; ``None`` removes a flag.
 
         Raises:
-            ConfigError: A setting is not allowed; nothing has changed.
+            ConfigError: A setting is invalid; nothing has changed.
         """
-        return read(
-            Outcome, self.request("PATCH", "/v1/settings", {"settings": settings}), "answer"
-        )
+        return self.fetch(Outcome, "PATCH", "/v1/settings", {"settings": settings})
 
     def reload(self) -> Outcome:
-        """Read the settings anew and take over all of them, or none.
+        """Reread the settings, and apply all of them or none.
 
         Raises:
-            ConfigError: One is not allowed; nothing has changed.
+            ConfigError: A setting is invalid; nothing has changed.
         """
-        return self._do("/v1/reload", {})
+        return self._command("/v1/reload", {})
 
-    def shutdown(self, wait: float = WAIT) -> Outcome:
-        """Let go of every GPU and end the daemon; returns once its process is gone.
+    def shutdown(self, wait: float = WAIT_S) -> Outcome:
+        """Release all GPUs and end the daemon; returns when its process has ended.
 
         Raises:
-            TimedOutError: It was not, after ``wait`` seconds. 0 does not wait.
+            TimedOutError: It still runs after ``wait`` seconds. 0 does not wait.
         """
-        until = time.monotonic() + wait
-        end = departure(self, self.status().daemon.pid) if wait else None
-        outcome = self._do("/v1/shutdown", {})
-        while end is not None and not end():
-            if time.monotonic() > until:
+        deadline = time.monotonic() + wait
+        has_exited = exit_check(self, self.status().daemon.pid) if wait else None
+        outcome = self._command("/v1/shutdown", {})
+        while has_exited is not None and not has_exited():
+            if time.monotonic() > deadline:
                 raise TimedOutError(
                     f"the daemon at {self.address} has not ended within {format_duration(wait)}"
                 )
             time.sleep(0.02)
         return outcome
 
-    # --- handing over ------------------------------------------------------------------------
+    # --- GPUs --------------------------------------------------------------------------------
 
     def pause(
         self,
@@ -236,32 +204,32 @@ class Client(Allocating, Recorded):
         *,
         seconds: float | None = None,
         release: bool = False,
-        wait: float = WAIT,
+        wait: float = WAIT_S,
     ) -> Outcome:
-        """Let go of these GPUs and keep off, until resumed or for so many seconds.
+        """Release GPUs and do not occupy them, until they are resumed or for ``seconds``.
 
         Args:
-            gpus: Which; none means all.
-            seconds: For how long.
-            release: Let go of the driver as well, for a reset or an upgrade; for all GPUs at once.
-            wait: Seconds that it may take until their memory is back; 0 does not wait.
+            gpus: The GPUs; the default is all.
+            seconds: The duration of the pause.
+            release: Release the driver as well, for a reset or an upgrade; pauses all GPUs.
+            wait: Seconds until the memory must be free; 0 does not wait.
 
         Raises:
-            NoSuchGpuError: One is not there.
-            TimedOutError: Something is still held.
+            NoSuchGpuError: A GPU does not exist.
+            TimedOutError: Memory is still held.
         """
-        body: dict[str, Any] = {"gpus": _named(gpus), "seconds": seconds, "wait_s": wait}
+        body: dict[str, Any] = {"gpus": _selectors(gpus), "seconds": seconds, "wait_s": wait}
         if release:
             body["release"] = True
-        return self._do("/v1/pause", body, wait=wait)
+        return self._command("/v1/pause", body, wait=wait)
 
     def resume(self, gpus: Gpus = ()) -> Outcome:
-        """End the pause of these GPUs, of all where none is named.
+        """End the pause of GPUs; the default is all.
 
         Raises:
-            NoSuchGpuError: One is not there.
+            NoSuchGpuError: A GPU does not exist.
         """
-        return self._do("/v1/resume", {"gpus": _named(gpus)})
+        return self._command("/v1/resume", {"gpus": _selectors(gpus)})
 
     def reserve(
         self,
@@ -269,50 +237,42 @@ class Client(Allocating, Recorded):
         *,
         reason: str = "",
         seconds: float | None = None,
-        wait: float = WAIT,
+        wait: float = WAIT_S,
         bound: bool = False,
     ) -> ReservationInfo:
-        """Keep GPUs free for you, and return once their memory really is.
+        """Keep GPUs free for you; returns when their memory is free.
 
         Args:
-            gpus: How many, or which.
-            reason: What others are told.
-            seconds: For how long at most; until :meth:`unreserve` without.
-            wait: Seconds that it may take until there are so many and their memory is free.
-            bound: End it with this process; not over TCP.
+            gpus: The GPUs, or their number.
+            reason: Shown to other users.
+            seconds: The maximum duration; the default is until :meth:`unreserve`.
+            wait: Seconds until enough GPUs must be available and free.
+            bound: End the reservation with this process; not over TCP.
 
         Raises:
-            NoSuchGpuError: One is not there.
-            ConflictError: They are not to be had; says who holds what.
-            TimedOutError: They were not free in time; nothing is reserved.
+            NoSuchGpuError: A GPU does not exist.
+            ConflictError: The GPUs are not available; names their holders.
+            TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
-        chosen = {"count": gpus} if isinstance(gpus, int) else {"gpus": _named(gpus)}
-        body = {**chosen, "reason": reason, "seconds": seconds, "wait_s": wait, "bound": bound}
-        given = {key: value for key, value in body.items() if value is not None}
-        answer = self.request("POST", "/v1/reservations", given, wait=wait)
-        return read(ReservationInfo, answer.get("reservation"), "reservation")
+        selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": _selectors(gpus)}
+        body = {**selection, "reason": reason, "seconds": seconds, "wait_s": wait, "bound": bound}
+        body = {key: value for key, value in body.items() if value is not None}
+        return self.fetch(Reserved, "POST", "/v1/reservations", body, wait=wait).reservation
 
-    def unreserve(self, id: str) -> Outcome:  # noqa: A002 - as it is called everywhere
+    def unreserve(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End a reservation.
 
         Raises:
-            ServiceError: There is none of this name.
+            ServiceError: There is no reservation with this id.
         """
-        return self._do(f"/v1/reservations/{quote(id, safe='')}", None, method="DELETE")
+        return self.fetch(Outcome, "DELETE", f"/v1/reservations/{quote(id, safe='')}")
 
-    def _do(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None,
-        *,
-        method: str = "POST",
-        wait: float = 0.0,
-    ) -> Outcome:
-        """Send an order; what is ``None`` in it is left out."""
-        given = body and {key: value for key, value in body.items() if value is not None}
-        return read(Outcome, self.request(method, path, given, wait=wait), "answer")
+    def _command(self, path: str, body: Mapping[str, Any], *, wait: float = 0.0) -> Outcome:
+        """Send a command, without the fields that are ``None``."""
+        given = {key: value for key, value in body.items() if value is not None}
+        return self.fetch(Outcome, "POST", path, given, wait=wait)
 
 
-def _named(gpus: Gpus) -> list[str] | None:
-    """Return the selectors as the daemon takes them; a comma list is several."""
+def _selectors(gpus: Gpus) -> list[str] | None:
+    """Convert GPUs into the API's selectors; commas separate several in one text."""
     return [part.strip() for gpu in gpus for part in str(gpu).split(",")] or None

@@ -1,4 +1,4 @@
-"""Events as they happen: an iterator that any thread may close."""
+"""An iterator over the daemon's events, which any thread may close."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Self, cast
 from urllib.parse import urlencode
 
-from sentinel.client.transport import Address, listen
+from sentinel.client.transport import Address, stream_lines
 from sentinel.client.types import EventInfo
 from sentinel.errors import SentinelError, ServiceError
 
-#: The daemon says something at least every 15 s on a stream; this long without is its end.
-SILENCE = 45.0
+#: The maximum silence of a live stream; the daemon sends a comment every 15 s.
+MAX_SILENCE_S = 45.0
 
 
 class EventStream(Iterator[EventInfo]):
-    """The events of a daemon; nothing is sent before the first is asked for, or :meth:`open`.
+    """The events of a daemon; connects at the first event, or with :meth:`open`.
 
     Args:
-        address: Where the daemon is.
-        since: After the event of this number, as far as they are kept; from now on without.
-        daemon: Whose number that is; all that are kept where it is not this daemon's.
-        timeout: Seconds until the stream must have begun.
-
-    Attributes:
-        daemon: Tells the daemon that counts the events from others, once the stream has begun.
-        newest: The number of its last event then, if it is known.
+        address: The daemon's address.
+        since: Start with the kept events after this number; the default is from now on.
+        daemon: The daemon that assigned that number; for another daemon, all kept events follow.
+        timeout: Seconds until the stream must have started.
     """
 
+    #: Identifies the daemon that numbers the events, once the stream has started.
     daemon: str | None = None
+    #: The number of the newest event when the stream started, if known.
     newest: int | None = None
 
     def __init__(
@@ -42,14 +40,14 @@ class EventStream(Iterator[EventInfo]):
         *,
         timeout: float,
     ) -> None:
-        asked = {"since": since, "daemon": daemon}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        parameters = {"since": since, "daemon": daemon}
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
         path = f"/v1/events?{query}" if query else "/v1/events"
         headers = {"Accept": "text/event-stream"}
-        lines = listen(address, path, headers, timeout, SILENCE, self._opened)
+        lines = stream_lines(address, path, headers, timeout, MAX_SILENCE_S, self._on_connect)
         self._lines = cast("Generator[str, None, None]", lines)
         self._socket: socket.socket | None = None
-        self._begun = False
+        self._started = False
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -59,72 +57,72 @@ class EventStream(Iterator[EventInfo]):
         self.close()
 
     def open(self) -> Self:
-        """Return once the daemon has begun the stream: from here on no event is missed.
+        """Return once the daemon has started the stream; no later event is missed.
 
         Raises:
-            SentinelError: As every verb of a client.
+            SentinelError: As for every verb of a client.
         """
-        if not self._begun:
-            self._begun = True
-            self._meet(next(self._lines, ""))  # its first line is a comment
+        if not self._started:
+            self._started = True
+            self._read_comment(next(self._lines, ""))  # the first line is a comment
         return self
 
     def close(self) -> None:
-        """End it; who waits for the next event in another thread hears that there is none."""
+        """End the stream, also for a thread that waits for its next event."""
         self._closed = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(ValueError):  # another thread is in it, and ends it now
+        with contextlib.suppress(ValueError):  # another thread runs the generator, and ends it now
             self._lines.close()
 
     def __next__(self) -> EventInfo:
-        """Return the next event.
+        """Wait for the next event.
 
         Raises:
-            SentinelError: As every verb of a client; also where the daemon went away.
+            SentinelError: As for every verb of a client; also if the connection breaks.
         """
-        given: dict[str, str] = {}
+        fields: dict[str, str] = {}
         try:
             for line in self._lines:
-                self._begun = True
+                self._started = True
                 if line.startswith(":"):
-                    self._meet(line)
+                    self._read_comment(line)
                 elif line:
                     name, _, value = line.partition(":")
                     value = value.removeprefix(" ")
-                    given[name] = f"{given[name]}\n{value}" if name in given else value
-                elif "data" in given:
-                    return _event(given)
+                    fields[name] = f"{fields[name]}\n{value}" if name in fields else value
+                elif "data" in fields:
+                    return _parse_event(fields)
                 else:
-                    given = {}
+                    fields = {}
         except SentinelError:
             if not self._closed:
                 raise
         raise StopIteration
 
-    def _meet(self, comment: str) -> None:
-        """Take from the first comment who counts the events; others only show that it lives."""
+    def _read_comment(self, comment: str) -> None:
+        """Read the daemon's identity from the first comment; later ones only show life."""
         for name, _, value in (word.partition("=") for word in comment.split()):
             if name == "daemon":
                 self.daemon = value
             elif name == "newest":
                 self.newest = int(value) if value.isdecimal() else None
 
-    def _opened(self, sock: socket.socket) -> None:
+    def _on_connect(self, sock: socket.socket) -> None:
         self._socket = sock
-        if self._closed:  # by another thread, just before
+        if self._closed:  # by another thread in the meantime
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
 
-def _event(given: Mapping[str, str]) -> EventInfo:
+def _parse_event(fields: Mapping[str, str]) -> EventInfo:
     try:
-        fields = json.loads(given["data"])
-        number = int(given["id"]) if "id" in given else None
+        data = json.loads(fields["data"])
+        number = int(fields["id"]) if "id" in fields else None
     except ValueError:
-        fields = number = None
-    if not isinstance(fields, dict):
-        raise ServiceError(f"the daemon's event makes no sense: {given['data'][:80]!r}")
-    name = given.get("event") or str(fields.get("event", "message"))
-    return EventInfo(id=number, name=name, fields=fields)
+        data = number = None
+    if not isinstance(data, dict):
+        raise ServiceError(f"invalid event from the daemon: {fields['data'][:80]!r}")
+    name = fields.get("event") or str(data.get("event", "message"))
+    return EventInfo(id=number, name=name, fields=data)

@@ -14,10 +14,11 @@ from typing import Self, TypeVar, overload
 from sentinel.client.callbacks import Callback, Callbacks
 from sentinel.client.client import Client, connect
 from sentinel.client.follower import Events, Follower
-from sentinel.client.history import PastReading, TemperatureTrend
 from sentinel.client.hold import own_sentinel
-from sentinel.client.types import AllocationInfo, EventInfo, GpuStatus, MemoryBudget, Outcome
+from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
+from sentinel.protocol.api_types import AllocationInfo, GpuStatus, MemoryBudget, Outcome
+from sentinel.protocol.history_types import PastReading, TemperatureTrend
 from sentinel.units import format_duration
 
 C = TypeVar("C", bound=Callback)

@@ -1,6 +1,6 @@
-"""One request to the daemon, over its socket or TCP, and one answer: bounded, checked, in words.
+"""HTTP over the daemon's Unix socket or TCP: deadlines, size limits and translated errors.
 
-Each request has a connection of its own, so a service that was replaced in between is no matter.
+Each request has its own connection, so that a replaced API process does not matter.
 """
 
 from __future__ import annotations
@@ -27,31 +27,34 @@ from sentinel.errors import (
     TimedOutError,
 )
 from sentinel.host.procfs import read_stat
+from sentinel.protocol.api_types import Code
 from sentinel.units import format_duration
 
-#: The largest answer that is taken in, in bytes; thousands of GPUs fit.
-MAX_ANSWER = 16 * 2**20
+#: The largest accepted response; thousands of GPUs fit.
+MAX_RESPONSE_BYTES = 16 * 2**20
 
 #: pid_t, uid_t, gid_t, as in struct ucred.
 _UCRED = struct.Struct("iII")
 
-#: How long to wait between tries while the daemon has more connections waiting than it may.
-_CROWDED = 0.02
+#: The pause between attempts to connect while the daemon's backlog is full.
+_CONNECT_RETRY_S = 0.02
+#: The time for the daemon's backlog to have room.
+_CONNECT_TIMEOUT_S = 2.0
 
-#: What the codes of the daemon's problems mean to a caller; all others are a ServiceError.
-_PROBLEMS: dict[str, type[SentinelError]] = {
-    "no_such_gpu": NoSuchGpuError,
-    "unauthorized": AccessDeniedError,
-    "forbidden": AccessDeniedError,
-    "invalid": ConfigError,
-    "conflict": ConflictError,
-    "timeout": TimedOutError,
+#: The errors for the codes of problems; all other codes are a ServiceError.
+_ERRORS: dict[str, type[SentinelError]] = {
+    Code.NO_SUCH_GPU: NoSuchGpuError,
+    Code.UNAUTHORIZED: AccessDeniedError,
+    Code.FORBIDDEN: AccessDeniedError,
+    Code.INVALID: ConfigError,
+    Code.CONFLICT: ConflictError,
+    Code.TIMEOUT: TimedOutError,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a daemon is: the path of its socket, or else a host and port and the token for it."""
+    """The address of a daemon: a socket's path, or a host and port with their token."""
 
     socket: str = ""
     host: str = ""
@@ -62,70 +65,85 @@ class Address:
         return f"{self.host}:{self.port}" if self.host else self.socket
 
 
-class _Bounded(socket.socket):
-    """A socket whose every wait ends by one deadline, however slowly the other side talks.
+class _DeadlineSocket(socket.socket):
+    """A socket with one deadline for all operations, however slowly the peer sends."""
 
-    ``deadline`` is in seconds of the monotonic clock.
-    """
-
+    #: Of the monotonic clock.
     deadline = 0.0
 
-    def left(self) -> float:
-        """Return the seconds that are left.
+    def remaining_s(self) -> float:
+        """Compute the time until the deadline.
 
         Raises:
-            TimeoutError: There are none.
+            TimeoutError: The deadline has passed.
         """
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError
-        return left
+        return remaining
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        self.settimeout(self.left())
+        self.settimeout(self.remaining_s())
         return super().recv_into(buffer, nbytes, flags)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        self.settimeout(self.left())
+        self.settimeout(self.remaining_s())
         super().sendall(data, flags)
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP to an address, by a deadline."""
+class Connection(http.client.HTTPConnection):
+    """An HTTP connection to a daemon, with a deadline.
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    Args:
+        address: The daemon's address.
+        timeout: Seconds from now until the deadline.
+        on_connect: Called with the socket once it is connected.
+    """
+
+    sock: _DeadlineSocket | None
+
+    def __init__(
+        self,
+        address: Address,
+        timeout: float,
+        on_connect: Callable[[socket.socket], None] = lambda _: None,
+    ) -> None:
         super().__init__(address.host or "localhost", address.port or 80)
         self.address = address
-        self.deadline = time.monotonic() + timeout
-        self.bounded: _Bounded | None = None
-        self.opened: Callable[[socket.socket], None] = lambda _: None
+        self._deadline = time.monotonic() + timeout
+        self._on_connect = on_connect
 
     def connect(self) -> None:
+        """Connect to the address."""
         if self.address.host:
-            left = max(self.deadline - time.monotonic(), 0.001)
-            with socket.create_connection((self.host, self.port), left) as plain:
-                bounded = _Bounded(fileno=plain.detach())
-            bounded.deadline = self.deadline
+            remaining = max(self._deadline - time.monotonic(), 0.001)
+            with socket.create_connection((self.host, self.port), remaining) as plain:
+                self.sock = _DeadlineSocket(fileno=plain.detach())
+            self.sock.deadline = self._deadline
         else:
-            bounded = _connect_to(self.address.socket, self.deadline)
-        self.sock = self.bounded = bounded
-        self.opened(bounded)
+            self.sock = _connect_unix(self.address.socket, self._deadline)
+        self._on_connect(self.sock)
+
+    def postpone(self, timeout: float) -> None:
+        """Move the deadline to ``timeout`` seconds from now."""
+        if self.sock is not None:
+            self.sock.deadline = time.monotonic() + timeout
 
 
-def _connect_to(path: str, deadline: float) -> _Bounded:
-    """Return a connection to the socket at ``path``.
+def _connect_unix(path: str, deadline: float) -> _DeadlineSocket:
+    """Connect to the socket at ``path``.
 
-    Where the daemon has no room for another one yet, a socket says so at once, unlike TCP.
+    While the backlog is full, connecting to a Unix socket fails at once, unlike with TCP.
     """
-    sock = _Bounded(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = _DeadlineSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.deadline = deadline
     try:
         while True:
-            sock.settimeout(sock.left())
+            sock.settimeout(sock.remaining_s())
             try:
                 sock.connect(path)
             except BlockingIOError:
-                time.sleep(_CROWDED)
+                time.sleep(_CONNECT_RETRY_S)
             else:
                 return sock
     except BaseException:
@@ -133,98 +151,96 @@ def _connect_to(path: str, deadline: float) -> _Bounded:
         raise
 
 
-# --- asking ----------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------
 
 
-def ask(
+def send(
     address: Address, method: str, path: str, body: Mapping[str, Any] | None, timeout: float
 ) -> dict[str, Any]:
-    """Return the JSON object that the daemon answers; ``timeout`` in seconds is for all of it.
+    """Send a request, and parse the JSON object of the response.
+
+    Args:
+        address: The daemon's address.
+        method: The HTTP method.
+        path: The path and query.
+        body: The JSON object to send, or None for no body.
+        timeout: Seconds until the response must be complete.
 
     Raises:
-        NotRunningError: No daemon listens there.
-        AccessDeniedError: This user, or this token, may not.
-        NoSuchGpuError: A selector names no GPU.
-        ConfigError: The request or a setting in it is not allowed.
-        ConflictError: Somebody else has what was asked for.
-        TimedOutError: It was not done, or not answered, in time.
-        ServiceError: Anything else that went wrong.
+        NotRunningError: No daemon listens at the address.
+        AccessDeniedError: This user or this token has no access.
+        NoSuchGpuError: A selector matches no GPU.
+        ConfigError: The request or a setting in it is invalid.
+        ConflictError: The request conflicts with another user's.
+        TimedOutError: The command or the response was not complete in time.
+        ServiceError: All other errors.
     """
-    connection = _Connection(address, timeout)
-    try:
-        with _in_words(address, timeout):
-            response = _send(connection, method, path, body, {})
-            text = response.read(MAX_ANSWER + 1)
-            if response.length and len(text) <= MAX_ANSWER:
-                raise http.client.IncompleteRead(text, response.length)
-    finally:
-        connection.close()
-    if len(text) > MAX_ANSWER:
-        raise ServiceError(f"the daemon at {address} answers with more than {MAX_ANSWER} bytes")
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = None
-    if not 200 <= response.status < 300:  # noqa: PLR2004 - what HTTP calls a success
-        raise _problem(address, response.status, answer)
-    if not isinstance(answer, dict):
-        raise ServiceError(f"what answers at {address} is no sentinel daemon: {text[:60]!r}")
-    return answer
+    with (
+        contextlib.closing(Connection(address, timeout)) as connection,
+        _translated_errors(address, timeout),
+    ):
+        response = _exchange(connection, method, path, body, {})
+        text = response.read(MAX_RESPONSE_BYTES + 1)
+        if response.length and len(text) <= MAX_RESPONSE_BYTES:
+            raise http.client.IncompleteRead(text, response.length)
+    if len(text) > MAX_RESPONSE_BYTES:
+        what = f"the response of the daemon at {address} exceeds {MAX_RESPONSE_BYTES} bytes"
+        raise ServiceError(what)
+    parsed = _parse(text)
+    if not 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's range of success
+        raise _error_of(address, response.status, parsed)
+    if not isinstance(parsed, dict):
+        raise ServiceError(f"{address} is not a sentinel daemon: it sent {text[:60]!r}")
+    return parsed
 
 
-def listen(
+def stream_lines(
     address: Address,
     path: str,
     headers: Mapping[str, str],
     timeout: float,
     silence: float,
-    opened: Callable[[socket.socket], None] = lambda _: None,
+    on_connect: Callable[[socket.socket], None] = lambda _: None,
 ) -> Iterator[str]:
-    """Yield the lines of a stream, without their ends, until the daemon ends it.
+    """Yield the lines of a stream, without line ends, until the daemon ends it.
 
     Args:
-        address: Where the daemon is.
-        path: What is asked for.
-        headers: Headers to send besides our own.
-        timeout: Seconds until it must have begun.
-        silence: The most seconds between two lines.
-        opened: Called with the socket once it is connected; to shut it down ends the stream.
+        address: The daemon's address.
+        path: The path and query.
+        headers: Additional headers.
+        timeout: Seconds until the response must have started.
+        silence: The maximum time between two lines, in seconds.
+        on_connect: Called with the socket once it is connected; shutting it down ends the stream.
 
     Raises:
-        SentinelError: As :func:`ask`; also where the daemon goes away.
+        SentinelError: As :func:`send`; also if the connection breaks.
     """
-    connection = _Connection(address, timeout)
-    connection.opened = opened
-    try:
-        with _in_words(address, timeout):
-            response = _send(connection, "GET", path, None, headers)
+    with contextlib.closing(Connection(address, timeout, on_connect)) as connection:
+        with _translated_errors(address, timeout):
+            response = _exchange(connection, "GET", path, None, headers)
             if response.status != http.client.OK:
-                text = response.read(MAX_ANSWER)
-                with contextlib.suppress(ValueError):
-                    raise _problem(address, response.status, json.loads(text))
-                raise _problem(address, response.status, None)
+                body = _parse(response.read(MAX_RESPONSE_BYTES))
+                raise _error_of(address, response.status, body)
         while True:
-            with _in_words(address, silence):
-                if connection.bounded is not None:
-                    connection.bounded.deadline = time.monotonic() + silence
-                line = response.readline(MAX_ANSWER)
+            with _translated_errors(address, silence):
+                connection.postpone(silence)
+                line = response.readline(MAX_RESPONSE_BYTES)
             if not line:
                 return
             yield line.decode(errors="replace").rstrip("\r\n")
-    finally:
-        connection.close()
 
 
-def listener(address: Address, timeout: float) -> int | None:
-    """Return the PID of who listens at an address, as the kernel knows it; nothing is sent.
+def listener_pid(address: Address, timeout: float) -> int | None:
+    """Read the PID of the process that listens at a socket from the kernel, without a request.
 
-    It is the number in our own PID namespace; ``None`` where there is none, over TCP, and where
-    nobody takes a connection within ``timeout`` seconds.
+    Returns:
+        The PID in this PID namespace, or None if it is not visible here, over TCP, or if no process
+        accepts a connection within ``timeout`` seconds.
     """
     if address.host:
         return None
     try:
-        with _connect_to(address.socket, time.monotonic() + timeout) as sock:
+        with _connect_unix(address.socket, time.monotonic() + timeout) as sock:
             size = _UCRED.size
             pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     except OSError:
@@ -232,14 +248,14 @@ def listener(address: Address, timeout: float) -> int | None:
     return pid or None
 
 
-def _send(
-    connection: _Connection,
+def _exchange(
+    connection: Connection,
     method: str,
     path: str,
     body: Mapping[str, Any] | None,
     headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
-    """Send a request and return the beginning of the answer."""
+    """Send a request, and read the head of the response."""
     sent = {"Accept": "application/json", "Connection": "close", **headers}
     if body is not None:
         sent["Content-Type"] = "application/json"
@@ -247,37 +263,45 @@ def _send(
         sent["Authorization"] = f"Bearer {connection.address.token}"
     data = None if body is None else json.dumps(body).encode()
     connection.connect()
-    # A daemon that refuses before it has read everything closes, and its answer can still be read.
+    # A daemon that rejects a request before reading all of it closes; its response is readable.
     with contextlib.suppress(BrokenPipeError):
         connection.request(method, path, data, sent)
     return connection.getresponse()
+
+
+def _parse(text: bytes) -> Any:
+    """Parse JSON; None if it is invalid."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 # --- errors ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _in_words(address: Address, timeout: float) -> Iterator[None]:
-    """Turn what can go wrong on the way into our own errors."""
+def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
+    """Translate errors of the connection into those of :mod:`sentinel.errors`."""
     try:
         yield
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NotRunningError(
             f"no sentinel daemon runs at {address}",
-            "Start one with `sentinel start`, or say where it is: --socket PATH, SENTINEL_SOCKET.",
+            "Start one with `sentinel start`, or name its socket: --socket PATH, SENTINEL_SOCKET.",
         ) from error
     except PermissionError as error:
         raise AccessDeniedError(
             f"this user may not use the daemon at {address}",
-            "Ask as the user that runs it, as root, or as a member of its group.",
+            "Run the command as the daemon's user, as root, or as a member of the socket's group.",
         ) from error
     except TimeoutError as error:
         raise TimedOutError(
             f"the daemon at {address} did not answer within {format_duration(timeout)}"
         ) from error
-    except (http.client.HTTPException, ConnectionError, http.client.IncompleteRead) as error:
-        gone = isinstance(error, ConnectionError | http.client.IncompleteRead)
-        how = "went away in the middle of its answer" if gone else "does not answer with HTTP"
+    except (http.client.HTTPException, ConnectionError) as error:
+        broken = isinstance(error, ConnectionError | http.client.IncompleteRead)
+        how = "closed the connection within its response" if broken else "does not use HTTP"
         raise ServiceError(f"the daemon at {address} {how}", "See: sentinel status") from error
     except OSError as error:
         if error.errno is None or error.errno == errno.ENAMETOOLONG:
@@ -285,48 +309,46 @@ def _in_words(address: Address, timeout: float) -> Iterator[None]:
         raise NotRunningError(f"the daemon at {address} cannot be reached: {error}") from error
 
 
-def _problem(address: Address, status: int, body: Any) -> SentinelError:
-    """Return the error for an answer that is no success."""
+def _error_of(address: Address, status: int, body: Any) -> SentinelError:
+    """Build the error for a problem, which should be the ``body`` of a failed request."""
     if not isinstance(body, dict) or not isinstance(body.get("title"), str):
         return ServiceError(f"the daemon at {address} answers with HTTP status {status}")
     what = body.get("detail") or body["title"]
-    kind = _PROBLEMS.get(str(body.get("code")), ServiceError)
-    return kind(str(what))
+    return _ERRORS.get(str(body.get("code")), ServiceError)(str(what))
 
 
-#: How long the daemon may take to have room for a connection, in seconds.
-_ROOM_WITHIN = 2.0
+# --- the end of a daemon ---------------------------------------------------------------------
 
 
-class _Asked(Protocol):
-    """As much of a client as is needed here."""
+class _Client(Protocol):
+    """The part of a client that is needed here."""
 
     address: Address
 
     def health(self) -> bool:
-        """Return whether the daemon is well."""
+        """Check whether the daemon's state is recent."""
 
 
-def departure(client: _Asked, pid: int) -> Callable[[], bool]:
-    """Return what says whether the daemon, which is this process, has gone; call it before.
+def exit_check(client: _Client, pid: int) -> Callable[[], bool]:
+    """Build a check for the end of the daemon with this PID; call it before ending the daemon.
 
-    Its process tells best: it listens on its socket for longer than it answers. But what a daemon
-    says of itself is its number in its own PID namespace, and here a stranger may have that one. So
-    it counts only if the kernel has the same for who listens on the socket. Otherwise, and on
-    another host, nobody listening any more has to do.
+    The end of the process is the best evidence: the daemon closes its socket earlier. But ``pid``
+    is the daemon's PID in its own PID namespace, and may be another process here. So the PID is
+    used only if the kernel names the same for the socket's listener. Otherwise, and on another
+    host, the check waits until no process listens.
     """
-    known = listener(client.address, _ROOM_WITHIN) == pid
-    before = read_stat(pid) if known else None
+    is_visible = listener_pid(client.address, _CONNECT_TIMEOUT_S) == pid
+    before = read_stat(pid) if is_visible else None
     if before is not None:
         started = before.started
 
-        def gone() -> bool:
+        def has_exited() -> bool:
             now = read_stat(pid)
             return now is None or not now.alive or now.started != started
 
-        return gone
+        return has_exited
 
-    def silent() -> bool:
+    def is_unreachable() -> bool:
         try:
             client.health()
         except NotRunningError:
@@ -335,4 +357,4 @@ def departure(client: _Asked, pid: int) -> Callable[[], bool]:
             return False
         return False
 
-    return silent
+    return is_unreachable

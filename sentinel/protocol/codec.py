@@ -153,8 +153,9 @@ def _mapping(read: _Reader) -> _Reader:
 def _record(kind: Any, *, exact: bool) -> _Reader:
     hints = typing.get_type_hints(kind)
     fields = [field for field in dataclasses.fields(kind) if field.init]
-    readers = {field.name: _reader(hints[field.name], exact=exact) for field in fields}
-    required = readers.keys() if exact else {field.name for field in fields if _is_required(field)}
+    keys = {field.name: field.metadata.get("alias", field.name) for field in fields}
+    readers = {keys[name]: (name, _reader(hints[name], exact=exact)) for name in keys}
+    required = {keys[field.name] for field in fields if exact or _is_required(field)}
 
     def read_record(value: Any) -> Any:
         if type(value) is not dict:
@@ -163,13 +164,13 @@ def _record(kind: Any, *, exact: bool) -> _Reader:
             raise DecodeError("the fields " + ", ".join(sorted(required - value.keys())))
         if exact and len(value) != len(readers):
             raise DecodeError("no fields but " + ", ".join(readers))
-        given, name = {}, ""
+        given, key = {}, ""
         try:
-            for name, read in readers.items():
-                if name in value:
-                    given[name] = read(value[name])
+            for key, (name, read) in readers.items():
+                if key in value:
+                    given[name] = read(value[key])
         except DecodeError as error:
-            raise DecodeError(error.expected, f".{name}{error.path}") from None
+            raise DecodeError(error.expected, f".{key}{error.path}") from None
         return kind(**given)
 
     return read_record

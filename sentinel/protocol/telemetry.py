@@ -24,8 +24,8 @@ EVENT_REASONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telemetry:
-    """What one GPU told at the time ``at``, of the monotonic clock.
+class TelemetryFields:
+    """The telemetry of one GPU, without its time.
 
     Memory is in bytes, temperatures in degrees Celsius, power in watts, energy in joules, clocks in
     MHz, shares of 1; ``_s`` is seconds and ``_total`` counts since the driver was loaded, or since
@@ -57,7 +57,6 @@ class Telemetry:
         performance_state: 0 is the fastest.
     """
 
-    at: float
     memory_reserved: int | None = None
     utilization: float | None = None
     memory_utilization: float | None = None
@@ -89,6 +88,13 @@ class Telemetry:
     remap_failed: bool | None = None
     fan_share: float | None = None
     performance_state: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry(TelemetryFields):
+    """The telemetry of one GPU, read at the time ``at`` of the monotonic clock."""
+
+    at: float
 
 
 def reasons_of(bits: int) -> tuple[str, ...]:

@@ -15,13 +15,14 @@ from starlette.responses import JSONResponse, Response
 from sentinel.api.compat import readings
 from sentinel.api.compat import schemas as told
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import Code, ProblemError, explain
+from sentinel.api.http.errors import ProblemError, explain
 from sentinel.api.routes.allocator import holder, promise
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
 from sentinel.api.routes.settings import change
 from sentinel.api.state.memory_budget import budget
 from sentinel.errors import SentinelError
 from sentinel.protocol import commands
+from sentinel.protocol.api_types import Code
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field
 
 from sentinel.api.compat.readings import PastReading
 from sentinel.api.history.trend import Trend
-from sentinel.api.schemas.status import RequestModel
-from sentinel.api.state.memory_budget import Name, budget
+from sentinel.api.requests import Name, RequestModel
+from sentinel.api.state.memory_budget import budget
 from sentinel.config.model import Config
 from sentinel.protocol.views import Allocation, GpuView
 

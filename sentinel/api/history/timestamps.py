@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
+from sentinel.protocol.api_types import Code
 from sentinel.units import parse_duration
 
 #: Nobody asks for what was longer ago, in seconds: ten years.

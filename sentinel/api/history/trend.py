@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+
+from sentinel.protocol.history_types import Direction
 
 #: Fewer readings, one a second, are no trend: one flicker between two degrees would decide it.
 FEWEST = 10
 #: A line that rises or falls by less than so many degrees over the readings is level: NVML tells
 #: whole degrees (nvmlDeviceGetTemperature), so what is below one may be rounding.
 STEADY = 1.0
-
-
-class Direction(StrEnum):
-    """Where it goes."""
-
-    RISING = "rising"
-    FALLING = "falling"
-    STABLE = "stable"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from typing import TypeVar
 from sentinel.api.history.database import Database
 from sentinel.api.history.queries import Question
 from sentinel.api.history.recorder import Noted, Recorder
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
+from sentinel.protocol.api_types import Code
 from sentinel.protocol.views import GpuView, LogRecord
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sentinel.api.http.auth import peer_of
-from sentinel.api.http.errors import MEDIA_TYPE, Code, problem_body
+from sentinel.api.http.errors import MEDIA_TYPE, problem_body
+from sentinel.protocol.api_types import Code
 
 #: A request must be complete so many seconds after the connection or the response before it.
 REQUEST_WITHIN = 5.0

@@ -11,8 +11,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from sentinel.api.http.auth import Peer, Secret
-from sentinel.api.http.errors import Code, problem
+from sentinel.api.http.errors import problem
 from sentinel.api.web import OPEN
+from sentinel.protocol.api_types import Code
 
 #: The most bytes that the body of a request may have.
 MOST_BODY = 64 * 1024

@@ -9,8 +9,9 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from sentinel.api.http.errors import Code, ProblemError, problem
+from sentinel.api.http.errors import ProblemError, problem
 from sentinel.api.metrics.exposition import MetricsPage
+from sentinel.protocol.api_types import Code
 
 #: Where the page is, here and in the API.
 PATH = "/metrics"

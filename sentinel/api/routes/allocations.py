@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
-from sentinel.api.http.errors import Code
+from sentinel.api.requests import AllocationRequest
 from sentinel.api.routes.allocator import holder, promise
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
-from sentinel.api.schemas.status import CommandResponse
-from sentinel.api.state.memory_budget import Allocated, AllocationRequest, Allocations, budget
+from sentinel.api.state.memory_budget import budget
 from sentinel.api.state.serializers import allocation
+from sentinel.protocol.api_types import Allocated, Allocations, Code, Outcome
 from sentinel.protocol.commands import Deallocate
 
 router = APIRouter(prefix="/v1/allocations", tags=["allocating"])
@@ -29,8 +29,10 @@ async def read_allocations(
     shown = {view.uuid for view in gpus}
     promised = context.views.host.allocations
     return Allocations(
-        allocations=[allocation(one, context.views, now) for one in promised if one.gpu in shown],
-        gpus=[budget(view, promised) for view in gpus],
+        allocations=tuple(
+            allocation(one, context.views, now) for one in promised if one.gpu in shown
+        ),
+        gpus=tuple(budget(view, promised) for view in gpus),
     )
 
 
@@ -57,9 +59,7 @@ async def allocate(
 
 
 @router.delete("/{id}", responses=may(Code.NOT_FOUND, Code.INVALID))
-async def deallocate(
-    id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
-) -> CommandResponse:
+async def deallocate(id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By) -> Outcome:
     """Give memory back."""
     answer = await context.channel.order(Deallocate, by=by, id=id_)
-    return CommandResponse(text=answer.text, gpus=list(answer.gpus))
+    return Outcome(text=answer.text, gpus=answer.gpus)

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.memory_budget import memory_free
 from sentinel.api.state.supervisor_link import accepted
 from sentinel.host.procfs import read_stat
+from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
 from sentinel.protocol.views import Allocation

@@ -7,16 +7,10 @@ import time
 from fastapi import APIRouter, Request
 
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import Code
+from sentinel.api.requests import EmptyRequest, PauseRequest, ResumeRequest, StopRequest
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
-from sentinel.api.schemas.status import (
-    CommandResponse,
-    EmptyRequest,
-    PauseRequest,
-    ResumeRequest,
-    StopRequest,
-)
 from sentinel.api.state.conditions import memory_back, released
+from sentinel.protocol.api_types import Code, Outcome
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Answer, Drain, PauseGpus, Resume, ResumeGpus, ShutDown
 
@@ -29,7 +23,7 @@ _CHOOSES_AND_WAITS = may(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIM
 
 
 @router.post("/v1/start", responses=_REFUSED)
-async def start(context: ContextDep, by: By, _: EmptyRequest | None = None) -> CommandResponse:
+async def start(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
     """Occupy idle GPUs, from now on."""
     return _done(await context.channel.order(Resume, by=by))
 
@@ -37,7 +31,7 @@ async def start(context: ContextDep, by: By, _: EmptyRequest | None = None) -> C
 @router.post("/v1/stop", responses=_WAITS)
 async def stop(
     request: Request, context: ContextDep, by: By, wish: StopRequest | None = None
-) -> CommandResponse:
+) -> Outcome:
     """Let go of every GPU and start on none; the daemon stays.
 
     The answer comes when all memory is back. After a timeout the order holds all the same.
@@ -46,7 +40,7 @@ async def stop(
 
 
 @router.post("/v1/shutdown", responses=_REFUSED)
-async def shut_down(context: ContextDep, by: By, _: EmptyRequest | None = None) -> CommandResponse:
+async def shut_down(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
     """Let go of every GPU and end the daemon. The answer comes before that is done."""
     return _done(await context.channel.order(ShutDown, by=by))
 
@@ -54,7 +48,7 @@ async def shut_down(context: ContextDep, by: By, _: EmptyRequest | None = None) 
 @router.post("/v1/pause", responses=_CHOOSES_AND_WAITS)
 async def pause(
     request: Request, context: ContextDep, by: By, wish: PauseRequest | None = None
-) -> CommandResponse:
+) -> Outcome:
     """Let go of GPUs, all where none is named, and keep off them.
 
     The answer comes when their memory is back, or, with `release`, when the driver is let go of.
@@ -64,13 +58,13 @@ async def pause(
 
 
 @router.post("/v1/resume", responses=_CHOOSES)
-async def resume(context: ContextDep, by: By, wish: ResumeRequest | None = None) -> CommandResponse:
+async def resume(context: ContextDep, by: By, wish: ResumeRequest | None = None) -> Outcome:
     """End the pause of GPUs, of all where none is named."""
     gpus = context.views.select((wish or ResumeRequest()).gpus)
     return _done(await context.channel.order(ResumeGpus, by=by, gpus=gpus))
 
 
-async def _stop(context: ApiContext, by: Caller, wish: StopRequest) -> CommandResponse:
+async def _stop(context: ApiContext, by: Caller, wish: StopRequest) -> Outcome:
     deadline = time.monotonic() + wish.wait_s
     answer = await context.channel.order(Drain, by=by)
     if wish.wait_s > 0:
@@ -78,7 +72,7 @@ async def _stop(context: ApiContext, by: Caller, wish: StopRequest) -> CommandRe
     return _done(answer)
 
 
-async def _pause(context: ApiContext, by: Caller, wish: PauseRequest) -> CommandResponse:
+async def _pause(context: ApiContext, by: Caller, wish: PauseRequest) -> Outcome:
     deadline = time.monotonic() + wish.wait_s
     gpus = context.views.select(wish.gpus)
     answer = await context.channel.order(
@@ -92,5 +86,5 @@ async def _pause(context: ApiContext, by: Caller, wish: PauseRequest) -> Command
     return _done(answer)
 
 
-def _done(answer: Answer) -> CommandResponse:
-    return CommandResponse(text=answer.text, gpus=list(answer.gpus))
+def _done(answer: Answer) -> Outcome:
+    return Outcome(text=answer.text, gpus=answer.gpus)

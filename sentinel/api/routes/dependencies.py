@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 
 from sentinel.api.context import ApiContext
 from sentinel.api.http.auth import Peer
-from sentinel.api.http.errors import Code, ProblemError
-from sentinel.api.schemas.status import Problem
+from sentinel.api.http.errors import ProblemError
+from sentinel.protocol.api_types import Code, Problem
 from sentinel.protocol.caller import Caller
 
 T = TypeVar("T")

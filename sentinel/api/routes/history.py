@@ -13,10 +13,11 @@ from sentinel.api.history import queries
 from sentinel.api.history.serializers import as_events, as_readings, as_usage
 from sentinel.api.history.timestamps import since_when
 from sentinel.api.history.trend import trend_of
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, may
-from sentinel.api.schemas.history import PastReadings, RecordedEvents, Trend, Usage
 from sentinel.errors import NoSuchGpuError
+from sentinel.protocol.api_types import Code
+from sentinel.protocol.history_types import PastReadings, RecordedEvents, TemperatureTrend, Usage
 
 router = APIRouter(tags=["history"])
 
@@ -97,7 +98,7 @@ async def read_trend(
     selector: str,
     context: ContextDep,
     minutes: Annotated[int, Query(ge=1, le=60, description="Of the last so many.")] = 5,
-) -> Trend:
+) -> TemperatureTrend:
     """Show where a GPU's temperature goes, by the readings of the last minutes."""
     uuid = await _one(context, selector)
     found = trend_of(
@@ -105,7 +106,7 @@ async def read_trend(
             lambda where, now: queries.temperatures(where, uuid, now, time.time(), 60 * minutes)
         )
     )
-    return Trend(
+    return TemperatureTrend(
         gpu=uuid,
         minutes=minutes,
         samples=found.samples,
@@ -114,7 +115,7 @@ async def read_trend(
         maximum_c=found.maximum,
         average_c=_rounded(found.average),
         slope_c_per_min=_rounded(found.slope),
-        trend=found.direction.value,
+        trend=found.direction,
     )
 
 

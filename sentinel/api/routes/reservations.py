@@ -9,13 +9,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
+from sentinel.api.requests import ReservationRequest
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
-from sentinel.api.schemas.status import CommandResponse, ReservationRequest, Reservations, Reserved
 from sentinel.api.state.conditions import availability_changed, gpus_free
 from sentinel.api.state.process_watch import is_alive
 from sentinel.api.state.serializers import reservation
 from sentinel.api.state.supervisor_link import accepted
+from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Answer, Confirm, Refusal, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
@@ -31,8 +32,8 @@ _ENDED = "The reservation was ended before it was complete."
 async def read_reservations(context: ContextDep) -> Reservations:
     """Show all reservations."""
     now = time.monotonic()
-    held = [reservation(one, context.views, now) for one in context.views.host.reservations]
-    return Reservations(reservations=held)
+    held = context.views.host.reservations
+    return Reservations(reservations=tuple(reservation(one, context.views, now) for one in held))
 
 
 @router.post(
@@ -52,12 +53,10 @@ async def reserve(
 
 
 @router.delete("/{id}", responses=may(Code.NOT_FOUND, Code.INVALID))
-async def unreserve(
-    id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
-) -> CommandResponse:
+async def unreserve(id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By) -> Outcome:
     """End a reservation."""
     answer = await context.channel.order(Unreserve, by=by, id=id_)
-    return CommandResponse(text=answer.text, gpus=list(answer.gpus))
+    return Outcome(text=answer.text, gpus=answer.gpus)
 
 
 async def _reserve(context: ApiContext, by: Caller, wish: ReservationRequest) -> Reserved:

@@ -7,20 +7,13 @@ from collections.abc import Mapping
 from fastapi import APIRouter
 
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import Code
+from sentinel.api.requests import EmptyRequest, RestartRequest, SettingsChange
 from sentinel.api.routes.dependencies import By, ContextDep, may
-from sentinel.api.schemas.status import (
-    Configured,
-    EmptyRequest,
-    RestartRequest,
-    Settings,
-    SettingsChange,
-    SettingValue,
-)
 from sentinel.api.state.settings_reload import check_keys
 from sentinel.api.state.supervisor_link import accepted
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
+from sentinel.protocol.api_types import Code, Outcome, Settings, SettingValue
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Answer, Resume, Value
 
@@ -38,23 +31,23 @@ async def read_settings(context: ContextDep) -> Settings:
 
 
 @router.patch("/v1/settings", responses=may(Code.INVALID, Code.CONFLICT))
-async def change_settings(context: ContextDep, by: By, wish: SettingsChange) -> Configured:
+async def change_settings(context: ContextDep, by: By, wish: SettingsChange) -> Outcome:
     """Change single settings, and keep all others; null takes a flag back.
 
     The file is read anew. Stressors for which nothing changes go on, and nothing else is occupied
     than before. Where a setting is wrong, or does not fit the others, all goes on as before.
     """
-    return Configured(text=(await change(context, by, wish.settings)).text)
+    return Outcome(text=(await change(context, by, wish.settings)).text)
 
 
 @router.post("/v1/reload", responses=may(Code.INVALID, Code.CONFLICT))
-async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Configured:
+async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
     """Read the settings anew, and take over all of them or, where one is wrong, none."""
-    return Configured(text=(await change(context, by, {})).text)
+    return Outcome(text=(await change(context, by, {})).text)
 
 
 @router.post("/v1/restart", responses=may(Code.INVALID, Code.CONFLICT))
-async def restart(context: ContextDep, by: By, wish: RestartRequest | None = None) -> Configured:
+async def restart(context: ContextDep, by: By, wish: RestartRequest | None = None) -> Outcome:
     """Take over new settings, and occupy anew with them.
 
     Stressors for which they change something end, and start again. Where a setting is wrong, all
@@ -72,7 +65,7 @@ async def restart(context: ContextDep, by: By, wish: RestartRequest | None = Non
         flags = held if new_flags is None else settled | new_flags
         answer = accepted(await context.configure(by, flags))
         await context.channel.order(Resume, by=by)
-    return Configured(text=answer.text)
+    return Outcome(text=answer.text)
 
 
 async def change(context: ApiContext, by: Caller, changes: Mapping[str, str | None]) -> Answer:

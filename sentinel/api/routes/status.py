@@ -6,11 +6,11 @@ import time
 
 from fastapi import APIRouter
 
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, may
-from sentinel.api.schemas.status import Health, SingleGpu, Status
-from sentinel.api.state.serializers import gpu_state, status
+from sentinel.api.state.serializers import gpu_status, status
 from sentinel.api.state.snapshots import FRESH
+from sentinel.protocol.api_types import Code, DaemonHealth, SingleGpu, Status
 
 router = APIRouter(tags=["looking"])
 
@@ -25,15 +25,15 @@ async def read_status(context: ContextDep) -> Status:
 async def read_gpu(selector: str, context: ContextDep) -> SingleGpu:
     """Show one GPU, by index, UUID or its unique beginning, or PCI address."""
     view = context.views.one(selector)
-    return SingleGpu(**vars(gpu_state(view, context.views, time.monotonic())))
+    return SingleGpu(**vars(gpu_status(view, context.views, time.monotonic())))
 
 
 @router.get("/v1/health", responses=may())
-async def read_health(context: ContextDep) -> Health:
+async def read_health(context: ContextDep) -> DaemonHealth:
     """Say that the daemon gets on: 200 while what it shows is fresh, else 503."""
     host = context.views.host
     age = time.monotonic() - host.at
     if not context.views.fresh:
         detail = f"The daemon has shown nothing for {age:.0f} s; {FRESH:g} s are allowed."
         raise ProblemError(Code.UNAVAILABLE, detail)
-    return Health(phase=host.phase, age_s=round(max(0.0, age), 3))
+    return DaemonHealth(phase=host.phase, age_s=round(max(0.0, age), 3))

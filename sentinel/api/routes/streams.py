@@ -9,9 +9,10 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, may
 from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, EventBuffer
+from sentinel.protocol.api_types import Code
 
 router = APIRouter(tags=["events"])
 

@@ -7,12 +7,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
-from sentinel.api.schemas import status
 from sentinel.api.state import serializers
 from sentinel.api.state.event_buffer import HEARTBEAT, Broadcast, EventBuffer
 from sentinel.api.state.snapshots import Views
+from sentinel.protocol.api_types import Changes, Status
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.views import GpuView, HostView
 
@@ -22,6 +22,8 @@ EVERY = 1.0
 _MOST_KEPT = 5
 #: What is another at each look, though nothing has changed.
 _RESTLESS = {"at", "read"}
+
+_STATUS, _CHANGES = TypeAdapter(Status), TypeAdapter(Changes)
 
 
 class Watch:
@@ -101,7 +103,7 @@ class Watch:
     def _look(self) -> None:
         """Keep what changed since the last look, if there was one."""
         if self._host is not None:
-            change = _event("changes", self._changed())
+            change = _event("changes", _CHANGES.dump_json(self._changed()))
             self._number += 1
             self._changes.append((self._number, change))
         self._remember()
@@ -119,29 +121,31 @@ class Watch:
         """Return what is to be sent after the changes of this number, and the last one's number."""
         oldest = self._changes[0][0] if self._changes else self._number + 1
         if number is None or number < oldest - 1:
-            return _event("status", serializers.status(self._spec, self._views)), self._number
+            whole = serializers.status(self._spec, self._views)
+            return _event("status", _STATUS.dump_json(whole)), self._number
         return b"".join(text for one, text in self._changes if one > number), self._number
 
-    def _changed(self) -> status.Changes:
+    def _changed(self) -> Changes:
         """Return what is not as it was remembered."""
         views, now = self._views, time.monotonic()
         host, before = views.host, self._host
         if before is None:
             raise AssertionError("nothing was remembered")
-        return status.Changes(
-            age_s=serializers.daemon(self._spec, views, now).age_s,
-            daemon=serializers.daemon(self._spec, views, now) if _differ(host, before) else None,
-            gpus=[
-                serializers.gpu_state(view, views, now)
+        daemon = serializers.daemon(self._spec, views, now)
+        return Changes(
+            age_s=daemon.age_s or 0.0,
+            daemon=daemon if _differ(host, before) else None,
+            gpus=tuple(
+                serializers.gpu_status(view, views, now)
                 for view in views.gpus
                 if _differ(view, self._gpus.get(view.uuid))
-            ],
+            ),
             reservations=None
             if host.reservations == before.reservations
-            else [serializers.reservation(held, views, now) for held in host.reservations],
+            else tuple(serializers.reservation(one, views, now) for one in host.reservations),
             allocations=None
             if host.allocations == before.allocations
-            else [serializers.allocation(given, views, now) for given in host.allocations],
+            else tuple(serializers.allocation(one, views, now) for one in host.allocations),
         )
 
     def _remember(self) -> None:
@@ -157,5 +161,5 @@ def _differ(one: HostView | GpuView, other: HostView | GpuView | None) -> bool:
     return any(value != others[key] for key, value in vars(one).items() if key not in _RESTLESS)
 
 
-def _event(name: str, body: BaseModel) -> bytes:
-    return f"event: {name}\ndata: {body.model_dump_json()}\n\n".encode()
+def _event(name: str, body: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), body)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.snapshots import Views
+from sentinel.protocol.api_types import Code
 from sentinel.protocol.views import GpuView, Phase
 from sentinel.units import format_duration, format_size
 

@@ -1,58 +1,51 @@
-"""Makes what clients get of what the supervisor showed; times become ages and dates."""
+"""Convert the supervisor's views into the API's responses; times become ages and dates."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from datetime import UTC, datetime
 
-from sentinel.api.schemas import status as schemas
 from sentinel.api.state.snapshots import Views
 from sentinel.host.procfs import read_stat
-from sentinel.protocol import views as protocol_views
+from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 
-#: How much of a UUID is shown to people, if that is enough: `GPU-` and eight digits.
-_SHORT = 12
+#: The shortest UUID in responses: `GPU-` and eight digits.
+_MIN_UUID_LENGTH = 12
 
-#: Fields of a view that are shown under another name, or in another way.
-_OTHERWISE = {
-    "at",
-    "since",
-    "read",
-    "until",
-    "processes",
-    "allocated_processes",
-    "handover",
-    "health_since",
-    "telemetry",
-    "ended",
-    "leaked",
-}
+#: Fields that a view and its response share by name, but not by type.
+_CONVERTED = {"processes", "allocated_processes", "handover", "telemetry"}
+#: Fields that are copied from a view into its response.
+_COPIED = (
+    {field.name for field in dataclasses.fields(views.GpuView)}
+    & {field.name for field in dataclasses.fields(api_types.GpuStatus)}
+) - _CONVERTED
 
 
-def status(spec: ServiceSpec, views: Views) -> schemas.Status:
-    """Return all there is to see.
+def status(spec: ServiceSpec, shown: Views) -> api_types.Status:
+    """Describe the daemon, its GPUs, reservations and allocations.
 
     Raises:
-        ProblemError: Nothing was shown yet.
+        ProblemError: The supervisor has not sent its state yet.
     """
     now = time.monotonic()
-    return schemas.Status(
-        daemon=daemon(spec, views, now),
-        gpus=[gpu_state(view, views, now) for view in views.gpus],
-        reservations=[reservation(held, views, now) for held in views.host.reservations],
-        allocations=[allocation(given, views, now) for given in views.host.allocations],
+    return api_types.Status(
+        daemon=daemon(spec, shown, now),
+        gpus=tuple(gpu_status(view, shown, now) for view in shown.gpus),
+        reservations=tuple(reservation(one, shown, now) for one in shown.host.reservations),
+        allocations=tuple(allocation(one, shown, now) for one in shown.host.allocations),
     )
 
 
-def daemon(spec: ServiceSpec, views: Views, now: float) -> schemas.Daemon:
-    """Return what clients get of the daemon as a whole."""
-    host = views.host
-    return schemas.Daemon(
+def daemon(spec: ServiceSpec, shown: Views, now: float) -> api_types.DaemonInfo:
+    """Describe the daemon as a whole."""
+    host = shown.host
+    return api_types.DaemonInfo(
         pid=host.pid,
         host=os.uname().nodename,
         version=spec.version,
@@ -70,61 +63,60 @@ def daemon(spec: ServiceSpec, views: Views, now: float) -> schemas.Daemon:
     )
 
 
-def gpu_state(view: protocol_views.GpuView, views: Views, now: float) -> schemas.GpuState:
-    """Return what clients get of one GPU."""
-    plain = {name: value for name, value in vars(view).items() if name not in _OTHERWISE}
-    return schemas.GpuState(
-        **plain,
-        gpu=_short(view.uuid, [other.uuid for other in views.gpus]),
+def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuStatus:
+    """Describe one GPU."""
+    return api_types.GpuStatus(
+        **{name: getattr(view, name) for name in _COPIED},
+        gpu=_short(view.uuid, [other.uuid for other in shown.gpus]),
         since_s=_age(view.since, now),
         read_s=_age(view.read, now),
         until_s=None if view.until is None else round(max(0.0, view.until - now), 3),
-        processes=[_process(process) for process in view.processes],
-        allocated_processes=[_process(process) for process in view.allocated_processes],
+        processes=tuple(map(_process, view.processes)),
+        allocated_processes=tuple(map(_process, view.allocated_processes)),
         handover=_handover(view.handover, now),
         health_since_s=_age(view.health_since, now),
         telemetry=_telemetry(view.telemetry, now),
     )
 
 
-def reservation(held: protocol_views.Reservation, views: Views, now: float) -> schemas.Reservation:
-    """Return what clients get of one reservation."""
-    indices = {view.uuid: view.index for view in views.gpus}
-    return schemas.Reservation(
-        id=held.id,
-        gpus=list(held.gpus),
-        indices=[indices[uuid] for uuid in held.gpus if uuid in indices],
-        reason=held.reason,
-        since=_date(held.since, now),
-        until=None if held.until is None else _date(held.until, now),
-        bound=held.bound,
-        holder=_holder(held.by),
+def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.ReservationInfo:
+    """Describe one reservation."""
+    indices = {view.uuid: view.index for view in shown.gpus}
+    return api_types.ReservationInfo(
+        id=one.id,
+        gpus=one.gpus,
+        indices=tuple(indices[uuid] for uuid in one.gpus if uuid in indices),
+        reason=one.reason,
+        since=_date(one.since, now),
+        until=None if one.until is None else _date(one.until, now),
+        bound=one.bound,
+        holder=_holder(one.by),
     )
 
 
-def allocation(given: protocol_views.Allocation, views: Views, now: float) -> schemas.Allocation:
-    """Return what clients get of memory that was promised."""
-    indices = {view.uuid: view.index for view in views.gpus}
-    return schemas.Allocation(
-        id=given.id,
-        gpu=given.gpu,
-        index=indices.get(given.gpu),
-        size=given.size,
-        since=_date(given.since, now),
-        holder=_holder(given.by),
+def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.AllocationInfo:
+    """Describe one allocation."""
+    indices = {view.uuid: view.index for view in shown.gpus}
+    return api_types.AllocationInfo(
+        id=one.id,
+        gpu=one.gpu,
+        index=indices.get(one.gpu),
+        size=one.size,
+        since=_date(one.since, now),
+        holder=_holder(one.by),
     )
 
 
-def _holder(by: Caller) -> schemas.Holder:
-    """Return who it is, by the name of the process as long as that is there."""
+def _holder(by: Caller) -> api_types.Holder:
+    """Describe a caller, with the name of its process while that exists."""
     process = read_stat(by.pid) if by.pid is not None else None
-    if process is not None and process.started != by.started:  # another one of this number
+    if process is not None and process.started != by.started:  # the PID is in use again
         process = None
-    return schemas.Holder(uid=by.uid, pid=by.pid, name=process.name if process else None)
+    return api_types.Holder(uid=by.uid, pid=by.pid, name=process.name if process else None)
 
 
-def _process(process: GpuProcess) -> schemas.Process:
-    return schemas.Process(
+def _process(process: GpuProcess) -> api_types.Process:
+    return api_types.Process(
         pid=process.pid,
         kind=process.kind,
         memory=process.memory,
@@ -133,39 +125,34 @@ def _process(process: GpuProcess) -> schemas.Process:
     )
 
 
-def _telemetry(told: Telemetry | None, now: float) -> schemas.Telemetry | None:
-    if told is None:
+def _telemetry(telemetry: Telemetry | None, now: float) -> api_types.GpuTelemetry | None:
+    if telemetry is None:
         return None
-    fields = {name: value for name, value in vars(told).items() if name != "at"}
-    return schemas.Telemetry(**fields, age_s=_age(told.at, now) or 0.0)
+    fields = {name: value for name, value in vars(telemetry).items() if name != "at"}
+    return api_types.GpuTelemetry(**fields, age_s=_age(telemetry.at, now) or 0.0)
 
 
-def _handover(view: protocol_views.HandoverView | None, now: float) -> schemas.Handover | None:
+def _handover(view: views.HandoverView | None, now: float) -> api_types.Handover | None:
     if view is None:
         return None
-    return schemas.Handover(
-        ago_s=_age(view.at, now) or 0.0,
-        evidence=view.evidence,
-        exit=view.exit,
-        kill=view.kill,
-        memory_back=view.memory_back,
-    )
+    fields = {name: value for name, value in vars(view).items() if name != "at"}
+    return api_types.Handover(**fields, ago_s=_age(view.at, now) or 0.0)
 
 
 def _age(at: float | None, now: float) -> float | None:
-    """Return how many seconds ago something was, to the millisecond."""
+    """Compute an age in seconds, to the millisecond."""
     return None if at is None else round(max(0.0, now - at), 3)
 
 
 def _date(at: float, now: float) -> datetime:
-    """Return a time of the monotonic clock as a date with an offset, to the second."""
+    """Convert a time of the monotonic clock into a date with its offset, to the second."""
     moment = datetime.fromtimestamp(time.time() + at - now, UTC).astimezone()
     return moment.replace(microsecond=0)
 
 
-def _short(uuid: str, all_of_them: list[str]) -> str:
-    """Return the beginning of a UUID that names this GPU and no other."""
-    length = _SHORT
-    while sum(other.startswith(uuid[:length]) for other in all_of_them) > 1 and length < len(uuid):
+def _short(uuid: str, uuids: list[str]) -> str:
+    """Shorten a UUID to a beginning that none of the other ``uuids`` has."""
+    length = _MIN_UUID_LENGTH
+    while sum(other.startswith(uuid[:length]) for other in uuids) > 1 and length < len(uuid):
         length += 1
     return uuid[:length]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.event_buffer import Broadcast
 from sentinel.config.gpu_selection import select_gpus
+from sentinel.protocol.api_types import Code
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Allocation, GpuView, HostView, Reservation
 

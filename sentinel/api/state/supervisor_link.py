@@ -11,8 +11,9 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.errors import WireError
+from sentinel.protocol.api_types import Code
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.commands import Answer, Order, Refusal, ReloadConfig, ServiceMessage
 from sentinel.protocol.views import GpuView, HostView, LogRecord

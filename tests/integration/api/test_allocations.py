@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.http.errors import Code, ProblemError
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.allocator import holder
 from sentinel.host.procfs import own_stat, read_stat
+from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate
 from sentinel.protocol.gpu import GpuProcess
@@ -99,8 +100,8 @@ def test_what_is_taken_or_too_much_is_refused_and_undoes_nothing(front: Front) -
         ({}, "GPU 0 (idle, stopping) has 90.0 GiB too little"),
         ({"memory_used": None}, "GPU 0 cannot be read"),
         ({"read": 1.0, "memory_used": 0}, "GPU 0 was not read since"),
-        ({"ended": 1e12, "memory_used": 0}, "GPU 0 was not read since our stressor is gone"),
-        ({"stressor": "STARTING", "memory_used": 0}, "on GPU 0 a stressor began"),
+        ({"ended": 1e12, "memory_used": 0}, "GPU 0 was not read since its stressor ended"),
+        ({"stressor": "STARTING", "memory_used": 0}, "a stressor on GPU 0 started"),
     ],
 )
 def test_memory_that_was_not_seen_to_be_free_is_not_promised(

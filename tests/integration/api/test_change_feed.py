@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api.schemas.status import Changes
 from sentinel.api.state import change_feed as watches
 from sentinel.api.state.change_feed import Watch
 from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, EventBuffer
 from sentinel.api.state.snapshots import Views
 from sentinel.api.web import HEADERS, OPEN
+from sentinel.protocol.api_types import Changes
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from tests.harness.api_harness import UUIDS, Front, UnixConnection, ask, exchange

@@ -21,7 +21,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 
 def test_the_committed_document_is_what_the_service_says(front: Front) -> None:
     said = ask(front, "GET", "/openapi.json").body
-    # If not: python -m sentinel.api.openapi > docs/openapi.json
+    # If not: python docs/generate.py
     assert json.loads(COMMITTED.read_text()) == said
 
 

@@ -23,7 +23,7 @@ import uvicorn
 
 from sentinel.api.http import connection as connections
 from sentinel.api.http.auth import peer_of
-from sentinel.client.transport import Address, listener
+from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Resume
@@ -426,7 +426,7 @@ def test_a_new_service_on_the_same_sockets_serves_the_clients_who_waited(tmp_pat
 
 def test_clients_are_told_by_the_kernel_that_the_supervisor_listens(front: Front) -> None:
     address = Address(socket=front.path)
-    assert listener(address, TIMEOUT_S) == os.getpid() != front.child.pid
+    assert listener_pid(address, TIMEOUT_S) == os.getpid() != front.child.pid
 
 
 def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.client.transport import listener
+from sentinel.client.transport import listener_pid
 from tests.harness.daemon_harness import (
     Live,
     children_of,
@@ -251,7 +251,7 @@ def _the_service_is_killed(daemon: Live) -> None:
     assert daemon.client.status().gpus[0].occupied
     assert daemon.process("sentinel: service") != service
     assert daemon.holders() == held
-    assert listener(daemon.client.address, TIMEOUT_S) == daemon.pid
+    assert listener_pid(daemon.client.address, TIMEOUT_S) == daemon.pid
 
 
 def _settings(daemon: Live) -> dict[str, str]:

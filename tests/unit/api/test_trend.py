@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from sentinel.api.history.queries import step_for
 from sentinel.api.history.timestamps import LONGEST, iso, since_when
-from sentinel.api.history.trend import FEWEST, STEADY, Direction, trend_of
+from sentinel.api.history.trend import FEWEST, STEADY, trend_of
 from sentinel.api.http.errors import ProblemError
+from sentinel.protocol.history_types import Direction
 
 NOW = 1_790_000_000.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.tools.web import address
-from sentinel.client.types import DaemonInfo, Status
+from sentinel.client import DaemonInfo, Status
 from sentinel.errors import AccessDeniedError, ConfigError
 
 

@@ -1,0 +1,120 @@
+"""The bodies of requests to the API; the responses are in ``sentinel.protocol.api_types``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Upper bounds of waits and of lifetimes, in seconds: a day and a year.
+_DAY_S = 86_400
+_YEAR_S = 366 * _DAY_S
+#: More than the memory of any GPU; larger sizes are mistakes.
+_MAX_SIZE_BYTES = 2**50
+
+Selectors = Annotated[
+    list[Annotated[str, Field(max_length=256)]],
+    Field(
+        min_length=1,
+        max_length=128,
+        description="GPUs by nvidia-smi's index, UUID or its unique beginning, or PCI address;"
+        " `all` selects all of them.",
+    ),
+]
+WaitS = Annotated[
+    float, Field(ge=0, le=_DAY_S, allow_inf_nan=False, description="Maximum wait in seconds.")
+]
+Seconds = Annotated[
+    float, Field(gt=0, le=_YEAR_S, allow_inf_nan=False, description="Duration in seconds.")
+]
+Name = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$",
+        description="The allocation's id: letters, digits and `._:-`.",
+    ),
+]
+SettingText = Annotated[str, Field(max_length=4096)]
+
+
+class RequestModel(BaseModel):
+    """Base of request bodies; rejects unknown fields, so that a misspelt one is not ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class EmptyRequest(RequestModel):
+    """A body without fields."""
+
+
+class StopRequest(RequestModel):
+    """Drain all GPUs."""
+
+    wait_s: WaitS = 30.0
+
+
+class PauseRequest(RequestModel):
+    """Pause GPUs, until they are resumed or for a duration."""
+
+    gpus: Selectors | None = None
+    seconds: Seconds | None = None
+    release: bool = Field(
+        default=False, description="Release the driver as well; this pauses all GPUs."
+    )
+    wait_s: WaitS = 30.0
+
+
+class ResumeRequest(RequestModel):
+    """End a pause."""
+
+    gpus: Selectors | None = None
+
+
+class RestartRequest(RequestModel):
+    """Apply new settings, and occupy GPUs with them."""
+
+    settings: dict[str, SettingText] | None = Field(
+        default=None,
+        max_length=256,
+        description="Flags by the key of their setting; they replace all flags.",
+    )
+
+
+class SettingsChange(RequestModel):
+    """Change single settings, and keep all others."""
+
+    settings: dict[str, SettingText | None] = Field(
+        min_length=1,
+        max_length=256,
+        description="Flags by the key of their setting; null removes a flag.",
+    )
+
+
+class ReservationRequest(RequestModel):
+    """Keep GPUs free for a user: the selected ones, or any `count`."""
+
+    gpus: Selectors | None = None
+    count: int | None = Field(default=None, ge=1, le=128)
+    seconds: Seconds | None = None
+    reason: str = Field(default="", max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+    wait_s: WaitS = 30.0
+    bound: bool = Field(
+        default=False, description="End it with the calling process; Unix socket only."
+    )
+
+
+class AllocationRequest(RequestModel):
+    """Grant a part of a GPU's memory to the calling process and its children."""
+
+    id: Name
+    gpu: Annotated[str, Field(max_length=256)] = "0"
+    size: int = Field(gt=0, le=_MAX_SIZE_BYTES, description="Bytes.")
+    pid: int | None = Field(
+        default=None,
+        gt=0,
+        le=2**31 - 1,
+        description="Another process of the same user instead of the caller; Unix socket only.",
+    )
+    wait_s: WaitS = 30.0

@@ -1,1 +1,0 @@
-"""Request and response types of the API."""

@@ -1,0 +1,75 @@
+"""Send a request to the daemon and decode the response; the base of all verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from sentinel.client.transport import Address, send
+from sentinel.errors import ServiceError
+from sentinel.protocol.api_types import SCHEMA_VERSION
+from sentinel.protocol.codec import DecodeError, from_json
+
+T = TypeVar("T")
+
+
+class Requester:
+    """Sends requests to one daemon; safe to use from many threads.
+
+    Args:
+        address: The daemon's address.
+        timeout: Seconds until a response must be complete, in addition to the wait of a verb.
+    """
+
+    def __init__(self, address: Address, *, timeout: float = 10.0) -> None:
+        self.address = address
+        self._timeout = timeout
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """Send any request, and parse the JSON object of the response.
+
+        Raises:
+            SentinelError: As for every verb; one of the types in :mod:`sentinel.errors`.
+        """
+        response = send(self.address, method, path, body, self._timeout + wait)
+        version = response.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ServiceError(
+                f"the daemon at {self.address} uses version {version!r} of the API; this client "
+                f"supports version {SCHEMA_VERSION}",
+                "Use the client that was installed with the daemon.",
+            )
+        return response
+
+    def fetch(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        wait: float = 0.0,
+    ) -> T:
+        """Send a request, and decode the response into a ``kind``.
+
+        Raises:
+            SentinelError: As for every verb.
+        """
+        return decode(kind, self.request(method, path, body, wait=wait))
+
+
+def decode(kind: type[T], response: Mapping[str, Any]) -> T:
+    """Decode a response.
+
+    Raises:
+        ServiceError: A field is missing or of a wrong type.
+    """
+    try:
+        return from_json(kind, response)
+    except DecodeError as error:
+        raise ServiceError(
+            f"invalid response from the daemon: {error}",
+            "Client and daemon may be of different versions: sentinel --version; sentinel status",
+        ) from error

@@ -1,0 +1,378 @@
+"""The API's responses: the API server sends these dataclasses, and the client decodes them.
+
+Sizes are bytes, shares are of 1. Suffixes of names: ``_s`` seconds, ``_c`` degrees Celsius, ``_w``
+watts, ``_mhz`` megahertz. ``None`` (JSON: null) is a value that is not known. ``description`` in a
+field's metadata goes into the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any, ClassVar, Final, Literal
+
+from sentinel.protocol.telemetry import TelemetryFields
+from sentinel.protocol.views import GpuHealth
+
+#: The version of the responses' format. Within one version, fields are added and never removed.
+SCHEMA_VERSION: Final = 1
+
+
+def described(text: str) -> dict[str, str]:
+    """Build a field's metadata with a description for the OpenAPI document."""
+    return {"description": text}
+
+
+class ResponseType:
+    """Base of all types in a response."""
+
+    #: Read by pydantic, which FastAPI uses: a response has every field, also those with a default.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "json_schema_serialization_defaults_required": True
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseModel(ResponseType):
+    """Base of whole responses."""
+
+    schema_version: Literal[1] = field(default=SCHEMA_VERSION, init=False)
+
+
+# --- GPUs ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process(ResponseType):
+    """One process on a GPU."""
+
+    pid: int
+    #: NVML's list that has the process: compute, mps or graphics.
+    kind: str = "compute"
+    memory: int | None = None
+    name: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuTelemetry(TelemetryFields, ResponseType):
+    """Telemetry of a GPU, `age_s` seconds old; null is not available."""
+
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover(ResponseType):
+    """The last hand-over of a GPU. Durations are seconds from the first evidence."""
+
+    #: Time since the first evidence of the newcomer.
+    ago_s: float
+    evidence: str
+    #: Until the stressor's exit.
+    exit: float
+    #: Until SIGKILL, or None if the stressor ended by request.
+    kill: float | None = None
+    #: Until the memory was free, or None if the newcomer's memory replaced it at once.
+    memory_back: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuStatus(ResponseType):
+    """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
+
+    gpu: str = field(default="", metadata=described("The shortest unique beginning of the UUID."))
+    uuid: str
+    #: nvidia-smi's index.
+    index: int
+    name: str
+    pci_bus_id: str
+    memory_total: int
+    #: IDLE, BUSY or UNKNOWN.
+    occupancy: str
+    #: The state of the stressor, such as RUNNING.
+    stressor: str
+    #: The operator's hold: ENABLED, PAUSED, RESERVED, DRAINED or RELEASED.
+    admin: str
+    #: The name of the rule that decides whether the GPU is occupied, and the reason as a sentence.
+    rule: str
+    reason: str
+    findings: int = 0
+    #: How long ``stressor`` has had its state.
+    since_s: float | None = None
+    #: Time since the last reading.
+    read_s: float | None = None
+    #: Time until the pause or reservation ends.
+    until_s: float | None = None
+    #: The reservation's id.
+    reservation: str | None = None
+    #: The foreign processes.
+    processes: tuple[Process, ...] = ()
+    #: The PID of the stressor.
+    pid: int | None = None
+    memory_used: int | None = None
+    #: Memory of the stressor.
+    held: int | None = None
+    utilization: float | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    sm_clock_mhz: int | None = None
+    workload: str | None = None
+    note: str | None = None
+    #: The target share of time in which the stressor works.
+    share: float | None = None
+    iterations_per_s: float | None = None
+    flops_per_s: float | None = None
+    bytes_per_s: float | None = None
+    #: Verified results, and the wrong ones among them.
+    checks: int | None = None
+    errors: int | None = None
+    handover: Handover | None = None
+    last_finding: str | None = None
+    health: GpuHealth | None = None
+    health_since_s: float | None = None
+    multiplier: float = field(
+        default=1.0, metadata=described("The share of full speed that the GPU's health permits.")
+    )
+    memory_foreign: int | None = field(
+        default=None, metadata=described("Memory in use that is not the stressor's.")
+    )
+    budget: int = field(default=0, metadata=described("Memory that allocations may use in all."))
+    allocated_processes: tuple[Process, ...] = field(
+        default=(), metadata=described("Processes with an allocation.")
+    )
+    #: Yields and starts of stressors since the daemon's start.
+    yields: int = 0
+    starts: int = 0
+    telemetry: GpuTelemetry | None = None
+
+    @property
+    def occupied(self) -> bool:
+        """Whether a stressor is running."""
+        return self.stressor.upper() == "RUNNING"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleGpu(GpuStatus, ResponseModel):
+    """The requested GPU."""
+
+
+# --- reservations and allocations ------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder(ResponseType):
+    """The process that made a reservation or an allocation, as far as the socket identifies it."""
+
+    uid: int | None = None
+    pid: int | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservationInfo(ResponseType):
+    """GPUs that are kept free for a user."""
+
+    id: str
+    #: UUIDs.
+    gpus: tuple[str, ...]
+    #: nvidia-smi's indices of the same GPUs.
+    indices: tuple[int, ...] = ()
+    reason: str
+    since: datetime
+    #: When it ends, or None if it has no time limit.
+    until: datetime | None = None
+    #: Whether it ends with the holder's process.
+    bound: bool = False
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reserved(ResponseModel):
+    """A new reservation: the memory of its GPUs is free."""
+
+    reservation: ReservationInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservations(ResponseModel):
+    """All reservations."""
+
+    reservations: tuple[ReservationInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationInfo(ResponseType):
+    """GPU memory that is granted to a process and its children."""
+
+    id: str
+    gpu: str
+    index: int | None = None
+    size: int
+    since: datetime
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocated(ResponseModel):
+    """A new allocation: its memory is free."""
+
+    allocation: AllocationInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBudget(ResponseType):
+    """The memory of a GPU that allocations may use, in bytes."""
+
+    gpu: str
+    index: int
+    total: int
+    #: What all allocations together may use.
+    limit: int
+    allocated: int
+    available: int
+    #: The number of allocations.
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocations(ResponseModel):
+    """All allocations, and the budget of each GPU."""
+
+    allocations: tuple[AllocationInfo, ...]
+    gpus: tuple[MemoryBudget, ...]
+
+
+# --- the daemon ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonInfo(ResponseType):
+    """The daemon as a whole."""
+
+    pid: int
+    #: The host's name.
+    host: str | None = None
+    version: str
+    phase: str
+    since: datetime
+    driver: str
+    simulated: bool
+    workload: str
+    socket: str
+    #: The TCP address besides the socket, and the file with its token.
+    tcp: str | None = None
+    token: str | None = None
+    log: str | None = None
+    #: The age of the state that the daemon published last.
+    age_s: float | None = None
+    #: Why the daemon is shutting down, or None if it is not.
+    ending: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status(ResponseModel):
+    """The daemon, its GPUs, reservations and allocations."""
+
+    daemon: DaemonInfo
+    gpus: tuple[GpuStatus, ...]
+    reservations: tuple[ReservationInfo, ...] = ()
+    allocations: tuple[AllocationInfo, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes(ResponseModel):
+    """The differences from one second before; null is unchanged, as are GPUs not in `gpus`."""
+
+    #: The age of the state that the daemon published last.
+    age_s: float
+    daemon: DaemonInfo | None
+    gpus: tuple[GpuStatus, ...]
+    reservations: tuple[ReservationInfo, ...] | None
+    allocations: tuple[AllocationInfo, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonHealth(ResponseModel):
+    """The daemon is healthy: its state is `age_s` seconds old."""
+
+    phase: str
+    age_s: float
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingValue(ResponseType):
+    """One setting and its source; without a source, it is the default."""
+
+    text: str
+    source: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ResponseModel):
+    """All settings by key, and the overrides for single GPUs by selector."""
+
+    settings: dict[str, SettingValue]
+    gpus: dict[str, dict[str, SettingValue]]
+
+
+# --- results of commands ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(ResponseModel):
+    """The result of a command as a sentence, and the UUIDs of the GPUs that it affects."""
+
+    text: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+class Code(StrEnum):
+    """Why a request failed, for programs."""
+
+    NO_SUCH_GPU = "no_such_gpu"
+    NOT_FOUND = "not_found"
+    INVALID = "invalid"
+    CONFLICT = "conflict"
+    ENDING = "ending"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    TIMEOUT = "timeout"
+    UNAVAILABLE = "unavailable"
+    TOO_LARGE = "too_large"
+    INTERNAL = "internal"
+
+    @property
+    def status(self) -> HTTPStatus:
+        """The status of a response with this code, unless the caller knows a more exact one."""
+        return _STATUS[self]
+
+
+_STATUS = {
+    Code.NO_SUCH_GPU: HTTPStatus.NOT_FOUND,
+    Code.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Code.INVALID: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.CONFLICT: HTTPStatus.CONFLICT,
+    Code.ENDING: HTTPStatus.SERVICE_UNAVAILABLE,
+    Code.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
+    Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    Code.TIMEOUT: HTTPStatus.GATEWAY_TIMEOUT,
+    Code.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    Code.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Code.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(ResponseModel):
+    """Why a request failed (RFC 9457); `code` is for programs."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: Code
