@@ -25,7 +25,7 @@ from sentinel.errors import SentinelError, WireError
 from sentinel.host.reservation_store import NAME
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
-    Answer,
+    CommandReply,
     Configure,
     Deallocate,
     ReloadConfig,
@@ -84,7 +84,7 @@ class ApiContext:
         self.report_warning("socket", why)
         self.channel.tell(ShutDown, by=_OURSELVES)
 
-    async def configure(self, by: Caller, flags: Mapping[str, str]) -> Answer:
+    async def configure(self, by: Caller, flags: Mapping[str, str]) -> CommandReply:
         """Read the settings anew, with these flags, and post them; return what came of it.
 
         Who calls it holds ``reconfiguring``.
@@ -95,7 +95,7 @@ class ApiContext:
         """
         new = await self.settings.gather(flags)
 
-        def heard(answer: Answer) -> None:
+        def heard(answer: CommandReply) -> None:
             if answer.refused is None:
                 self.settings.take(new)
 

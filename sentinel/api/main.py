@@ -36,9 +36,9 @@ def run(
 ) -> None:
     """Answer clients until the other end of ``channel`` is closed; the target of a spawned process.
 
-    It sends Serving when it accepts requests and then every second, Orders, and Troubles. It takes
-    HostView, GpuView, Said, Answer and Reread. The sockets that it listens on stay open elsewhere,
-    so that a successor finds the clients that came in the meantime.
+    It sends ApiHeartbeat when it accepts requests and then every second, commands, and
+    ServiceWarnings. It takes HostView, GpuView, LogRecord, CommandReply and ReloadConfig. The
+    sockets that it listens on stay open elsewhere, so that clients wait while it is replaced.
 
     Args:
         spec: What it serves, and where.

@@ -27,7 +27,7 @@ from sentinel.api.http.middleware import AccessMiddleware
 from sentinel.api.metrics.scrape_endpoint import MOST_SCRAPERS, ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.paths import identity
-from sentinel.protocol.commands import ServiceSpec, Serving
+from sentinel.protocol.commands import ApiHeartbeat, ServiceSpec
 
 #: How often the supervisor hears that clients are answered, in seconds.
 _SAYS_EVERY = 1.0
@@ -160,7 +160,7 @@ async def _say(context: ApiContext, server: _Server) -> None:
     place = Path(context.spec.socket)
     ours = identity(place)
     while True:
-        context.channel.send(Serving())
+        context.channel.send(ApiHeartbeat())
         if ours is None or identity(place) != ours:
             context.give_up(f"{context.spec.socket} was removed or replaced: no client finds us")
             return

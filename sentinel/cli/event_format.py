@@ -12,7 +12,7 @@ import click
 
 from sentinel.core.actions import Event
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import LONGEST_QUANTUM
+from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_size
 
 if TYPE_CHECKING:  # heavy, and not needed to read a log
@@ -198,7 +198,7 @@ def _status(f: Mapping[str, Any]) -> str:
     checks = f.get("checks")
     if checks:
         rates.append(f"{checks} results checked, {f['errors']} wrong")
-    if f.get("longest_quantum_s", 0.0) > LONGEST_QUANTUM:
+    if f.get("longest_quantum_s", 0.0) > MAX_QUANTUM_S:
         rates.append(f"a quantum of {format_duration(f['longest_quantum_s'])}, which is too long")
     work = ", ".join([*rates, *_measured(f)]) or "holds its memory"
     note = f"; {f['note']}" if f["note"] else ""

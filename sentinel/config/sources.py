@@ -18,7 +18,7 @@ from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError
 from sentinel.host.paths import SOCKET_VARIABLE
-from sentinel.protocol.commands import OverrideValues, Value
+from sentinel.protocol.commands import GivenOverride, GivenSetting
 
 #: Names the configuration file if ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
@@ -58,17 +58,17 @@ def gather(flags: Mapping[str, str], environment: Mapping[str, str], file: Path 
     return Sources(given=given, overrides=base.overrides, file=file)
 
 
-def as_values(given: Mapping[str, Given]) -> tuple[Value, ...]:
+def as_values(given: Mapping[str, Given]) -> tuple[GivenSetting, ...]:
     """Convert values to messages."""
     return tuple(
-        Value(key=key, text=value.text, source=value.source) for key, value in given.items()
+        GivenSetting(key=key, text=value.text, source=value.source) for key, value in given.items()
     )
 
 
-def as_overrides(overrides: Iterable[Override]) -> tuple[OverrideValues, ...]:
+def as_overrides(overrides: Iterable[Override]) -> tuple[GivenOverride, ...]:
     """Convert values for single GPUs to messages."""
     return tuple(
-        OverrideValues(selector=one.selector, source=one.source, given=as_values(one.given))
+        GivenOverride(selector=one.selector, source=one.source, given=as_values(one.given))
         for one in overrides
     )
 

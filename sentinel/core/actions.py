@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.protocol.commands import Answer
+from sentinel.protocol.commands import CommandReply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class StartService:
 class Reply:
     """Answer an order, once what it changed is shown."""
 
-    answer: Answer
+    answer: CommandReply
 
 
 @dataclass(frozen=True, kw_only=True)

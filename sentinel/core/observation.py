@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sentinel.core.identity import OwnChild
-from sentinel.protocol.commands import Order, ServiceWarning
+from sentinel.protocol.commands import Command, ServiceWarning
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Inventory, Unavailable
 from sentinel.protocol.stressor import ChildMessage
@@ -72,7 +72,7 @@ class ServiceFacts:
 
     generation: int
     serving: bool = False
-    orders: tuple[Order, ...] = ()
+    commands: tuple[Command, ...] = ()
     service_warnings: tuple[ServiceWarning, ...] = ()
     exit: ChildExit | None = None
     garbage: str | None = None

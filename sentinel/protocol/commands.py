@@ -1,7 +1,7 @@
 """What clients ask of the supervisor through the service, and what it shows and answers.
 
 The service takes requests from clients, posts each as one of the orders below, and hears one
-:class:`Answer` to it. What it shows to clients is the last :class:`HostView` and the last
+:class:`CommandReply` to it. What it shows to clients is the last :class:`HostView` and the last
 :class:`GpuView` of each GPU. Times are seconds of the monotonic clock, sizes are bytes.
 """
 
@@ -33,8 +33,8 @@ class ServiceSpec:
     version: str
     tcp: str | None = None
     token: str | None = None
-    given: tuple[Value, ...] = ()
-    overrides: tuple[OverrideValues, ...] = ()
+    given: tuple[GivenSetting, ...] = ()
+    overrides: tuple[GivenOverride, ...] = ()
     config: str | None = None
     history: int | None = None
 
@@ -145,7 +145,7 @@ class Deallocate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class GivenSetting:
     """One setting as it was given, and where."""
 
     key: str
@@ -154,12 +154,12 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverrideValues:
+class GivenOverride:
     """Settings for one GPU, named by a selector, and where they were given."""
 
     selector: str
     source: str
-    given: tuple[Value, ...]
+    given: tuple[GivenSetting, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +168,8 @@ class Configure:
 
     number: int
     by: Caller
-    given: tuple[Value, ...]
-    overrides: tuple[OverrideValues, ...] = ()
+    given: tuple[GivenSetting, ...]
+    overrides: tuple[GivenOverride, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ class ShutDown:
     by: Caller
 
 
-Order = (
+Command = (
     Resume
     | Drain
     | PauseGpus
@@ -196,7 +196,7 @@ Order = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serving:
+class ApiHeartbeat:
     """The service answers clients; said when it begins to, and once a second."""
 
 
@@ -212,7 +212,7 @@ class ServiceWarning:
     text: str
 
 
-ServiceMessage = Order | Serving | ServiceWarning
+ServiceMessage = Command | ApiHeartbeat | ServiceWarning
 SERVICE_MESSAGES: tuple[type[ServiceMessage], ...] = typing.get_args(ServiceMessage)
 
 
@@ -230,7 +230,7 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class CommandReply:
     """What came of the order of this number; ``gpus`` are the UUIDs that it was about.
 
     ``text`` says in a sentence what will happen, or why not and what is allowed.

@@ -17,7 +17,7 @@ from sentinel.protocol.gpu import Gpu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attaching:
+class CreatingContext:
     """Everything is imported; the next thing the child does is to create its context."""
 
     torch: str
@@ -37,14 +37,14 @@ class Ready:
 
 
 #: How many seconds of work there may be between two calls of ``pace``: a stop waits for it.
-LONGEST_QUANTUM = 0.05
+MAX_QUANTUM_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """Work completed since the last such message, which was ``seconds`` ago.
 
-    ``longest_quantum`` is how many seconds the longest time between two calls of ``pace`` took, the
+    ``max_quantum_s`` is how many seconds the longest time between two calls of ``pace`` took, the
     host's or the device's, whichever is longer, and without what ``pace`` itself waited.
     """
 
@@ -54,7 +54,7 @@ class Progress:
     bytes: float
     checks: int
     errors: int
-    longest_quantum: float = 0.0
+    max_quantum_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ class SelftestDone:
 
 
 ChildMessage = (
-    Attaching
+    CreatingContext
     | MemoryContention
     | Ready
     | Progress

@@ -329,7 +329,7 @@ class WorkloadContext:
         if self._note is not None and self._lease_keeper.say(Note(text=self._note)):
             self._note = None
         message = Progress(
-            seconds=now - self._told_at, longest_quantum=self._longest, **vars(self._done)
+            seconds=now - self._told_at, max_quantum_s=self._longest, **vars(self._done)
         )
         if self._lease_keeper.say(message):
             self._told_at = now

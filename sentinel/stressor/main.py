@@ -17,8 +17,8 @@ from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.child_setup import setup_child_process
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import (
-    Attaching,
     ChildExitCode,
+    CreatingContext,
     Failed,
     FailureKind,
     MemoryContention,
@@ -89,7 +89,7 @@ def _live(
         version = _import_torch()
         workload = load_workload(spec.workload)
         options = bind_options(workload, spec.options)
-        lease_keeper.say(Attaching(torch=version))
+        lease_keeper.say(CreatingContext(torch=version))
         stage = f"the context on {spec.gpu.uuid}"
         if spec.clearing:
             _open_context(spec)

@@ -12,13 +12,13 @@ from sentinel.core.observation import ServiceFacts
 from sentinel.errors import WireError
 from sentinel.protocol.commands import (
     SERVICE_MESSAGES,
-    Answer,
+    ApiHeartbeat,
+    CommandReply,
     Configure,
     ReloadConfig,
     ServiceMessage,
     ServiceSpec,
     ServiceWarning,
-    Serving,
 )
 from sentinel.protocol.views import GpuView, HostView, LogRecord
 from sentinel.supervisor.child_process import Child, ChildHandle, Inherited
@@ -67,7 +67,9 @@ class ServiceProcess:
             environment=_ENVIRONMENT,
         )
         #: Messages that found the channel full, by what a newer one replaces.
-        self._pending: dict[tuple[str, object], Answer | GpuView | HostView | ReloadConfig] = {}
+        self._pending: dict[
+            tuple[str, object], CommandReply | GpuView | HostView | ReloadConfig
+        ] = {}
         self._blocked = False
         self._records_written = 0
         #: Log records not sent yet; the oldest are dropped.
@@ -88,13 +90,13 @@ class ServiceProcess:
         if generation == self._handle.generation:
             self._handle.abandon()
 
-    def tell(self, message: Answer | GpuView | HostView | ReloadConfig) -> None:
+    def tell(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
         """Send a message, or keep it until the channel has room: every command gets its result.
 
         The order is kept, since a client that has a result reads the views that came before it. Of
         each view only the newest is kept.
         """
-        if isinstance(message, Answer) and self._configure is not None:
+        if isinstance(message, CommandReply) and self._configure is not None:
             self._update_spec(self._configure, message)
         self._pending[_key(message)] = message
         self._send_pending()
@@ -131,14 +133,14 @@ class ServiceProcess:
         facts = ServiceFacts(generation=generation, exit=received.exit, garbage=garbage)
         for message in received.messages:
             match message:
-                case Serving():
+                case ApiHeartbeat():
                     facts = replace(facts, serving=True)
                 case ServiceWarning():
                     facts = replace(facts, service_warnings=(*facts.service_warnings, message))
                 case _:
                     if isinstance(message, Configure):
                         self._configure = message
-                    facts = replace(facts, orders=(*facts.orders, message))
+                    facts = replace(facts, commands=(*facts.commands, message))
         return facts
 
     def close(self) -> bool:
@@ -159,7 +161,7 @@ class ServiceProcess:
                 return
             del self._pending[key]
 
-    def _update_spec(self, configure: Configure, answer: Answer) -> None:
+    def _update_spec(self, configure: Configure, answer: CommandReply) -> None:
         """Keep settings that were accepted: a replacement shows these, not those in the file."""
         if answer.number == configure.number:
             self._configure = None
@@ -169,10 +171,10 @@ class ServiceProcess:
                 )
 
 
-def _key(message: Answer | GpuView | HostView | ReloadConfig) -> tuple[str, object]:
+def _key(message: CommandReply | GpuView | HostView | ReloadConfig) -> tuple[str, object]:
     """Compute the key of a message; a newer message replaces a pending one with the same key."""
     match message:
-        case Answer(number=number):
+        case CommandReply(number=number):
             return "answer", number
         case GpuView(uuid=uuid):
             return "gpu", uuid

@@ -21,7 +21,7 @@ from sentinel.host.cuda_order import cuda_order_of_this_host
 from sentinel.host.packages import binding_version, misreads, torch_build, version_of
 from sentinel.host.paths import Places
 from sentinel.host.pid_namespace import why_processes_are_hidden
-from sentinel.protocol.commands import Value
+from sentinel.protocol.commands import GivenSetting
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Inventory, ProbeSpec
 from sentinel.supervisor.probe_process import ProbeProcess
@@ -42,7 +42,7 @@ class Serve:
     """
 
     places: Places
-    given: tuple[Value, ...] = ()
+    given: tuple[GivenSetting, ...] = ()
     file: str | None = None
     detached: bool = False
 

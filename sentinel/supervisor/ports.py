@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from sentinel.core.observation import ChildFacts, ProbeFacts, ServiceFacts
-from sentinel.protocol.commands import Answer, ReloadConfig
+from sentinel.protocol.commands import CommandReply, ReloadConfig
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import GpuView, HostView
@@ -94,7 +94,7 @@ class Service(Protocol):
     def kill(self, generation: int) -> None:
         """Kill the service and forget it."""
 
-    def tell(self, message: Answer | GpuView | HostView | ReloadConfig) -> None:
+    def tell(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
         """Send it a view, an answer or a wish, once it has room for it."""
 
     def files(self) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.core.observation import ChildExit, ServiceFacts
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Answer, Order, ReloadConfig
+from sentinel.protocol.commands import Command, CommandReply, ReloadConfig
 from sentinel.protocol.views import GpuView, HostView
 
 __all__ = ["FakeService"]
@@ -37,14 +37,14 @@ class FakeService:
         self.serves = True
         self.dies = False
         self.said = ""
-        self.orders: list[Order] = []
-        self.answers: list[Answer] = []
+        self.orders: list[Command] = []
+        self.answers: list[CommandReply] = []
         self.views: dict[str, GpuView] = {}
         self.host: HostView | None = None
         self.rereads = 0
         self._number = 0
 
-    def ask(self, order: Callable[..., Order], **arguments: Any) -> int:
+    def ask(self, order: Callable[..., Command], **arguments: Any) -> int:
         """Post an order; return its number."""
         self._number += 1
         by = arguments.pop("by", Caller(via="unix", uid=1000, pid=1, started=1))
@@ -66,7 +66,7 @@ class FakeService:
         if not self.alive:
             return
         match message:
-            case Answer():
+            case CommandReply():
                 self.answers.append(message)
             case GpuView():
                 self.views[message.uuid] = message
@@ -90,5 +90,5 @@ class FakeService:
         orders, self.orders = tuple(self.orders), []
         garbage, self.said = self.said or None, ""
         return ServiceFacts(
-            generation=self.generation, serving=self.serves, orders=orders, garbage=garbage
+            generation=self.generation, serving=self.serves, commands=orders, garbage=garbage
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sentinel.protocol.gpu import Gpu, GpuProcess
-from sentinel.protocol.stressor import Attaching, ChildMessage, Progress, Ready
+from sentinel.protocol.stressor import ChildMessage, CreatingContext, Progress, Ready
 
 __all__ = [
     "GIB",
@@ -92,7 +92,7 @@ def live(place: FakeGpu, child: FakeChild, now: float) -> None:
     age = now - child.born
     if child.said == 0 and age >= IMPORT_TIME:
         child.said = 1
-        child.waiting.append(Attaching(torch="fake"))
+        child.waiting.append(CreatingContext(torch="fake"))
     elif child.said == 1:
         free = place.gpu.memory_total - place.used - child.committed
         child.memory += int(free * 0.88)

@@ -19,12 +19,13 @@ from sentinel.api import main
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
     Allocate,
-    Answer,
+    ApiHeartbeat,
+    Command,
+    CommandReply,
     Configure,
     Confirm,
     Deallocate,
     Drain,
-    Order,
     PauseGpus,
     Refusal,
     Reserve,
@@ -33,7 +34,6 @@ from sentinel.protocol.commands import (
     ServiceMessage,
     ServiceSpec,
     ServiceWarning,
-    Serving,
     ShutDown,
     Unreserve,
 )
@@ -62,7 +62,7 @@ KINDS: tuple[type[ServiceMessage], ...] = (
     Deallocate,
     Configure,
     ShutDown,
-    Serving,
+    ApiHeartbeat,
     ServiceWarning,
 )
 UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-aabb2222-0000-0000-0000-000000000000")
@@ -111,7 +111,7 @@ class Script:
     stale: bool = False
     mute: bool = False
     blind: bool = False
-    deaf: tuple[type[Order], ...] = ()
+    deaf: tuple[type[Command], ...] = ()
     refusal: str | None = None
 
     def host(self) -> HostView:
@@ -145,7 +145,7 @@ class Script:
                     read=ended + 1e-3,
                 )
 
-    def answer(self, order: Order) -> Answer:
+    def answer(self, order: Command) -> CommandReply:
         gpus: tuple[str, ...] = UUIDS
         match order:
             case Resume():
@@ -167,12 +167,12 @@ class Script:
                 return self.keep(order)
             case Configure() if self.refusal:
                 refusal = Refusal.INVALID
-                return Answer(number=order.number, refused=refusal, text=self.refusal)
+                return CommandReply(number=order.number, refused=refusal, text=self.refusal)
             case _:
                 text, gpus = type(order).__name__, ()
-        return Answer(number=order.number, text=text, gpus=gpus)
+        return CommandReply(number=order.number, text=text, gpus=gpus)
 
-    def keep(self, order: Order) -> Answer:
+    def keep(self, order: Command) -> CommandReply:
         match order:
             case Reserve():
                 return self.reserve(order)
@@ -184,13 +184,13 @@ class Script:
                 return self.decide_on(order)
         raise AssertionError(order)
 
-    def reserve(self, order: Reserve) -> Answer:
+    def reserve(self, order: Reserve) -> CommandReply:
         taken = {uuid for held in self.reservations.values() for uuid in held.gpus}
         free = tuple(uuid for uuid in UUIDS if uuid not in taken)
         gpus = order.gpus or free[: order.count]
         if taken & set(gpus) or len(gpus) < order.count:
             text = f"{sorted(taken)} are reserved"
-            return Answer(number=order.number, refused=Refusal.CONFLICT, text=text)
+            return CommandReply(number=order.number, refused=Refusal.CONFLICT, text=text)
         until = None if order.seconds is None else time.monotonic() + order.seconds
         self.reservations[order.id] = Reservation(
             id=order.id,
@@ -203,7 +203,7 @@ class Script:
         )
         for uuid in gpus:
             self.free(uuid, "RESERVED")
-        return Answer(number=order.number, text="reserved", gpus=gpus)
+        return CommandReply(number=order.number, text="reserved", gpus=gpus)
 
     def memory(self, view: GpuView) -> dict[str, Any]:
         """Return what is free of a GPU, and what was promised and is not taken yet."""
@@ -214,38 +214,38 @@ class Script:
         free = None if used is None else view.memory_total - used - (reserved or 0)
         return {"memory_free": free, "outstanding": max(0, given - taken)}
 
-    def allocate(self, order: Allocate) -> Answer:
+    def allocate(self, order: Allocate) -> CommandReply:
         """Promise memory; what stands in its way is let go of, and read anew once it is free."""
         view = self.gpus[order.gpu]
         left = view.budget - sum(one.size for one in self.allocations.values())
         if order.id in self.allocations or order.size > left:
             text = f"{order.id} is taken, or too much: {left} bytes can be promised"
-            return Answer(number=order.number, refused=Refusal.CONFLICT, text=text)
+            return CommandReply(number=order.number, refused=Refusal.CONFLICT, text=text)
         self.allocations[order.id] = Allocation(
             id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=time.monotonic()
         )
         if (view.memory_used or 0) + order.size > view.memory_total:
             self.free(order.gpu, "ENABLED")
-        return Answer(number=order.number, text="promised", gpus=(order.gpu,))
+        return CommandReply(number=order.number, text="promised", gpus=(order.gpu,))
 
-    def decide_on_memory(self, order: Confirm | Deallocate) -> Answer:
+    def decide_on_memory(self, order: Confirm | Deallocate) -> CommandReply:
         given = self.allocations.pop(order.id, None)
         if given is None:
             text = f"there is no allocation {order.id!r}"
-            return Answer(number=order.number, refused=Refusal.NOT_FOUND, text=text)
+            return CommandReply(number=order.number, refused=Refusal.NOT_FOUND, text=text)
         if isinstance(order, Confirm):
             self.allocations[order.id] = replace(given, confirmed=True)
-        return Answer(number=order.number, text="so it is", gpus=(given.gpu,))
+        return CommandReply(number=order.number, text="so it is", gpus=(given.gpu,))
 
-    def decide_on(self, order: Confirm | Unreserve) -> Answer:
+    def decide_on(self, order: Confirm | Unreserve) -> CommandReply:
         held = self.reservations.pop(order.id, None)
         if held is None:
             text = f"there is no reservation {order.id!r}"
-            return Answer(number=order.number, refused=Refusal.NOT_FOUND, text=text)
+            return CommandReply(number=order.number, refused=Refusal.NOT_FOUND, text=text)
         if isinstance(order, Unreserve):
-            return Answer(number=order.number, text="ended", gpus=held.gpus)
+            return CommandReply(number=order.number, text="ended", gpus=held.gpus)
         self.reservations[order.id] = replace(held, confirmed=True)
-        return Answer(number=order.number, text="it holds", gpus=held.gpus)
+        return CommandReply(number=order.number, text="it holds", gpus=held.gpus)
 
 
 class Front:
@@ -288,7 +288,7 @@ class Front:
         )
         self.environment = {"MALLOC_ARENA_MAX": "1", **(environment or {})}
         self.script = Script()
-        self.orders: list[Order] = []
+        self.orders: list[Command] = []
         self.troubles: list[ServiceWarning] = []
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -392,7 +392,7 @@ class Front:
 
     def _hear(self, message: ServiceMessage) -> None:
         match message:
-            case Serving():
+            case ApiHeartbeat():
                 self.beats += 1
             case ServiceWarning():
                 self.troubles.append(message)

@@ -17,8 +17,8 @@ from sentinel.config.workload_spec import parse_workload
 from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import (
-    Attaching,
     ChildMessage,
+    CreatingContext,
     Failed,
     Finding,
     FindingAck,
@@ -33,9 +33,9 @@ from sentinel.protocol.stressor import (
 from sentinel.stressor import main
 from tests.harness.timing import TIMEOUT_S
 
-M = TypeVar("M", Attaching, Failed, Finding, Note, Progress, Ready)
+M = TypeVar("M", CreatingContext, Failed, Finding, Note, Progress, Ready)
 
-_SAYS: tuple[type[ChildMessage], ...] = (Attaching, Ready, Progress, Note, Finding, Failed)
+_SAYS: tuple[type[ChildMessage], ...] = (CreatingContext, Ready, Progress, Note, Finding, Failed)
 _RENEWAL = 0.2
 DEFAULT = MemoryTarget(share=0.88)
 #: What takes up most of a child's start.

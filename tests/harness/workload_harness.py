@@ -76,7 +76,7 @@ class Workbench:
             bytes=sum(one.bytes for one in told),
             checks=sum(one.checks for one in told),
             errors=sum(one.errors for one in told),
-            longest_quantum=max((one.longest_quantum for one in told), default=0.0),
+            max_quantum_s=max((one.max_quantum_s for one in told), default=0.0),
         )
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnec
 from sentinel.api.state.conditions import memory_back, released
 from sentinel.protocol.api_types import Code, Outcome
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Answer, Drain, PauseGpus, Resume, ResumeGpus, ShutDown
+from sentinel.protocol.commands import CommandReply, Drain, PauseGpus, Resume, ResumeGpus, ShutDown
 
 router = APIRouter(tags=["ordering"])
 
@@ -86,5 +86,5 @@ async def _pause(context: ApiContext, by: Caller, wish: PauseRequest) -> Outcome
     return _done(answer)
 
 
-def _done(answer: Answer) -> Outcome:
+def _done(answer: CommandReply) -> Outcome:
     return Outcome(text=answer.text, gpus=answer.gpus)

@@ -18,7 +18,7 @@ from sentinel.api.state.serializers import reservation
 from sentinel.api.state.supervisor_link import accepted
 from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Answer, Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.commands import CommandReply, Confirm, Refusal, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
 
 router = APIRouter(prefix="/v1/reservations", tags=["reserving"])
@@ -101,7 +101,7 @@ async def _have(
     gpus: tuple[str, ...],
     name: str,
     deadline: float,
-) -> Answer:
+) -> CommandReply:
     """Return the answer to a reservation, which is tried again as long as somebody is in the way.
 
     Raises:

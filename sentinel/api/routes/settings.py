@@ -15,7 +15,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.protocol.api_types import Code, Outcome, Settings, SettingValue
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Answer, Resume, Value
+from sentinel.protocol.commands import CommandReply, GivenSetting, Resume
 
 router = APIRouter(tags=["settings"])
 
@@ -68,7 +68,9 @@ async def restart(context: ContextDep, by: By, wish: RestartRequest | None = Non
     return Outcome(text=answer.text)
 
 
-async def change(context: ApiContext, by: Caller, changes: Mapping[str, str | None]) -> Answer:
+async def change(
+    context: ApiContext, by: Caller, changes: Mapping[str, str | None]
+) -> CommandReply:
     """Take over these flags over those that hold; ``None`` takes one back.
 
     Raises:
@@ -82,5 +84,5 @@ async def change(context: ApiContext, by: Caller, changes: Mapping[str, str | No
         return accepted(await context.configure(by, flags))
 
 
-def _values(given: tuple[Value, ...]) -> dict[str, SettingValue]:
+def _values(given: tuple[GivenSetting, ...]) -> dict[str, SettingValue]:
     return {value.key: SettingValue(text=value.text, source=value.source) for value in given}

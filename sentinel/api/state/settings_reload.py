@@ -12,15 +12,15 @@ from sentinel.config.build import Given, Override, build_config
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.sources import as_overrides, as_values, checked, find_file, gather
 from sentinel.errors import ConfigError
-from sentinel.protocol.commands import OverrideValues, ServiceSpec, Value
+from sentinel.protocol.commands import GivenOverride, GivenSetting, ServiceSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
     """All that was given, as a Configure has it; ``config`` is its sum."""
 
-    given: tuple[Value, ...]
-    overrides: tuple[OverrideValues, ...]
+    given: tuple[GivenSetting, ...]
+    overrides: tuple[GivenOverride, ...]
     config: Config
 
 
@@ -80,7 +80,7 @@ class Settings:
         )
 
 
-def _given(values: Iterable[Value]) -> dict[str, Given]:
+def _given(values: Iterable[GivenSetting]) -> dict[str, Given]:
     return {value.key: Given(text=value.text, source=value.source) for value in values}
 
 

@@ -15,7 +15,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.errors import WireError
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
-from sentinel.protocol.commands import Answer, Order, Refusal, ReloadConfig, ServiceMessage
+from sentinel.protocol.commands import Command, CommandReply, Refusal, ReloadConfig, ServiceMessage
 from sentinel.protocol.views import GpuView, HostView, LogRecord
 
 #: How long an answer may take, in seconds; the supervisor normally gives it within milliseconds.
@@ -24,7 +24,9 @@ ANSWERED_WITHIN = 5.0
 _MOST_AT_ONCE = 64
 
 SupervisorMessage = HostView | GpuView | LogRecord | ReloadConfig
-_KINDS: tuple[type[Answer | SupervisorMessage], ...] = typing.get_args(Answer | SupervisorMessage)
+_KINDS: tuple[type[CommandReply | SupervisorMessage], ...] = typing.get_args(
+    CommandReply | SupervisorMessage
+)
 
 
 class Channel:
@@ -47,8 +49,8 @@ class Channel:
         self._hear = hear
         self._ended = ended
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._listening: dict[int, Callable[[Answer], None]] = {}
+        self._waiting: dict[int, asyncio.Future[CommandReply]] = {}
+        self._listening: dict[int, Callable[[CommandReply], None]] = {}
         self._owed: collections.deque[ServiceMessage] = collections.deque()
         self._open = True
         self._loop = asyncio.get_running_loop()
@@ -66,7 +68,7 @@ class Channel:
             return False
         return True
 
-    def tell(self, order: Callable[..., Order], **fields: Any) -> None:
+    def tell(self, order: Callable[..., Command], **fields: Any) -> None:
         """Post an order whose answer nobody waits for, as soon as there is room for it."""
         self._owed.append(order(number=next(self._numbers), **fields))
         self._send_owed()
@@ -82,11 +84,11 @@ class Channel:
 
     async def ask(
         self,
-        order: Callable[..., Order],
-        heard: Callable[[Answer], None] | None = None,
+        order: Callable[..., Command],
+        heard: Callable[[CommandReply], None] | None = None,
         /,
         **fields: Any,
-    ) -> Answer:
+    ) -> CommandReply:
         """Post an order and return what came of it, a refusal too.
 
         Args:
@@ -98,7 +100,7 @@ class Channel:
             ProblemError: There is no answer within ANSWERED_WITHIN, or no room for the order.
         """
         number = next(self._numbers)
-        answer: asyncio.Future[Answer] = self._loop.create_future()
+        answer: asyncio.Future[CommandReply] = self._loop.create_future()
         self._waiting[number] = answer
         try:
             if not self._open or not self.send(order(number=number, **fields)):
@@ -115,7 +117,7 @@ class Channel:
         finally:
             del self._waiting[number]
 
-    async def order(self, order: Callable[..., Order], **fields: Any) -> Answer:
+    async def order(self, order: Callable[..., Command], **fields: Any) -> CommandReply:
         """Post an order and return what came of it.
 
         Raises:
@@ -140,8 +142,8 @@ class Channel:
             self._close(error)
         self._hear(None)
 
-    def _take(self, message: Answer | SupervisorMessage) -> None:
-        if not isinstance(message, Answer):
+    def _take(self, message: CommandReply | SupervisorMessage) -> None:
+        if not isinstance(message, CommandReply):
             self._hear(message)
             return
         heard = self._listening.pop(message.number, None)
@@ -170,7 +172,7 @@ _CODES = {
 }
 
 
-def accepted(answer: Answer) -> Answer:
+def accepted(answer: CommandReply) -> CommandReply:
     """Return an answer that is no refusal.
 
     Raises:

@@ -23,7 +23,7 @@ from sentinel.diagnostics.trial.measurement import Trial
 from sentinel.diagnostics.trial.runner import try_workload
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import LONGEST_QUANTUM
+from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.event_log import Sink
@@ -149,7 +149,7 @@ def _progress(trial: Trial) -> dict[str, Any]:
         f"{name}_per_s": total(name) / seconds if seconds else None
         for name in ("iterations", "flops", "bytes")
     }
-    longest = max((said.longest_quantum for said in trial.progress), default=None)
+    longest = max((said.max_quantum_s for said in trial.progress), default=None)
     counts = {name: total(name) for name in ("checks", "errors")}
     return {**rates, **counts, "longest_quantum_s": longest}
 
@@ -232,7 +232,7 @@ def _memory(f: Mapping[str, Any]) -> str | None:
 def _quantum(f: Mapping[str, Any]) -> str | None:
     if f["longest_quantum_s"] is None:
         return None
-    most = format_duration(LONGEST_QUANTUM)
+    most = format_duration(MAX_QUANTUM_S)
     return f"at most {format_duration(f['longest_quantum_s'])} at a time; {most} are allowed"
 
 

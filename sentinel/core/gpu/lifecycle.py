@@ -26,8 +26,8 @@ from sentinel.core.state import (
 )
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import (
-    Attaching,
     ChildMessage,
+    CreatingContext,
     Failed,
     FailureKind,
     MemoryContention,
@@ -101,7 +101,7 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step:
 def _hear(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuState, Event | None]:
     """Fold in one message of the child; what does not fit its state is passed over."""
     match message, gpu_state.stressor:
-        case Attaching(), Starting() as starting:
+        case CreatingContext(), Starting() as starting:
             return replace(gpu_state, stressor=replace(starting, attaching=True)), None
         case MemoryContention(grown=grown), Starting() as starting:
             return replace(gpu_state, stressor=replace(starting, contention=grown)), None

@@ -36,13 +36,14 @@ from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     Allocate,
-    Answer,
+    Command,
+    CommandReply,
     Configure,
     Confirm,
     Deallocate,
     Drain,
-    Order,
-    OverrideValues,
+    GivenOverride,
+    GivenSetting,
     PauseGpus,
     Refusal,
     Reserve,
@@ -50,7 +51,6 @@ from sentinel.protocol.commands import (
     ResumeGpus,
     ShutDown,
     Unreserve,
-    Value,
 )
 from sentinel.protocol.views import Reservation
 
@@ -77,11 +77,13 @@ class CommandBatch:
 
 def apply_commands(state: State, seen: Observation, config: Config) -> CommandBatch:
     """Return what the orders of this tick led to, one after the other, each as a whole."""
-    orders = seen.service.orders if seen.service is not None else ()
+    orders = seen.service.commands if seen.service is not None else ()
     batch = CommandBatch(state=state, config=config)
     for order in orders:
         done = _carry_out(batch.state, order, seen, batch.config)
-        answer = Answer(number=order.number, refused=done.refused, text=done.text, gpus=done.gpus)
+        answer = CommandReply(
+            number=order.number, refused=done.refused, text=done.text, gpus=done.gpus
+        )
         events = done.events
         if done.refused is not None and order.by.via == "service":
             events = []  # of its own accord: it says itself what matters of that
@@ -135,7 +137,7 @@ def _is_over(until: float | None, now: float) -> bool:
     return until is not None and now >= until
 
 
-def _carry_out(state: State, order: Order, seen: Observation, config: Config) -> CommandResult:
+def _carry_out(state: State, order: Command, seen: Observation, config: Config) -> CommandResult:
     if state.shutdown is not None:
         reason = f"sentinel is ending: {state.shutdown.reason}"
         return CommandResult(state, reason, refused=Refusal.ENDING)
@@ -415,10 +417,10 @@ def _configure(state: State, order: Configure, seen: Observation, config: Config
     return CommandResult(state, "the settings were taken over", (), None, events, config=new)
 
 
-def _given(values: tuple[Value, ...]) -> dict[str, Given]:
+def _given(values: tuple[GivenSetting, ...]) -> dict[str, Given]:
     return {value.key: Given(text=value.text, source=value.source) for value in values}
 
 
-def _override(values: OverrideValues) -> Override:
+def _override(values: GivenOverride) -> Override:
     given = _given(values.given)
     return Override(selector=values.selector, source=values.source, given=given)

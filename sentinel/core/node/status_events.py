@@ -88,5 +88,5 @@ def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, n
             fields["bytes_per_s"] = progress.bytes / progress.seconds
             fields["checks"] = progress.checks
             fields["errors"] = progress.errors
-            fields["longest_quantum_s"] = progress.longest_quantum
+            fields["longest_quantum_s"] = progress.max_quantum_s
     return gpu_event("gpu.status", gpu_state, now, **fields)

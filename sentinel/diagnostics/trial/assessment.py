@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sentinel.diagnostics.trial.measurement import Trial
-from sentinel.protocol.stressor import LONGEST_QUANTUM, FailureKind, Progress
+from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind, Progress
 from sentinel.units import format_duration, format_size
 
 #: How much the used memory may move although nobody took any. CUDA programs that start on other
@@ -81,7 +81,7 @@ def _too_long(progress: tuple[Progress, ...]) -> bool:
 
     That is so if they were in most of the times that its messages cover, or in two of them.
     """
-    long = sum(said.longest_quantum > LONGEST_QUANTUM for said in progress)
+    long = sum(said.max_quantum_s > MAX_QUANTUM_S for said in progress)
     return long >= 2 or 2 * long > len(progress)  # noqa: PLR2004 - as said
 
 
@@ -98,11 +98,11 @@ def _problems(trial: Trial) -> Iterator[Problem]:
         yield Problem(kind=kind.value, what=trial.failure.reason, do=_REMEDIES[kind])
     yield from _growth(trial)
     if _too_long(trial.progress):
-        longest = max(said.longest_quantum for said in trial.progress)
+        longest = max(said.max_quantum_s for said in trial.progress)
         yield Problem(
             kind="long_quantum",
             what=f"up to {format_duration(longest)} between two calls of ctx.pace(), where "
-            f"{format_duration(LONGEST_QUANTUM)} is the most",
+            f"{format_duration(MAX_QUANTUM_S)} is the most",
             do="Queue less: ctx.measure(work) says how long something takes, ctx.quantum how much "
             "there should be. Wait for nothing in the loop.",
         )

@@ -172,7 +172,7 @@ def floods(ctx: WorkloadContext) -> None:
     channel = _channel()
     message = (
         b'{"type":"Progress","seconds":0.0,"iterations":0,'
-        b'"flops":0.0,"bytes":0.0,"checks":0,"errors":0,"longest_quantum":0.0}'
+        b'"flops":0.0,"bytes":0.0,"checks":0,"errors":0,"max_quantum_s":0.0}'
     )
     while True:
         channel.send(message)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sentinel.api.compat.schemas import ConfigChange, as_settings
-from sentinel.protocol.commands import Allocate, Configure, OverrideValues, Value
+from sentinel.protocol.commands import Allocate, Configure, GivenOverride, GivenSetting
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, Front, UnixConnection
@@ -25,7 +25,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    given = (Value(key="memory.target", text="50%", source="--memory"),)
+    given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
     folder = tmp_path_factory.mktemp("service")
     with Front(folder, given=given, environment={"HOME": str(folder)}) as front:
         yield front
@@ -292,9 +292,9 @@ def test_what_holds_is_shown_whatever_the_file_says_by_now(tmp_path: Path) -> No
     file = tmp_path / "config.toml"
     file.write_text("[throttle]\ntemp_throttle = 81\n")
     source = f"{file}: throttle.temp_throttle"
-    hot = Value(key="throttle.temp_throttle", text="83", source=source)
-    single = OverrideValues(selector="1", source=f"{file}: gpu.1", given=(hot,))
-    flag = Value(key="util.target", text="50%", source="--util")
+    hot = GivenSetting(key="throttle.temp_throttle", text="83", source=source)
+    single = GivenOverride(selector="1", source=f"{file}: gpu.1", given=(hot,))
+    flag = GivenSetting(key="util.target", text="50%", source="--util")
     told: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
     with Front(tmp_path, environment={"HOME": str(tmp_path)}, **told) as front:
         shown = plain(front, "GET", "/v1/settings").body

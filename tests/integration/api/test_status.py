@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.host.procfs import own_stat
 from sentinel.protocol.commands import (
-    Answer,
+    CommandReply,
     Configure,
     Drain,
     PauseGpus,
@@ -320,7 +320,7 @@ def test_a_refusal_of_the_supervisor_becomes_a_status(
 ) -> None:
     answer = front.script.answer
 
-    def refuse(order: Resume) -> Answer:
+    def refuse(order: Resume) -> CommandReply:
         return replace(answer(order), refused=refusal, text="no")
 
     monkeypatch.setattr(front.script, "answer", refuse)

@@ -21,7 +21,7 @@ from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Configure, Deallocate, Value
+from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, Front
 from tests.harness.gpu_environment import SimulatedGround
@@ -31,7 +31,7 @@ from tests.harness.timing import TIMEOUT_S
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    given = (Value(key="memory.target", text="50%", source="--memory"),)
+    given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
     with Front(tmp_path_factory.mktemp("service"), given=given) as front:
         yield front
 

@@ -218,7 +218,7 @@ def test_a_bit_that_was_not_found_counts_whoever_came_later(
 
 
 def test_what_it_says_in_all_its_life_is_no_flood_even_if_it_is_heard_late() -> None:
-    places, besides = 5, 5  # Attaching, Ready, Proved, and a Progress each second
+    places, besides = 5, 5  # CreatingContext, Ready, Proved, and a Progress each second
     assert places * len(DTYPES) + besides < MAX_MESSAGES_PER_TICK
 
 

@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.stressor import Attaching, ChildExitCode, MemoryTarget, Progress, Ready, Stop
+from sentinel.protocol.stressor import (
+    ChildExitCode,
+    CreatingContext,
+    MemoryTarget,
+    Progress,
+    Ready,
+    Stop,
+)
 from sentinel.supervisor.child_process import Inherited
 from tests.harness.stressor_harness import Child, nursery
 
@@ -53,7 +60,7 @@ def test_a_gemm_child_lives_steadily_and_ends_when_asked(start: Start, tmp_path:
     child = start("gemm", locks=(Inherited(lock.fileno()),))
     lock.close()
 
-    assert child.wait_for(Attaching).torch
+    assert child.wait_for(CreatingContext).torch
     ready = child.wait_for(Ready)
     # 88 % of the 15.7 GiB that are free beside the context, in whole chunks of half a GiB
     assert (ready.chunks, ready.held, ready.refused) == (27, 27 * GIB // 2, False)

@@ -310,7 +310,7 @@ def test_a_supervisor_that_is_slow_to_hear_of_it_makes_no_long_quantum(
     cells.faults = [(0, 2, 7, 7)]
     test.go_through(2)
     assert len(bench.findings()) == 1
-    assert bench.done().longest_quantum < 1.0
+    assert bench.done().max_quantum_s < 1.0
 
 
 def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench) -> None:

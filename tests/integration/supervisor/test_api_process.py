@@ -18,15 +18,15 @@ from sentinel.api.state.supervisor_link import Channel
 from sentinel.protocol import codec
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
-    Answer,
+    ApiHeartbeat,
+    Command,
+    CommandReply,
     Configure,
-    Order,
-    OverrideValues,
+    GivenOverride,
+    GivenSetting,
     Refusal,
     ServiceSpec,
-    Serving,
     Unreserve,
-    Value,
 )
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from sentinel.supervisor import api_process, child_process
@@ -36,12 +36,12 @@ SPEC = ServiceSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, ver
 HOST = HostView(
     at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
 )
-HOT = (Value(key="throttle.temp_throttle", text="80C", source="site.toml"),)
+HOT = (GivenSetting(key="throttle.temp_throttle", text="80C", source="site.toml"),)
 WISH = Configure(
     number=3,
     by=Caller(via="unix"),
-    given=(Value(key="util.target", text="50%", source="--util"),),
-    overrides=(OverrideValues(selector="1", source="site.toml", given=HOT),),
+    given=(GivenSetting(key="util.target", text="50%", source="--util"),),
+    overrides=(GivenOverride(selector="1", source="site.toml", given=HOT),),
 )
 LONG = "x" * 4000
 #: So many lines fit into the channel.
@@ -102,15 +102,15 @@ def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
     while child.send(LogRecord(number=1, line=LONG)):
         pass
     service.tell(HOST)
-    service.tell(Answer(number=1))
+    service.tell(CommandReply(number=1))
     service.tell(HostView(**{**vars(HOST), "at": 2.0}))
-    service.tell(Answer(number=2))
+    service.tell(CommandReply(number=2))
     service.hear("what only informs waits for what is owed")
-    kinds = (LogRecord, Answer, HostView)
+    kinds = (LogRecord, CommandReply, HostView)
     assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, LogRecord)]
     service.collect()
     late = heard(child.theirs, kinds)
-    assert [type(one) for one in late] == [HostView, Answer, Answer, LogRecord]
+    assert [type(one) for one in late] == [HostView, CommandReply, CommandReply, LogRecord]
     assert late[0].at == 2.0  # of two views only the newer is worth anything
     assert [one.number for one in late[1:3]] == [1, 2]
 
@@ -133,7 +133,7 @@ def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
     def listen() -> None:
         said.extend(
             one.number
-            for one in heard(child.theirs, (LogRecord, Answer))
+            for one in heard(child.theirs, (LogRecord, CommandReply))
             if isinstance(one, LogRecord)
         )
 
@@ -142,7 +142,7 @@ def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
     number = 0
     while not done.is_set():
         number += 1
-        service.tell(Answer(number=number))
+        service.tell(CommandReply(number=number))
         service.collect()
         listen()
     writer.join()
@@ -173,11 +173,11 @@ def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
     service, made = deaf
     while made[0].send(LogRecord(number=1, line=LONG)):
         pass
-    service.tell(Answer(number=7))
+    service.tell(CommandReply(number=7))
     service.kill(1)
     service.start(2)
     service.collect()
-    assert heard(made[1].theirs, (Answer,)) == []
+    assert heard(made[1].theirs, (CommandReply,)) == []
 
 
 @pytest.mark.parametrize("refused", [None, Refusal.INVALID])
@@ -198,11 +198,11 @@ def test_a_successor_is_told_the_settings_that_were_taken_over_last(
         return Asks(made)
 
     monkeypatch.setattr(child_process, "Child", spawn)
-    began = replace(SPEC, given=(Value(key="poll", text="1s", source="--poll"),))
+    began = replace(SPEC, given=(GivenSetting(key="poll", text="1s", source="--poll"),))
     service = api_process.ServiceProcess(began, listening=0)
     service.start(1)
     service.collect()
-    service.tell(Answer(number=WISH.number, refused=refused))
+    service.tell(CommandReply(number=WISH.number, refused=refused))
     service.kill(1)
     service.start(2)
     assert told[0] == began
@@ -216,19 +216,19 @@ def test_a_successor_is_told_the_settings_that_were_taken_over_last(
 def test_an_answer_that_comes_when_nobody_waits_any_more_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scene() -> list[Answer]:
+    async def scene() -> list[CommandReply]:
         ours, theirs = pair()
         channel = Channel(ours, lambda _: None, lambda _: None)
-        found: list[Answer] = []
+        found: list[CommandReply] = []
         late = asyncio.Event()
 
-        def heard(answer: Answer) -> None:
+        def heard(answer: CommandReply) -> None:
             found.append(answer)
             late.set()
 
         with pytest.raises(ProblemError, match="did not answer"):
             await channel.ask(Unreserve, heard, by=Caller(via="service"), id="a")
-        theirs.send(codec.encode(Answer(number=1, text="late")))
+        theirs.send(codec.encode(CommandReply(number=1, text="late")))
         async with asyncio.timeout(10):
             await late.wait()
         theirs.close()
@@ -241,17 +241,17 @@ def test_an_answer_that_comes_when_nobody_waits_any_more_is_heard(
 
 
 def test_an_order_that_nobody_waits_for_finds_its_way_once_there_is_room() -> None:
-    async def scene() -> list[Order]:
+    async def scene() -> list[Command]:
         ours, theirs = pair()
         channel = Channel(ours, lambda _: None, lambda _: None)
-        while channel.send(Serving()):
+        while channel.send(ApiHeartbeat()):
             pass
         channel.tell(Unreserve, by=Caller(via="service"), id="a")
         channel.tell(Unreserve, by=Caller(via="service"), id="b")
-        found: list[Order] = []
+        found: list[Command] = []
         async with asyncio.timeout(10):
             while len(found) < 2:
-                said = heard(theirs, (Serving, Unreserve))
+                said = heard(theirs, (ApiHeartbeat, Unreserve))
                 found += [one for one in said if isinstance(one, Unreserve)]
                 await asyncio.sleep(0)
         theirs.close()

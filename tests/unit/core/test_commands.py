@@ -13,6 +13,7 @@ from sentinel.protocol.commands import (
     Configure,
     Confirm,
     Drain,
+    GivenSetting,
     PauseGpus,
     Refusal,
     Reserve,
@@ -20,7 +21,6 @@ from sentinel.protocol.commands import (
     ResumeGpus,
     ShutDown,
     Unreserve,
-    Value,
 )
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.protocol.views import Phase
@@ -327,9 +327,9 @@ def test_whoever_holds_a_gpu_is_named_to_those_who_want_to_reserve_it() -> None:
 # --- settings --------------------------------------------------------------------------------
 
 
-def given(**values: str) -> tuple[Value, ...]:
+def given(**values: str) -> tuple[GivenSetting, ...]:
     return tuple(
-        Value(key=key.replace("__", "."), text=text, source="a test")
+        GivenSetting(key=key.replace("__", "."), text=text, source="a test")
         for key, text in values.items()
     )
 
@@ -459,7 +459,7 @@ def test_an_answer_comes_after_what_it_changed_is_shown() -> None:
     vars(world.service)["tell"] = note
     world.service.ask(PauseGpus)
     supervisor.turn()
-    assert shown[-1] == "Answer"
+    assert shown[-1] == "CommandReply"
     assert "GpuView" in shown
     assert world.service.views["GPU-0"].admin == "PAUSED"
 

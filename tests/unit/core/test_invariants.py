@@ -16,12 +16,12 @@ from sentinel.core.state import Fatal, Running, Starting
 from sentinel.protocol.commands import (
     Configure,
     Drain,
+    GivenSetting,
     PauseGpus,
     Reserve,
     Resume,
     ResumeGpus,
     Unreserve,
-    Value,
 )
 from sentinel.protocol.stressor import MemoryContention
 from sentinel.testing import GIB
@@ -122,7 +122,7 @@ class ServedHistories(Histories):
     @rule(workload=st.sampled_from(["hold", "gemm"]), rearm=st.sampled_from(["2s", "no time"]))
     def somebody_changes_the_settings(self, workload: str, rearm: str) -> None:
         texts = {"workload": workload, "rearm": rearm, "grace": "1s"}
-        given = tuple(Value(key=key, text=text, source="") for key, text in texts.items())
+        given = tuple(GivenSetting(key=key, text=text, source="") for key, text in texts.items())
         self.ask(Configure, given=given)
 
     @precondition(lambda self: self.world.service.alive)

@@ -24,7 +24,7 @@ def said(longest: float = 0.02, errors: int = 0) -> Progress:
         bytes=0.0,
         checks=50,
         errors=errors,
-        longest_quantum=longest,
+        max_quantum_s=longest,
     )
 
 

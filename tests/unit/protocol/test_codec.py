@@ -15,8 +15,8 @@ from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.probe import Inventory, ProbeMessage, Watch
 from sentinel.protocol.stressor import (
-    Attaching,
     ChildMessage,
+    CreatingContext,
     Failed,
     FailureKind,
     FindingAck,
@@ -205,7 +205,7 @@ def test_a_message_of_another_direction_is_refused() -> None:
     with pytest.raises(WireError):
         decode(inventory, FROM_CHILD)
     with pytest.raises(WireError):
-        decode(encode(Attaching(torch="2.13")), ORDERS)
+        decode(encode(CreatingContext(torch="2.13")), ORDERS)
 
 
 def test_a_refusal_quotes_only_the_beginning_of_what_came() -> None:

@@ -110,7 +110,7 @@ def test_the_longest_quantum_is_told_and_a_rest_is_none(bench: Bench) -> None:
             bench.ctx.report()
             assert bench.ctx.pace(rest)
         bench.ctx.finish()
-        return max(said.longest_quantum for said in bench.heard() if isinstance(said, Progress))
+        return max(said.max_quantum_s for said in bench.heard() if isinstance(said, Progress))
 
     assert longest(work=0.12, rest=0.0) >= 0.12
     assert longest(work=0.0, rest=0.8) < 0.8
