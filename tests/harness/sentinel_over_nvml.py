@@ -1,9 +1,9 @@
 """Run sentinel's command line on simulated GPUs that its probe reads through NVML.
 
-A stressor needs a CUDA device, and there is none behind a pretended NVML; a simulated one it can
-use. So ``--simulate`` holds for everything but the probe, which loads the real driver's binding.
-And a GPU on which a call hung or crashed is left out for less long, so that tests see the end of
-it; that it is 10 s, ``tests/unit/core/test_probe_supervision.py`` proves.
+A stressor needs a CUDA device, and a fake NVML comes with none; it can use a simulated one. So
+``--simulate`` applies to everything but the probe, which loads the binding of the real driver. A
+GPU on which a call hung or crashed is excluded for less than the usual 10 s, which
+``tests/unit/core/test_probe_supervision.py`` covers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-#: How long a GPU is left out at first, in seconds: longer than a new probe takes to be at work
-#: where a GPU does not say who it is, with time for a newcomer on another one.
-LEFT_OUT = 6.0
+from tests.harness.timing import MACHINE_SLOWNESS
+
+#: The first exclusion of a GPU, in seconds: enough for a new probe to start without the identity
+#: of that GPU, and for a newcomer on another one.
+LEFT_OUT = 6.0 * MACHINE_SLOWNESS
 
 
 def main() -> int:

@@ -1,21 +1,65 @@
-"""Occupy, yield, re-occupy: real processes, and a job that wants everything."""
+"""Occupy, yield, occupy again: real processes, and foreign jobs that need nearly all memory."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
-import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import islice
 
+import psutil
 import pytest
 
 from sentinel.host.procfs import read_stat
-from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.gpu_environment import Ground
 from tests.harness.sentinel_process import Sentry, eventually, gone
 
-QUICK = ("--rearm", "300ms", "--poll", "200ms")
+QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
 MIB = 2**20
-#: Its lease runs out, and with it the stressor, perhaps a moment before somebody comes.
-ENDS_ITSELF = {"holds_the_interpreter"}
+#: The smallest pipe that Linux makes, in bytes.
+SMALLEST_PIPE = 4096
+#: A workload that ends itself when its lease expires, which may be just before the newcomer.
+ENDS_ITSELF = "holds_the_interpreter"
+#: Workloads that become ready and then break one rule each.
+MISBEHAVING = (
+    *("stubborn", "busy", "sleeps", "freezes", "imposes", "starts_processes", "forks"),
+    *("chatters", ENDS_ITSELF),
+)
+#: Workloads that fail, with a part of the reason that is reported.
+FAILING = {
+    "raises": "boom",
+    "returns": "returned",
+    "exits": "exit",
+    "segfaults": "signal 11",
+    "finds_and_dies": "signal 9",
+}
+
+
+@contextmanager
+def one_workload_per_gpu(
+    ground: Ground, workloads: Sequence[str], *flags: str
+) -> Iterator[tuple[Sentry, dict[str, int]]]:
+    """Run a sentinel with another bad workload on each GPU; give the GPU of each workload."""
+    gpus = {workload: gpu for gpu, workload in enumerate(workloads)}
+    tables = (
+        f'[gpu.{ground.index(gpu)}]\nworkload = "bad_workloads:{workload}"\n'
+        for workload, gpu in gpus.items()
+    )
+    file = ground.folder / f"{workloads[0]}.toml"
+    file.write_text("".join(tables))
+    environment = {"SENTINEL_CONFIG": str(file)}
+    with ground.sentry(len(gpus), *flags, environment=environment) as one:
+        yield one, gpus
+
+
+def batches(ground: Ground, workloads: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Divide workloads into batches of as many as there are GPUs."""
+    rest = iter(workloads)
+    while batch := tuple(islice(rest, ground.count)):
+        yield batch
 
 
 def test_it_occupies_yields_and_occupies_again(ground: Ground) -> None:
@@ -25,6 +69,7 @@ def test_it_occupies_yields_and_occupies_again(ground: Ground) -> None:
             one.wait_for("stressor.ready", gpu=gpu)
         held = ground.held(0)
         assert held > 0.85 * ground.total(0)
+        eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
         with ground.job() as newcomer:
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
@@ -34,12 +79,12 @@ def test_it_occupies_yields_and_occupies_again(ground: Ground) -> None:
         assert handed["exit_s"] <= handed["memory_back_s"]
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert abs(ground.held(0) - held) <= ground.noise
-        assert one.names().count("gpu.yielding") == 1, "nobody came to the others"
-        eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
+        assert one.names().count("gpu.yielding") == 1, "no job came to the other GPU"
         assert one.stop() == 0
         assert all(map(ground.empty, gpus))
 
 
+@pytest.mark.usefixtures("fake_torch")
 def test_newcomers_on_all_gpus_at_once_all_get_their_memory(ground: Ground) -> None:
     gpus = ground.gpus(3)
     with ground.sentry(gpus, *QUICK, "--workload", "hold") as one, ExitStack() as stack:
@@ -49,33 +94,34 @@ def test_newcomers_on_all_gpus_at_once_all_get_their_memory(ground: Ground) -> N
         assert [newcomer.got() for newcomer in newcomers] == [True for _ in gpus]
 
 
-def phase(ground: Ground, one: Sentry, name: str) -> None:
-    """Wait until the child on the first GPU is in a phase of its life."""
-    one.wait_for("stressor.starting", gpu=0)
-    if name == "import":
+def reach(ground: Ground, one: Sentry, phase: str, nth: int) -> None:
+    """Wait until the first GPU's ``nth`` stressor is in a phase of its start."""
+    one.wait_for("stressor.starting", gpu=0, count=nth)
+    if phase == "import":
         eventually(one.stressors)
-    elif name == "allocation":
+    elif phase == "allocation":
         eventually(lambda: not ground.empty())
-    elif name == "ready":
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_a_job_that_comes_at_any_phase_of_a_start_gets_its_memory(ground: Ground) -> None:
+    slow = ("--workload", "bad_workloads.slow_import:well_behaved")
+    with ground.sentry(1, *QUICK, *slow) as one:
+        for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
+            reach(ground, one, phase, nth)
+            with ground.job() as newcomer:
+                assert newcomer.got(), phase
+                one.wait_for("gpu.yielding", gpu=0, count=nth)
+                newcomer.left()
         one.wait_for("stressor.ready", gpu=0)
-
-
-@pytest.mark.parametrize("name", ["spawn", "import", "allocation", "ready"])
-def test_a_job_that_comes_at_any_phase_of_a_childs_life_gets_its_memory(
-    ground: Ground, name: str
-) -> None:
-    with ground.sentry(1, *QUICK, "--workload", "hold") as one:
-        phase(ground, one, name)
-        with ground.job() as newcomer:
-            assert newcomer.got()
-            one.wait_for("gpu.yielding", gpu=0)
-            newcomer.left()
-        one.wait_for("stressor.ready", gpu=0, count=2 if name == "ready" else 1)
         assert "stressor.failed" not in one.names()
 
 
-def test_a_job_that_comes_while_a_child_is_asked_to_stop_gets_its_memory(ground: Ground) -> None:
-    stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "20s")
+@pytest.mark.usefixtures("fake_torch")
+def test_a_job_that_comes_while_a_stressor_is_asked_to_stop_gets_its_memory(
+    ground: Ground,
+) -> None:
+    stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "5m")
     with ground.sentry(1, *QUICK, *stubborn) as one:
         one.wait_for("stressor.ready", gpu=0)
         one.process.send_signal(signal.SIGTERM)
@@ -85,14 +131,15 @@ def test_a_job_that_comes_while_a_child_is_asked_to_stop_gets_its_memory(ground:
             assert one.ended() == 0
 
 
-def test_a_job_that_is_gone_before_the_kill_costs_a_restart_at_most(ground: Ground) -> None:
+@pytest.mark.usefixtures("fake_torch")
+def test_a_job_that_ends_before_the_kill_costs_a_restart_at_most(ground: Ground) -> None:
     with ground.sentry(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready", gpu=0)
         held = ground.held()
         with ground.job() as newcomer:
             eventually(lambda: ground.held() > held + MIB or "gpu.yielding" in one.names())
             newcomer.kill()
-        # It was seen, and then the GPU is occupied again; or it was gone between two readings.
+        # Either it was seen, and the GPU is occupied again, or it came between two readings.
         eventually(lambda: one.names().count("stressor.ready") > one.names().count("gpu.yielding"))
         assert "stressor.failed" not in one.names()
         with ground.job() as second:
@@ -100,68 +147,67 @@ def test_a_job_that_is_gone_before_the_kill_costs_a_restart_at_most(ground: Grou
 
 
 @pytest.mark.usefixtures("fake_torch")
-@pytest.mark.parametrize(
-    "workload",
-    [
-        "stubborn",
-        "busy",
-        "sleeps",
-        "freezes",
-        "imposes",
-        "starts_processes",
-        "forks",
-        "chatters",
-        "holds_the_interpreter",
-    ],
-)
-def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(
-    ground: Ground, workload: str
-) -> None:
-    with ground.sentry(1, *QUICK, "--workload", f"bad_workloads:{workload}") as one:
-        one.wait_for("stressor.ready", gpu=0)
-        family = [child for child in one.children() if "probe" not in " ".join(child.cmdline())]
-        with ground.job() as newcomer:
-            assert newcomer.got()
-            if workload in ENDS_ITSELF:
-                eventually(lambda: {"gpu.handed_over", "stressor.failed"} & {*one.names(0)})
-            else:
-                one.wait_for("gpu.handed_over", gpu=0)
-        stressors = [child for child in family if (stat := read_stat(child.pid)) and stat.alive]
-        left = [child for child in stressors if "resource_tracker" not in " ".join(child.cmdline())]
-        assert not left, f"left behind by the workload: {left}"
+def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(ground: Ground) -> None:
+    for batch in batches(ground, MISBEHAVING):
+        with one_workload_per_gpu(ground, batch, *QUICK) as (one, gpus):
+            for gpu in gpus.values():
+                one.wait_for("stressor.ready", gpu=gpu)
+            family = [child for child in one.children() if not titled(child, "sentinel: probe")]
+            with ExitStack() as stack:
+                jobs = {name: stack.enter_context(ground.job(gpu)) for name, gpu in gpus.items()}
+                assert {name: job.got() for name, job in jobs.items()} == dict.fromkeys(gpus, True)
+                for name, gpu in gpus.items():
+                    if name == ENDS_ITSELF:
+                        eventually(partial(has_ended, one, gpu))
+                    else:
+                        one.wait_for("gpu.handed_over", gpu=gpu)
+            left = [child for child in family if is_alive(child)]
+            left = [child for child in left if not titled(child, "resource_tracker")]
+            assert not left, f"left behind by a workload: {left}"
+
+
+def has_ended(one: Sentry, gpu: int) -> bool:
+    """Check whether the stressor on a GPU was killed or ended itself."""
+    return bool({"gpu.handed_over", "stressor.failed"} & {*one.names(gpu)})
+
+
+def titled(process: psutil.Process, words: str) -> bool:
+    """Check whether a process has these words in its title."""
+    return words in " ".join(process.cmdline())
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Check whether a process is neither gone nor a zombie."""
+    stat = read_stat(process.pid)
+    return stat is not None and stat.alive
 
 
 @pytest.mark.usefixtures("fake_torch")
-@pytest.mark.parametrize("workload", ["babbles", "floods"])
-def test_a_child_that_sends_what_is_no_message_is_killed_and_counted(
-    ground: Ground, workload: str
-) -> None:
-    flags = ("--poll", "200ms", "--workload", f"bad_workloads:{workload}")
-    with ground.sentry(2, *flags) as one:
-        one.wait_for("stressor.failed", gpu=0)
-        with ground.job(1) as newcomer:
-            assert newcomer.got()
-        one.wait_for("stressor.failed", gpu=0, count=2)
+def test_a_stressor_that_sends_what_is_no_message_is_killed_and_counted(ground: Ground) -> None:
+    for batch in batches(ground, ("babbles", "floods")):
+        with one_workload_per_gpu(ground, batch, "--poll", "200ms") as (one, gpus):
+            for gpu in gpus.values():
+                one.wait_for("stressor.failed", gpu=gpu)
+            with ground.job(len(gpus) - 1) as newcomer:
+                assert newcomer.got()
+            for gpu in gpus.values():
+                one.wait_for("stressor.failed", gpu=gpu, count=2)
 
 
 @pytest.mark.usefixtures("fake_torch")
-@pytest.mark.parametrize(
-    ("workload", "words"),
-    [
-        ("bad_workloads:raises", "boom"),
-        ("bad_workloads:returns", "returned"),
-        ("bad_workloads:exits", "exit"),
-        ("bad_workloads:segfaults", "signal 11"),
-    ],
-)
-def test_a_workload_that_fails_costs_a_pause_and_says_why(
-    ground: Ground, workload: str, words: str
-) -> None:
-    with ground.sentry(1, "--poll", "200ms", "--workload", workload) as one:
-        failed = one.wait_for("stressor.failed", count=2)
-        assert words in failed["reason"]
-        assert failed["pause_s"] == 2
-        assert one.stop() == 0
+def test_a_workload_that_fails_costs_a_pause_and_its_reason_is_reported(ground: Ground) -> None:
+    for batch in batches(ground, (*FAILING, "faulty")):
+        with one_workload_per_gpu(ground, batch, "--poll", "200ms") as (one, gpus):
+            for workload, gpu in gpus.items():
+                if workload == "faulty":
+                    assert one.wait_for("stressor.mismatch", gpu=gpu)["errors"] == 1
+                    continue
+                failed = one.wait_for("stressor.failed", gpu=gpu, count=2)
+                assert FAILING[workload] in failed["reason"]
+                assert failed["pause_s"] == 2
+                if workload == "finds_and_dies":  # the finding is not lost with its stressor
+                    assert one.wait_for("stressor.finding", gpu=gpu)["first"] == [5, 9]
+            assert one.stop() == 0
 
 
 @pytest.mark.usefixtures("fake_torch")
@@ -172,81 +218,40 @@ def test_a_workload_that_cannot_be_imported_is_given_up_at_once(ground: Ground) 
         assert one.ended() == 2
 
 
+@pytest.mark.usefixtures("fake_torch")
 def test_a_wrong_option_that_only_the_workload_knows_ends_it(ground: Ground) -> None:
-    with ground.sentry(ground.gpus(2), "--poll", "200ms", "--workload", "gemm:sze=4096") as one:
+    flags = ("--poll", "200ms", "--workload", "bad_workloads:well_behaved:wait=4")
+    with ground.sentry(ground.gpus(2), *flags) as one:
         assert one.ended() == 2
-        assert "sze" in one.wait_for("sentinel.stopping")["reason"]
+        assert "wait" in one.wait_for("sentinel.stopping")["reason"]
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_wrong_result_is_said(ground: Ground) -> None:
-    with ground.sentry(1, "--poll", "200ms", "--workload", "bad_workloads:faulty") as one:
-        assert one.wait_for("stressor.mismatch")["errors"] == 1
-
-
-@pytest.mark.usefixtures("fake_torch")
-def test_a_finding_is_not_lost_when_its_stressor_dies_right_after(ground: Ground) -> None:
-    flags = ("--poll", "200ms", "--workload", "bad_workloads:finds_and_dies")
-    with ground.sentry(1, *flags) as one:
-        assert one.wait_for("stressor.finding")["first"] == [5, 9]
-        assert "signal 9" in one.wait_for("stressor.failed")["reason"]
-
-
-@pytest.mark.usefixtures("fake_torch")
-def test_standard_output_that_nobody_reads_never_holds_up_a_hand_over(ground: Ground) -> None:
+def test_a_standard_output_without_a_reader_never_delays_a_hand_over(ground: Ground) -> None:
     flags = (*QUICK, "--status-every", "1s", "--workload", "hold")
 
     def occupied() -> bool:
         return ground.held() > 0.85 * ground.total()
 
     with ground.sentry(1, *flags, read=False) as one:
-        eventually(occupied)
+        assert one.process.stdout is not None
+        pipe = one.process.stdout.fileno()
+        assert fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE) == SMALLEST_PIPE
         for _ in range(3):
+            eventually(occupied)
             with ground.job() as newcomer:
                 assert newcomer.got()
                 newcomer.left()
-            eventually(occupied)
+        eventually(occupied)
         assert one.stop() == 0
+        assert len(os.read(pipe, SMALLEST_PIPE)) > SMALLEST_PIPE // 2, "the pipe was never full"
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_gpu_that_cannot_be_read_is_given_back_and_the_other_is_kept(
-    simulated: SimulatedGround,
-) -> None:
-    with simulated.sentry(2, *QUICK, "--workload", "hold") as one:
-        one.wait_for("stressor.ready", gpu=0)
-        one.wait_for("stressor.ready", gpu=1)
-        simulated.registry.plant(simulated.uuid(), "error")
-        one.wait_for("gpu.unknown", gpu=0)
-        one.wait_for("stressor.stopped", gpu=0)
-        simulated.registry.plant(simulated.uuid(), None)
-        one.wait_for("stressor.ready", gpu=0, count=2)
-        assert "stressor.stopped" not in one.names(1)
-
-
-@pytest.mark.usefixtures("fake_torch")
-def test_a_driver_call_that_hangs_costs_one_gpu_and_one_probe(simulated: SimulatedGround) -> None:
-    with simulated.sentry(2, *QUICK, "--workload", "hold") as one:
-        one.wait_for("stressor.ready", gpu=0)
-        one.wait_for("stressor.ready", gpu=1)
-        simulated.registry.plant(simulated.uuid(), "hang")
-        began = time.monotonic()
-        hung = one.wait_for("probe.hung")
-        assert (hung["index"], hung["call"]) == (0, "memory")
-        one.wait_for("stressor.stopped", gpu=0)
-        assert time.monotonic() - began < 5 + 1
-        one.wait_for("probe.ready")
-        simulated.registry.plant(simulated.uuid(), None)
-        with simulated.job(1) as newcomer:
-            assert newcomer.got()
-        one.wait_for("stressor.ready", gpu=0, count=2, within=25)
-
-
-@pytest.mark.usefixtures("fake_torch")
-def test_a_probe_that_is_killed_is_replaced_and_children_live_on(ground: Ground) -> None:
+def test_a_probe_that_is_killed_is_replaced_and_stressors_live_on(ground: Ground) -> None:
     with ground.sentry(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready")
-        (probe,) = [c for c in one.children() if "sentinel: probe" in " ".join(c.cmdline())]
+        (probe,) = [child for child in one.children() if titled(child, "sentinel: probe")]
         probe.kill()
         one.wait_for("probe.ready")
         with ground.job() as newcomer:
