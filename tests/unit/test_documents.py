@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -40,11 +39,11 @@ def event_names() -> set[str]:
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """Yield every call but those in slot_event itself, which passes a name on."""
+    """Yield every call but those in gpu_event itself, which passes a name on."""
     passing = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "slot_event"
+        if isinstance(node, ast.FunctionDef) and node.name == "gpu_event"
     ]
     inside = {id(node) for function in passing for node in ast.walk(function)}
     for node in ast.walk(tree):
@@ -57,7 +56,7 @@ def _names(call: ast.Call, path: Path) -> Iterator[str]:
     match call:
         case ast.Call(func=ast.Name(id="Event"), keywords=keywords):
             given = [keyword.value for keyword in keywords if keyword.arg == "name"]
-        case ast.Call(func=ast.Name(id="slot_event"), args=given):
+        case ast.Call(func=ast.Name(id="gpu_event"), args=given):
             pass
         case _:  # threading.Event() among others
             return
@@ -93,7 +92,7 @@ def test_each_event_has_an_example_all_of_whose_fields_are_explained(name: str) 
 
 
 def test_the_document_of_the_events_lists_exactly_the_rules_that_can_decide() -> None:
-    code = "".join(path.read_text() for path in sorted((PACKAGE / "core").glob("*.py")))
+    code = "".join(path.read_text() for path in sorted((PACKAGE / "core").rglob("*.py")))
     rules = set(re.findall(r'(?:Verdict\.no\(\s*|rule=)"([\w.]+)"', code)) - {"idle"}
     _, _, text = (ROOT / "docs/events.md").read_text().partition("\n## Rules\n")
     rows = re.findall(r"^\| (`[^|]+`) \|", text.partition("\n## ")[0], re.MULTILINE)
@@ -104,7 +103,7 @@ def test_the_document_of_the_events_lists_exactly_the_rules_that_can_decide() ->
 
 
 def test_the_document_of_the_doctor_lists_exactly_the_checks_that_there_are() -> None:
-    code = "".join(path.read_text() for path in (PACKAGE / "doctor").glob("*.py"))
+    code = "".join(path.read_text() for path in (PACKAGE / "diagnostics" / "doctor").glob("*.py"))
     made = r'(?:\b(?:well|warning|problem|_unread)\(\s*|\bcheck = )"([^"]+)"'
     _, _, text = (ROOT / "docs/doctor.md").read_text().partition("\n## The lines\n")
     text, _, _ = text.partition("\n## ")
@@ -117,47 +116,47 @@ def test_the_document_of_the_doctor_lists_exactly_the_checks_that_there_are() ->
 
 
 def options_table() -> dict[str, tuple[str, str]]:
-    """Return the default and the bounds of each flag as the README has them."""
-    _, _, text = (ROOT / "README.md").read_text().partition("\n## Options\n")
+    """Read the default and the bounds of each flag from docs/configuration.md."""
+    _, _, text = (ROOT / "docs/configuration.md").read_text().partition("\n## Options\n")
     text, _, _ = text.partition("\n## ")
     rows = re.findall(r"^\| `(--[\w-]+)[^`]*` \|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
     return {flag: (default.strip(), allowed.strip()) for flag, default, allowed in rows}
 
 
-def test_the_readme_lists_exactly_the_flags_of_run() -> None:
+def test_the_document_of_the_configuration_lists_exactly_the_flags_of_run() -> None:
     shown = [param for param in command.params if not getattr(param, "hidden", False)]
     flags = {flag for param in shown for flag in param.opts}
     assert set(options_table()) == flags
 
 
-def test_the_readme_gives_each_setting_its_default_and_its_bounds() -> None:
+def test_the_document_of_the_configuration_gives_each_setting_its_default_and_its_bounds() -> None:
     table = options_table()
     for setting in SETTINGS:
         assert table[setting.flag] == (setting.default, setting.limits), setting.flag
 
 
-# --- files -----------------------------------------------------------------------------------
+# --- packages --------------------------------------------------------------------------------
 
 
-def test_the_architecture_has_a_line_for_every_file_of_the_package_and_for_no_other() -> None:
-    files = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed"
-    }
-    text = ARCHITECTURE.read_text()
-    rows = re.findall(r"^\| `([\w/.]+)` \| +\S", text, re.MULTILINE)
-    assert len(rows) == len(set(rows)), "a file has two lines"
-    assert set(rows) == files
+def packages() -> set[str]:
+    """List the packages below sentinel, one level deep, and its public modules."""
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    modules = {path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("__")}
+    return folders | modules
 
 
-def test_the_architecture_shows_the_layers_that_are_checked() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    layers = [c["layers"] for c in contracts["contracts"] if c["type"] == "layers"]
-    _, _, text = ARCHITECTURE.read_text().partition("\n## Who may import whom\n")
-    text = text.partition("\n## ")[0]
-    shown = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert [block.splitlines() for block in shown] == layers
+def test_the_architecture_explains_every_package_and_no_other() -> None:
+    _, _, text = ARCHITECTURE.read_text().partition("\n## Packages and imports\n")
+    text, _, _ = text.partition("\n## ")
+    rows = re.findall(r"^\| (`[^|]+`) \| +\S", text, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)(?:/\w+)*`", row)}
+    assert named == packages()
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE.read_text()))
+    assert "core/decide.py" in named
+    assert not {name for name in named if not (PACKAGE / name).is_file()}
 
 
 # --- links -----------------------------------------------------------------------------------
