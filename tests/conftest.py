@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build
+from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import TESTS, Ground, RealGround, SimulatedGround
 from tests.harness.timing import TEST_TIMEOUT_S
 
@@ -99,19 +98,10 @@ def fake_torch(
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the fake libnvidia-ml once for all workers; provide its folder."""
+    """Return a folder with a fake driver of today, built once per run."""
     if COMPILER is None:
         pytest.skip(NO_COMPILER)
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    folder = shared / "nvml"
-    with (shared / "nvml.lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        if not (folder / "libnvidia-ml.so.1").exists():
-            folder.mkdir(exist_ok=True)
-            build(folder)
-    return folder
+    return build(shared_folder(tmp_path_factory))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Notice others who take memory while the child takes its own, where NVML may not list them.
+"""Detect newcomers that take memory while the stressor takes its own, if NVML cannot show them.
 
-From Ready on the supervisor sees every byte that is not the child's. Before that it does where NVML
-says how much the child holds; where it does not, only the child knows how much it took itself.
+After Ready the supervisor sees every byte that the stressor does not hold. Before Ready it does so
+only if NVML reports how much the stressor holds. Otherwise only the stressor knows that.
 """
 
 from __future__ import annotations
@@ -10,58 +10,58 @@ import time
 
 from sentinel.stressor.device import Device
 
-#: How many bytes more than it took may be gone while the child only allocates. On an H200 none are;
-#: a newcomer's context begins with 13 MiB and more, some 150 ms before its first allocation.
-ALLOCATION = 2 * 2**20
+#: Unexplained growth allowed while the stressor only allocates. On an H200 there is none. A
+#: newcomer's context begins with 13 MiB or more, some 150 ms before its first allocation.
+ALLOCATION_SLACK_BYTES = 2 * 2**20
 
-#: The same once kernels run for the first time: libraries load theirs past torch's allocator.
-PREPARATION = 256 * 2**20
+#: The same while kernels run for the first time: libraries load theirs outside torch's allocator.
+PREPARATION_SLACK_BYTES = 256 * 2**20
 
-#: How long nothing may move before the child takes its memory, and how often it looks, in seconds.
-#: Somebody whose context was begun beside the child's is seen to go on with it: on an H200 it never
-#: rested longer than 0.14 s. And the supervisor has the time to find whoever is there already.
-CALM = 0.3
-_EVERY = 0.01
+#: How long memory must not change before the stressor takes its own, and the polling interval.
+#: A context that is being created keeps growing: on an H200 it never paused for more than 0.14 s.
+#: The supervisor, too, has this time to find processes that are already there.
+QUIET_PERIOD_S = 0.3
+_POLL_INTERVAL_S = 0.01
 
 
-class CrowdedError(Exception):
-    """Somebody else took ``grown`` bytes meanwhile."""
+class MemoryContentionError(Exception):
+    """Another process took ``grown`` bytes while the stressor started."""
 
     def __init__(self, grown: int) -> None:
-        super().__init__(f"{grown} bytes were taken by somebody else")
+        super().__init__(f"{grown} bytes were taken by another process")
         self.grown = grown
 
 
-class Lookout:
-    """Compares what is gone with what the child took, from now on.
+class ContentionMonitor:
+    """Compares the decrease of free memory with what this process took since construction.
 
     Args:
-        device: With a context on it.
+        device: A device with a context.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._free = device.free_memory()
-        self._taken = device.taken_memory()
+        self._free = device.free_bytes()
+        self._reserved = device.reserved_bytes()
 
-    def wait_for_calm(self) -> None:
-        """Watch for a while before anything is taken.
+    def wait_until_quiet(self) -> None:
+        """Watch for the quiet period, before any memory is taken.
 
         Raises:
-            CrowdedError: Somebody else takes memory.
+            MemoryContentionError: Another process takes memory.
         """
-        until = time.monotonic() + CALM
+        until = time.monotonic() + QUIET_PERIOD_S
         while time.monotonic() < until:
-            self.check(ALLOCATION)
-            time.sleep(_EVERY)
+            self.check(ALLOCATION_SLACK_BYTES)
+            time.sleep(_POLL_INTERVAL_S)
 
     def check(self, allowance: int) -> None:
-        """Compare.
+        """Check that at most ``allowance`` bytes are gone that this process did not take.
 
         Raises:
-            CrowdedError: More than ``allowance`` bytes are gone that the child did not take.
+            MemoryContentionError: More bytes are gone.
         """
-        gone = self._free - self._device.free_memory()
-        grown = gone - (self._device.taken_memory() - self._taken)
+        gone = self._free - self._device.free_bytes()
+        grown = gone - (self._device.reserved_bytes() - self._reserved)
         if grown > allowance:
-            raise CrowdedError(grown)
+            raise MemoryContentionError(grown)

@@ -1,7 +1,6 @@
-"""What a workload is given: memory, a pace and a place to report to. The whole public interface.
+"""The interface of a workload to its GPU: memory, pace and reports.
 
-A workload is a function that takes a :class:`WorkloadContext` and goes round until it is told to
-stop::
+A workload is a function that takes a :class:`WorkloadContext` and loops until it is stopped::
 
     def warm(ctx: WorkloadContext) -> None:
         while ctx.pace():
@@ -22,25 +21,25 @@ from torch import Tensor
 
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import Finding, Note, Progress, Ready, SelftestDone, SelftestResult
-from sentinel.stressor.contention import PREPARATION, Lookout
+from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.duty_cycle import DutyCycle
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.memory import Filling, give_back_to_the_host
+from sentinel.stressor.memory import Filling, trim_host_memory
 
-#: How much is kept of what a finding says in words.
-_LONGEST_DETAIL = 1000
+#: The maximum length of a finding's ``detail``.
+_MAX_DETAIL_LENGTH = 1000
 
-#: Progress is told this often, in seconds.
-_PROGRESS_INTERVAL = 1.0
+#: The interval of progress messages.
+_PROGRESS_INTERVAL_S = 1.0
 
-#: How many characters of a note are passed on.
-_LONGEST_NOTE = 200
+#: The maximum length of a note.
+_MAX_NOTE_LENGTH = 200
 
 
 @dataclass
 class _Tally:
-    """Work that was reported and not yet told to the supervisor."""
+    """Work that was reported by the workload and not yet sent to the supervisor."""
 
     iterations: int = 0
     flops: float = 0.0
@@ -57,18 +56,18 @@ class _Tally:
 
 
 class WorkloadContext:
-    """The GPU as one workload sees it.
+    """The GPU of one workload.
 
-    Everything a workload needs it takes, and every kind of work it does it does once, before its
-    second call of :meth:`pace`. From then on no device memory may be taken: an allocation that
-    torch's cache cannot serve raises ``torch.cuda.OutOfMemoryError``.
+    Before its second call of :meth:`pace`, a workload takes all the memory it needs and does each
+    kind of work once. Afterwards no device memory may be taken: an allocation that torch's cache
+    cannot serve raises ``torch.cuda.OutOfMemoryError``.
 
     Attributes:
-        device: Where the chunks live: ``cuda:0``, or ``cpu`` where the GPU is pretended.
-        chunks: The memory to work on, tensors of bytes, all of one size, with anything in them.
-        quantum: How many seconds of work to queue between two calls of :meth:`pace`.
-        share: How much of the device's memory the chunks are, from 0 to 1.
-        goldens: What good GPUs compute, where such records are kept.
+        device: The device of the chunks: ``cuda:0``, or ``cpu`` on a simulated GPU.
+        chunks: The memory to work on: tensors of bytes, all of one size, with undefined content.
+        quantum: Seconds of work to queue between two calls of :meth:`pace`.
+        share: The share of the device's memory that the chunks are, from 0 to 1.
+        goldens: Recorded checksums of good GPUs, or None if no records are kept.
     """
 
     def __init__(
@@ -77,18 +76,18 @@ class WorkloadContext:
         device: Device,
         filling: Filling,
         lease_keeper: LeaseKeeper,
-        lookout: Lookout | None = None,
+        monitor: ContentionMonitor | None = None,
         goldens: Goldens | None = None,
     ) -> None:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
-        self.share: float = filling.held / device.total_memory()
+        self.share: float = filling.held / device.total_bytes()
         self.goldens = goldens
         self._device = device
         self._filling = filling
         self._lease_keeper = lease_keeper
-        self._lookout = lookout
+        self._monitor = monitor
         self._entered = False
         self._ready = False
         self._in_flight: deque[tuple[Fence, float, _Tally]] = deque()
@@ -97,37 +96,36 @@ class WorkloadContext:
         self._duty_cycle = DutyCycle(device.quantum)
         self._queued = _Tally()
         self._done = _Tally()
-        self._told_at = 0.0
+        self._last_progress_at = 0.0
         self._iterations = 0
         self._findings = 0
         self._note: str | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether the body of the loop ran once and the device's memory is settled."""
+        """Whether the loop's body ran once and the device's memory is settled."""
         return self._ready
 
     @property
     def iterations(self) -> int:
-        """How many iterations were reported, done or not."""
+        """The number of iterations reported so far, done or not."""
         return self._iterations
 
     def pace(self, rest: float = 0.0, *, before_rest: Callable[[], object] | None = None) -> bool:
-        """Wait until the device has at most one quantum left to do; say whether to go on.
+        """Wait until the device has at most one quantum left to do.
 
-        The work queued since the last call, on torch's current stream, is counted as the next
-        quantum, and the one before it is waited for, asleep: the device is never idle and never
-        far behind. Where the supervisor wants the device to be busy for a share of the time only,
-        this is where it rests: until it may work again, for ever where that share is 0.
+        The work queued since the last call, on torch's current stream, becomes the next quantum,
+        and the previous quantum is waited for, asleep. So the device is never idle and never far
+        behind. If the supervisor demands a share of the time below 1, this is where the device
+        rests, without end at a share of 0.
 
         Args:
-            rest: Seconds to pause besides; a stop ends the pause.
-            before_rest: Called where the supervisor wants a rest, on a device that has done all
-                that was queued: whoever looks at results looks here, since a rest may be long and
-                end with the process.
+            rest: Additional seconds to pause; a stop ends the pause.
+            before_rest: Called before a demanded rest, once the device is idle. Results are to be
+                examined here, since the process may end during a long rest.
 
         Returns:
-            False once the workload is to return, at once and for ever.
+            False if the workload is to return, now and at every later call.
         """
         if not (math.isfinite(rest) and rest >= 0):
             message = f"pace(rest={rest!r}): a rest is a number of seconds, 0 or more"
@@ -139,7 +137,7 @@ class WorkloadContext:
         self._queued = _Tally()
         if self._ready:
             self._settle(1)
-            if self._falls_idle(rest) and before_rest is not None:
+            if self._idle_if_due(rest) and before_rest is not None:
                 before_rest()
         else:
             self._settle(0)
@@ -147,20 +145,23 @@ class WorkloadContext:
                 self._become_ready()
             self._entered = True
         self._rest(rest)
-        self._wait_for_turn()
+        self._wait_for_duty_cycle()
         self._device.begin()
         self._began = time.monotonic()
         return not self._lease_keeper.stopped.is_set()
 
     def drain(self, *, rests: bool = True) -> bool:
-        """Wait, asleep, until the device has done all that was queued; say whether to go on.
+        """Wait, asleep, until the device has done all queued work.
 
-        For what is rare and needs an answer of the device. It counts as no call of :meth:`pace`,
-        but it rests where the supervisor wants that, and tells of progress, so that many of them in
-        a row do not pass for a hang.
+        For rare work that needs an answer of the device. It does not count as a call of
+        :meth:`pace`, but it rests on demand and sends progress, so that many calls in a row do not
+        look like a hang.
 
         Args:
-            rests: Whether it does rest; not where something wrong is still to be told.
+            rests: Whether it may rest; False while a fault is still to be reported.
+
+        Returns:
+            False if the workload is to return.
         """
         self._settle(0)
         self._device.drain()
@@ -169,7 +170,7 @@ class WorkloadContext:
         self._rest(0.0)
         if rests:
             self._duty_cycle.pause(time.monotonic())
-            self._wait_for_turn()
+            self._wait_for_duty_cycle()
         self._device.begin()
         self._began = time.monotonic()
         return not self._lease_keeper.stopped.is_set()
@@ -183,10 +184,10 @@ class WorkloadContext:
         checks: int = 0,
         errors: int = 0,
     ) -> None:
-        """Say what the work queued since the last call of pace amounts to; counted when it is done.
+        """Report the work queued since the last call of pace; it counts once it is done.
 
         Args:
-            iterations: How often the workload's own unit of work was done.
+            iterations: Completed units of work, as the workload defines them.
             flops: Floating-point operations.
             bytes: Bytes of device memory read and written.
             checks: Results that were checked.
@@ -210,73 +211,73 @@ class WorkloadContext:
         self._iterations += tally.iterations
 
     def find(self, finding: Finding) -> None:
-        """Report evidence of a fault of the GPU; returns once the supervisor has it.
+        """Report evidence of a fault of the GPU, and wait until the supervisor has it.
 
-        Besides, the error is to be counted by ``report(errors=...)``.
+        The error must also be counted with ``report(errors=...)``.
 
         Args:
-            finding: Its ``number`` is put in here. Of a long ``detail`` the beginning is kept.
+            finding: The evidence. Its ``number`` is set here, and a long ``detail`` is truncated.
 
         Raises:
-            TypeError: A number in it is no whole one: a tensor, say.
+            TypeError: A number in it is not an int, but for example a tensor.
         """
         numbers = (finding.round, finding.count, *finding.first, *finding.bits)
         more = (finding.seed, finding.repeated, finding.repeats)
         for number in (*numbers, *(one for one in more if one is not None)):
             if type(number) is not int:
-                message = f"find(): {number!r} in the finding is no whole number"
+                message = f"find(): {number!r} in the finding is not an int"
                 raise TypeError(message)
-        finding = replace(finding, detail=finding.detail[:_LONGEST_DETAIL])
+        finding = replace(finding, detail=finding.detail[:_MAX_DETAIL_LENGTH])
         self._findings += 1
-        self._lease_keeper.report(replace(finding, number=self._findings))
-        self._device.begin()  # the supervisor took its time, and not the quantum
+        self._lease_keeper.report_finding(replace(finding, number=self._findings))
+        self._device.begin()  # the wait for the supervisor is not part of the quantum
         self._began = time.monotonic()
 
-    def tell(self, message: SelftestResult | SelftestDone) -> None:
-        """Say how a selftest goes; a supervisor passes it over, who listens to it hears it."""
-        self._lease_keeper.say(message)
+    def send(self, message: SelftestResult | SelftestDone) -> None:
+        """Send the progress of a selftest, which the supervisor ignores."""
+        self._lease_keeper.send(message)
 
     def note(self, text: str) -> None:
-        """Say in a few words what the workload is at; told with the next progress.
+        """Describe the workload's present activity; sent with the next progress.
 
         Args:
-            text: One line for people, of which 200 characters are kept; it replaces the last.
+            text: One line, truncated to 200 characters, that replaces the previous note.
         """
-        self._note = " ".join(text.split())[:_LONGEST_NOTE]
+        self._note = " ".join(text.split())[:_MAX_NOTE_LENGTH]
 
     def measure(self, work: Callable[[], object]) -> float:
         """Return how many seconds the device takes for what ``work`` queues: the best of three.
 
-        The first of all is not counted: kernels are loaded and clocks raised in it. Waits for the
-        device, so it is for choosing sizes before the loop.
+        A first run, which loads kernels and raises clocks, is not counted. It waits for the device,
+        so it is for choosing sizes before the loop.
         """
         work()
-        return min(self._device.seconds(work) for _ in range(3))
+        return min(self._device.measure_s(work) for _ in range(3))
 
     def finish(self) -> None:
-        """Wait for the work in flight and tell the supervisor the rest; after a workload ended."""
+        """Wait for the work in flight and send the last progress, after the workload returned."""
         self._in_flight.append((self._device.fence(), 0.0, self._queued))
         self._queued = _Tally()
         self._settle(0)
         if self._ready:
-            self._tell(time.monotonic())
+            self._send_progress(time.monotonic())
 
     def _settle(self, remaining: int) -> None:
         """Wait until at most ``remaining`` quanta are in flight, and count the others as done."""
         while len(self._in_flight) > remaining:
             fence, took, tally = self._in_flight.popleft()
             seconds = self._device.wait(fence)
-            if self._ready:  # what was prepared before that may take as long as it likes
+            if self._ready:  # preparations may take any time
                 self._longest = max(self._longest, seconds, took)
             self._done.add(tally)
 
     def _become_ready(self) -> None:
-        if self._lookout is not None:
-            self._lookout.check(PREPARATION)
-        self._device.cap()
-        give_back_to_the_host()
+        if self._monitor is not None:
+            self._monitor.check(PREPARATION_SLACK_BYTES)
+        self._device.forbid_growth()
+        trim_host_memory()
         filling = self._filling
-        self._lease_keeper.say(
+        self._lease_keeper.send(
             Ready(
                 held=filling.held,
                 asked=filling.asked,
@@ -284,12 +285,12 @@ class WorkloadContext:
                 refused=filling.refused,
             )
         )
-        self._told_at = time.monotonic()
+        self._last_progress_at = time.monotonic()
         self._ready = True
 
-    def _falls_idle(self, rest: float) -> bool:
-        """Let the device fall idle where it is to rest now, and count how long it was busy."""
-        self._duty_cycle.follow(self._lease_keeper.share, time.monotonic())
+    def _idle_if_due(self, rest: float) -> bool:
+        """Let the device become idle if a rest is due, and return whether one is."""
+        self._duty_cycle.set_share(self._lease_keeper.share, time.monotonic())
         rests = self._duty_cycle.is_spent(time.monotonic()) or (
             rest and self._duty_cycle.share < 1.0
         )
@@ -298,40 +299,40 @@ class WorkloadContext:
             self._duty_cycle.pause(time.monotonic())
         return bool(rests)
 
-    def _wait_for_turn(self) -> None:
-        """Sleep until the device may be busy again; another pace or a stop is noticed at once."""
+    def _wait_for_duty_cycle(self) -> None:
+        """Sleep until the device may be busy; a new pace or a stop takes effect at once."""
         if not self._ready:
             return
         while True:
-            self._lease_keeper.repaced.clear()
+            self._lease_keeper.pace_changed.clear()
             now = time.monotonic()
-            self._duty_cycle.follow(self._lease_keeper.share, now)
-            if now - self._told_at >= _PROGRESS_INTERVAL:
-                self._tell(now)  # silence would pass for a hang
-            wait = self._duty_cycle.wait(now)
+            self._duty_cycle.set_share(self._lease_keeper.share, now)
+            if now - self._last_progress_at >= _PROGRESS_INTERVAL_S:
+                self._send_progress(now)  # silence would look like a hang
+            wait = self._duty_cycle.rest_s(now)
             if wait <= 0.0 or self._lease_keeper.stopped.is_set():
                 self._duty_cycle.resume(now)
                 return
-            self._lease_keeper.repaced.wait(min(wait, _PROGRESS_INTERVAL))
+            self._lease_keeper.pace_changed.wait(min(wait, _PROGRESS_INTERVAL_S))
 
     def _rest(self, rest: float) -> None:
-        """Pause, but tell of progress meanwhile: silence would pass for a hang."""
+        """Pause, and send progress meanwhile: silence would look like a hang."""
         end = time.monotonic() + rest
         while True:
             now = time.monotonic()
-            if self._ready and now - self._told_at >= _PROGRESS_INTERVAL:
-                self._tell(now)
-            if now >= end or self._lease_keeper.stopped.wait(min(end - now, _PROGRESS_INTERVAL)):
+            if self._ready and now - self._last_progress_at >= _PROGRESS_INTERVAL_S:
+                self._send_progress(now)
+            if now >= end or self._lease_keeper.stopped.wait(min(end - now, _PROGRESS_INTERVAL_S)):
                 return
 
-    def _tell(self, now: float) -> None:
-        """Send a Progress, and a new note; what a full channel drops is told with the next one."""
-        if self._note is not None and self._lease_keeper.say(Note(text=self._note)):
+    def _send_progress(self, now: float) -> None:
+        """Send a Progress and any new note; what a full channel drops is sent with the next one."""
+        if self._note is not None and self._lease_keeper.send(Note(text=self._note)):
             self._note = None
         message = Progress(
-            seconds=now - self._told_at, max_quantum_s=self._longest, **vars(self._done)
+            seconds=now - self._last_progress_at, max_quantum_s=self._longest, **vars(self._done)
         )
-        if self._lease_keeper.say(message):
-            self._told_at = now
+        if self._lease_keeper.send(message):
+            self._last_progress_at = now
             self._done = _Tally()
             self._longest = 0.0

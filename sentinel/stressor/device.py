@@ -1,6 +1,6 @@
-"""What a stressor needs of its device, on a real GPU and on a pretended one.
+"""The operations of a device that a stressor needs, for a real and for a simulated GPU.
 
-Imports torch, so only the child may import it, once its leash is on.
+It imports torch, so only the stressor may import it, once its lease is running.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import StressorSpec
 from sentinel.units import format_size
 
-#: How much work a workload queues between two calls of pace(), in seconds. At most two such quanta
-#: are in flight, and an ordinary stop waits for them.
-_QUANTUM = 0.02
+#: The work that a workload queues between two calls of pace(). At most two such quanta are in
+#: flight, and an ordinary stop waits for them.
+_QUANTUM_S = 0.02
 
-#: The same on a pretended GPU, where the work is real work of a CPU that others need. Its caches
-#: are cold after every wait, so a quantum takes several times as long: 2 to 3 % of a core.
-_SIMULATED_QUANTUM = 0.0001
+#: The same on a simulated GPU, where work takes CPU time from other processes. Caches are cold
+#: after every wait, so a quantum takes several times as long: 2 to 3 % of a core.
+_SIMULATED_QUANTUM_S = 0.0001
 
-#: How many times larger a pretended chunk is than the CPU tensor that stands for it.
+#: The ratio of the simulated size of a chunk to that of its CPU tensor.
 SCALE = 4096
 
-#: How many events exist at a time: the first and the last of each of two quanta in flight, those of
-#: the quantum that is being queued, and one to spare.
+#: Events that exist at a time: the first and the last one of two quanta in flight, those of the
+#: quantum being queued, and a spare one.
 _EVENTS = 7
 
-#: What the context of a pretended GPU takes, about as much as a real one.
-_SIMULATED_CONTEXT = 300 * 2**20
+#: The memory of a simulated context, about that of a real one.
+_SIMULATED_CONTEXT_BYTES = 300 * 2**20
 
-#: A point in the work of a device, made by its ``fence`` and used up by one ``wait``.
+#: A point in a device's queue of work, returned by ``fence`` and consumed by one ``wait``.
 Fence = Any
 
 #: torch declares no types for these.
@@ -46,33 +46,31 @@ _initialise: Any = torch.cuda.init
 
 
 class Device(Protocol):
-    """The device that a workload runs on.
+    """The device that a workload runs on."""
 
-    ``torch_device`` is where its tensors live, ``quantum`` how many seconds of work to queue
-    between two fences.
-    """
-
+    #: The device of its tensors.
     torch_device: torch.device
+    #: Seconds of work to queue between two fences.
     quantum: float
 
-    def free_memory(self) -> int:
-        """Return how many bytes nobody holds."""
+    def free_bytes(self) -> int:
+        """Return the free memory of the device."""
         ...
 
-    def total_memory(self) -> int:
-        """Return how many bytes there are, whoever holds them."""
+    def total_bytes(self) -> int:
+        """Return the total memory of the device."""
         ...
 
-    def taken_memory(self) -> int:
-        """Return how many bytes this process holds, its context and the libraries left out."""
+    def reserved_bytes(self) -> int:
+        """Return the memory that this process holds, without its context and libraries."""
         ...
 
     def new_chunk(self, size: int) -> Tensor | None:
-        """Return ``size`` bytes of memory with whatever is in them, or None where refused."""
+        """Allocate ``size`` bytes with undefined content; return None if that is refused."""
         ...
 
     def begin(self) -> None:
-        """Note that what is queued from now on is another quantum."""
+        """Mark the beginning of a quantum."""
         ...
 
     def fence(self) -> Fence:
@@ -83,30 +81,29 @@ class Device(Protocol):
         """Block, without spinning, until the work before ``fence`` is done.
 
         Returns:
-            How many seconds the device took for it, from its ``begin`` on; 0.0 where only the host
-            can say.
+            The seconds that the device took for it since ``begin``, or 0.0 if it cannot measure.
         """
         ...
 
     def drain(self) -> None:
-        """Block, without spinning, until nothing is queued."""
+        """Block, without spinning, until no work is queued."""
         ...
 
-    def seconds(self, work: Callable[[], object]) -> float:
+    def measure_s(self, work: Callable[[], object]) -> float:
         """Return how long the device takes for what ``work`` queues."""
         ...
 
-    def cap(self) -> None:
-        """Refuse every growth of memory from now on."""
+    def forbid_growth(self) -> None:
+        """Refuse every further allocation of device memory."""
         ...
 
 
 def open_device(spec: StressorSpec) -> Device:
-    """Create a context on the GPU of ``spec``, or join it where it is pretended.
+    """Create a context on the GPU of ``spec``, or attach to it if it is simulated.
 
     Raises:
-        DriverUnavailableError: torch cannot use the GPU and a retry will not mend that.
-        torch.cuda.OutOfMemoryError: Not even a context fits.
+        DriverUnavailableError: torch cannot use the GPU, and a retry cannot help.
+        torch.cuda.OutOfMemoryError: There is no room for a context.
     """
     if spec.simulation is None:
         return CudaDevice(spec.gpu)
@@ -114,9 +111,9 @@ def open_device(spec: StressorSpec) -> Device:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether ``error`` says that the device has no memory left.
+    """Return whether ``error`` means that the device is out of memory.
 
-    A context or a library handle for which there is no room is reported as a plain RuntimeError.
+    A context or a library handle that does not fit is reported as a plain RuntimeError.
     """
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
@@ -125,7 +122,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class CudaDevice:
-    """The one GPU that CUDA_VISIBLE_DEVICES left visible.
+    """The one GPU that CUDA_VISIBLE_DEVICES leaves visible.
 
     Args:
         gpu: The GPU that it must be.
@@ -134,70 +131,70 @@ class CudaDevice:
     def __init__(self, gpu: Gpu) -> None:
         _check_cuda(gpu)
         self.torch_device = torch.device("cuda:0")
-        self.quantum = _QUANTUM
+        self.quantum = _QUANTUM_S
         torch.cuda.set_device(self.torch_device)
         torch.cuda.mem_get_info(self.torch_device)  # the first call that needs a context
-        self._begun: Any = None
-        self._spare: list[Any] = [_new_event() for _ in range(_EVENTS)]
-        for event in self._spare:
-            event.record()  # only this creates it
+        self._begin_event: Any = None
+        self._free_events: list[Any] = [_new_event() for _ in range(_EVENTS)]
+        for event in self._free_events:
+            event.record()  # this creates it
 
-    def free_memory(self) -> int:
-        """Return how many bytes the driver would still give to anybody."""
+    def free_bytes(self) -> int:
+        """Return the memory that the driver has left for all processes."""
         return torch.cuda.mem_get_info(self.torch_device)[0]
 
-    def total_memory(self) -> int:
-        """Return how many bytes the driver gives out in all."""
+    def total_bytes(self) -> int:
+        """Return the memory that the driver hands out in all."""
         return torch.cuda.mem_get_info(self.torch_device)[1]
 
-    def taken_memory(self) -> int:
-        """Return how many bytes torch's allocator has of the driver."""
+    def reserved_bytes(self) -> int:
+        """Return the memory that torch's allocator holds."""
         return torch.cuda.memory_reserved(self.torch_device)
 
     def new_chunk(self, size: int) -> Tensor | None:
-        """Return ``size`` bytes, or None where the driver has no such piece."""
+        """Allocate ``size`` bytes; return None if the driver has no such piece."""
         try:
             return torch.empty(size, dtype=torch.uint8, device=self.torch_device)
         except torch.cuda.OutOfMemoryError:
             return None
 
     def begin(self) -> None:
-        """Record an event before the work that is queued from now on."""
-        if self._begun is not None:
-            self._spare.append(self._begun)
-        self._begun = self._record()
+        """Record an event before the work that is queued next."""
+        if self._begin_event is not None:
+            self._free_events.append(self._begin_event)
+        self._begin_event = self._record()
 
     def fence(self) -> Fence:
-        """Record an event behind the work queued so far; return it with the one before that."""
-        begun, self._begun = self._begun, None
-        return begun, self._record()
+        """Record an event after the queued work; return it with the event before the work."""
+        begin, self._begin_event = self._begin_event, None
+        return begin, self._record()
 
     def wait(self, fence: Fence) -> float:
-        """Sleep until the last event happened; return how long after the first that was."""
-        begun, ended = fence
-        ended.synchronize()
-        self._spare.append(ended)
-        if begun is None:
+        """Sleep until the last event occurred; return its distance from the first one."""
+        begin, end = fence
+        end.synchronize()
+        self._free_events.append(end)
+        if begin is None:
             return 0.0
-        self._spare.append(begun)
-        milliseconds: float = begun.elapsed_time(ended)
+        self._free_events.append(begin)
+        milliseconds: float = begin.elapsed_time(end)
         return milliseconds / 1000
 
     def _record(self) -> Any:
-        """Record an event here in the queue.
+        """Record an event in the queue.
 
-        Events are used again, so that none is created while a workload runs.
+        Events are reused, so that none is created while a workload runs.
         """
-        event = self._spare.pop() if self._spare else _new_event()
+        event = self._free_events.pop() if self._free_events else _new_event()
         event.record()
         return event
 
     def drain(self) -> None:
-        """Sleep until an event behind everything happened."""
+        """Sleep until an event after all queued work occurred."""
         self.wait(self.fence())
 
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Return how long ``work`` took on the GPU, between two of its own time stamps."""
+    def measure_s(self, work: Callable[[], object]) -> float:
+        """Return how long ``work`` took on the GPU, between two of its time stamps."""
         start = _Event(enable_timing=True)
         end = _Event(enable_timing=True, blocking=True)
         start.record()
@@ -207,11 +204,11 @@ class CudaDevice:
         milliseconds: float = start.elapsed_time(end)
         return milliseconds / 1000
 
-    def cap(self) -> None:
-        """Hold torch to what it has: what it cached is used again, a new segment is refused.
+    def forbid_growth(self) -> None:
+        """Limit torch to what it holds: cached memory is reused, a new segment is refused.
 
-        torch compares with the fraction of the total only before it asks the driver for a segment,
-        2 MiB at least, so a rounding by some bytes neither takes away nor gives anything.
+        torch compares with the fraction of the total only before it requests a segment, of 2 MiB
+        or more, from the driver. Rounding by some bytes makes no difference.
         """
         total = torch.cuda.get_device_properties(self.torch_device).total_memory
         reserved = torch.cuda.memory_reserved(self.torch_device)
@@ -224,7 +221,7 @@ def _new_event() -> Any:
 
 
 def _check_cuda(gpu: Gpu) -> None:
-    """Make sure that torch can use CUDA and sees exactly ``gpu``."""
+    """Check that torch can use CUDA and sees exactly ``gpu``."""
     if torch.version.cuda is None:
         what = f"this torch ({torch.__version__}) was built without CUDA"
         remedy = "Install a CUDA build: https://pytorch.org/get-started/locally"
@@ -240,77 +237,77 @@ def _check_cuda(gpu: Gpu) -> None:
         raise DriverUnavailableError(what, remedy) from error
     if not torch.cuda.is_available() or count != 1:
         what = f"torch sees {count} GPUs where it should see {gpu.uuid} alone"
-        remedy = "See that no plugin changes CUDA_VISIBLE_DEVICES and that the GPU is not in MIG."
+        remedy = "Check that no plugin changes CUDA_VISIBLE_DEVICES and that MIG is off."
         raise DriverUnavailableError(what, remedy)
     seen = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     if seen.lower() != gpu.uuid.lower():
         what = f"torch sees {seen} where it should see {gpu.uuid}"
-        raise DriverUnavailableError(what, "See that no plugin changes CUDA_VISIBLE_DEVICES.")
+        raise DriverUnavailableError(what, "Check that no plugin changes CUDA_VISIBLE_DEVICES.")
 
 
 class SimulatedDevice:
-    """A pretended GPU: real tensors on the CPU, ``SCALE`` times smaller than what they stand for.
+    """A simulated GPU: real tensors on the CPU, ``SCALE`` times smaller than they claim to be.
 
     Args:
-        registry: The pretended GPUs.
-        uuid: Which of them to join.
+        registry: The simulated GPUs.
+        uuid: The GPU to attach to.
     """
 
     def __init__(self, registry: Registry, uuid: str) -> None:
         self.torch_device = torch.device("cpu")
-        self.quantum = _SIMULATED_QUANTUM
+        self.quantum = _SIMULATED_QUANTUM_S
         self.membership: Membership = registry.attach(uuid)
         self._registry = registry
         self._uuid = uuid
-        self._capped = False
+        self._growth_forbidden = False
         self._busy_until = self._busy = 0.0
-        if not self.membership.allocate(_SIMULATED_CONTEXT):
-            free = format_size(self.free_memory())
-            message = f"a context takes {format_size(_SIMULATED_CONTEXT)}, {free} are free"
+        if not self.membership.allocate(_SIMULATED_CONTEXT_BYTES):
+            free = format_size(self.free_bytes())
+            message = f"a context takes {format_size(_SIMULATED_CONTEXT_BYTES)}, {free} are free"
             raise torch.cuda.OutOfMemoryError(message)
 
-    def free_memory(self) -> int:
-        """Return the pretended bytes that nobody holds."""
+    def free_bytes(self) -> int:
+        """Return the simulated free memory."""
         return self._registry.memory(self._uuid).free
 
-    def total_memory(self) -> int:
-        """Return the pretended bytes that there are."""
+    def total_bytes(self) -> int:
+        """Return the simulated total memory."""
         return self._registry.memory(self._uuid).total
 
-    def taken_memory(self) -> int:
-        """Return the pretended bytes that this process holds."""
+    def reserved_bytes(self) -> int:
+        """Return the simulated memory that this process holds."""
         return self.membership.held
 
     def new_chunk(self, size: int) -> Tensor | None:
-        """Take ``size`` pretended bytes and return a small tensor for them."""
-        if self._capped or not self.membership.allocate(size):
+        """Take ``size`` bytes of simulated memory, and return a small tensor for them."""
+        if self._growth_forbidden or not self.membership.allocate(size):
             return None
         return torch.empty(size // SCALE, dtype=torch.uint8)
 
     def begin(self) -> None:
-        """Do nothing: the host does the work while it queues it."""
+        """Do nothing: the CPU does the work while it is queued."""
 
     def fence(self) -> Fence:
-        """Return when the pretended work would be done: a quantum after what was queued before."""
-        self._busy_until = max(self._busy_until, time.monotonic()) + _QUANTUM
-        self._busy += _QUANTUM
+        """Return when the simulated work ends: a quantum after the work queued before."""
+        self._busy_until = max(self._busy_until, time.monotonic()) + _QUANTUM_S
+        self._busy += _QUANTUM_S
         self.membership.count_work(self._busy, self._busy_until)
         return self._busy_until
 
     def wait(self, fence: Fence) -> float:
-        """Sleep until then, which is what leaves the CPU to others."""
+        """Sleep until then, which leaves the CPU to other processes."""
         time.sleep(max(0.0, fence - time.monotonic()))
         return 0.0
 
     def drain(self) -> None:
-        """Do nothing: the CPU has done what was queued, and pretends to work in quanta only."""
+        """Do nothing: the CPU has done all queued work."""
 
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Return the time of the CPU that ``work`` took, whatever else the host was doing."""
+    def measure_s(self, work: Callable[[], object]) -> float:
+        """Return the CPU time of ``work``, which other processes do not affect."""
         start = time.thread_time()
         work()
         return time.thread_time() - start
 
-    def cap(self) -> None:
-        """Give no more chunks."""
-        self._capped = True
+    def forbid_growth(self) -> None:
+        """Refuse further chunks."""
+        self._growth_forbidden = True

@@ -1,27 +1,27 @@
-"""Keep a device busy for a share of the time, in windows of 100 ms. Knows no device and no clock.
+"""Keep a device busy for a share of the time, in windows of 100 ms; no device, no clock.
 
-Work comes in quanta of some 20 ms that cannot be cut, so a window gets too much or too little. What
-it got too much is taken from the next ones, and what it got too little is added to the next, so
-that the mean is the share.
+Work comes in quanta of some 20 ms that cannot be split, so a window gets too much or too little.
+The excess is taken from the next windows and a deficit is added to the next one, so that the mean
+equals the share.
 """
 
 from __future__ import annotations
 
 import math
 
-#: How long a window is, in seconds. NVML's sampling period is 1/6 s or more.
-WINDOW = 0.1
+#: The length of a window. NVML's sampling period is 1/6 s or more.
+WINDOW_S = 0.1
 
-#: The most that one window may owe, in seconds. Two quanta of 50 ms are the most that a workload
-#: may have in flight; what is longer is a host that stood still.
-_MOST_OWED = 1.0
+#: The maximum debt of a window. A workload has at most two quanta of 50 ms in flight; a longer
+#: overrun means that the host stood still.
+_MAX_DEBT_S = 1.0
 
 
 class DutyCycle:
-    """Says when to rest, and until when. Times are seconds of one clock.
+    """Decides when the device rests, and for how long. Times are seconds of one clock.
 
     Args:
-        quantum: How long a quantum takes, until one was measured.
+        quantum: The duration of a quantum until one is measured.
 
     Attributes:
         share: The share of the time for which the device is to be busy; 1 never rests.
@@ -31,23 +31,23 @@ class DutyCycle:
         self.share = 1.0
         self._quantum = quantum
         self._end = 0.0  # of this window
-        self._left = 0.0  # how long the device may still be busy in it; below 0 is what it owes
+        self._left = 0.0  # remaining busy time of this window; negative if it is in debt
         self._busy_since: float | None = None
         self._quanta = 0
 
-    def follow(self, share: float, now: float) -> None:
-        """Take another share; with it a new window begins, and old debts are forgotten."""
+    def set_share(self, share: float, now: float) -> None:
+        """Change the share, start a new window and forget any debt."""
         if share == self.share:
             return
         self.share = share
-        self._end, self._left = now + WINDOW, share * WINDOW
+        self._end, self._left = now + WINDOW_S, share * WINDOW_S
         if self._busy_since is not None:
             self._busy_since, self._quanta = now, 0
 
     def is_spent(self, now: float) -> bool:
-        """Return whether the device is to rest after what is in flight; called once a quantum.
+        """Return whether the device is to rest after the work in flight; called once per quantum.
 
-        By then one quantum is done and another one runs.
+        At that time one quantum is done and another one is running.
         """
         self._quanta += 1
         if self.share >= 1.0:
@@ -56,17 +56,17 @@ class DutyCycle:
         return busy + self._quantum >= self._left
 
     def pause(self, now: float) -> None:
-        """Note that the device is idle from now on."""
+        """Record that the device is idle from now on."""
         if self._busy_since is None:
             return
         busy = now - self._busy_since
-        self._left = max(-_MOST_OWED, self._left - busy)
+        self._left = max(-_MAX_DEBT_S, self._left - busy)
         if self._quanta:
             self._quantum = busy / self._quanta
         self._busy_since, self._quanta = None, 0
 
-    def wait(self, now: float) -> float:
-        """Return how long the device must rest from now on, in seconds; infinity is for ever."""
+    def rest_s(self, now: float) -> float:
+        """Return how long the device must rest from now on; infinite at a share of 0."""
         if self.share >= 1.0 or self._busy_since is not None:
             return 0.0
         if self.share <= 0.0:
@@ -74,18 +74,18 @@ class DutyCycle:
         self._begin_windows(now)
         if self._left > 0.0:
             return 0.0
-        short = math.floor(-self._left / (self.share * WINDOW))
-        return self._end - now + short * WINDOW
+        short = math.floor(-self._left / (self.share * WINDOW_S))
+        return self._end - now + short * WINDOW_S
 
     def resume(self, now: float) -> None:
-        """Note that the device is busy from now on, unless it was all along."""
+        """Record that the device is busy from now on, if it was idle."""
         if self._busy_since is None:
             self._busy_since, self._quanta = now, 0
 
     def _begin_windows(self, now: float) -> None:
-        """Begin the windows that are due; what nobody used is kept for one window only."""
-        due = math.floor((now - self._end) / WINDOW) + 1
+        """Start the windows that are due; unused time is kept for one window only."""
+        due = math.floor((now - self._end) / WINDOW_S) + 1
         if due > 0:
-            self._end += due * WINDOW
-            budget = self.share * WINDOW
+            self._end += due * WINDOW_S
+            budget = self.share * WINDOW_S
             self._left = min(self._left + due * budget, 2.0 * budget)

@@ -1,8 +1,8 @@
-"""The child's side of the channel: its lease of life, its orders and what it says.
+"""The stressor's end of the channel: its lease, the supervisor's commands and its own messages.
 
-A thread reads the channel. A child that nobody renews the lease of ends, so that a supervisor that
-died, hangs or was stopped frees every GPU. Where the thread cannot run, because native code holds
-the interpreter's lock, a kernel timer ends the child instead.
+A thread reads the channel and ends the process when the lease expires, so that a supervisor that
+died, hangs or was stopped frees every GPU. If native code holds the interpreter lock and the thread
+cannot run, a kernel timer ends the process instead.
 """
 
 from __future__ import annotations
@@ -32,103 +32,106 @@ from sentinel.protocol.stressor import (
     Stop,
 )
 
-#: How much later than the thread the kernel's timer ends the child, in seconds: where both could,
-#: the thread does, whose exit code says what happened.
-_TIMER_GRACE = 0.25
+#: How much later than the thread the kernel timer fires: the thread ends the process if it can,
+#: since its exit code gives the reason.
+_TIMER_SLACK_S = 0.25
 
-#: How long a message that must arrive is tried, and how often, in seconds.
-_PATIENCE = 1.0
-_RETRY = 0.01
+#: How long a message that must arrive is retried, and the interval of the retries.
+_SEND_TIMEOUT_S = 1.0
+_RETRY_INTERVAL_S = 0.01
 
-#: How often a finding is sent that nobody acknowledges.
-_REPORTS = 5
+#: How often an unacknowledged finding is sent.
+_MAX_FINDING_SENDS = 5
 
 
 class LeaseKeeper:
-    """Keep this process alive while the supervisor renews its lease, and note its orders.
+    """Keeps this process alive while its lease is renewed, and records the supervisor's commands.
 
     Args:
         channel: The SOCK_SEQPACKET socket to the supervisor.
-        lease: How long the child may live without hearing from the supervisor, in seconds.
+        lease: The duration of a lease in seconds.
 
     Attributes:
-        stopped: Set once the workload is to end.
+        stopped: Set when the workload is to end.
         share: The share of the time for which the device is to be busy, from 0 to 1.
-        repaced: Set whenever there is another share, or a stop; whoever looks clears it first.
+        pace_changed: Set by a new share or a stop; the waiter clears it before it waits.
     """
 
     def __init__(self, channel: socket.socket, lease: float) -> None:
         self.stopped = threading.Event()
         self.share = 1.0
-        self.repaced = threading.Event()
-        self._known = threading.Condition()
-        self._known_to = 0
+        self.pace_changed = threading.Event()
+        self._acknowledged = threading.Condition()
+        self._acknowledged_to = 0
         self._channel = channel
         self._lease = lease
         self._armed = False
 
     def start(self) -> None:
-        """Begin to watch the channel; the first lease counts from now."""
-        threading.Thread(target=self._watch, name="leash", daemon=True).start()
+        """Start to watch the channel; the first lease begins now."""
+        threading.Thread(target=self._watch, name="lease", daemon=True).start()
 
     def arm(self) -> None:
-        """Let the kernel end this process, too, once the lease runs out; for the main thread.
+        """Have the kernel, too, end this process when the lease expires; for the main thread.
 
-        Called when the context exists and not at birth: importing torch from a cold disk holds the
-        interpreter's lock for 14 s, which would look like a stuck child, and until the context
-        exists there is no GPU memory that anybody could be waiting for.
+        Called once the context exists, not at the start: an import of torch from a cold disk holds
+        the interpreter lock for 14 s and would look like a stuck process. Before the context
+        exists, this process holds no GPU memory.
         """
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         self._armed = True
         self._set_timer()
 
-    def say(self, message: ChildMessage) -> bool:
-        """Send ``message`` and return whether the channel took it.
+    def send(self, message: ChildMessage) -> bool:
+        """Send ``message``, and return whether the channel accepted it.
 
-        A full channel drops a Progress or a Note at once, since another one follows; any other
-        message is tried for a second.
+        If the channel is full, a Progress or a Note is dropped, since another one follows. Any
+        other message is retried for a second.
         """
         data = encode(message)
-        deadline = time.monotonic() + (0.0 if isinstance(message, Note | Progress) else _PATIENCE)
+        deadline = time.monotonic() + (
+            0.0 if isinstance(message, Note | Progress) else _SEND_TIMEOUT_S
+        )
         while True:
             try:
                 self._channel.send(data, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 if time.monotonic() >= deadline:
                     return False
-                time.sleep(_RETRY)
-            except OSError:  # nobody is there any more; the thread sees the same and ends us
+                time.sleep(_RETRY_INTERVAL_S)
+            except OSError:  # the supervisor is gone; the thread notices and ends this process
                 return False
             else:
                 return True
 
-    def report(self, finding: Finding) -> bool:
-        """Send ``finding`` until the supervisor says that it has it; return whether it does.
+    def report_finding(self, finding: Finding) -> bool:
+        """Send ``finding`` until the supervisor acknowledges it, and return whether it did.
 
-        One that never does so within some seconds is given up: it may be stopped, and then the
-        lease runs out anyway.
+        Gives up after some seconds: a supervisor that is stopped lets the lease expire anyway.
         """
-        for _ in range(_REPORTS):
-            self.say(finding)
-            with self._known:
-                if self._known.wait_for(lambda: self._known_to >= finding.number, _PATIENCE):
+        for _ in range(_MAX_FINDING_SENDS):
+            self.send(finding)
+            with self._acknowledged:
+                if self._acknowledged.wait_for(
+                    lambda: self._acknowledged_to >= finding.number, _SEND_TIMEOUT_S
+                ):
                     return True
         return False
 
     def _set_timer(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self._lease + _TIMER_GRACE)
+        signal.setitimer(signal.ITIMER_REAL, self._lease + _TIMER_SLACK_S)
 
     def _watch(self) -> None:
-        """Read the channel until the end of the process."""
+        """Read the channel until the process ends."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         deadline = time.monotonic() + self._lease
         while True:
             poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            # The clock is read before the channel is drained. An import may starve this thread
-            # between any two lines; leases that queued up meanwhile must count before a deadline
-            # that passed meanwhile does.
+            # Read the clock before draining the channel. An import may starve this thread between
+            # any two lines, and leases that queued up meanwhile must count before a deadline that
+            # passed meanwhile.
             now = time.monotonic()
             if self._drain():
                 deadline = time.monotonic() + self._lease
@@ -138,7 +141,7 @@ class LeaseKeeper:
                 _end(ChildExitCode.LEASE_RAN_OUT)
 
     def _drain(self) -> bool:
-        """Take in all that was sent so far; return whether the lease was renewed."""
+        """Process all queued messages, and return whether the lease was renewed."""
         renewed = False
         while True:
             try:
@@ -149,7 +152,7 @@ class LeaseKeeper:
                 data = b""
             if not data:
                 _end(ChildExitCode.ORPHANED)
-            # What is no message of ours renews nothing, and then the deadline judges it.
+            # An invalid message does not renew the lease, so the deadline decides.
             with contextlib.suppress(WireError):
                 match decode(data, STRESSOR_COMMANDS):
                     case Lease():
@@ -158,24 +161,24 @@ class LeaseKeeper:
                         self._stop()
                     case Pace(share=share):
                         self.share = min(1.0, max(0.0, share))
-                        self.repaced.set()
+                        self.pace_changed.set()
                     case FindingAck(number=number):
-                        with self._known:
-                            self._known_to = max(self._known_to, number)
-                            self._known.notify_all()
+                        with self._acknowledged:
+                            self._acknowledged_to = max(self._acknowledged_to, number)
+                            self._acknowledged.notify_all()
 
     def _stop(self) -> None:
-        """Ask the workload to end; before there is a context, there is nothing to ask."""
+        """Ask the workload to end; without a context, end at once."""
         if not self._armed:
             os._exit(ChildExitCode.DONE)
         self.stopped.set()
-        self.repaced.set()
+        self.pace_changed.set()
 
 
 def _end(code: ChildExitCode) -> None:
-    """End this process and all that it started; the supervisor cannot do that any more.
+    """End this process and every process that it started; the supervisor cannot do that any more.
 
-    A process that a workload forked holds open what it inherited of the driver, and with it memory.
+    A process forked by a workload inherits the driver's descriptors and holds GPU memory with them.
     """
     try:
         own = own_stat()

@@ -1,4 +1,4 @@
-"""Import a workload by its name; only here a plugin's code begins to run."""
+"""Import a workload by its name; this is where plugin code first runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sentinel.config.workload_spec import find_workload
 from sentinel.errors import ConfigError, WorkloadError
 from sentinel.stressor.options import Workload
 
-#: How much of a foreign error's text is passed on.
-_LONGEST_TEXT = 1000
+#: The maximum length of a plugin's error text.
+_MAX_TEXT_LENGTH = 1000
 
 
 def load_workload(name: str) -> Workload:
-    """Import the workload called ``name`` and return it.
+    """Import the workload called ``name``.
 
     Raises:
         ConfigError: There is no such workload.
-        WorkloadError: Importing it failed, or it cannot be called.
+        WorkloadError: The import failed, or the object is not callable.
     """
     try:
         if ":" in name:
@@ -31,7 +31,7 @@ def load_workload(name: str) -> Workload:
             found = find_workload(name).load()
     except ConfigError:
         raise
-    except BaseException as error:  # a plugin may do anything while it is imported, even exit
+    except BaseException as error:  # a plugin's import may raise anything, even SystemExit
         raise WorkloadError(f"workload {name} cannot be imported: {describe(error)}") from error
     if not callable(found):
         what = f"workload {name} is a {type(found).__name__}, which cannot be called"
@@ -40,14 +40,14 @@ def load_workload(name: str) -> Workload:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line of bounded length that says what ``error`` is and where it was raised."""
+    """Describe ``error`` and where it was raised in one line of limited length."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an exception of a plugin whose own text cannot be had
+    except Exception:  # noqa: BLE001 - a plugin's exception whose __str__ raises
         text = ""
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    if len(line) > _LONGEST_TEXT:
-        line = line[:_LONGEST_TEXT] + " ..."
+    if len(line) > _MAX_TEXT_LENGTH:
+        line = line[:_MAX_TEXT_LENGTH] + " ..."
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return line

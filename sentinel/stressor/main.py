@@ -1,7 +1,7 @@
-"""The life of a stressor child, from birth to exit code.
+"""The stressor process: setup, context, memory, workload, exit code.
 
-The supervisor imports this module to name :func:`run`, so nothing here imports torch or a plugin
-before the child has its leash on.
+The supervisor imports this module to name :func:`run`, so it imports neither torch nor a plugin
+until the lease is running.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
 
 
-#: How much is passed on of an error's text that a plugin may have written.
-_LONGEST = 2000
+#: The maximum length of a reason, which may contain a plugin's text.
+_MAX_REASON_LENGTH = 2000
 
-_GO_ON = "a workload goes on until ctx.pace() says False"
-_LATE = (
+_RETURN_RULE = "a workload goes on until ctx.pace() returns False"
+_ALLOCATION_RULE = (
     "; the workload allocated after Ready: take all memory, and do each kind of work once, before "
     "the second call of ctx.pace()"
 )
 
 
 class _Descriptor(Protocol):
-    """A file descriptor on its way into this process; multiprocessing's DupFd."""
+    """A file descriptor in transit to this process; multiprocessing's DupFd."""
 
     def detach(self) -> int: ...
 
 
 def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[object, ...]) -> None:
-    """Live as the stressor that ``spec`` describes; never returns.
+    """Run as the stressor that ``spec`` describes; never returns.
 
-    Ends by ``os._exit``: the driver frees everything in one piece, and no destructor, exit hook or
-    full pipe can delay that.
+    Ends by ``os._exit``: the driver frees everything at once, and no destructor, exit hook or full
+    pipe can delay that.
 
     Args:
         spec: The GPU, the memory and the workload.
@@ -63,33 +63,33 @@ def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[ob
     code = ChildExitCode.FAILED
     try:
         lease_keeper = LeaseKeeper(channel, spec.lease)
-        last = _live(spec, lease_keeper, parent, locks)
+        last = _run_stages(spec, lease_keeper, parent, locks)
         if last is None:
             code = ChildExitCode.DONE
         else:
-            lease_keeper.say(last)
+            lease_keeper.send(last)
     finally:
         os._exit(code)
 
 
-def _live(
+def _run_stages(
     spec: StressorSpec, lease_keeper: LeaseKeeper, parent: int, locks: tuple[object, ...]
 ) -> Failed | MemoryContention | None:
-    """Go through the stages of a child's life; return its last words, or None after a stop."""
+    """Run all stages; return the final message, or None after a stop."""
     stage = "the start of the stressor"
     ctx: WorkloadContext | None = None
     try:
         setup_child_process(
             parent, f"sentinel: keeps idle GPU {spec.gpu.uuid[:12]} warm, yields at once"
         )
-        _be_first_to_go()
+        _prefer_for_oom_kill()
         for lock in locks:
             cast("_Descriptor", lock).detach()
         lease_keeper.start()
         version = _import_torch()
         workload = load_workload(spec.workload)
         options = bind_options(workload, spec.options)
-        lease_keeper.say(CreatingContext(torch=version))
+        lease_keeper.send(CreatingContext(torch=version))
         stage = f"the context on {spec.gpu.uuid}"
         if spec.clearing:
             _open_context(spec)
@@ -99,25 +99,25 @@ def _live(
         start(workload, ctx, options)
         ctx.finish()
     except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit
-        return _last_words(error, stage, ready=ctx is not None and ctx.ready)
+        return _failure_message(error, stage, ready=ctx is not None and ctx.ready)
     if lease_keeper.stopped.is_set():
         return None
-    reason = f"{stage} returned after {ctx.iterations} iterations; {_GO_ON}"
+    reason = f"{stage} returned after {ctx.iterations} iterations; {_RETURN_RULE}"
     return Failed(kind=FailureKind.RETURNED, reason=reason)
 
 
 def _import_torch() -> str:
-    """Import torch with everything of ours that needs it; return its version.
+    """Import torch and the modules that depend on it, and return torch's version.
 
     Raises:
         ConfigError: It cannot be imported.
     """
     try:
-        import torch  # only the child may, on its leash
+        import torch  # not before the lease is running
 
         import sentinel.stressor.context  # noqa: F401 - it imports torch, too
 
-        # One thread: the CPU belongs to the jobs of others.
+        # One thread: the CPU belongs to other jobs.
         torch.set_num_threads(1)
         return str(torch.__version__)
     except Exception as error:
@@ -126,50 +126,52 @@ def _import_torch() -> str:
 
 
 def _open_context(spec: StressorSpec) -> None:
-    """Create a context; the end of this process closes it."""
+    """Create a context; the exit of this process closes it."""
     from sentinel.stressor.device import open_device
 
     open_device(spec)
 
 
 def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
-    """Create the context, tighten the leash and take the memory."""
-    # All of these import torch, so the parent must not.
-    from sentinel.stressor.contention import Lookout
+    """Create the context, arm the kernel timer and take the memory."""
+    # All of these import torch, so they are not imported at module level.
+    from sentinel.stressor.contention import ContentionMonitor
     from sentinel.stressor.context import WorkloadContext
     from sentinel.stressor.device import open_device
     from sentinel.stressor.memory import fill
 
     device = open_device(spec)
     lease_keeper.arm()
-    lookout = Lookout(device) if spec.check_contention else None
-    if lookout is not None:
-        lookout.wait_for_calm()
-    filling = fill(device, spec.memory, spec.chunk, spec.reserve, lookout)
+    monitor = ContentionMonitor(device) if spec.check_contention else None
+    if monitor is not None:
+        monitor.wait_until_quiet()
+    filling = fill(device, spec.memory, spec.chunk, spec.reserve, monitor)
     goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
     return WorkloadContext(
-        device=device, filling=filling, lease_keeper=lease_keeper, lookout=lookout, goldens=goldens
+        device=device, filling=filling, lease_keeper=lease_keeper, monitor=monitor, goldens=goldens
     )
 
 
-def _last_words(error: BaseException, stage: str, *, ready: bool) -> Failed | MemoryContention:
-    """Return what to tell the supervisor of ``error``."""
-    contention = _crowded(error)
+def _failure_message(error: BaseException, stage: str, *, ready: bool) -> Failed | MemoryContention:
+    """Return the message that describes ``error``."""
+    contention = _contention_message(error)
     if contention is not None:
         return contention
     if isinstance(error, SentinelError):
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
         malformed = isinstance(error, WorkloadError)
         kind = FailureKind.MALFORMED if malformed else FailureKind.UNUSABLE
-        return Failed(kind=kind, reason=" ".join(reason.split())[:_LONGEST])
+        return Failed(kind=kind, reason=" ".join(reason.split())[:_MAX_REASON_LENGTH])
     reason = f"{stage} raised {describe(error)}"
     if _is_out_of_memory(error):
-        return Failed(kind=FailureKind.OUT_OF_MEMORY, reason=reason + (_LATE if ready else ""))
+        return Failed(
+            kind=FailureKind.OUT_OF_MEMORY, reason=reason + (_ALLOCATION_RULE if ready else "")
+        )
     return Failed(kind=FailureKind.WORKLOAD, reason=reason)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device has no memory left; without torch it cannot have been asked."""
+    """Return whether the device is out of memory; without torch it cannot be."""
     if "torch" not in sys.modules:
         return False
     from sentinel.stressor.device import is_out_of_memory
@@ -177,16 +179,16 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return is_out_of_memory(error)
 
 
-def _crowded(error: BaseException) -> MemoryContention | None:
-    """Return that somebody else came meanwhile, if so; nobody looked out before torch was there."""
+def _contention_message(error: BaseException) -> MemoryContention | None:
+    """Return a message about memory contention, if that is the error."""
     if "torch" not in sys.modules:
         return None
-    from sentinel.stressor.contention import CrowdedError
+    from sentinel.stressor.contention import MemoryContentionError
 
-    return MemoryContention(grown=error.grown) if isinstance(error, CrowdedError) else None
+    return MemoryContention(grown=error.grown) if isinstance(error, MemoryContentionError) else None
 
 
-def _be_first_to_go() -> None:
-    """Offer this process to the kernel when the host runs out of memory."""
+def _prefer_for_oom_kill() -> None:
+    """Make this process the first choice of the kernel's out-of-memory killer."""
     with contextlib.suppress(PermissionError, FileNotFoundError):  # no such right, or no such file
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -1,7 +1,7 @@
-"""Fill the device: equal chunks until the target is reached or the device gives no more.
+"""Take device memory: equal chunks until the target is reached or the device has no more.
 
-Chunks and not one piece: on parts with unified memory one allocation of hundreds of gigabytes can
-run into the driver's 30 s limit for scrubbing, and a chunk is one GEMM result.
+On parts with unified memory a single allocation of hundreds of gigabytes can exceed the driver's
+30 s limit for scrubbing, so memory is taken in chunks. A chunk is the size of one GEMM result.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ import torch
 from torch import Tensor
 
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.stressor.contention import ALLOCATION, Lookout
+from sentinel.stressor.contention import ALLOCATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device
 from sentinel.units import format_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filling:
-    """What the device gave: ``held`` of the ``asked`` bytes; ``refused`` when it had no more."""
+    """The chunks that the device provided."""
 
     chunks: tuple[Tensor, ...]
+    #: Bytes of all chunks.
     held: int
+    #: Bytes of the target.
     asked: int
+    #: Whether the device ran out of memory before the target.
     refused: bool
 
 
-#: What torch and cuBLAS still take when kernels run for the first time, in bytes: 32 MiB of
-#: workspace on an H200 and the kernels themselves. It is not to come out of a reserve.
-_LIBRARIES = 128 * 2**20
+#: What torch and cuBLAS allocate when kernels run for the first time: 32 MiB of workspace on an
+#: H200, and the kernels. A reserve must not pay for it.
+_LIBRARY_BYTES = 128 * 2**20
 
 
 def fill(
@@ -38,32 +41,32 @@ def fill(
     target: MemoryTarget,
     chunk: int,
     reserve: int = 0,
-    lookout: Lookout | None = None,
+    monitor: ContentionMonitor | None = None,
 ) -> Filling:
-    """Take chunks of ``chunk`` bytes up to ``target``, a share of what is free by now or a size.
+    """Take chunks of ``chunk`` bytes up to ``target``, a size or a share of the free memory.
 
-    Only whole chunks are taken, but for a target size below one chunk, which is taken as it is.
-    Nothing is written to them. At least ``reserve`` bytes of what is free are left.
+    Only whole chunks are taken, except for a target below one chunk, which is taken as it is. Their
+    content is undefined. At least ``reserve`` bytes of the free memory are left.
 
     Raises:
         torch.cuda.OutOfMemoryError: Not one chunk fits.
-        CrowdedError: The ``lookout`` saw somebody else take memory meanwhile.
+        MemoryContentionError: The ``monitor`` saw another process take memory.
     """
-    free = device.free_memory()
+    free = device.free_bytes()
     asked = int(free * target.share) if target.share is not None else target.size or 0
     if reserve:
-        asked = max(0, min(asked, free - reserve - _LIBRARIES))
+        asked = max(0, min(asked, free - reserve - _LIBRARY_BYTES))
     size = chunk if target.size is None else min(chunk, target.size)
     wanted = asked // size
     chunks: list[Tensor] = []
     while len(chunks) < wanted and (piece := device.new_chunk(size)) is not None:
         chunks.append(piece)
-        if lookout is not None:
-            lookout.check(ALLOCATION)
+        if monitor is not None:
+            monitor.check(ALLOCATION_SLACK_BYTES)
     if not chunks:
         message = (
-            f"{format_size(free)} are free and {format_size(asked)} of them were asked for; "
-            f"not one chunk of {format_size(size)} could be had"
+            f"{format_size(free)} are free and {format_size(asked)} were requested; "
+            f"not one chunk of {format_size(size)} is available"
         )
         raise torch.cuda.OutOfMemoryError(message)
     return Filling(
@@ -74,11 +77,8 @@ def fill(
     )
 
 
-def give_back_to_the_host() -> None:
-    """Return what the preparations took of the host's memory and do not need any more.
-
-    The C library keeps what is freed, tens of megabytes here, until it is told.
-    """
+def trim_host_memory() -> None:
+    """Return memory that the C library keeps after it was freed, tens of megabytes, to the host."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)

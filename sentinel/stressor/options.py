@@ -1,7 +1,7 @@
-"""The options of a workload: which it takes, what they may be, and what its docstring says of them.
+"""The options of a workload, read from its signature, annotations and docstring.
 
-A workload is a function or any other object that is called with a context, or a class that is made
-with its options and whose ``run`` is called with a context.
+A workload is a callable that takes a context and its options, or a class that is constructed with
+its options and has a ``run`` that takes a context.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -17,23 +16,28 @@ from collections.abc import Callable, Mapping
 from sentinel.errors import ConfigError, WorkloadError
 from sentinel.protocol.inspection import WorkloadOption
 
-#: What is loaded by a workload's name.
+#: A loaded workload.
 Workload = Callable[..., object]
 
-_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/writing-workloads.md."
+_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/workloads.md."
 _CLASS = (
     "Give the class an `__init__(self, *, option=default)` and a `run(self, ctx)`; see "
-    "docs/writing-workloads.md."
+    "docs/workloads.md."
 )
-_TRUTHS = {"true": True, "yes": True, "on": True, "1": True}
-_LIES = {"false": False, "no": False, "off": False, "0": False}
+#: Stands for the context when a signature is checked.
+_CONTEXT = object()
 
-#: How much is told of what a docstring says, in characters.
-_LONGEST = 300
+_BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
+    ("false", "no", "off", "0"), False
+)
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+#: The maximum length of a docstring's text and of a default.
+_MAX_TEXT_LENGTH = 300
 
 
 def start(workload: Workload, ctx: object, options: Mapping[str, object]) -> None:
-    """Run ``workload`` with its bound options until it returns; an instance is made of a class."""
+    """Run ``workload`` with its bound options until it returns."""
     if isinstance(workload, type):
         workload(**options).run(ctx)
     else:
@@ -41,52 +45,52 @@ def start(workload: Workload, ctx: object, options: Mapping[str, object]) -> Non
 
 
 def bind_options(workload: Workload, options: Mapping[str, str]) -> dict[str, object]:
-    """Return ``options`` as the keyword arguments of ``workload``, converted by its annotations.
+    """Convert ``options`` to keyword arguments of ``workload`` by its annotations.
 
     An option may be an int, a float, a bool, a str or a Literal; without an annotation it is a str.
 
     Raises:
-        WorkloadError: It cannot be called with a context, or an annotation cannot be read.
-        ConfigError: An option is unknown, missing or not of its kind.
+        WorkloadError: It cannot be called with a context, or an annotation cannot be resolved.
+        ConfigError: An option is unknown, missing or of the wrong kind.
     """
-    parameters = _parameters(workload)
-    allowed = _allowed(parameters)
-    for key in options:
-        if key not in parameters:
-            raise ConfigError(f"{_name(workload)} has no option {key!r}; {allowed}")
+    name, parameters = _name(workload), _parameters(workload)
+    allowed = _describe(parameters)
+    for key in options.keys() - parameters.keys():
+        raise ConfigError(f"{name} has no option {key!r}; {allowed}")
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in options:
-            raise ConfigError(f"{_name(workload)} needs the option {key!r}; {allowed}")
+            raise ConfigError(f"{name} needs the option {key!r}; {allowed}")
     bound: dict[str, object] = {}
     for key, text in options.items():
+        annotation = parameters[key].annotation
         try:
-            bound[key] = _convert(parameters[key].annotation, text)
-        except ValueError as error:
-            what = f"{_name(workload)}: option {key}={text!r} is not {error}; {allowed}"
+            bound[key] = _convert(annotation, text)
+        except (ValueError, KeyError):
+            what = f"{name}: option {key}={text!r} is not {_kind(annotation)}; {allowed}"
             raise ConfigError(what) from None
     return bound
 
 
 def list_options(workload: Workload) -> tuple[WorkloadOption, ...]:
-    """Return each option that ``workload`` takes, with what its docstring says in one line.
+    """List the options of ``workload``, each with its text from the docstring.
 
     Raises:
-        WorkloadError: It cannot be called with a context, or an annotation cannot be read.
+        WorkloadError: It cannot be called with a context, or an annotation cannot be resolved.
     """
-    said = _arguments(workload)
+    texts = _argument_texts(workload)
     return tuple(
         WorkloadOption(
             name=name,
             kind=_kind(parameter.annotation),
-            default=None if parameter.default is parameter.empty else _shown(parameter.default),
-            text=said.get(name, ""),
+            default=_default(parameter),
+            text=texts.get(name, ""),
         )
         for name, parameter in _parameters(workload).items()
     )
 
 
 def summary(workload: Workload) -> str:
-    """Return the first paragraph of the docstring in one line, or nothing."""
+    """Return the first paragraph of the docstring in one line; empty if there is none."""
     return _one_line((inspect.getdoc(workload) or "").partition("\n\n")[0])
 
 
@@ -98,184 +102,152 @@ def _name(workload: Workload) -> str:
 
 
 def _parameters(workload: Workload) -> dict[str, inspect.Parameter]:
-    """Return the options that ``workload`` takes, their annotations resolved.
+    """Return the options of ``workload`` with their annotations resolved.
 
     Raises:
-        WorkloadError: It is not what can be called as a workload.
+        WorkloadError: It cannot be called as a workload.
     """
     if isinstance(workload, type):
-        rest = _signature(workload, workload)
-        _check_run(workload)
-        remedy = _CLASS
+        options, scope = _options(workload, workload, (), _CLASS), _globals(workload.__init__)  # type: ignore[misc]
+        run = getattr(workload, "run", None)
+        if not callable(run):
+            raise WorkloadError(f"{_name(workload)} is a class without a method `run`", _CLASS)
+        if not isinstance(inspect.getattr_static(workload, "run"), staticmethod | classmethod):
+            run = types.MethodType(run, object())  # no instance exists yet; any object binds `self`
+        _options(workload, run, (_CONTEXT,), _CLASS, by_name=False)
     else:
-        rest = _after_context(workload, workload)
         remedy = _FUNCTION.format(name=getattr(workload, "__name__", "work"))
-    for parameter in rest:
-        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
-            what = f"{_name(workload)} wants {parameter.name!r} by its place, not by its name"
-            raise WorkloadError(what, remedy)
-    named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-    scope = _scope(workload)
+        options, scope = _options(workload, workload, (_CONTEXT,), remedy), _globals(workload)
     return {
-        parameter.name: parameter.replace(annotation=_resolve(parameter, scope))
-        for parameter in rest
-        if parameter.kind in named
+        name: parameter.replace(annotation=_resolve(parameter, scope))
+        for name, parameter in options.items()
     }
 
 
-def _check_run(workload: type) -> None:
-    """Make sure that a class has a ``run`` that takes a context and nothing else."""
-    run = getattr(workload, "run", None)
-    if not callable(run):
-        raise WorkloadError(f"{_name(workload)} is a class without a method `run`", _CLASS)
-    static = isinstance(inspect.getattr_static(workload, "run"), staticmethod | classmethod)
-    # Bound to anything, since no instance exists yet: what is left is what a caller gives.
-    more = _after_context(workload, run if static else types.MethodType(run, object()))
-    for parameter in more:
-        if parameter.default is parameter.empty and parameter.kind not in {
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        }:
-            what = f"{_name(workload)}: its `run` wants {parameter.name!r} besides the context"
-            raise WorkloadError(what, _CLASS)
+def _options(
+    workload: Workload,
+    called: Callable[..., object],
+    leading: tuple[object, ...],
+    remedy: str,
+    *,
+    by_name: bool = True,
+) -> dict[str, inspect.Parameter]:
+    """Return the named parameters of ``called`` after those for the ``leading`` arguments.
 
-
-def _after_context(workload: Workload, called: Callable[..., object]) -> list[inspect.Parameter]:
-    """Return the parameters of what is ``called`` with a context, but for that."""
-    remedy = _CLASS if isinstance(workload, type) else _FUNCTION.format(name="work")
-    for odd, kind in (
+    Raises:
+        WorkloadError: It cannot be called with the leading arguments and the options by name.
+    """
+    for is_lazy, kind in (
         (inspect.isgeneratorfunction, "a generator: it has a `yield`"),
         (inspect.iscoroutinefunction, "a coroutine: it is an `async def`"),
     ):
-        if odd(called):
+        if is_lazy(called):
             raise WorkloadError(f"{_name(workload)} is {kind}, so a call runs nothing", remedy)
-    parameters = _signature(workload, called)
-    if not parameters:
-        raise WorkloadError(f"{_name(workload)} does not take a context as its argument", remedy)
-    ctx, *rest = parameters
-    if ctx.kind not in {ctx.POSITIONAL_ONLY, ctx.POSITIONAL_OR_KEYWORD, ctx.VAR_POSITIONAL}:
-        what = f"{_name(workload)} does not take a context as its first argument"
-        raise WorkloadError(what, remedy)
-    return rest
-
-
-def _signature(workload: Workload, called: Callable[..., object]) -> list[inspect.Parameter]:
     try:
-        return list(inspect.signature(called).parameters.values())
-    except (TypeError, ValueError):
-        what = f"{_name(workload)} does not say what it takes as its arguments"
-        raise WorkloadError(what, _FUNCTION.format(name="work")) from None
+        signature = inspect.signature(called)
+        named = {
+            parameter.name: parameter
+            for parameter in list(signature.parameters.values())[len(leading) :]
+            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+        }
+        signature.bind(*leading, **(dict.fromkeys(named) if by_name else {}))
+    except (TypeError, ValueError) as error:
+        wanted = "a context and options by name" if by_name else "the context alone"
+        function = "" if by_name else ": its `run`"
+        what = f"{_name(workload)}{function} cannot be called with {wanted}: {error}"
+        raise WorkloadError(what, remedy) from None
+    return named
 
 
-def _scope(workload: Workload) -> dict[str, object]:
-    """Return the names that the annotations of ``workload`` may use."""
-    plain = inspect.unwrap(workload)
-    if isinstance(plain, type):
-        plain = inspect.unwrap(plain.__init__)  # type: ignore[misc] # of an unknown class, so be it
-    elif not hasattr(plain, "__globals__"):
-        plain = inspect.unwrap(type(plain).__call__)
-    module = sys.modules.get(getattr(workload, "__module__", None) or "")
-    scope: dict[str, object] = getattr(plain, "__globals__", None) or vars(module or types)
-    return scope
+def _globals(called: object) -> dict[str, object]:
+    """Return the global names that the annotations of ``called`` may use."""
+    function: object = inspect.unwrap(called)  # type: ignore[arg-type]
+    if not hasattr(function, "__globals__"):
+        function = inspect.unwrap(type(function).__call__)
+    return dict(getattr(function, "__globals__", {}))
 
 
 def _resolve(parameter: inspect.Parameter, scope: dict[str, object]) -> object:
-    """Return one annotation, which may be a string, without touching those of other parameters.
+    """Resolve one annotation alone.
 
-    The context's own annotation often cannot be resolved: its import is only for type checkers.
+    That of the context often cannot be resolved: its import is only for type checkers.
     """
     if parameter.annotation is parameter.empty:
         return str
-    bearer = types.SimpleNamespace(__annotations__={"option": parameter.annotation})
+    holder = types.SimpleNamespace(__annotations__={"option": parameter.annotation})
     try:
-        return typing.get_type_hints(bearer, globalns=scope)["option"]
+        return typing.get_type_hints(holder, globalns=scope)["option"]
     except Exception as error:
-        text = f"the annotation of the option {parameter.name!r} cannot be read: {error}"
+        text = f"the annotation of the option {parameter.name!r} cannot be resolved: {error}"
         raise WorkloadError(text) from error
 
 
 # --- values ----------------------------------------------------------------------------------
 
 
-def _allowed(parameters: Mapping[str, inspect.Parameter]) -> str:
-    if not parameters:
-        return "it has no options"
-    shown = (
+def _describe(parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Describe all options, for an error."""
+    shown = [
         f"{name} ({_kind(parameter.annotation)}"
         + ("" if parameter.default is parameter.empty else f", default {parameter.default!r}")
         + ")"
         for name, parameter in parameters.items()
-    )
-    return f"its options are {', '.join(shown)}"
+    ]
+    return f"its options are {', '.join(shown)}" if shown else "it has no options"
 
 
-def _shown(default: object) -> str:
-    """Return a default as it would be written as an option."""
-    text = str(default).lower() if isinstance(default, bool) else str(default)
-    return text[:_LONGEST]
+def _default(parameter: inspect.Parameter) -> str | None:
+    """Return a default as it is written as an option, or None if there is none."""
+    if parameter.default is parameter.empty:
+        return None
+    text = str(parameter.default)
+    return (text.lower() if isinstance(parameter.default, bool) else text)[:_MAX_TEXT_LENGTH]
 
 
 def _kind(annotation: object) -> str:
-    """Return how people call what ``annotation`` allows."""
+    """Describe the values that ``annotation`` allows."""
     if typing.get_origin(annotation) is typing.Literal:
-        return "one of " + ", ".join(str(value) for value in typing.get_args(annotation))
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    for kind, name in names.items():
-        if annotation is kind:
-            return name
-    return f"{annotation}, which cannot be written as an option"
+        return "one of " + ", ".join(map(str, typing.get_args(annotation)))
+    unsupported = f"{annotation}, which cannot be written as an option"
+    return next((name for kind, name in _KINDS.items() if annotation is kind), unsupported)
 
 
 def _convert(annotation: object, text: str) -> object:
-    """Return ``text`` as what ``annotation`` allows; ValueError says what that would be."""
-    kind = _kind(annotation)
+    """Convert ``text``; raises ValueError or KeyError if ``annotation`` does not allow it."""
     if typing.get_origin(annotation) is typing.Literal:
-        choices = {str(value): value for value in typing.get_args(annotation)}
-    elif annotation is bool:
-        choices, text = _TRUTHS | _LIES, text.lower()
-    elif annotation is str:
+        return {str(value): value for value in typing.get_args(annotation)}[text]
+    if annotation is bool:
+        return _BOOLS[text.lower()]
+    if annotation is str:
         return text
-    else:
-        return _number(annotation, text, kind)
-    if text not in choices:
-        raise ValueError(kind)
-    return choices[text]
+    if annotation is int:
+        return int(text)
+    if annotation is float and math.isfinite(number := float(text)):
+        return number
+    raise ValueError
 
 
-def _number(annotation: object, text: str, kind: str) -> int | float:
-    try:
-        if annotation is int:
-            return int(text)
-        if annotation is float and math.isfinite(number := float(text)):
-            return number
-    except ValueError:
-        pass
-    raise ValueError(kind)
+# --- docstrings ------------------------------------------------------------------------------
 
 
-# --- what a docstring says -------------------------------------------------------------------
+def _argument_texts(workload: Workload) -> dict[str, str]:
+    """Return the text of each argument in the docstring's section ``Args:``.
 
-
-def _arguments(workload: Workload) -> dict[str, str]:
-    """Return what the section ``Args:`` of the docstring says of each argument.
-
-    That of a class may be in its own docstring or in that of its ``__init__``.
+    A class may document its options in its own docstring or in that of its ``__init__``.
     """
-    texts = [inspect.getdoc(workload) or ""]
+    docs = [inspect.getdoc(workload) or ""]
     if isinstance(workload, type):
-        texts.insert(0, inspect.getdoc(workload.__init__) or "")  # type: ignore[misc] # as above
-    said: dict[str, str] = {}
-    for text in texts:
-        _, _, section = text.partition("Args:\n")
-        body = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
-        indent = len(body) - len(body.lstrip(" "))
+        docs.insert(0, inspect.getdoc(workload.__init__) or "")  # type: ignore[misc]
+    texts: dict[str, str] = {}
+    for doc in docs:
+        section = re.split(r"^\S", doc.partition("Args:\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+        indent = len(section) - len(section.lstrip(" "))
         entry = re.compile(rf"^ {{{indent}}}\*{{0,2}}(\w+)(?: \([^)]*\))?:", re.MULTILINE)
-        _, *parts = entry.split(body)
-        names, lines = parts[::2], parts[1::2]
-        said.update(zip(names, map(_one_line, lines), strict=True))
-    return said
+        _, *parts = entry.split(section)
+        texts.update(zip(parts[::2], map(_one_line, parts[1::2]), strict=True))
+    return texts
 
 
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[:_MAX_TEXT_LENGTH]} ..."

@@ -24,32 +24,31 @@ CHUNK = GIB // 2
 
 
 class Bench:
-    """A context, its device and the supervisor's end of its channel; the leash is not started."""
+    """A context, its device and the supervisor's end of its channel; the lease is not started."""
 
     def __init__(self, folder: Path) -> None:
         self.registry = Registry.create(folder, 1)
         self.uuid = self.registry.gpus()[0].uuid
         self.device = SimulatedDevice(self.registry, self.uuid)
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.theirs = theirs
-        self.lease_keeper = LeaseKeeper(theirs, 3.0)
+        self.channel, self.child_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.lease_keeper = LeaseKeeper(self.child_channel, 3.0)
         filling = fill(self.device, MemoryTarget(size=2 * GIB), CHUNK)
         self.ctx = WorkloadContext(
             device=self.device, filling=filling, lease_keeper=self.lease_keeper
         )
 
-    def heard(self) -> list[ChildMessage]:
+    def received(self) -> list[ChildMessage]:
         found: list[ChildMessage] = []
         while True:
             try:
                 data = self.channel.recv(codec.MAX_DATAGRAM_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return found
-            said: tuple[type[ChildMessage], ...] = (Ready, Progress, Note)
-            found.append(codec.decode(data, said))
+            kinds: tuple[type[ChildMessage], ...] = (Ready, Progress, Note)
+            found.append(codec.decode(data, kinds))
 
     def become_ready(self) -> None:
         assert self.ctx.pace()
-        assert self.heard() == []
+        assert self.received() == []
         assert self.ctx.pace()
-        assert self.heard() == [Ready(held=2 * GIB, asked=2 * GIB, chunks=4, refused=False)]
+        assert self.received() == [Ready(held=2 * GIB, asked=2 * GIB, chunks=4, refused=False)]

@@ -19,9 +19,14 @@ call, so that a test changes the driver under a running sentinel. Each line is a
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import SimulatedGround
@@ -341,17 +346,32 @@ int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
 
 
 def build(
-    folder: Path, *flags: str, source_text: str = LIBRARY, name: str = "libnvidia-ml.so.1"
+    root: Path, *flags: str, source_text: str = LIBRARY, name: str = "libnvidia-ml.so.1"
 ) -> Path:
-    """Compile a pretended library into ``folder``."""
-    source = folder / "library.c"
-    source.write_text(source_text)
+    """Compile a library once per ``root``, and return its folder.
+
+    The folder is named after a hash of the source, so that workers of pytest-xdist share one build.
+    """
     assert COMPILER is not None
-    target = str(folder / name)
-    subprocess.run(
-        [COMPILER, "-shared", "-fPIC", "-w", *flags, "-o", target, str(source)], check=True
-    )
+    digest = hashlib.sha256(repr((source_text, flags)).encode()).hexdigest()[:16]
+    folder = root / f"{name}-{digest}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / name).exists():
+            source = folder / "library.c"
+            source.write_text(source_text)
+            draft = folder / "draft"
+            command = [COMPILER, "-shared", "-fPIC", "-w", *flags, "-o", str(draft), str(source)]
+            subprocess.run(command, check=True)
+            draft.rename(folder / name)
     return folder
+
+
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return the temporary folder that all workers of one run of pytest share."""
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 class NvmlGround(SimulatedGround):

@@ -1,38 +1,62 @@
-"""A ring of products on a workbench, and how a test turns it."""
+"""A result pipeline with tiny matrices in a workbench, and functions to step it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from torch import Tensor
 
 from sentinel.stressor.verification.matmul import DTYPES, MEMORY
 from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
-from sentinel.stressor.verification.sizing import build
-from tests.harness.workload_harness import Workbench
+from sentinel.stressor.verification.sizing import assemble, cube
+from tests.harness.workload_harness import Workbench, workbench
 
-#: Every kind of number, and traffic.
+#: All dtypes, and memory traffic.
 ALL = [*DTYPES, "memory"]
-SIZE = 64
-#: So many quanta are enough for any number of rounds that is waited for here.
-MOST = 10_000
+
+#: Rows of the matrices. The CPU emulates fp8 at 60 ns per multiplication.
+SIZE = 16
+
+#: The simulated size of a chunk. Its tensor has 2 KiB: one result in fp64, four in bf16.
+CHUNK = 8 * 2**20
+
+#: More steps than any tested number of rounds takes.
+MAX_STEPS = 10_000
 
 
-def ring_of(bench: Workbench, name: str = "bf16", verify: Verify = "full") -> ResultPipeline:
+@contextmanager
+def pipeline_bench(folder: Path) -> Iterator[Workbench]:
+    """Provide a context with memory for a few dozen tiny results."""
+    with workbench(folder, chunks=14, chunk=CHUNK) as bench:
+        yield bench
+
+
+def unprepared_pipeline(
+    bench: Workbench, name: str = "bf16", verify: Verify = "full"
+) -> ResultPipeline:
     dtype = DTYPES.get(name, MEMORY)
-    (pipeline,) = build(bench.ctx, (dtype,), workload="gemm", size=SIZE, verify=verify)
+    (pipeline,) = assemble(bench.ctx, (dtype,), (cube(SIZE),), workload="gemm", verify=verify)
+    return pipeline
+
+
+def pipeline_of(bench: Workbench, name: str = "bf16", verify: Verify = "full") -> ResultPipeline:
+    pipeline = unprepared_pipeline(bench, name, verify)
     pipeline.prepare(seed=1)
     assert bench.findings() == []
     return pipeline
 
 
 def newest(pipeline: ResultPipeline, back: int = 0) -> Tensor:
-    """Return a place whose result was not checked yet."""
-    return pipeline.places[(pipeline.written - 1 - back) % len(pipeline.places)]
+    """Return an unchecked result; 0 is the newest."""
+    return pipeline.slots[(pipeline.written - 1 - back) % len(pipeline.slots)]
 
 
-def turn_until(pipeline: ResultPipeline, round_: int) -> None:
-    """Go round until the ring was written so often, and everything is judged."""
-    for _ in range(MOST):
+def step_until(pipeline: ResultPipeline, round_: int) -> None:
+    """Step until the ring was written ``round_`` times."""
+    for _ in range(MAX_STEPS):
         if pipeline.rounds >= round_:
             return
-        assert pipeline.turn()
+        assert pipeline.step()
     raise AssertionError(f"no round {round_}")

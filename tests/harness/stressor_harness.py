@@ -1,4 +1,4 @@
-"""Be the supervisor of one real stressor child on a simulated GPU."""
+"""Real stressor processes on a simulated GPU, with the test as their supervisor."""
 
 from __future__ import annotations
 
@@ -35,96 +35,103 @@ from tests.harness.timing import TIMEOUT_S
 
 M = TypeVar("M", CreatingContext, Failed, Finding, Note, Progress, Ready)
 
-_SAYS: tuple[type[ChildMessage], ...] = (CreatingContext, Ready, Progress, Note, Finding, Failed)
-_RENEWAL = 0.2
+_MESSAGES: tuple[type[ChildMessage], ...] = (
+    CreatingContext,
+    Ready,
+    Progress,
+    Note,
+    Finding,
+    Failed,
+)
+_RENEWAL_S = 0.2
 DEFAULT = MemoryTarget(share=0.88)
-#: What takes up most of a child's start.
+#: Modules that take most of a child's start.
 _PRELOADED = ["torch", "sentinel.stressor.context", "sentinel.stressor.main"]
 
 
 class Child:
-    """A stressor in a process of its own, its registry and our end of its channel."""
+    """A stressor process, its registry and the supervisor's end of its channel."""
 
     def __init__(
         self, spec: StressorSpec, registry: Registry, locks: tuple[object, ...], *, spawned: bool
     ) -> None:
         self.registry = registry
         self.uuid = spec.gpu.uuid
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel, child_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         context, parent = _spawning() if spawned else _forking()
-        self.process = context.Process(target=main.run, args=(spec, theirs, parent, locks))
+        self.process = context.Process(target=main.run, args=(spec, child_channel, parent, locks))
         self.process.start()
-        theirs.close()
+        child_channel.close()
         assert self.process.pid is not None
         self.pid = self.process.pid
-        self.said: list[ChildMessage] = []
+        self.received: list[ChildMessage] = []
         self._renewed_at = 0.0
 
     def wait_for(self, kind: type[M]) -> M:
-        """Renew the lease until the child says a ``kind``, and return that."""
+        """Renew the lease until the child sends a ``kind``, and return it."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
-            message = self._hear()
+            message = self._receive()
             if isinstance(message, kind):
                 return message
-            assert message is not None or self.process.is_alive(), f"it ended after {self.said}"
-        raise AssertionError(f"no {kind.__name__} within {TIMEOUT_S} s, but {self.said}")
+            assert message is not None or self.process.is_alive(), f"it ended after {self.received}"
+        raise AssertionError(f"no {kind.__name__} within {TIMEOUT_S} s, but {self.received}")
 
-    def tell(self, message: object) -> None:
-        """Send an order."""
+    def send(self, message: object) -> None:
+        """Send a command."""
         self.channel.send(codec.encode(message))
 
-    def wait_for_end(self, within: float) -> int:
-        """Renew nothing; return the exit code once the child has ended, in time."""
-        self.process.join(within)
-        assert self.process.exitcode is not None, f"still there after {within} s; said {self.said}"
+    def wait_for_end(self) -> int:
+        """Renew nothing, and return the exit code once the child has ended."""
+        self.process.join(TIMEOUT_S)
+        assert self.process.exitcode is not None, f"it hangs after {self.received}"
         code: int = self.process.exitcode
         return code
 
     def stop(self) -> int:
-        """Ask it to end and return its exit code; it has a second."""
-        self.tell(Stop())
-        return self.wait_for_end(1.0)
+        """Ask it to end, and return its exit code."""
+        self.send(Stop())
+        return self.wait_for_end()
 
     def used(self) -> int:
         """Return the used memory of its GPU."""
         return self.registry.memory(self.uuid).used
 
     def end(self) -> None:
-        """Leave nothing of it behind."""
+        """Kill it and close its channel."""
         self.process.kill()
         self.process.join()
         self.channel.close()
 
-    def _hear(self) -> ChildMessage | None:
+    def _receive(self) -> ChildMessage | None:
         """Return the next message, or None after a short while; renews the lease meanwhile."""
         now = time.monotonic()
-        if now - self._renewed_at >= _RENEWAL:
+        if now - self._renewed_at >= _RENEWAL_S:
             self._renewed_at = now
-            with suppress(OSError):  # it ended; what it said last can still be read
-                self.tell(Lease())
-        if not select.select([self.channel], [], [], _RENEWAL)[0]:
+            with suppress(OSError):  # it ended; its last messages can still be read
+                self.send(Lease())
+        if not select.select([self.channel], [], [], _RENEWAL_S)[0]:
             return None
         try:
             data = self.channel.recv(codec.MAX_DATAGRAM_BYTES)
-        except ConnectionResetError:  # it left a lease unread; its last words come after this
+        except ConnectionResetError:  # it left a lease unread; its last messages follow
             return None
         if not data:
             return None
-        message = codec.decode(data, _SAYS)
-        self.said.append(message)
+        message = codec.decode(data, _MESSAGES)
+        self.received.append(message)
         if isinstance(message, Finding):
-            self.tell(FindingAck(number=message.number))
+            self.send(FindingAck(number=message.number))
         return message
 
 
 def _spawning() -> tuple[Any, int]:
-    """Return the way in which the supervisor starts children, and who their parent is."""
+    """Return the start method of the supervisor, and the PID of the parent."""
     return multiprocessing.get_context("spawn"), os.getpid()
 
 
 def _forking() -> tuple[Any, int]:
-    """Return a way to start children that have torch already, and who their parent is."""
+    """Return a start method with torch preloaded, and the PID of the parent."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     forkserver.ensure_running()
@@ -133,11 +140,11 @@ def _forking() -> tuple[Any, int]:
 
 
 @contextmanager
-def nursery(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., Child]]:
-    """Give a function that starts children on the first GPU of a new registry in ``folder``.
+def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., Child]]:
+    """Provide a function that starts children on the first GPU of a new registry in ``folder``.
 
-    They are forked from a process that has imported torch and nothing of theirs, which saves most
-    of their start; those that are ``spawned`` start as the supervisor has them start.
+    They are forked from a process that has imported torch, which saves most of their start, unless
+    they are ``spawned`` as the supervisor does it.
     """
     registry = Registry.create(folder, 1)
     children: list[Child] = []

@@ -1,4 +1,4 @@
-"""A workload's context in the test's own process, on a simulated GPU on which no time passes."""
+"""A workload's context in the test's own process, on a simulated GPU that needs no time."""
 
 from __future__ import annotations
 
@@ -20,63 +20,63 @@ GIB = 2**30
 
 
 class Instant(SimulatedDevice):
-    """A simulated GPU of which the work is done when it was queued; ``each`` is called then."""
+    """A simulated GPU that completes work at once; ``on_wait`` is called by each wait."""
 
     def __init__(self, registry: Registry, uuid: str, quantum: float) -> None:
         super().__init__(registry, uuid)
         self.quantum = quantum
-        self.each: Callable[[], None] = lambda: None
+        self.on_wait: Callable[[], None] = lambda: None
 
     def wait(self, fence: Fence) -> float:
-        self.each()
+        self.on_wait()
         return 0.0
 
 
-class Listener(LeaseKeeper):
-    """A leash whose other end is the test."""
+class RecordingLeaseKeeper(LeaseKeeper):
+    """A lease keeper that records messages instead of sending them."""
 
     def __init__(self, channel: socket.socket) -> None:
         super().__init__(channel, 3.0)
-        self.heard: list[ChildMessage] = []
+        self.sent: list[ChildMessage] = []
 
-    def say(self, message: ChildMessage) -> bool:
-        self.heard.append(message)
+    def send(self, message: ChildMessage) -> bool:
+        self.sent.append(message)
         return True
 
-    def report(self, finding: Finding) -> bool:
-        return self.say(finding)
+    def report_finding(self, finding: Finding) -> bool:
+        return self.send(finding)
 
 
 class Workbench:
-    """A context and all that its workload said."""
+    """A context, and all messages of its workload."""
 
     def __init__(self, folder: Path, *, chunks: int, chunk: int, quantum: float) -> None:
         registry = Registry.create(folder, 1)
         self.channel, self._other = socket.socketpair()
         self.device = Instant(registry, registry.gpus()[0].uuid, quantum)
-        self.lease_keeper = Listener(self.channel)
+        self.lease_keeper = RecordingLeaseKeeper(self.channel)
         filling = fill(self.device, MemoryTarget(size=chunks * chunk), chunk)
         self.ctx = WorkloadContext(
             device=self.device, filling=filling, lease_keeper=self.lease_keeper
         )
 
     def findings(self) -> list[Finding]:
-        return [message for message in self.lease_keeper.heard if isinstance(message, Finding)]
+        return [message for message in self.lease_keeper.sent if isinstance(message, Finding)]
 
     def done(self) -> Progress:
-        """Return the sum of all progress, what is still to be told included."""
+        """Return the sum of all progress, including what is not sent yet."""
         self.ctx.finish()
         if not self.ctx.ready:
-            self.ctx._tell(self.ctx._told_at)  # which else nobody hears of
-        told = [message for message in self.lease_keeper.heard if isinstance(message, Progress)]
+            self.ctx._send_progress(self.ctx._last_progress_at)  # it is not sent before Ready
+        progress = [message for message in self.lease_keeper.sent if isinstance(message, Progress)]
         return Progress(
-            seconds=sum(one.seconds for one in told),
-            iterations=sum(one.iterations for one in told),
-            flops=sum(one.flops for one in told),
-            bytes=sum(one.bytes for one in told),
-            checks=sum(one.checks for one in told),
-            errors=sum(one.errors for one in told),
-            max_quantum_s=max((one.max_quantum_s for one in told), default=0.0),
+            seconds=sum(one.seconds for one in progress),
+            iterations=sum(one.iterations for one in progress),
+            flops=sum(one.flops for one in progress),
+            bytes=sum(one.bytes for one in progress),
+            checks=sum(one.checks for one in progress),
+            errors=sum(one.errors for one in progress),
+            max_quantum_s=max((one.max_quantum_s for one in progress), default=0.0),
         )
 
     def stop(self) -> None:
@@ -92,7 +92,7 @@ class Workbench:
 def workbench(
     folder: Path, *, chunks: int = 4, chunk: int = GIB // 64, quantum: float = 1e-4
 ) -> Iterator[Workbench]:
-    """Give a context with some chunks; sizes are pretended ones, 4096 times what they are."""
+    """Provide a context with some chunks. Sizes are simulated: 4096 times the real ones."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a stressor does
     try:

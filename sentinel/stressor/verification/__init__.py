@@ -1,1 +1,1 @@
-"""How results of a GPU are checked."""
+"""Verification of what a GPU computes and stores."""

@@ -1,7 +1,7 @@
-"""Examine what was found wrong: what it was, how it looks, and whether it comes back.
+"""Diagnose wrong results: locate the wrong bits, and test whether the fault repeats.
 
-Everything in here was done once before Ready, with a bit flipped on purpose, so that it takes no
-device memory when it matters. It is slow, since it reads matrices on the host, piece by piece.
+Every operation runs once before Ready, on a bit flipped on purpose, so that a later diagnosis needs
+no new device memory. It is slow, since the host reads the matrices slice by slice.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from torch import Tensor
 from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import INTEGERS
-from sentinel.stressor.verification.inspector import SLICE, Instruments
+from sentinel.stressor.verification.inspector import SLICE, Inspector
 from sentinel.stressor.verification.matmul import Product
 
-#: How often a fault is tried again.
+#: Repetitions of the operation that went wrong.
 REPEATS = 3
 
-#: What people call the inputs.
+#: The names of the inputs in findings.
 _SIDES = ("left input", "right input")
 
-#: How many findings of one stressor are examined and reported; of more, the number is enough.
-_MOST = 64
+#: The maximum number of findings that one stressor examines and reports; further ones are counted.
+_MAX_FINDINGS = 64
 
-#: Returns the right bytes from one place to another, on the host.
+#: Returns the correct bytes from one offset to another, on the host.
 Expected = Callable[[int, int], Tensor]
 
 
-class Reports:
-    """Hands the findings of one workload to the supervisor, up to a number."""
+class FindingReporter:
+    """Sends the findings of one workload to the supervisor, up to a maximum."""
 
     def __init__(self, ctx: WorkloadContext, workload: str) -> None:
         self.workload = workload
         self._withheld: list[Finding] | None = None
         self._ctx = ctx
-        self._left = _MOST
+        self._left = _MAX_FINDINGS
 
     @property
     def wanted(self) -> bool:
-        """Return whether another finding would be handed over."""
+        """Return whether another finding would be delivered."""
         return self._withheld is not None or self._left > 0
 
     @contextmanager
     def withhold(self) -> Iterator[list[Finding]]:
-        """Collect findings in a list instead: those of bits that were flipped on purpose."""
+        """Collect findings in a list instead of sending them, while bits are flipped on purpose."""
         findings: list[Finding] = []
         self._withheld = findings
         try:
@@ -58,7 +58,7 @@ class Reports:
             self._withheld = None
 
     def deliver(self, finding: Finding) -> None:
-        """Hand ``finding`` over."""
+        """Send or collect ``finding``."""
         if self._withheld is not None:
             self._withheld.append(finding)
             return
@@ -68,14 +68,14 @@ class Reports:
 
 @dataclass
 class Evidence:
-    """How a matrix differs: in how many elements, the first of them, and how often in each bit."""
+    """How a matrix differs: the number of elements, the first of them, and the count per bit."""
 
     bits: list[int]
     count: int = 0
     first: int | None = None
 
     def add(self, found: Tensor, expected: Tensor, offset: int) -> None:
-        """Take in one slice, as integers as wide as an element; ``offset`` is its first element."""
+        """Add one slice, as integers as wide as an element, that starts at element ``offset``."""
         if torch.equal(found, expected):
             return
         differences = found ^ expected
@@ -90,15 +90,14 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an examination came to.
+    """The outcome of an examination."""
 
-    ``errors`` is how many results, inputs and references were wrong. ``void``: an input was, so all
-    results since are. ``mended``: the reference was, so what was said of results may be wrong.
-    """
-
+    #: The number of wrong results, inputs and references.
     errors: int
+    #: An input was wrong, so every result since it was filled is invalid.
     void: bool
-    mended: bool
+    #: The reference was wrong, so earlier checks against it are invalid.
+    repaired: bool
 
 
 @dataclass
@@ -106,58 +105,58 @@ class Examiner:
     """Examines the matrices of one product.
 
     Args:
-        product: Its matrices.
-        instruments: What looks at them.
-        reports: Where findings go.
+        product: The product.
+        inspector: Compares and reads its matrices.
+        reporter: The receiver of findings.
     """
 
     product: Product
-    instruments: Instruments
-    reports: Reports
+    inspector: Inspector
+    reporter: FindingReporter
     seed: int = 1
     round: int = 0
-    #: The checksums of the left input, the right one and the reference, as they must be.
+    #: The correct checksums of the left input, the right input and the reference.
     sums: list[int] = field(default_factory=list)
 
     def examine(self, wrong: Sequence[Tensor], spare: Tensor) -> Outcome:
-        """Find out why the results ``wrong`` differ from the reference, and report it.
+        """Diagnose why the results ``wrong`` differ from the reference, and report the findings.
 
-        A corrupted input or reference is made anew.
+        A corrupted input or reference is repaired.
 
         Args:
             wrong: Results that differed when they were checked.
-            spare: A place for a result, of which the content is not needed any more.
+            spare: A slot whose result is not needed any more.
 
         Raises:
-            RuntimeError: An input or the reference cannot be made anew.
+            RuntimeError: An input or the reference cannot be repaired.
         """
-        errors = sum(self._mend_input(number) for number in range(len(self.product.inputs)))
+        errors = sum(self._repair_input(number) for number in range(len(self.product.inputs)))
         void = errors > 0
-        mended = self._mend_reference(spare)
-        errors += mended
+        repaired = self._repair_reference(spare)
+        errors += repaired
         for matrix in () if void else wrong:
-            if mended and not self.instruments.differs(matrix):
-                continue  # it was right, and the reference was not
+            if repaired and not self.inspector.differs(matrix):
+                continue  # the result was right, and the reference was not
             errors += 1
-            # Somebody who wants the stressor to end waits for one examination, not for dozens.
-            if self.reports.wanted and not (self.instruments.stopped and errors > 1):
+            # A pending stop waits for one examination, not for dozens.
+            if self.reporter.wanted and not (self.inspector.stopped and errors > 1):
                 self.examine_result(matrix)
-        return Outcome(errors=errors, void=void, mended=mended)
+        return Outcome(errors=errors, void=void, repaired=repaired)
 
     def check_inputs(self) -> int:
-        """Compare the inputs with what they were just filled with; return how many were wrong.
+        """Compare the inputs with their blocks, and return how many were wrong.
 
-        These are reported and made anew.
+        Wrong inputs are reported and repaired.
 
         Raises:
-            RuntimeError: One cannot be made.
+            RuntimeError: An input cannot be repaired.
         """
         wrong = 0
         for number, matrix in enumerate(self.product.inputs):
             if self._is_filled(number):
                 continue
             wrong += 1
-            self._mend(
+            self._repair(
                 FindingPlace.INPUT,
                 matrix,
                 self._collect(matrix, self._bytes_of_input(number)),
@@ -167,68 +166,68 @@ class Examiner:
         return wrong
 
     def report_golden(self, found: int, known: int) -> None:
-        """Report a reference that is not what others of its kind compute, though it is stable."""
+        """Report a reference that is stable, but differs from the golden checksum."""
         shape = self.product.shape
         detail = f"the checksum of {shape} is {found:#018x}, {known:#018x} is on record"
         self._report(FindingPlace.GOLDEN, Evidence(bits=[]), (), detail, repeated=(1, 1))
 
     def examine_result(self, matrix: Tensor, detail: str = "") -> None:
-        """Report a wrong result; the repetitions are computed into its place."""
-        reread = self.instruments.differs(matrix)
+        """Report a wrong result; repetitions overwrite it."""
+        reread = self.inspector.differs(matrix)
         evidence = self._collect(matrix, self._bytes_of(self.product.reference))
         repeated = 0
         for _ in range(REPEATS):
             self.product.multiply(matrix)
-            repeated += self.instruments.differs(matrix)
+            repeated += self.inspector.differs(matrix)
         first = self._coordinates(matrix, evidence)
         tries = (repeated, REPEATS)
         self._report(FindingPlace.RESULT, evidence, first, detail, reread=reread, repeated=tries)
 
-    # --- what was computed from, and compared with -------------------------------------------
+    # --- inputs and reference ----------------------------------------------------------------
 
-    def _mend_input(self, number: int) -> bool:
-        """Report an input of which the checksum is wrong and make it anew; say whether it was."""
+    def _repair_input(self, number: int) -> bool:
+        """Report and refill an input with a wrong checksum; return whether it was wrong."""
         matrix = self.product.inputs[number]
-        if self.instruments.checksum(matrix) == self.sums[number]:
+        if self.inspector.checksum(matrix) == self.sums[number]:
             return False
         evidence = self._collect(matrix, self._bytes_of_input(number))
-        self._mend(
+        self._repair(
             FindingPlace.INPUT,
             matrix,
             evidence,
             lambda: self.product.fill_one(number, self.seed),
-            (lambda: self.instruments.checksum(matrix) == self.sums[number], _SIDES[number]),
+            (lambda: self.inspector.checksum(matrix) == self.sums[number], _SIDES[number]),
         )
         return True
 
     def _is_filled(self, number: int) -> bool:
-        """Return whether an input holds what it was filled with, from the first bit to the last."""
+        """Return whether an input equals its block, repeated, in every bit."""
         matrix, block = self.product.inputs[number], self.product.block(number, self.seed)
         expected = block.view(torch.uint8)
         for start in range(0, block.nbytes, SLICE):
             end = min(start + SLICE, block.nbytes)
-            found = self.instruments.fetch(matrix, start, end, window=0)
+            found = self.inspector.fetch(matrix, start, end, window=0)
             if not torch.equal(found, expected[start:end]):
                 return False
-        return self.instruments.repeats_itself(matrix, block.numel())
+        return self.inspector.repeats_itself(matrix, block.numel())
 
-    def _mend_reference(self, spare: Tensor) -> bool:
-        """Report a reference of which the checksum is wrong and make it anew."""
+    def _repair_reference(self, spare: Tensor) -> bool:
+        """Report and recompute a reference with a wrong checksum; return whether it was wrong."""
         reference = self.product.reference
-        if self.instruments.checksum(reference) == self.sums[-1]:
+        if self.inspector.checksum(reference) == self.sums[-1]:
             return False
         self.product.multiply(spare)
         evidence = self._collect(reference, self._bytes_of(spare))
-        self._mend(
+        self._repair(
             FindingPlace.REFERENCE,
             reference,
             evidence,
             lambda: self.product.multiply(reference),
-            (lambda: self.instruments.checksum(reference) == self.sums[-1], "reference"),
+            (lambda: self.inspector.checksum(reference) == self.sums[-1], "reference"),
         )
         return True
 
-    def _mend(
+    def _repair(
         self,
         place: FindingPlace,
         matrix: Tensor,
@@ -236,7 +235,7 @@ class Examiner:
         make: Callable[[], object],
         right: tuple[Callable[[], bool], str],
     ) -> None:
-        """Make ``matrix`` anew, more than once to see whether it goes wrong again, and report."""
+        """Remake ``matrix`` several times, count how often it is wrong again, and report."""
         is_right, name = right
         bad = False
         repeated = 0
@@ -253,25 +252,25 @@ class Examiner:
             repeated=(repeated, REPEATS),
         )
         if bad:
-            message = f"the {name} is wrong each time it is made anew; nothing can be checked here"
+            message = f"the {name} is wrong after every repair; nothing can be checked here"
             raise RuntimeError(message)
 
     # --- evidence ----------------------------------------------------------------------------
 
     def _collect(self, matrix: Tensor, expected: Expected) -> Evidence:
-        """Compare ``matrix`` with what it must be, on the host."""
+        """Compare ``matrix`` on the host with its correct bytes."""
         size = matrix.element_size()
         integers = INTEGERS[size]
         evidence = Evidence(bits=[0] * 8 * size)
         for start in range(0, matrix.nbytes, SLICE):
             end = min(start + SLICE, matrix.nbytes)
             right = expected(start, end).view(integers)
-            found = self.instruments.fetch(matrix, start, end, window=0).view(integers)
+            found = self.inspector.fetch(matrix, start, end, window=0).view(integers)
             evidence.add(found, right, start // size)
         return evidence
 
     def _bytes_of_input(self, number: int) -> Expected:
-        """Return what gives the bytes of an input as it was filled: one block, without end."""
+        """Return a function that yields the correct bytes of an input: its block, repeated."""
         block = self.product.block(number, self.seed).view(torch.uint8)
         period = block.numel()
         tiles = block.repeat(SLICE // period + 2)
@@ -283,7 +282,7 @@ class Examiner:
         return expected
 
     def _bytes_of(self, matrix: Tensor) -> Expected:
-        return lambda start, end: self.instruments.fetch(matrix, start, end, window=1)
+        return lambda start, end: self.inspector.fetch(matrix, start, end, window=1)
 
     def _coordinates(self, matrix: Tensor, evidence: Evidence) -> tuple[int, ...]:
         if evidence.first is None:
@@ -300,12 +299,12 @@ class Examiner:
         reread: bool | None = None,
         repeated: tuple[int, int],
     ) -> None:
-        if not self.reports.wanted:
+        if not self.reporter.wanted:
             return
         finding = Finding(
             number=0,
             place=place,
-            workload=self.reports.workload,
+            workload=self.reporter.workload,
             dtype=self.product.dtype.name,
             round=self.round,
             seed=self.seed,
@@ -317,4 +316,4 @@ class Examiner:
             repeats=repeated[1],
             detail=detail,
         )
-        self.reports.deliver(finding)
+        self.reporter.deliver(finding)

@@ -1,4 +1,4 @@
-"""Whether a reference is what good GPUs of its kind compute: its key among the golden checksums."""
+"""The key under which the checksum of a reference is recorded and compared between GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from sentinel.host.golden_store import GoldenKey
 from sentinel.stressor.verification.matmul import Product
 
-#: Counts on when inputs are drawn, products are multiplied or checksums are taken in another way.
+#: Incremented when the inputs, the multiplication or the checksum change.
 _GENERATION = 1
 
 #: Variables that make cuBLAS choose other kernels, whose results differ in the last bits.
@@ -24,12 +24,12 @@ _VARIABLES = (
     "TORCH_BLAS_PREFER_CUBLASLT",
 )
 
-#: What cublasGetProperty is asked for: major, minor and patch level (libraryPropertyType).
+#: Arguments of cublasGetProperty: major, minor and patch level (libraryPropertyType).
 _PROPERTIES = (0, 1, 2)
 
 
 def key_of(product: Product, seed: int) -> GoldenKey:
-    """Return all that the bits of a reference follow from."""
+    """Return everything that determines the bits of a reference."""
     device = product.reference.device
     if device.type == "cuda":
         card = torch.cuda.get_device_properties(device)
@@ -49,7 +49,7 @@ def key_of(product: Product, seed: int) -> GoldenKey:
 
 @cache
 def _blas(device: str) -> str:
-    """Return the version of cuBLAS and what it is told; of the CPU's, what it is optimised for."""
+    """Return the version and settings of cuBLAS, or the CPU capability that torch uses."""
     if device != "cuda" or torch.version.cuda is None:
         return f"cpu {torch.backends.cpu.get_cpu_capability()}"
     told = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
@@ -57,7 +57,7 @@ def _blas(device: str) -> str:
 
 
 def _cublas_version(cuda: str) -> str:
-    """Return the version of the cuBLAS that torch has loaded, or else CUDA's."""
+    """Return the version of the loaded cuBLAS, or that of CUDA if it cannot be read."""
     name = f"libcublas.so.{cuda.partition('.')[0]}"
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)

@@ -1,4 +1,4 @@
-"""What looks at the matrices of one product and waits, asleep, for the device's answer."""
+"""Compare, sum and read the matrices of one product, waiting asleep for the device."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sentinel.stressor.verification.comparison import BitComparison, Checksum, i
 from sentinel.stressor.verification.layout import Layout
 from sentinel.stressor.verification.matmul import Product
 
-#: How many bytes of a matrix are read on the host at a time.
+#: Bytes of a matrix that the host reads at a time.
 SLICE = 4 * 2**20
 
 
 class StagingBuffers:
-    """Host memory through which the host reads the device's, two slices of it and an answer.
+    """Host memory that receives copies from the device: two slices and an answer.
 
     Attributes:
-        slices: For what is compared, and for what it is compared with.
+        slices: One for the matrix under test, one for what it is compared with.
         answer: A bool.
     """
 
@@ -31,12 +31,12 @@ class StagingBuffers:
         self.answer = torch.zeros((), dtype=torch.bool, pin_memory=cuda)
 
 
-class Instruments:
-    """Compares, sums up and reads the matrices of one product; takes no memory once it was used.
+class Inspector:
+    """Compares, sums and reads the matrices of one product; allocates nothing after first use.
 
     Attributes:
-        comparison: Results with the reference, for those who do not wait for the answer.
-        stopped: Whether the workload is to end; as of the last wait.
+        comparison: Compares results with the reference without waiting.
+        stopped: Whether the workload is to end, as of the last wait.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Instruments:
         self._checksum = Checksum(layout.weights, layout.weighted, longest)
         self._wrong = torch.zeros((), dtype=torch.bool, device=product.reference.device)
         self._differs = layout.differs.view(torch.bool)
-        # Whether each stretch of an input of single bytes, the most there can be, differs.
+        # For each stretch of the longest possible input, of single bytes: whether it differs.
         stretches = -(-longest // self._differs.numel())
         self._parts = torch.zeros(stretches, dtype=torch.bool, device=self._wrong.device)
 
     def wait(self) -> None:
-        """Wait until the device has done all that was queued."""
+        """Wait until the device has done all queued work."""
         self.stopped = not self._ctx.drain(rests=self._rests)
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Do not rest meanwhile, whatever the pace: evidence must be told before it is lost."""
+    def without_rest(self) -> Iterator[None]:
+        """Suspend the duty cycle: evidence is reported before it can be lost."""
         rests, self._rests = self._rests, False
         try:
             yield
@@ -80,7 +80,7 @@ class Instruments:
         return bool(self._staging_buffers.answer)
 
     def repeats_itself(self, matrix: Tensor, period: int) -> bool:
-        """Return whether each element is the same, bit for bit, as that ``period`` before it."""
+        """Return whether each element equals the one ``period`` before it, bit for bit."""
         elements = integers(matrix)
         step = self._differs.numel()
         starts = range(period, elements.numel(), step)
@@ -89,7 +89,7 @@ class Instruments:
             differs = self._differs[: end - start]
             torch.ne(elements[start:end], elements[start - period : end - period], out=differs)
             torch.any(differs, out=self._parts[number])
-        # And no logical_or_ of one after another: its kernels take 28 MiB of the host's memory.
+        # No logical_or_ of one after another: its kernels take 28 MiB of host memory.
         torch.any(self._parts[: len(starts)], out=self._wrong)
         self._staging_buffers.answer.copy_(self._wrong, non_blocking=True)
         self.wait()
@@ -102,7 +102,7 @@ class Instruments:
         return self._checksum.value()
 
     def fetch(self, matrix: Tensor, start: int, end: int, *, window: int) -> Tensor:
-        """Return bytes of ``matrix`` on the host, good until the same window is used again."""
+        """Copy bytes of ``matrix`` to the host; valid until the next use of the same window."""
         slice_ = self._staging_buffers.slices[window][: end - start]
         slice_.copy_(matrix.view(-1).view(torch.uint8)[start:end], non_blocking=True)
         self.wait()

@@ -1,4 +1,4 @@
-"""Cut chunks into what products need: inputs, reference, scratch memory, and places for results."""
+"""Divide chunks into the memory of products: inputs, reference, scratch and slots for results."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-#: A ring with fewer places has none whose result is checked some quanta before it is overwritten.
-FEWEST_PLACES = 3
+#: With fewer slots, no result can be checked some quanta before it is overwritten.
+MIN_SLOTS = 3
 
-#: How many bytes a checksum takes at a time.
-PIECE = 8 * 2**20
+#: Bytes that a checksum processes at a time.
+PIECE_BYTES = 8 * 2**20
 
-#: What matrices are aligned to, in bytes; kernels are slower with less.
-_ALIGNED = 512
+#: The alignment of matrices in bytes; kernels are slower with less.
+_ALIGNMENT = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """How many bytes a product takes: its inputs, and each of its results."""
+    """The bytes that a product requires: for its inputs and for each result."""
 
     left: int
     right: int
     result: int
 
-    def most(self, other: Needs) -> Needs:
-        """Return what is enough for both, one at a time."""
+    def maximum(self, other: Needs) -> Needs:
+        """Return what suffices for either of two products, used one at a time."""
         return Needs(
             left=max(self.left, other.left),
             right=max(self.right, other.right),
@@ -36,22 +36,22 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Pieces of bytes.
-
-    ``differs`` holds a byte for each eight of a result, ``weights`` and ``weighted`` what a
-    checksum takes at a time; ``rest`` is where results go.
-    """
+    """Tensors of bytes, the memory of products."""
 
     left: Tensor
     right: Tensor
     reference: Tensor
+    #: One byte for every eight of a result.
     differs: Tensor
+    #: The factors of a checksum.
     weights: Tensor
+    #: The products of a checksum.
     weighted: Tensor
+    #: The memory of the slots.
     rest: tuple[Tensor, ...]
 
-    def places(self, size: int) -> list[Tensor]:
-        """Return all the places of ``size`` bytes."""
+    def slots(self, size: int) -> list[Tensor]:
+        """Return all slots of ``size`` bytes."""
         step = _round_up(size)
         return [
             piece[start : start + size]
@@ -61,11 +61,11 @@ class Layout:
 
 
 def lay_out(chunks: Sequence[Tensor], needs: Needs) -> Layout | None:
-    """Return the layout for products that need ``needs``; None where the chunks have no room.
+    """Divide ``chunks`` by ``needs``; return None if there is no room.
 
-    No piece spans two chunks, as they do not lie beside each other.
+    No piece spans two chunks, as they are not adjacent.
     """
-    largest = min(PIECE, max(needs.left, needs.right, needs.result))
+    largest = min(PIECE_BYTES, max(needs.left, needs.right, needs.result))
     sizes = [needs.left, needs.right, needs.result, needs.result // 8, largest, largest]
     order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     rests = list(chunks)
@@ -88,13 +88,13 @@ def lay_out(chunks: Sequence[Tensor], needs: Needs) -> Layout | None:
         weighted=weighted,
         rest=tuple(rest for rest in rests if rest.numel()),
     )
-    return layout if len(layout.places(needs.result)) >= FEWEST_PLACES else None
+    return layout if len(layout.slots(needs.result)) >= MIN_SLOTS else None
 
 
 def _tightest(fitting: Iterable[int], rests: Sequence[Tensor]) -> int:
-    """Return the piece with the least room, so that whole chunks stay whole."""
+    """Return the index of the piece with the least room, so that whole chunks stay whole."""
     return min(fitting, key=lambda place: rests[place].numel())
 
 
 def _round_up(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

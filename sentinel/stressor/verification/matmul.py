@@ -1,7 +1,7 @@
-"""Products of random matrices in every kind of number: their inputs, and how each is multiplied.
+"""Products of random matrices for every dtype: how inputs are drawn and multiplied.
 
-The inputs are made of integers drawn on the CPU by exact arithmetic, so they are the same bits on
-every GPU, behind every kind of processor. A library of mathematical functions would not be.
+Inputs are integers drawn on the CPU with exact arithmetic, so every GPU and every host processor
+gets the same bits. Functions of a mathematical library do not guarantee that.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import Tensor
 from sentinel.errors import ConfigError
 from sentinel.stressor.verification.layout import Layout, Needs
 
-#: Matrices have a multiple of so many rows and columns; cuBLAS wants 16 for fp8 and 8 for int8.
+#: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
 GRAIN = 64
 
-#: How many random values an input is made of: a prime, so that rows of a power of two begin at
-#: different places in it, and far from one, so that no row is a neighbour's by some steps aside.
-_PERIOD = 123_457
+#: Distinct random values in an input. A prime, so that rows of a power of two start at different
+#: offsets, and far from a power of two, so that no row is a slightly shifted copy of its neighbour.
+_BLOCK_LENGTH = 123_457
 
-#: How many blocks of values are kept, at 1 MiB each: to draw one takes a twentieth of a second.
-_KEPT = 16
+#: Cached blocks of values, 1 MiB each: drawing one takes 50 ms.
+_MAX_CACHED_BLOCKS = 16
 
-#: One standard deviation in what is narrow: int8 up to 127, fp8 up to 448.
-_WIDE = 32
+#: The standard deviation in narrow dtypes, whose maximum is 127 (int8) or 448 (fp8).
+_NARROW_SCALE = 32
 
-#: How far each value of the memory phase goes from the left input to the right one.
+#: The weight of the right input in the interpolation of the memory phase.
 _WEIGHT = 0.3
 
 #: torch declares no types for these switches; the older ones are deprecated where these exist.
@@ -50,7 +50,7 @@ class Shape:
         return f"{self.rows}x{self.columns}x{self.depth}"
 
     def smaller(self) -> Shape | None:
-        """Return half of each side, none below the grain; None where nothing is left to halve."""
+        """Return the shape with halved sides, at least GRAIN, or None if all sides are GRAIN."""
         halves = Shape(
             rows=max(GRAIN, self.rows // 2),
             columns=max(GRAIN, self.columns // 2),
@@ -64,43 +64,44 @@ Multiply = Callable[["Product", Tensor], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Dtype:
-    """A kind of number to multiply in.
-
-    ``shape`` is the largest: as deep as it takes for the check of a result to cost less than a
-    thirtieth of its computation on an H200, and fast enough for one quantum there. ``capability``
-    is the first compute capability with the units for it. ``transposed``: the right input lies in
-    memory column by column, which fp8 demands and int8 is seven times as fast with.
-    """
+    """A dtype to multiply in, with the largest shape that suits it."""
 
     name: str
     inputs: torch.dtype
     result: torch.dtype
+    #: The largest shape: deep enough for the check of a result to take less than a thirtieth of
+    #: its computation on an H200, and fast enough for one quantum there.
     shape: Shape
+    #: The first compute capability that supports it.
     capability: tuple[int, int]
     multiply: Multiply
+    #: Whether the right input is stored by columns: fp8 requires it, int8 is seven times as fast.
     transposed: bool = False
     scale: int = 1
     elementwise: bool = False
+    #: Whether CPUs only emulate it, at 60 ns per multiplication. Simulated GPUs then multiply the
+    #: smallest matrices.
+    emulated: bool = False
 
 
-# --- how each is multiplied ------------------------------------------------------------------
+# --- multiplication by dtype -----------------------------------------------------------------
 
 
-def _plain(product: Product, out: Tensor) -> None:
+def _multiply_plain(product: Product, out: Tensor) -> None:
     torch.mm(product.left, product.right, out=out)
 
 
-def _exact(product: Product, out: Tensor) -> None:
+def _multiply_ieee(product: Product, out: Tensor) -> None:
     _set_tf32(on=False)
     torch.mm(product.left, product.right, out=out)
 
 
-def _rounded(product: Product, out: Tensor) -> None:
+def _multiply_tf32(product: Product, out: Tensor) -> None:
     _set_tf32(on=True)
     torch.mm(product.left, product.right, out=out)
 
 
-def _scaled(product: Product, out: Tensor) -> None:
+def _multiply_fp8(product: Product, out: Tensor) -> None:
     scale = product.scale
     torch._scaled_mm(  # noqa: SLF001 - torch has no other name for fp8
         product.left,
@@ -113,17 +114,17 @@ def _scaled(product: Product, out: Tensor) -> None:
     )
 
 
-def _whole(product: Product, out: Tensor) -> None:
+def _multiply_int8(product: Product, out: Tensor) -> None:
     multiply: Any = torch._int_mm  # noqa: SLF001 - torch has no other name for int8
     multiply(product.left, product.right, out=out)
 
 
-def _mixed(product: Product, out: Tensor) -> None:
+def _interpolate(product: Product, out: Tensor) -> None:
     torch.lerp(product.left, product.right, _WEIGHT, out=out)
 
 
 def forbid_shortcuts() -> None:
-    """Forbid cuBLAS to sum up in less than float32 what is multiplied in bf16 or fp16."""
+    """Forbid cuBLAS to accumulate bf16 and fp16 products in less than float32."""
     _MATMUL.allow_bf16_reduced_precision_reduction = False
     _MATMUL.allow_fp16_reduced_precision_reduction = False
     if hasattr(_MATMUL, "allow_fp16_accumulation"):
@@ -131,7 +132,7 @@ def forbid_shortcuts() -> None:
 
 
 def _set_tf32(*, on: bool) -> None:
-    """Say in what float32 matrices are multiplied from now on."""
+    """Set the precision of later float32 products."""
     if _NAMED_PRECISION:
         _MATMUL.fp32_precision = "tf32" if on else "ieee"
     else:
@@ -142,8 +143,8 @@ def _shape(rows: int, columns: int, depth: int) -> Shape:
     return Shape(rows=rows, columns=columns, depth=depth)
 
 
-#: All kinds, by name. A result of bf16, fp16, fp8, fp32 or fp64 is one chunk of 512 MiB, one of
-#: tf32 or int8 is half of one.
+#: All dtypes by name. A result of bf16, fp16, fp8, fp32 or fp64 is one chunk of 512 MiB, one of
+#: tf32 or int8 half a chunk.
 DTYPES: dict[str, Dtype] = {
     dtype.name: dtype
     for dtype in (
@@ -153,7 +154,7 @@ DTYPES: dict[str, Dtype] = {
             result=torch.bfloat16,
             shape=_shape(16384, 16384, 16384),
             capability=(8, 0),
-            multiply=_plain,
+            multiply=_multiply_plain,
         ),
         Dtype(
             name="fp16",
@@ -161,7 +162,7 @@ DTYPES: dict[str, Dtype] = {
             result=torch.float16,
             shape=_shape(16384, 16384, 16384),
             capability=(7, 5),
-            multiply=_plain,
+            multiply=_multiply_plain,
         ),
         Dtype(
             name="tf32",
@@ -169,7 +170,7 @@ DTYPES: dict[str, Dtype] = {
             result=torch.float32,
             shape=_shape(8192, 8192, 16384),
             capability=(8, 0),
-            multiply=_rounded,
+            multiply=_multiply_tf32,
         ),
         Dtype(
             name="fp32",
@@ -177,7 +178,7 @@ DTYPES: dict[str, Dtype] = {
             result=torch.float32,
             shape=_shape(16384, 8192, 4096),
             capability=(0, 0),
-            multiply=_exact,
+            multiply=_multiply_ieee,
         ),
         Dtype(
             name="fp64",
@@ -185,7 +186,7 @@ DTYPES: dict[str, Dtype] = {
             result=torch.float64,
             shape=_shape(8192, 8192, 8192),
             capability=(0, 0),
-            multiply=_plain,
+            multiply=_multiply_plain,
         ),
         Dtype(
             name="fp8",
@@ -193,9 +194,10 @@ DTYPES: dict[str, Dtype] = {
             result=torch.bfloat16,
             shape=_shape(16384, 16384, 32768),
             capability=(8, 9),
-            multiply=_scaled,
+            multiply=_multiply_fp8,
             transposed=True,
-            scale=_WIDE,
+            scale=_NARROW_SCALE,
+            emulated=True,
         ),
         Dtype(
             name="int8",
@@ -203,42 +205,42 @@ DTYPES: dict[str, Dtype] = {
             result=torch.int32,
             shape=_shape(8192, 8192, 65536),
             capability=(7, 5),
-            multiply=_whole,
+            multiply=_multiply_int8,
             transposed=True,
-            scale=_WIDE,
+            scale=_NARROW_SCALE,
         ),
     )
 }
 
-#: What stands for the first of these that a GPU has units for. Of those that people train in, bf16
-#: draws the most power on an H200 (docs/benchmarks.md); fp32 runs anywhere.
+#: Selects the first of these that the GPU supports. Of the dtypes used for training, bf16 draws the
+#: most power on an H200 (docs/benchmarks.md); fp32 runs on every GPU.
 AUTO = "auto"
 _PREFERRED = ("bf16", "fp16", "fp32")
 
-#: No product, but traffic: each value of the result lies between those of two inputs.
+#: Memory traffic instead of a product: each result is interpolated between two inputs.
 MEMORY = Dtype(
     name="memory",
     inputs=torch.float32,
     result=torch.float32,
     shape=_shape(16384, 8192, GRAIN),
     capability=(0, 0),
-    multiply=_mixed,
+    multiply=_interpolate,
     elementwise=True,
 )
 
 
 def has_capability(dtype: Dtype, device: torch.device) -> bool:
-    """Return whether ``device`` has units for ``dtype``; a pretended GPU can do all of them."""
+    """Return whether ``device`` supports ``dtype``; a simulated GPU supports all of them."""
     if device.type != "cuda":
         return True
     return torch.cuda.get_device_capability(device) >= dtype.capability
 
 
-def choose(name: str, device: torch.device, workload: str) -> Dtype:
-    """Return the kind called ``name``; ``auto`` is the hottest that runs on ``device``.
+def choose_dtype(name: str, device: torch.device, workload: str) -> Dtype:
+    """Return the dtype called ``name``, or the hottest that ``device`` supports for ``auto``.
 
     Raises:
-        ConfigError: The device has no units for it. Says what it can do.
+        ConfigError: The device does not support it.
     """
     if name == AUTO:
         name = next(kind for kind in _PREFERRED if has_capability(DTYPES[kind], device))
@@ -247,10 +249,10 @@ def choose(name: str, device: torch.device, workload: str) -> Dtype:
 
 
 def check_capability(dtype: Dtype, device: torch.device, workload: str) -> None:
-    """Make sure that ``device`` has units for ``dtype``.
+    """Check that ``device`` supports ``dtype``.
 
     Raises:
-        ConfigError: It has not. Says what it can do.
+        ConfigError: It does not; the remedy lists the supported dtypes.
     """
     if has_capability(dtype, device):
         return
@@ -272,14 +274,14 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 class Product:
-    """Two inputs, the reference product and the places for more of it, all views of one layout.
+    """Two inputs, a reference product and slots for results, all views of one layout.
 
-    Several products may share a layout; one at a time then has its matrices in it.
+    Several products may share a layout if they are used one at a time.
 
     Args:
-        dtype: The kind of number.
-        shape: At most the largest of that kind.
-        layout: Memory with room for what :meth:`needs` says.
+        dtype: The dtype to multiply in.
+        shape: The shape, at most the dtype's own.
+        layout: Memory as large as :meth:`needs` returns.
     """
 
     def __init__(self, dtype: Dtype, shape: Shape, layout: Layout) -> None:
@@ -292,7 +294,7 @@ class Product:
         result = (shape.rows, shape.columns)
         self.reference = _cut(layout.reference, dtype.result, result)
         nbytes = self.reference.nbytes
-        self.places = [_cut(piece, dtype.result, result) for piece in layout.places(nbytes)]
+        self.slots = [_cut(piece, dtype.result, result) for piece in layout.slots(nbytes)]
         device = self.left.device
         self.scale = torch.full((), 1 / dtype.scale, dtype=torch.float32, device=device)
         volume = float(shape.rows) * shape.columns * shape.depth
@@ -301,7 +303,7 @@ class Product:
 
     @staticmethod
     def needs(dtype: Dtype, shape: Shape) -> Needs:
-        """Return how many bytes a product takes of a layout."""
+        """Return the memory that a product requires of a layout."""
         left, right = (
             rows * columns * dtype.inputs.itemsize for rows, columns in _sides(dtype, shape)
         )
@@ -309,21 +311,21 @@ class Product:
         return Needs(left=left, right=right, result=result)
 
     def multiply(self, out: Tensor) -> None:
-        """Queue the product into ``out``; takes no memory once it has run."""
+        """Queue the product into ``out``; allocates nothing after the first run."""
         self.dtype.multiply(self, out)
 
     def fill(self, seed: int) -> None:
-        """Fill both inputs with the values of ``seed``, the same on every GPU."""
+        """Fill both inputs with the values of ``seed``, identical on every GPU."""
         for number in range(len(self.inputs)):
             self.fill_one(number, seed)
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """Return both inputs as they lie in memory."""
+        """Return both inputs in their memory layout."""
         return self.left, self.stored_right
 
     def fill_one(self, number: int, seed: int) -> None:
-        """Fill one input, the left one being 0; the rest is repeated on the device, doubling."""
+        """Fill input 0 (left) or 1 (right): copy one block, then double it on the device."""
         flat = self.inputs[number].view(-1)
         block = self.block(number, seed)
         done = block.numel()
@@ -334,18 +336,18 @@ class Product:
             done += step
 
     def block(self, number: int, seed: int) -> Tensor:
-        """Return, on the host, the values that one input repeats without end."""
-        count = min(_PERIOD, self.inputs[number].numel())
+        """Return, on the host, the block of values that an input repeats."""
+        count = min(_BLOCK_LENGTH, self.inputs[number].numel())
         return random_block(self.dtype, 2 * seed + number - 1, count)
 
     def draw_ahead(self, seeds: int) -> None:
-        """Draw the values of the first seeds, as far as they are kept: later they are at hand."""
-        for seed in range(1, min(seeds, _KEPT // len(self.inputs)) + 1):
+        """Draw the blocks of the first seeds into the cache, before they are needed."""
+        for seed in range(1, min(seeds, _MAX_CACHED_BLOCKS // len(self.inputs)) + 1):
             for number in range(len(self.inputs)):
                 self.block(number, seed)
 
     def coordinates(self, matrix: Tensor, element: int) -> tuple[int, int]:
-        """Return the row and column of an element of ``matrix``, counted as it lies in memory."""
+        """Return row and column of an element of ``matrix``, given its index in memory."""
         outer, inner = divmod(element, matrix.shape[1])
         return (
             (inner, outer)
@@ -355,19 +357,19 @@ class Product:
 
 
 def random_block(dtype: Dtype, seed: int, count: int) -> Tensor:
-    """Return ``count`` nearly normal values of mean 0, of the standard deviation of ``dtype``."""
+    """Draw ``count`` nearly normal values of mean 0 and the standard deviation of ``dtype``."""
     values = _normal(seed, count) * dtype.scale
     if dtype.inputs is torch.int8:
         values.round_().clamp_(-127, 127)
     return values.to(dtype.inputs)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_MAX_CACHED_BLOCKS)
 def _normal(seed: int, count: int) -> Tensor:
-    """Return nearly normal values of mean 0 and standard deviation 1, in float64.
+    """Draw nearly normal float64 values of mean 0 and standard deviation 1.
 
-    Each is the sum of twelve uniform integers, with 32 more bits behind the point, over a power of
-    two: 52 bits, so it is exact, and is rounded once to anything narrower.
+    Each is the sum of twelve uniform integers plus a 32-bit fraction, over a power of two. That is
+    52 bits, so it is exact, and it is rounded once in the conversion to a narrower dtype.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.empty((count, 4), dtype=torch.int64)
@@ -378,7 +380,7 @@ def _normal(seed: int, count: int) -> Tensor:
 
 
 def _sides(dtype: Dtype, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the rows and columns of both inputs as they lie in memory."""
+    """Return rows and columns of both inputs in their memory layout."""
     if dtype.elementwise:
         return (shape.rows, shape.columns), (shape.rows, shape.columns)
     right = (shape.columns, shape.depth) if dtype.transposed else (shape.depth, shape.columns)
@@ -386,6 +388,6 @@ def _sides(dtype: Dtype, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]
 
 
 def _cut(piece: Tensor, dtype: torch.dtype, sides: Sequence[int]) -> Tensor:
-    """Return the beginning of ``piece``, bytes, as a matrix."""
+    """Return the beginning of ``piece``, a tensor of bytes, as a matrix."""
     rows, columns = sides
     return piece[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)

@@ -1,7 +1,7 @@
-"""Write patterns to memory, see whether they are still there, and examine what is not.
+"""Write patterns to memory, compare them later, and examine differences.
 
-Everything happens on the device, in pieces small enough for a quantum. The tools for it lie in one
-block of the memory itself, another one for each pass, so that no block is never tested.
+All work is done on the device, in pieces small enough for a quantum. Its scratch memory is one
+block of the tested memory, another one in each pass, so that every block is tested.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from torch import Tensor
 from sentinel.errors import ConfigError
 from sentinel.stressor.verification.patterns import Pattern
 
-#: How often what was written once is read, and how often a fault is tried again.
+#: Reads of each written pattern, and repetitions of a fault.
 READS = 2
 REPEATS = 3
 
 _BITS = 64
 
-#: A word of a piece needs two words and one byte of tools.
-_TOOLS = 17
+#: Scratch bytes for a word of a piece: two words and one byte.
+_SCRATCH_BYTES = 17
 
-#: The most words of a piece unless somebody says fewer: a quarter of a gibibyte.
-_LONGEST = 32 * 2**20
+#: The default maximum length of a piece in words: a quarter of a gibibyte.
+_MAX_PIECE_WORDS = 32 * 2**20
 
-#: Fewer blocks than this, and chunks are cut into several: one is not tested in each pass.
-_FEWEST = 4
+#: Chunks are split until there are so many blocks, since each pass leaves one untested.
+_MIN_BLOCKS = 4
 
-#: Words of the smallest block, and what a block is cut to a multiple of, for equal alignment.
+#: The words of the smallest block. Blocks are a multiple of it, for equal alignment.
 _GRAIN = 64
 
 #: Bits that are counted between two waits.
 _BITS_AT_ONCE = 16
 
-#: How many times the size of the L2 cache has to go through it, to be sure that nothing stays.
+#: How many times its size must pass through the L2 cache to replace all of its content.
 _FLUSH = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """Some words of one block: those from ``start`` to ``stop``; ``index`` counts them."""
+    """A range of words of one block."""
 
     block: int
+    #: The number of the piece within its block.
     index: int
     start: int
     stop: int
@@ -61,56 +62,57 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What was found in a piece that had been wrong.
+    """The evidence of a fault in one piece."""
 
-    ``count`` words are wrong, the first at ``first``, a chunk and a word of it; ``bits`` is how
-    often each bit is. With none, it was right when it was read again. ``repeated`` of
-    ``REPEATS`` more times that the pattern was written and read, it was wrong again.
-    """
-
+    #: The number of wrong words; 0 if the piece was right when it was read again.
     count: int
+    #: The first wrong word, as a chunk and a word of it.
     first: tuple[int, int]
+    #: How often each bit is wrong.
     bits: tuple[int, ...]
+    #: How many of ``REPEATS`` further writes and reads went wrong again.
     repeated: int
 
 
-class Cells:
+class MemoryCells:
     """The memory under test.
 
     Args:
-        chunks: Tensors of bytes, all of one size, which are overwritten.
-        cache: Bytes of the device's L2 cache.
-        longest: The most words of a piece.
+        chunks: Tensors of bytes of equal size, which are overwritten.
+        cache: The size of the device's L2 cache in bytes.
+        longest: The maximum number of words of a piece.
 
     Attributes:
-        blocks: What is tested, as flat tensors of 64-bit words.
-        size: Words of a block.
-        pieces: How many pieces a block has.
-        flusher: Memory besides the chunks, where they are too few to get past the cache.
-        wrong: By read, block and piece, whether it was wrong: booleans on the device.
+        blocks: The tested memory, as flat tensors of 64-bit words.
+        size: The words of a block.
+        pieces: The number of pieces of a block.
+        flush_buffer: Extra memory to flush the cache, if the chunks are too few for that.
+        wrong: Whether a comparison failed, by read, block and piece: bools on the device.
 
     Raises:
         ConfigError: The chunks are too small.
     """
 
-    def __init__(self, chunks: Sequence[Tensor], cache: int, longest: int = _LONGEST) -> None:
-        self._parts = math.ceil(_FEWEST / len(chunks))
+    def __init__(
+        self, chunks: Sequence[Tensor], cache: int, longest: int = _MAX_PIECE_WORDS
+    ) -> None:
+        self._parts = math.ceil(_MIN_BLOCKS / len(chunks))
         self.size = chunks[0].numel() // 8 // self._parts // _GRAIN * _GRAIN
         if not self.size:
-            what = f"memtest: {len(chunks)} chunks of {chunks[0].numel()} bytes are too little"
+            what = f"memtest: {len(chunks)} chunks of {chunks[0].numel()} bytes are too small"
             raise ConfigError(what, "Hold more memory, or take it in larger chunks.")
         self.blocks = [
             chunk[part * self.size * 8 : (part + 1) * self.size * 8].view(torch.int64)
             for chunk in chunks
             for part in range(self._parts)
         ]
-        most = min(longest, (self.size - 1) * 8 // _TOOLS // 2 * 2)
+        most = min(longest, (self.size - 1) * 8 // _SCRATCH_BYTES // 2 * 2)
         self.pieces = math.ceil(self.size / most)
         self._longest = math.ceil(self.size / self.pieces / 2) * 2
         device = chunks[0].device
         self._flush_words = math.ceil(_FLUSH * cache / 8)
         alone = (len(self.blocks) - 2) * self.size < self._flush_words
-        self.flusher = (
+        self.flush_buffer = (
             torch.empty(self._flush_words, dtype=torch.int64, device=device) if alone else None
         )
         shape = (READS, len(self.blocks), self.pieces)
@@ -121,17 +123,17 @@ class Cells:
         self._wrong_here = torch.zeros(shape, dtype=torch.bool, pin_memory=cuda)
         self._again_here = torch.zeros(REPEATS, dtype=torch.bool, pin_memory=cuda)
         self._numbers_here = torch.zeros(2 + _BITS, dtype=torch.int64, pin_memory=cuda)
-        self.use_tools_in(0)
+        self.use_scratch(0)
 
-    def use_tools_in(self, block: int) -> None:
-        """Put the tools into ``block``, which is not tested from now on."""
+    def use_scratch(self, block: int) -> None:
+        """Use ``block`` as scratch memory; it is not tested until another one is used."""
         self.scratch = block
         words, size = self.blocks[block], self._longest
         self._expected, self._spare = words[:size], words[size : 2 * size]
         self._differs = words[2 * size :].view(torch.uint8)[:size].view(torch.bool)
 
     def tested(self) -> list[int]:
-        """Return the blocks without the one of the tools."""
+        """Return the indices of all blocks but the scratch block."""
         return [block for block in range(len(self.blocks)) if block != self.scratch]
 
     def cut(self, block: int) -> list[Piece]:
@@ -146,22 +148,22 @@ class Cells:
             for index in range(self.pieces)
         ]
 
-    # --- queued, and never waited for --------------------------------------------------------
+    # --- queued without waiting --------------------------------------------------------------
 
     def write(self, task: Task, piece: Piece) -> None:
-        """Queue the pattern for a piece."""
+        """Queue the pattern into a piece."""
         words = self._words(piece)
         spare = self._spare[: words.numel()]
         task.pattern.compute(words, spare, self._address(piece), task.seed)
 
     def check(self, task: Task, piece: Piece, read: int) -> None:
-        """Queue a comparison of a piece with its pattern, noted in ``wrong`` for this read."""
+        """Queue the comparison of a piece with its pattern into ``wrong``, for this read."""
         self._compare(task, piece, self.wrong[read, piece.block, piece.index])
 
     def flush(self, but: int | None = None) -> None:
-        """Queue as much traffic as drives all out of the L2 cache, in other blocks than ``but``."""
-        if self.flusher is not None:
-            self.flusher.fill_(0)
+        """Queue enough traffic to replace the L2 cache's content, outside of block ``but``."""
+        if self.flush_buffer is not None:
+            self.flush_buffer.fill_(0)
             return
         passed = 0
         for block in self.tested():
@@ -173,7 +175,7 @@ class Cells:
                 passed += words.numel()
 
     def flip(self, piece: Piece, word: int, bit: int) -> None:
-        """Queue the flip of one bit of a word of a piece, to see that it is found."""
+        """Queue the flip of one bit of a word of a piece, to test that it is found."""
         mask = 1 << bit if bit < _BITS - 1 else -(1 << bit)
         self._words(piece)[word].bitwise_xor_(mask)
 
@@ -187,7 +189,7 @@ class Cells:
         torch.any(differs, out=wrong)
 
     def _compute(self, task: Task, piece: Piece) -> Tensor:
-        """Queue what the piece should hold, into the tools."""
+        """Queue the correct content of the piece into scratch memory, and return that."""
         size = piece.stop - piece.start
         expected, spare = self._expected[:size], self._spare[:size]
         task.pattern.compute(expected, spare, self._address(piece), task.seed)
@@ -202,10 +204,10 @@ class Cells:
     # --- fetched from the device -------------------------------------------------------------
 
     def fetch_wrong(self, wait: Callable[[], bool]) -> list[tuple[int, Piece]]:
-        """Return what was noted in ``wrong``, as the first read that was and the piece.
+        """Return the pieces marked in ``wrong``, each with the first read that was wrong.
 
         Args:
-            wait: Sleeps until the work queued so far is done; ``False`` where it did not.
+            wait: Sleeps until all queued work is done; returns False if it did not wait.
         """
         self._fetch(self.wrong, self._wrong_here, wait)
         found: dict[tuple[int, int], int] = {}
@@ -214,9 +216,9 @@ class Cells:
         return [(read, self.cut(block)[index]) for (block, index), read in found.items()]
 
     def examine(self, task: Task, piece: Piece, wait: Callable[[], bool]) -> Evidence:
-        """Read a wrong piece once more, then write and read it several times; leaves it written.
+        """Reread a wrong piece, then rewrite and reread it several times; leaves it written.
 
-        Takes no memory. What is queued between two calls of ``wait`` is a quantum or less.
+        Allocates nothing, and queues at most one quantum between two calls of ``wait``.
         """
         self.flush(but=piece.block)
         self._count_wrong_bits(task, piece, wait)
@@ -238,13 +240,13 @@ class Cells:
         )
 
     def _count_wrong_bits(self, task: Task, piece: Piece, wait: Callable[[], bool]) -> None:
-        """Queue into ``_numbers``: how many words are wrong, the first of them, and each bit."""
+        """Queue into ``_numbers``: the count of wrong words, the first one, and each bit."""
         words = self._words(piece)
         one, differs = self._compute(task, piece), self._differs[: words.numel()]
         flipped = self._spare[: words.numel()]
         torch.bitwise_xor(words, one, out=flipped)
         torch.ne(flipped, 0, out=differs)
-        one.copy_(differs)  # a sum over booleans would make a copy of them as large as this
+        one.copy_(differs)  # a sum over bools would allocate a copy as large as this
         torch.sum(one, 0, out=self._numbers[0])
         torch.argmax(one, 0, out=self._numbers[1])
         for bit in range(_BITS):

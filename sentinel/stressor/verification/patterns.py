@@ -1,7 +1,7 @@
-"""The patterns of a memory test: what each 64-bit word is to hold, from its address and a seed.
+"""The patterns of a memory test: the content of each 64-bit word, by its address and a seed.
 
-A pattern is computed on the device where it is needed, into memory that is already there, so that
-nothing has to be kept to compare with. Addresses count words from the first that is tested.
+A pattern is computed on the device when it is needed, into existing memory, so that no copy is
+kept for comparison. Addresses count words from the first tested one.
 """
 
 from __future__ import annotations
@@ -25,27 +25,23 @@ _LAST = 31
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """One pattern.
-
-    Attributes:
-        name: What people call it.
-        value: What every word holds, where that is the same.
-        compute: Called with a flat tensor of int64, scratch memory of the same shape, the address
-            of its first word and a seed of 0 or more; queues what writes the pattern there.
-        accesses: How many words are read and written to compute one.
-    """
+    """One pattern."""
 
     name: str
+    #: The content of every word, or None if words differ.
     value: int | None = None
+    #: Queues the pattern into a flat tensor of int64. Further arguments are scratch memory of the
+    #: same shape, the address of the first word, and a seed of 0 or more.
     compute: Callable[[Tensor, Tensor, int, int], None]
+    #: Words read and written to compute one word.
     accesses: int
 
 
-def choose(text: str) -> tuple[Pattern, ...]:
-    """Return the patterns that ``text`` names: ``all``, or names with plus signs between them.
+def parse_patterns(text: str) -> tuple[Pattern, ...]:
+    """Return the named patterns: ``all``, or names with plus signs between them.
 
     Raises:
-        ConfigError: One of them is none.
+        ConfigError: A name is unknown.
     """
     if text == "all":
         return tuple(PATTERNS.values())
@@ -58,13 +54,13 @@ def choose(text: str) -> tuple[Pattern, ...]:
 
 
 def _signed(word: int) -> int:
-    """Return a 64-bit word as the signed number that torch takes for it."""
+    """Return a 64-bit word as the signed number that torch expects."""
     word %= 1 << _BITS
     return word - (1 << _BITS) if word >> (_BITS - 1) else word
 
 
-def _mixed(seed: int) -> int:
-    """Return a seed of which no bit is likely to be that of the seed beside it."""
+def _scramble(seed: int) -> int:
+    """Return a seed whose bits do not correlate with those of its neighbour."""
     word = (seed + 1) * _GOLDEN
     for shift, factor in (_FIRST, _SECOND):
         word %= 1 << _BITS
@@ -87,7 +83,7 @@ def _addresses(words: Tensor, first: int) -> None:
 
 
 def _walking_one(words: Tensor, spare: Tensor, first: int, seed: int) -> None:
-    """Set one bit of each word, the next one in the next word and with the next seed."""
+    """Set one bit of each word: the next one in the next word, and with the next seed."""
     _addresses(spare, first + seed % _BITS)
     spare.bitwise_and_(_BITS - 1)
     words.fill_(1)
@@ -96,12 +92,12 @@ def _walking_one(words: Tensor, spare: Tensor, first: int, seed: int) -> None:
 
 def _own_address(words: Tensor, _: Tensor, first: int, seed: int) -> None:
     _addresses(words, first)
-    words.bitwise_xor_(_mixed(seed))
+    words.bitwise_xor_(_scramble(seed))
 
 
 def _random(words: Tensor, spare: Tensor, first: int, seed: int) -> None:
     _addresses(words, first)
-    words.mul_(_signed(_GOLDEN)).add_(_mixed(seed))
+    words.mul_(_signed(_GOLDEN)).add_(_scramble(seed))
     for shift, factor in (_FIRST, _SECOND):
         _fold(words, spare, shift)
         words.mul_(_signed(factor))
@@ -109,7 +105,7 @@ def _random(words: Tensor, spare: Tensor, first: int, seed: int) -> None:
 
 
 def _fold(words: Tensor, spare: Tensor, shift: int) -> None:
-    """Do ``words ^= words >> shift`` with zeros coming in, where torch's shift repeats the sign."""
+    """Compute ``words ^= words >> shift`` with zeros shifted in; torch repeats the sign."""
     torch.bitwise_right_shift(words, shift, out=spare)
     spare.bitwise_and_((1 << (_BITS - shift)) - 1)
     words.bitwise_xor_(spare)
@@ -120,7 +116,7 @@ def _random_complement(words: Tensor, spare: Tensor, first: int, seed: int) -> N
     words.bitwise_not_()
 
 
-#: All patterns by name, in the order in which they are written.
+#: All patterns by name, in the order of the test.
 PATTERNS: Mapping[str, Pattern] = {
     pattern.name: pattern
     for pattern in (

@@ -1,8 +1,8 @@
-"""One product, computed again and again into the places of a ring, and every result checked there.
+"""Compute one product repeatedly into a ring of slots, and check every result in place.
 
-A result is checked some quanta before its place is needed again: late enough that it lay in memory
-for most of a round, early enough that a wrong one is still there when the host learns of it. The
-host learns of it with the event that it waits for anyway.
+A result is checked some quanta before its slot is overwritten: late enough that it lay in memory
+for most of a round, early enough that a wrong result still exists when the host learns of it. The
+host reads the outcome after the event that it waits for anyway.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from sentinel.host.golden_store import GoldenKey, Goldens
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import flip
-from sentinel.stressor.verification.diagnosis import Examiner, Reports
+from sentinel.stressor.verification.diagnosis import Examiner, FindingReporter
 from sentinel.stressor.verification.golden import key_of
-from sentinel.stressor.verification.inspector import Instruments, StagingBuffers
+from sentinel.stressor.verification.inspector import Inspector, StagingBuffers
 from sentinel.stressor.verification.layout import Layout
 from sentinel.stressor.verification.matmul import Product
 
@@ -27,30 +27,30 @@ from sentinel.stressor.verification.matmul import Product
 Verify = Literal["full", "sample", "off"]
 _ONE_IN = 16
 
-#: How many quanta may pass from a check until the host knows of it. One may be in flight.
+#: The maximum number of quanta between a check and the host's knowledge of it. One is in flight.
 _LEAD = 2
 
-#: How many snapshots of the checks are on their way at most: of two quanta, and one to spare.
+#: Snapshots of the check marks that exist at a time: those of two quanta, and a spare one.
 _SNAPSHOTS = 3
 
-#: How often the reference is computed anew before a GPU is given up that never agrees with itself.
+#: How often the reference is recomputed before a GPU that contradicts itself is given up.
 _TRIES = 3
 
 
 class ResultPipeline:
-    """Results going round, with cursors that count on and on: ``written`` and ``checked``.
+    """A ring of results with two monotonic cursors: ``written`` and ``checked``.
 
     Attributes:
-        between: Called between two quanta, where it is set: a test flips bits there.
-        per_quantum: How many results one call of :meth:`turn` computes.
-        seconds: What one of them takes, its check with it.
+        between: Called between two quanta if set; tests flip bits there.
+        per_quantum: The number of results that one call of :meth:`step` computes.
+        seconds: The duration of one result and its check.
 
     Args:
-        ctx: The GPU.
-        product: What is computed, and its places, at least three.
-        layout: What the product is a view of.
-        windows: Host memory to look through.
-        reports: Where findings go.
+        ctx: The workload's context.
+        product: The product and its slots, at least three.
+        layout: The memory that the product is a view of.
+        staging_buffers: Host memory for reads of the device's.
+        reporter: The receiver of findings.
         verify: Which results are checked.
     """
 
@@ -61,93 +61,93 @@ class ResultPipeline:
         layout: Layout,
         *,
         staging_buffers: StagingBuffers,
-        reports: Reports,
+        reporter: FindingReporter,
         verify: Verify = "full",
     ) -> None:
         self.product = product
-        self.places = product.places
+        self.slots = product.slots
         self.between: Callable[[], None] | None = None
         self.seed = 0
-        self.instruments = Instruments(ctx, product, layout, staging_buffers)
-        self.examiner = Examiner(product, self.instruments, reports)
+        self.inspector = Inspector(ctx, product, layout, staging_buffers)
+        self.examiner = Examiner(product, self.inspector, reporter)
         self._ctx = ctx
-        self._reports = reports
+        self._reporter = reporter
         self._verify = verify
-        self._strange: set[GoldenKey] = set()
+        self._deviating: set[GoldenKey] = set()
         self._rounds_before = 0
         self._written = self._checked = 0
         device, cuda = product.reference.device, product.reference.is_cuda
-        count = len(self.places)
-        # A bool for each place: whether it was wrong when it was checked last.
+        count = len(self.slots)
+        # One bool per slot: whether its last check found it wrong.
         self._marks = torch.zeros(count, dtype=torch.bool, device=device)
         self._mark = self._marks.unbind(0)
         snapshots = torch.zeros((_SNAPSHOTS, count), dtype=torch.bool, pin_memory=cuda)
-        self._spare = deque(snapshots.unbind(0))
-        self._sent: deque[tuple[Tensor, list[int]]] = deque()
+        self._free_snapshots = deque(snapshots.unbind(0))
+        self._pending: deque[tuple[Tensor, list[int]]] = deque()
         self.per_quantum = self._checks_per_quantum = 1
         self.seconds = 0.0
 
     @property
     def rounds(self) -> int:
         """Return how often the whole ring was written."""
-        return self._rounds_before + self._written // len(self.places)
+        return self._rounds_before + self._written // len(self.slots)
 
     @property
     def unchecked(self) -> int:
-        """Return how many of the results were not checked yet."""
+        """Return the number of results that are not checked yet."""
         return self._written - self._checked
 
     @property
     def written(self) -> int:
-        """Return how many results of the present inputs were queued; the last lies before it."""
+        """Return the number of results queued for the present inputs."""
         return self._written
 
     # --- before Ready ------------------------------------------------------------------------
 
     def prepare(self, seed: int) -> None:
-        """Do everything once that may ever be done, and prove that a wrong bit would be found.
+        """Run every operation once, and prove that a wrong bit would be found.
 
         Raises:
-            RuntimeError: The GPU cannot agree with itself, or a check is blind.
+            RuntimeError: The GPU contradicts itself, or a check misses a flipped bit.
         """
         self._begin(seed)
-        self._choose_pace()
+        self._measure_quantum()
         self._prove()
-        self._compare_with_others()
+        self._check_golden()
         for _ in range(_LEAD):
-            self._send(self._advance(self.per_quantum))
-            self.instruments.wait()
-            self._judge(keep=0)
+            self._queue_snapshot(self._queue_results(self.per_quantum))
+            self.inspector.wait()
+            self._collect_checks(keep=0)
         self._restart()
 
-    def _choose_pace(self) -> None:
+    def _measure_quantum(self) -> None:
         """Measure how many results and how many checks fill a quantum."""
-        product, comparison = self.product, self.instruments.comparison
+        product, comparison = self.product, self.inspector.comparison
         mark = self._mark[0]
-        check = self._ctx.measure(lambda: comparison.mark(self.places[0], mark))
-        work = self._ctx.measure(lambda: product.multiply(self.places[0]))
+        check = self._ctx.measure(lambda: comparison.mark(self.slots[0], mark))
+        work = self._ctx.measure(lambda: product.multiply(self.slots[0]))
         if self._verify == "full":
             work += check
         quantum = self._ctx.quantum
-        most = (len(self.places) - 1) // _LEAD
+        most = (len(self.slots) - 1) // _LEAD
         self.seconds = max(work, 1e-6)
         self.per_quantum = min(most, max(1, round(quantum / self.seconds)))
         self._checks_per_quantum = max(1, round(quantum / max(check, 1e-6)))
 
     def _prove(self) -> None:
-        """Flip a bit in everything that is looked at, one after another, and see each found.
+        """Flip a bit in each kind of matrix in turn, and require that exactly it is found.
 
         Raises:
-            RuntimeError: One was not found, or something else was.
+            RuntimeError: A flipped bit was missed, or another finding appeared.
         """
-        matrices = (self.places[0], *self.product.inputs, self.product.reference)
+        matrices = (self.slots[0], *self.product.inputs, self.product.reference)
         for number, matrix in enumerate(matrices):
             element = (matrix.numel() - 1) * number // (len(matrices) - 1)
-            self.product.multiply(self.places[0])
+            self.product.multiply(self.slots[0])
             flip(matrix, element, 0)
-            with self._reports.withhold() as findings:
-                wrong = [self.places[0]] if self.instruments.differs(self.places[0]) else []
-                self.examiner.examine(wrong, self.places[1])
+            with self._reporter.withhold() as findings:
+                wrong = [self.slots[0]] if self.inspector.differs(self.slots[0]) else []
+                self.examiner.examine(wrong, self.slots[1])
             first = self.product.coordinates(matrix, element)
             if [(finding.count, finding.first) for finding in findings] != [(1, first)]:
                 message = "a flipped bit was not found; the checks cannot be trusted"
@@ -155,15 +155,15 @@ class ResultPipeline:
 
     # --- a seed ------------------------------------------------------------------------------
 
-    def open(self, seed: int) -> None:
-        """Begin with the inputs of ``seed``: the reference is computed until two are alike.
+    def begin_seed(self, seed: int) -> None:
+        """Fill the inputs of ``seed`` and compute a reference that two computations agree on.
 
         Raises:
-            RuntimeError: No two are, or an input cannot be made.
+            RuntimeError: No two computations agree, or an input cannot be filled.
         """
-        with self.instruments.at_once():
+        with self.inspector.without_rest():
             self._begin(seed)
-            self._compare_with_others()
+            self._check_golden()
 
     def _begin(self, seed: int) -> None:
         self.seed = self.examiner.seed = seed
@@ -174,176 +174,176 @@ class ResultPipeline:
             self._ctx.report(iterations=0, checks=wrong, errors=wrong)
         for _ in range(_TRIES):
             self.product.multiply(self.product.reference)
-            self.product.multiply(self.places[0])
-            if not self.instruments.differs(self.places[0]):
+            self.product.multiply(self.slots[0])
+            if not self.inspector.differs(self.slots[0]):
                 break
-            self.examiner.examine_result(self.places[0], "the reference, computed a second time")
+            self.examiner.examine_result(self.slots[0], "the reference, computed a second time")
             self._ctx.report(iterations=0, checks=1, errors=1)
         else:
             message = "the same matrix product, computed twice, differs; this GPU computes wrongly"
             raise RuntimeError(message)
         matrices = (*self.product.inputs, self.product.reference)
-        self.examiner.sums = [self.instruments.checksum(matrix) for matrix in matrices]
+        self.examiner.sums = [self.inspector.checksum(matrix) for matrix in matrices]
 
-    def _compare_with_others(self) -> None:
-        """Compare the reference with what is on record, where anything is."""
+    def _check_golden(self) -> None:
+        """Compare the reference with the recorded golden checksum, if records are kept."""
         if self._ctx.goldens is not None:
-            self._compare_with(self._ctx.goldens)
-        self.instruments.wait()  # a file that is slow is no quantum that is long
+            self._compare_golden(self._ctx.goldens)
+        self.inspector.wait()  # a slow file must not count as a long quantum
 
-    def _compare_with(self, goldens: Goldens) -> None:
-        """Compare the reference with what others computed, or record it as the first."""
+    def _compare_golden(self, goldens: Goldens) -> None:
+        """Compare the reference with the record of its key, or create that record."""
         key, checksum = key_of(self.product, self.seed), self.examiner.sums[-1]
         goldens.record(key, checksum)
         known = goldens.known(key)
-        if known is None or known == checksum or key in self._strange:
+        if known is None or known == checksum or key in self._deviating:
             return
-        self._strange.add(key)
+        self._deviating.add(key)
         self.examiner.report_golden(checksum, known)
         self._ctx.report(iterations=0, checks=1, errors=1)
 
-    def close(self) -> bool:
-        """Check all that was not checked yet, and the inputs and the reference themselves.
+    def finish_seed(self) -> bool:
+        """Check all unchecked results, the inputs and the reference.
 
         Returns:
-            Whether to go on.
+            False if the workload is to return.
         """
         self.settle()
         if self._verify == "sample":
-            self._checked = max(0, self._written - len(self.places))
+            self._checked = max(0, self._written - len(self.slots))
         while self._verify != "off" and self._checked < self._written:
             last = min(self._written, self._checked + self._checks_per_quantum)
             checked = self._check_to(last, every=True)
-            self._send(checked)
+            self._queue_snapshot(checked)
             self._ctx.report(iterations=0, checks=len(checked))
             self.settle()
-            if self.instruments.stopped:
+            if self.inspector.stopped:
                 return False
-        if self._verify != "off" and not self.instruments.stopped:
-            self._look_into([])
-        return not self.instruments.stopped
+        if self._verify != "off" and not self.inspector.stopped:
+            self._examine([])
+        return not self.inspector.stopped
 
     def settle(self) -> None:
-        """Wait for everything that was queued, and judge it."""
-        with self.instruments.at_once():
-            self.instruments.wait()
-            self._judge(keep=0)
+        """Wait for all queued work and collect its checks."""
+        with self.inspector.without_rest():
+            self.inspector.wait()
+            self._collect_checks(keep=0)
 
     # --- a quantum ---------------------------------------------------------------------------
 
-    def turn(self, at_most: int | None = None) -> bool:
-        """Queue one quantum, wait for the one before it, and judge what that one checked.
+    def step(self, at_most: int | None = None) -> bool:
+        """Queue one quantum, wait for the previous one, and collect that one's checks.
 
         Args:
-            at_most: So many results, where that is less than a quantum of them.
+            at_most: A limit below ``per_quantum`` for the number of results.
 
         Returns:
-            Whether to go on.
+            False if the workload is to return.
         """
         count = self.per_quantum if at_most is None else min(self.per_quantum, max(1, at_most))
-        checked = self._advance(count)
-        self._send(checked)
+        checked = self._queue_results(count)
+        self._queue_snapshot(checked)
         self._ctx.report(
             iterations=count,
             flops=self.product.flops * count,
             bytes=self.product.traffic * count,
             checks=len(checked),
         )
-        going = self._ctx.pace(before_rest=lambda: self._judge(keep=0))
+        going = self._ctx.pace(before_rest=lambda: self._collect_checks(keep=0))
         if not going:
-            return False  # nobody waited for what is in flight; settle() does
-        self._judge(keep=1)
+            return False  # the quantum in flight was not waited for; settle() does that
+        self._collect_checks(keep=1)
         if self.between is not None:
             self.between()
         return True
 
-    def go_on(self, count: int) -> int:
-        """Compute at least ``count`` results outside the workload's pace; return how many.
+    def compute_unpaced(self, count: int) -> int:
+        """Compute at least ``count`` results without ``ctx.pace()``, and return how many.
 
-        Each quantum of them is waited for, and judged one later, as :meth:`turn` does.
+        As in :meth:`step`, each quantum is waited for, and its checks are collected one later.
         """
         done = 0
-        while done < count and not self.instruments.stopped:
-            self._send(self._advance(self.per_quantum))
+        while done < count and not self.inspector.stopped:
+            self._queue_snapshot(self._queue_results(self.per_quantum))
             done += self.per_quantum
-            self.instruments.wait()
-            self._judge(keep=1)
+            self.inspector.wait()
+            self._collect_checks(keep=1)
         return done
 
-    def _advance(self, count: int) -> list[int]:
-        """Queue ``count`` results; return the places that were checked."""
+    def _queue_results(self, count: int) -> list[int]:
+        """Queue ``count`` results, and return the slots whose checks were queued."""
         lead = _LEAD * self.per_quantum
         checked: list[int] = []
         for _ in range(count):
-            # The result that lies in the place which is needed ``lead`` results from now.
-            checked += self._check_to(self._written + lead - len(self.places) + 1)
-            self.product.multiply(self.places[self._written % len(self.places)])
+            # The result in the slot that is overwritten ``lead`` results from now.
+            checked += self._check_to(self._written + lead - len(self.slots) + 1)
+            self.product.multiply(self.slots[self._written % len(self.slots)])
             self._written += 1
         return checked
 
     def _check_to(self, end: int, *, every: bool = False) -> list[int]:
-        """Queue the checks of all results before number ``end`` that are due; return the places."""
+        """Queue the due checks of all results before number ``end``, and return their slots."""
         checked = []
         while self._checked < end:
             number, self._checked = self._checked, self._checked + 1
             if every or self._due(number):
-                place = number % len(self.places)
-                self.instruments.comparison.mark(self.places[place], self._mark[place])
+                place = number % len(self.slots)
+                self.inspector.comparison.mark(self.slots[place], self._mark[place])
                 checked.append(place)
         return checked
 
     def _due(self, number: int) -> bool:
-        """Return whether a result is checked; of a sample, others in each round."""
+        """Return whether a result is to be checked; a sample covers other slots in each round."""
         if self._verify == "sample":
-            return (number + number // len(self.places)) % _ONE_IN == 0
+            return (number + number // len(self.slots)) % _ONE_IN == 0
         return self._verify == "full"
 
-    def _send(self, checked: list[int]) -> None:
-        """Queue a copy of all marks to the host, for the places that were checked."""
-        snapshot = self._spare.popleft()
+    def _queue_snapshot(self, checked: list[int]) -> None:
+        """Queue a copy of all marks to the host, for the slots in ``checked``."""
+        snapshot = self._free_snapshots.popleft()
         snapshot.copy_(self._marks, non_blocking=True)
-        self._sent.append((snapshot, checked))
+        self._pending.append((snapshot, checked))
 
-    def _judge(self, keep: int) -> None:
-        """Look at what came of the checks of all quanta but the last ``keep``."""
+    def _collect_checks(self, keep: int) -> None:
+        """Read the marks of all quanta but the last ``keep``, and examine wrong results."""
         wrong: list[int] = []
-        while len(self._sent) > keep:
-            snapshot, checked = self._sent.popleft()
+        while len(self._pending) > keep:
+            snapshot, checked = self._pending.popleft()
             if bool(snapshot.any()):
                 wrong += [place for place in checked if snapshot[place]]
-            self._spare.append(snapshot)
+            self._free_snapshots.append(snapshot)
         if wrong:
-            with self.instruments.at_once():
-                self.instruments.wait()
-                self._look_into([self.places[place] for place in wrong])
+            with self.inspector.without_rest():
+                self.inspector.wait()
+                self._examine([self.slots[place] for place in wrong])
 
-    def _look_into(self, wrong: Sequence[Tensor]) -> None:
-        """Examine wrong results, or inputs and reference alone; begin anew where all is void."""
+    def _examine(self, wrong: Sequence[Tensor]) -> None:
+        """Examine wrong results, inputs and reference; restart the ring if an input was wrong."""
         self.examiner.round = self.rounds
-        # The next to be overwritten. It may be wrong itself; that is lost where the reference is
-        # wrong at the same moment.
-        spare = self.places[self._written % len(self.places)]
-        with self.instruments.at_once():
+        # The next slot to be overwritten. If its own result is wrong, that is lost only when the
+        # reference is wrong at the same time.
+        spare = self.slots[self._written % len(self.slots)]
+        with self.inspector.without_rest():
             outcome = self.examiner.examine(wrong, spare)
-        self.instruments.wait()
+        self.inspector.wait()
         if outcome.errors:
             self._ctx.report(iterations=0, errors=outcome.errors)
         if outcome.void:
             self._restart()
-        elif outcome.mended:
-            self._check_again()
+        elif outcome.repaired:
+            self._requeue_checks()
 
-    def _check_again(self) -> None:
-        """Repeat the checks that the host knows nothing of yet: the reference was made anew."""
-        for snapshot, checked in self._sent:
+    def _requeue_checks(self) -> None:
+        """Repeat the checks that the host has not read: the reference was repaired."""
+        for snapshot, checked in self._pending:
             for place in checked:
-                self.instruments.comparison.mark(self.places[place], self._mark[place])
+                self.inspector.comparison.mark(self.slots[place], self._mark[place])
             snapshot.copy_(self._marks, non_blocking=True)
-        self.instruments.wait()
+        self.inspector.wait()
 
     def _restart(self) -> None:
-        """Count from an empty ring; nothing is on its way any more."""
-        while self._sent:
-            self._spare.append(self._sent.popleft()[0])
+        """Start with an empty ring; no snapshot may be in flight."""
+        while self._pending:
+            self._free_snapshots.append(self._pending.popleft()[0])
         self._rounds_before = self.rounds
         self._written = self._checked = 0

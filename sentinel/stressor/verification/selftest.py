@@ -1,7 +1,6 @@
-"""Prove on a device that its checks find every flipped bit, and nothing where nothing is wrong.
+"""Prove on a device that the checks find every flipped bit, and nothing else.
 
-A workload like any other, but for what it has to say: how each trial went. It is named by its
-place and not registered, since nobody learns of that but who listens for it.
+It runs as a workload, but it is not registered: only ``sentinel selftest`` receives its results.
 """
 
 from __future__ import annotations
@@ -16,38 +15,39 @@ from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, SelftestDone, SelftestResult
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import flip
-from sentinel.stressor.verification.matmul import DTYPES, check_capability, has_capability
+from sentinel.stressor.verification.matmul import DTYPES, Dtype, check_capability, has_capability
 from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.verification.sizing import build
+from sentinel.stressor.verification.sizing import assemble, build, cube
 
-#: Rows of the matrices. Large enough for the tensor cores on a real GPU, and quickly examined.
-_REAL, _PRETENDED = 2048, 64
+#: Rows of the matrices: large enough for tensor cores, and small enough for quick diagnoses.
+_SIZE = 2048
 
-#: The bits are drawn from this seed, the same in every run.
+#: The same on a simulated GPU, which emulates fp8 at 60 ns per multiplication.
+_SIMULATED_SIZE = 16
+
+#: The seed that bits are drawn from, the same in every run.
 _SEED = 20_260_101
 
-#: How long to sleep between two looks for the order to end, in seconds.
-_REST = 0.05
+#: The interval at which a finished selftest checks for a stop.
+_REST_S = 0.05
 
 
 def selftest(
     ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "", size: int = 0
 ) -> None:
-    """Flip bits in every kind of number and every place, count those that are found, and say so.
+    """Flip bits in every dtype and every kind of matrix, and send how many were found.
 
     Args:
-        ctx: The GPU.
-        flips: How many bits, one after another, in each place of each kind.
-        rounds: How many results of each kind are computed and checked with nothing flipped.
-        dtypes: Kinds of numbers with a plus between them; none means all that the GPU can do.
+        ctx: The workload's context.
+        flips: Bits to flip, one after another, in each kind of matrix of each dtype.
+        rounds: Results of each dtype to compute and check with nothing flipped.
+        dtypes: Dtypes with plus signs between them; empty for all that the GPU supports.
         size: Rows of the matrices; 0 chooses.
 
     Raises:
-        ConfigError: There is no such kind, or the GPU cannot do it.
+        ConfigError: A dtype is unknown, or the GPU does not support it.
     """
-    names = _read(dtypes, ctx.device)
-    size = size or (_REAL if ctx.device.type == "cuda" else _PRETENDED)
-    pipelines = build(ctx, [DTYPES[name] for name in names], workload="selftest", size=size)
+    pipelines = _build(ctx, [DTYPES[name] for name in _parse(dtypes, ctx.device)], size)
     for pipeline in pipelines:
         pipeline.prepare(seed=1)
     while not ctx.ready:
@@ -56,21 +56,27 @@ def selftest(
     for pipeline in pipelines:
         if not _prove(ctx, pipeline, flips, rounds):
             return
-    ctx.tell(SelftestDone())
-    while ctx.pace(_REST):  # a workload that returns has failed
+    ctx.send(SelftestDone())
+    while ctx.pace(_REST_S):  # a workload that returns has failed
         pass
 
 
+def _build(ctx: WorkloadContext, dtypes: Sequence[Dtype], size: int) -> list[ResultPipeline]:
+    if size or ctx.device.type == "cuda":
+        return build(ctx, dtypes, workload="selftest", size=size or _SIZE)
+    return assemble(ctx, dtypes, [cube(_SIMULATED_SIZE)] * len(dtypes), workload="selftest")
+
+
 def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: int) -> bool:
-    """Go through all trials of one kind of number; return whether to go on."""
-    pipeline.open(seed=1)
+    """Run all trials of one dtype; return False if the workload is to return."""
+    pipeline.begin_seed(seed=1)
     dtype = pipeline.product.dtype.name
     trials: list[tuple[str, FindingPlace, Callable[[random.Random], Tensor]]] = [
-        ("result", FindingPlace.RESULT, lambda _: _lying(pipeline, 0)),
+        ("result", FindingPlace.RESULT, lambda _: _unchecked(pipeline, 0)),
         (
             "memory",
             FindingPlace.RESULT,
-            lambda draw: _lying(pipeline, draw.randrange(pipeline.unchecked)),
+            lambda draw: _unchecked(pipeline, draw.randrange(pipeline.unchecked)),
         ),
         ("input", FindingPlace.INPUT, lambda draw: draw.choice(pipeline.product.inputs)),
         ("reference", FindingPlace.REFERENCE, lambda _: pipeline.product.reference),
@@ -80,19 +86,19 @@ def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: i
         found = 0
         for _ in range(flips):
             found += _find_one(pipeline, place, choose, draw)
-            if pipeline.instruments.stopped:
+            if pipeline.inspector.stopped:
                 return False
-        ctx.tell(SelftestResult(dtype=dtype, place=name, tried=flips, found=found))
-    with pipeline.examiner.reports.withhold() as findings:
-        checked = pipeline.go_on(rounds)
-        pipeline.close()
-    ctx.tell(SelftestResult(dtype=dtype, place="clean", tried=checked, found=len(findings)))
-    return not pipeline.instruments.stopped
+        ctx.send(SelftestResult(dtype=dtype, place=name, tried=flips, found=found))
+    with pipeline.examiner.reporter.withhold() as findings:
+        checked = pipeline.compute_unpaced(rounds)
+        pipeline.finish_seed()
+    ctx.send(SelftestResult(dtype=dtype, place="clean", tried=checked, found=len(findings)))
+    return not pipeline.inspector.stopped
 
 
-def _lying(pipeline: ResultPipeline, back: int) -> Tensor:
-    """Return a result that was not checked yet; 0 is the newest."""
-    return pipeline.places[(pipeline.written - 1 - back) % len(pipeline.places)]
+def _unchecked(pipeline: ResultPipeline, back: int) -> Tensor:
+    """Return an unchecked result; 0 is the newest."""
+    return pipeline.slots[(pipeline.written - 1 - back) % len(pipeline.slots)]
 
 
 def _find_one(
@@ -101,28 +107,28 @@ def _find_one(
     choose: Callable[[random.Random], Tensor],
     draw: random.Random,
 ) -> bool:
-    """Flip one bit and go on for a round; return whether that and nothing else was found."""
-    pipeline.go_on(draw.randrange(1, len(pipeline.places)))
+    """Flip one bit and compute a round; return whether exactly that bit was found."""
+    pipeline.compute_unpaced(draw.randrange(1, len(pipeline.slots)))
     matrix = choose(draw)
     element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
     flip(matrix, element, bit)
-    with pipeline.examiner.reports.withhold() as findings:
-        pipeline.go_on(len(pipeline.places))
-        pipeline.close()
+    with pipeline.examiner.reporter.withhold() as findings:
+        pipeline.compute_unpaced(len(pipeline.slots))
+        pipeline.finish_seed()
     bits = tuple(int(number == bit) for number in range(8 * matrix.element_size()))
     right = (place, 1, pipeline.product.coordinates(matrix, element), bits)
-    return _looks(findings) == [right]
+    return _summarize(findings) == [right]
 
 
-def _looks(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
+def _summarize(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
     return [(finding.place, finding.count, finding.first, finding.bits) for finding in findings]
 
 
-def _read(dtypes: str, device: torch.device) -> list[str]:
-    """Return the kinds to prove.
+def _parse(dtypes: str, device: torch.device) -> list[str]:
+    """Return the names of the dtypes to test.
 
     Raises:
-        ConfigError: There is no such kind, or the GPU cannot do it.
+        ConfigError: A dtype is unknown, or the GPU does not support it.
     """
     if not dtypes:
         return [name for name, dtype in DTYPES.items() if has_capability(dtype, device)]

@@ -1,4 +1,4 @@
-"""Choose how large the matrices are: they fit into the memory and take at most a quantum."""
+"""Choose matrices that fit into the memory and are multiplied within a quantum."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from functools import reduce
 
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.verification.diagnosis import Reports
+from sentinel.stressor.verification.diagnosis import FindingReporter
 from sentinel.stressor.verification.inspector import StagingBuffers
-from sentinel.stressor.verification.layout import FEWEST_PLACES, Layout, Needs, lay_out
+from sentinel.stressor.verification.layout import MIN_SLOTS, Layout, Needs, lay_out
 from sentinel.stressor.verification.matmul import GRAIN, Dtype, Product, Shape, forbid_shortcuts
 from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
 
-#: How many quanta one multiplication may take.
-_LONGEST = 1.25
+#: The maximum duration of one multiplication, in quanta.
+_MAX_QUANTA = 1.25
 
-#: More seeds than one could go through in a day.
-_MOST_SEEDS = 1000
+#: More seeds than a day has time for.
+_MAX_SEEDS = 1000
 
 _REMEDY = "Hold more memory, or take it in larger chunks."
 
 
 def check_seeds(seeds: int, workload: str) -> None:
-    """Make sure that so many seeds can take turns.
+    """Check the number of seeds.
 
     Raises:
-        ConfigError: There must be from 1 to 1000.
+        ConfigError: It is not from 1 to 1000.
     """
-    if not 1 <= seeds <= _MOST_SEEDS:
+    if not 1 <= seeds <= _MAX_SEEDS:
         raise ConfigError(
-            f"{workload}: seeds={seeds} is out of range", f"allowed is from 1 to {_MOST_SEEDS}"
+            f"{workload}: seeds={seeds} is out of range", f"allowed is from 1 to {_MAX_SEEDS}"
         )
 
 
@@ -42,50 +42,74 @@ def build(
     size: int = 0,
     verify: Verify = "full",
 ) -> list[ResultPipeline]:
-    """Return a ring for each of ``dtypes``, all in the same memory, of which one is used at a time.
+    """Build a pipeline for each of ``dtypes``, with matrices of ``size`` rows or chosen shapes.
 
     Args:
-        ctx: The GPU.
-        dtypes: What to multiply in.
-        workload: Whose rings they are, for people.
+        ctx: The workload's context.
+        dtypes: The dtypes to multiply in.
+        workload: The name of the workload in findings and errors.
         size: Rows of square matrices; 0 chooses.
         verify: Which results are checked.
 
     Raises:
-        ConfigError: They do not fit, or the size is not allowed.
+        ConfigError: The matrices do not fit, or the size is not allowed.
     """
     forbid_shortcuts()
     shapes = [_square(size, workload)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
-    needs = reduce(Needs.most, map(Product.needs, dtypes, shapes))
-    layout = lay_out(ctx.chunks, needs)
+    return assemble(ctx, dtypes, shapes, workload=workload, verify=verify)
+
+
+def assemble(
+    ctx: WorkloadContext,
+    dtypes: Sequence[Dtype],
+    shapes: Sequence[Shape],
+    *,
+    workload: str,
+    verify: Verify = "full",
+) -> list[ResultPipeline]:
+    """Build a pipeline for each pair of ``dtypes`` and ``shapes``, all in the same memory.
+
+    One of them may be used at a time.
+
+    Raises:
+        ConfigError: The matrices do not fit.
+    """
+    layout = _layout_for(ctx, dtypes, shapes)
     if layout is None:
-        what = f"{workload}: there is no room for inputs, a reference and {FEWEST_PLACES} results"
+        what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
+        size = max(shape.rows for shape in shapes)
         raise ConfigError(f"{what} of size={size}", f"Take a smaller size. {_REMEDY}")
-    staging_buffers, reports = StagingBuffers(ctx.device), Reports(ctx, workload)
+    staging_buffers, reporter = StagingBuffers(ctx.device), FindingReporter(ctx, workload)
     return [
         ResultPipeline(
             ctx,
             Product(dtype, shape, layout),
             layout,
             staging_buffers=staging_buffers,
-            reports=reports,
+            reporter=reporter,
             verify=verify,
         )
         for dtype, shape in zip(dtypes, shapes, strict=True)
     ]
 
 
-def _square(size: int, workload: str) -> Shape:
-    if size < GRAIN or size % GRAIN:
-        raise ConfigError(f"{workload}: size={size} is not a positive multiple of {GRAIN}")
+def cube(size: int) -> Shape:
+    """Return the shape of a product of square matrices."""
     return Shape(rows=size, columns=size, depth=size)
 
 
+def _square(size: int, workload: str) -> Shape:
+    if size < GRAIN or size % GRAIN:
+        raise ConfigError(f"{workload}: size={size} is not a positive multiple of {GRAIN}")
+    return cube(size)
+
+
 def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> list[Shape]:
-    """Return the largest shapes that fit together, each fast enough."""
-    shapes = [dtype.shape for dtype in dtypes]
-    while (layout := _together(ctx, dtypes, shapes)) is None:
-        largest = max(range(len(shapes)), key=lambda n: _size(dtypes[n], shapes[n]))
+    """Return the largest shapes that fit together and are fast enough."""
+    simulated = ctx.device.type != "cuda"
+    shapes = [cube(GRAIN) if simulated and dtype.emulated else dtype.shape for dtype in dtypes]
+    while (layout := _layout_for(ctx, dtypes, shapes)) is None:
+        largest = max(range(len(shapes)), key=lambda n: _bytes_of(dtypes[n], shapes[n]))
         shapes[largest] = _smaller(shapes[largest], workload)
     for number, dtype in enumerate(dtypes):
         while not _fast(ctx, dtype, shapes[number], layout):
@@ -96,13 +120,13 @@ def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> li
     return shapes
 
 
-def _together(
+def _layout_for(
     ctx: WorkloadContext, dtypes: Sequence[Dtype], shapes: Sequence[Shape]
 ) -> Layout | None:
-    return lay_out(ctx.chunks, reduce(Needs.most, map(Product.needs, dtypes, shapes)))
+    return lay_out(ctx.chunks, reduce(Needs.maximum, map(Product.needs, dtypes, shapes)))
 
 
-def _size(dtype: Dtype, shape: Shape) -> int:
+def _bytes_of(dtype: Dtype, shape: Shape) -> int:
     needs = Product.needs(dtype, shape)
     return needs.left + needs.right + needs.result
 
@@ -110,13 +134,13 @@ def _size(dtype: Dtype, shape: Shape) -> int:
 def _smaller(shape: Shape, workload: str) -> Shape:
     halves = shape.smaller()
     if halves is None:
-        what = f"{workload}: there is no room for inputs, a reference and {FEWEST_PLACES} results"
+        what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
         raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
     return halves
 
 
 def _fast(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> bool:
-    """Return whether a product is computed within a quantum."""
+    """Return whether one multiplication takes about a quantum at most."""
     product = Product(dtype, shape, layout)
     product.fill(seed=1)
-    return ctx.measure(lambda: product.multiply(product.reference)) <= _LONGEST * ctx.quantum
+    return ctx.measure(lambda: product.multiply(product.reference)) <= _MAX_QUANTA * ctx.quantum

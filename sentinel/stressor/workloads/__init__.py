@@ -1,1 +1,1 @@
-"""The built-in workloads, registered in ``sentinel.workloads`` like anybody else's."""
+"""The built-in workloads, registered as entry points in ``sentinel.workloads``."""

@@ -1,4 +1,4 @@
-"""Read and write all of the memory, round and round: bandwidth and most of the power."""
+"""Read and write all of the memory: full bandwidth and most of the power."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 
 from sentinel.stressor.context import WorkloadContext
 
-#: How far each value moves towards its noise in one operation. GPU Sentinel's jitter,
-#: ``x - x * 1e-4 + x * 1e-4 * r``, has the same weight and three temporaries.
+#: The weight of the noise in one operation. GPU Sentinel's jitter, ``x - x * 1e-4 + x * 1e-4 * r``,
+#: has the same weight and needs three temporaries.
 _WEIGHT = 1e-4
 
-#: The values of one float32, times two for the halves that a single chunk is split into.
+#: Bytes of one float32, times two for the halves of a single chunk.
 _GRAIN = 8
 
 
 def elementwise(ctx: WorkloadContext) -> None:
     """Mix fixed normal noise into one chunk after another, in place.
 
-    A value between its old self and its noise stays bounded for ever. Each operation reads a chunk
-    and the noise and writes the chunk: three times its size in traffic.
+    A value between its previous value and its noise stays bounded. Each operation reads a chunk and
+    the noise and writes the chunk: three times its size in traffic.
     """
     pieces = ctx.chunks
     if len(pieces) == 1:

@@ -1,4 +1,4 @@
-"""Hold memory and do nothing with it."""
+"""Hold memory without computing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Write patterns to all of the memory, read them back, and say what has changed.
+"""Write patterns to all of the memory, read them back, and report changes.
 
-A pattern is written to every block before the first one is read, so that nothing is read from the
-L2 cache, and no block is written again before it is known whether it was right.
+A pattern is written to every block before the first block is read, so that no read is served by the
+L2 cache. No block is rewritten before its comparison is evaluated.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ import torch
 
 from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.verification.memory_cells import READS, REPEATS, Cells, Piece, Task
-from sentinel.stressor.verification.patterns import PATTERNS, Pattern, choose
+from sentinel.stressor.verification.memory_cells import READS, REPEATS, MemoryCells, Piece, Task
+from sentinel.stressor.verification.patterns import PATTERNS, Pattern, parse_patterns
 
-#: The most words of a piece, to be tried one after the other, and the share of a quantum that the
-#: slowest pattern may take for a piece.
+#: Candidate lengths of a piece in words, and the share of a quantum that the slowest pattern may
+#: take for a piece.
 _LENGTHS = (2**25, 2**23, 2**21)
 _SHARE = 0.25
 _SLOWEST = "random-complement"
 
-#: What a piece takes at least, in seconds, whatever a clock says.
-_LEAST = 1e-6
+#: The minimum duration assumed for a piece, whatever the clock says.
+_MIN_PIECE_S = 1e-6
 
-#: How many wrong pieces are examined after one pattern; the others are counted.
-_MOST = 8
+#: The maximum number of wrong pieces examined after one pattern; further ones are counted.
+_MAX_EXAMINED = 8
 
 
 def memtest(ctx: WorkloadContext, *, patterns: str = "all", seed: int = 1) -> None:
-    """Test the memory, pattern by pattern, in ascending and in descending order of the addresses.
+    """Test the memory, pattern by pattern, in ascending and in descending order of addresses.
 
     Args:
-        ctx: The GPU.
+        ctx: The workload's context.
         patterns: ``all``, or names with plus signs between them.
-        seed: Of the patterns that have one in the first pass; the next pass has the next.
+        seed: The seed of the first pass; each further pass uses the next one.
     """
-    chosen = choose(patterns)
+    chosen = parse_patterns(patterns)
     test = MemoryTest(ctx, _cells_for(ctx), chosen, seed)
     test.prove()
     try:
         for number in count(1):
-            test.go_through(number)
+            test.run_pass(number)
     except _StoppedError:
-        test.look(wait=_no_wait)
+        test.report_faults(wait=_no_wait)
 
 
 class _StoppedError(Exception):
@@ -55,7 +55,7 @@ class _StoppedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Cost:
-    """What one piece takes: seconds of the device, and bytes of its memory read and written."""
+    """The cost of one piece: seconds of the device, and bytes read and written."""
 
     write_seconds: float
     check_seconds: float
@@ -77,17 +77,17 @@ class _Sweep:
 
 
 class MemoryTest:
-    """The passes over the memory.
+    """Passes over the memory.
 
     Args:
-        ctx: The GPU.
-        cells: Its memory.
-        patterns: Those that each pass writes.
-        seed: That of the first pass.
+        ctx: The workload's context.
+        cells: The memory.
+        patterns: The patterns of each pass.
+        seed: The seed of the first pass.
     """
 
     def __init__(
-        self, ctx: WorkloadContext, cells: Cells, patterns: tuple[Pattern, ...], seed: int
+        self, ctx: WorkloadContext, cells: MemoryCells, patterns: tuple[Pattern, ...], seed: int
     ) -> None:
         self.ctx = ctx
         self.cells = cells
@@ -96,12 +96,12 @@ class MemoryTest:
         self._costs = {pattern.name: self._measure(pattern) for pattern in patterns}
         self._covered: set[int] = set()
         self._queued = 0.0
-        self._sweep = self._sweep_of(1, patterns[0], descending=False)
+        self._sweep = self._sweep_for(1, patterns[0], descending=False)
 
     def prove(self) -> None:
-        """Show for each pattern that a flipped bit is found and examined, and that none is else.
+        """Prove for each pattern that a flipped bit is found, and nothing else.
 
-        Every kernel that the test will ever need runs in it, those for a fault as well.
+        This runs every kernel that the test ever needs, including those for a fault.
 
         Raises:
             RuntimeError: The memory or the test cannot be trusted.
@@ -112,50 +112,50 @@ class MemoryTest:
             task = Task(pattern=pattern, seed=self._seed)
             for piece in pieces:
                 self.cells.write(task, piece)
-            if self._found(task, pieces):
+            if self._wrong_pieces(task, pieces):
                 raise RuntimeError(f"memory that was just written is wrong ({pattern.name})")
             for bit, place in zip((0, 31, 63), places, strict=True):
                 self.cells.flip(place, place.stop - place.start - 1, bit)
-                if self._found(task, pieces) != [place]:
+                if self._wrong_pieces(task, pieces) != [place]:
                     raise RuntimeError(f"a flipped bit was not found ({pattern.name}, bit {bit})")
                 evidence = self.cells.examine(task, place, _no_wait)
                 if (evidence.count, evidence.bits[bit], evidence.repeated) != (1, 1, 0):
-                    raise RuntimeError(f"a flipped bit, {bit}, was taken for {evidence}")
+                    raise RuntimeError(f"a flipped bit, {bit}, was diagnosed as {evidence}")
         self.cells.flush()
         self.cells.wrong.zero_()
 
-    def _found(self, task: Task, pieces: list[Piece]) -> list[Piece]:
-        """Return those of the pieces that are wrong; waits for the device."""
+    def _wrong_pieces(self, task: Task, pieces: list[Piece]) -> list[Piece]:
+        """Return the wrong pieces; waits for the device."""
         for piece in pieces:
             self.cells.check(task, piece, 0)
         return [piece for _, piece in self.cells.fetch_wrong(_no_wait)]
 
-    def go_through(self, number: int) -> None:
-        """Make one pass, counted from 1: each pattern in both directions; then look.
+    def run_pass(self, number: int) -> None:
+        """Run one pass, counted from 1: each pattern in both directions.
 
         Raises:
             _StoppedError: The workload is to return.
         """
-        self.cells.use_tools_in((number - 1) % len(self.cells.blocks))
+        self.cells.use_scratch((number - 1) % len(self.cells.blocks))
         for pattern in self._patterns:
             for descending in (False, True):
-                self._sweep = self._sweep_of(number, pattern, descending=descending)
-                self._tell_where()
+                self._sweep = self._sweep_for(number, pattern, descending=descending)
+                self._note_progress()
                 order = self.order()
                 self.write(order)
                 for read in range(READS):
                     self.read(order, read)
                 self._covered.update(self.cells.tested())
-                self.look()
+                self.report_faults()
                 self._pace()
 
     def order(self) -> list[Piece]:
-        """Return the pieces of this pass in their order."""
+        """Return the pieces in the order of this sweep."""
         pieces = [piece for block in self.cells.tested() for piece in self.cells.cut(block)]
         return pieces[::-1] if self._sweep.descending else pieces
 
     def write(self, order: list[Piece]) -> None:
-        """Write the pattern to all of the pieces."""
+        """Write the pattern to all pieces."""
         task = self._sweep.task
         cost = self._costs[task.pattern.name]
         for piece in order:
@@ -163,27 +163,27 @@ class MemoryTest:
             self._spend(cost.write_seconds, cost.write_bytes)
 
     def read(self, order: list[Piece], read: int) -> None:
-        """Compare all of the pieces, none of which is in the cache by then."""
+        """Compare all pieces; none of them is in the cache."""
         task = self._sweep.task
         cost = self._costs[task.pattern.name]
-        if self.cells.flusher is not None:
+        if self.cells.flush_buffer is not None:
             self.cells.flush()
         for piece in order:
             self.cells.check(task, piece, read)
             self._spend(cost.check_seconds, cost.check_bytes, checks=1)
 
-    def look(self, wait: Callable[[], bool] | None = None) -> None:
-        """Learn what was wrong in this sweep, and report it; nothing was overwritten since.
+    def report_faults(self, wait: Callable[[], bool] | None = None) -> None:
+        """Fetch the outcome of this sweep, and report wrong pieces before they are overwritten.
 
         Args:
-            wait: Sleeps until the work queued so far is done; ``False`` where it did not.
+            wait: Sleeps until all queued work is done; returns False if it did not wait.
         """
         wait = wait or self._wait
         wrong = self.cells.fetch_wrong(wait)
         if not wrong:
             return
         self.ctx.report(iterations=0, errors=len(wrong))
-        for read, piece in wrong[:_MOST]:
+        for read, piece in wrong[:_MAX_EXAMINED]:
             self._report(read, piece, len(wrong), wait)
         self.cells.wrong.zero_()
 
@@ -192,7 +192,7 @@ class MemoryTest:
         evidence = self.cells.examine(sweep.task, piece, wait)
         detail = f"{sweep}, read {read + 1} of {READS}, words of 64 bits"
         if not evidence.count:
-            detail += f"; right when read again, one or more of {piece.stop - piece.start} were not"
+            detail += f"; right when read again; the piece has {piece.stop - piece.start}"
         if all_ > 1:
             detail += f"; {all_} pieces were wrong at once"
         self.ctx.find(
@@ -213,7 +213,7 @@ class MemoryTest:
             )
         )
 
-    def _sweep_of(self, number: int, pattern: Pattern, *, descending: bool) -> _Sweep:
+    def _sweep_for(self, number: int, pattern: Pattern, *, descending: bool) -> _Sweep:
         task = Task(pattern=pattern, seed=self._seed + number - 1)
         return _Sweep(number=number, task=task, descending=descending)
 
@@ -223,14 +223,14 @@ class MemoryTest:
         words = 8.0 * (piece.stop - piece.start)
         computed = pattern.accesses if pattern.value is None else 0
         return _Cost(
-            write_seconds=max(_LEAST, self.ctx.measure(lambda: cells.write(task, piece))),
-            check_seconds=max(_LEAST, self.ctx.measure(lambda: cells.check(task, piece, 0))),
+            write_seconds=max(_MIN_PIECE_S, self.ctx.measure(lambda: cells.write(task, piece))),
+            check_seconds=max(_MIN_PIECE_S, self.ctx.measure(lambda: cells.check(task, piece, 0))),
             write_bytes=words * pattern.accesses,
             check_bytes=words * (computed + (2 if computed else 1) + 2 / 8),
         )
 
     def _spend(self, seconds: float, bytes_: float, checks: int = 0) -> None:
-        """Account for one piece of work, and pace when they are a quantum."""
+        """Account for the work on one piece, and pace after each quantum."""
         self.ctx.report(bytes=bytes_, checks=checks)
         self._queued += seconds
         if self._queued >= self.ctx.quantum:
@@ -238,14 +238,14 @@ class MemoryTest:
 
     def _pace(self) -> None:
         self._queued = 0.0
-        if not self.ctx.pace(before_rest=self.look):
+        if not self.ctx.pace(before_rest=self.report_faults):
             raise _StoppedError
 
     def _wait(self) -> bool:
-        """Sleep until everything is done; what is wrong is to be told before any rest."""
+        """Sleep until all work is done; never rests, as faults are reported before a rest."""
         return self.ctx.drain(rests=False)
 
-    def _tell_where(self) -> None:
+    def _note_progress(self) -> None:
         blocks = len(self.cells.blocks)
         whole = blocks * self.cells.size * 8 / sum(chunk.numel() for chunk in self.ctx.chunks)
         share = self.ctx.share * whole * len(self._covered) / blocks
@@ -259,15 +259,15 @@ def _no_wait() -> bool:
     return False
 
 
-def _cells_for(ctx: WorkloadContext) -> Cells:
-    """Return the memory, cut into pieces of which several fit into a quantum."""
+def _cells_for(ctx: WorkloadContext) -> MemoryCells:
+    """Divide the memory into pieces of which several fit into a quantum."""
     cache = 0
     if ctx.device.type == "cuda":
         cache = torch.cuda.get_device_properties(ctx.device).L2_cache_size
     task = Task(pattern=PATTERNS[_SLOWEST], seed=0)
     for length in _LENGTHS:
-        cells = Cells(ctx.chunks, 0, length)
+        cells = MemoryCells(ctx.chunks, 0, length)
         write = partial(cells.write, task, cells.cut(cells.tested()[0])[0])
         if ctx.measure(write) <= _SHARE * ctx.quantum:
             break
-    return Cells(ctx.chunks, cache, length)
+    return MemoryCells(ctx.chunks, cache, length)

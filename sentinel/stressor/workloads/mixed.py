@@ -1,4 +1,4 @@
-"""Multiply in one kind of number after another, with phases of traffic, and check every result."""
+"""Multiply in one dtype after another, with phases of memory traffic, and check every result."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sentinel.stressor.verification.matmul import (
 from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
 from sentinel.stressor.verification.sizing import build, check_seeds
 
-_KINDS: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
+_PHASES: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
 
-#: The plan of all that the GPU can do.
+#: The plan of every phase that the GPU supports.
 _ALL = "all"
 
-#: How long a phase may be, in seconds.
-_SHORTEST, _LONGEST = 0.1, 3600.0
+#: Limits of the duration of a phase.
+_MIN_PHASE_S, _MAX_PHASE_S = 0.1, 3600.0
 
 
 def mixed(
@@ -35,59 +35,59 @@ def mixed(
     verify: Verify = "full",
     seeds: int = 4,
 ) -> None:
-    """Go through the phases of a plan, again and again.
+    """Run the phases of a plan repeatedly.
 
     Args:
-        ctx: The GPU.
+        ctx: The workload's context.
         plan: Kinds of numbers and ``memory``, with a plus between them, or ``all`` of them.
-        seconds: How long each phase is.
+        seconds: The duration of each phase.
         verify: Which results are checked: every one, one in 16, or none.
-        seeds: How many seeds of the inputs take turns, one for each pass through the plan.
+        seeds: The number of seeds of the inputs; each pass through the plan uses the next.
 
     Raises:
-        ConfigError: An option is out of range, or the GPU cannot do a part of the plan.
+        ConfigError: An option is out of range, or the GPU does not support a part of the plan.
     """
-    if not _SHORTEST <= seconds <= _LONGEST:
+    if not _MIN_PHASE_S <= seconds <= _MAX_PHASE_S:
         what = f"mixed: seconds={seconds:g} is out of range"
-        raise ConfigError(what, f"allowed is from {_SHORTEST:g} to {_LONGEST:g}")
+        raise ConfigError(what, f"allowed is from {_MIN_PHASE_S:g} to {_MAX_PHASE_S:g}")
     check_seeds(seeds, "mixed")
-    phases = _read(plan, ctx.device)
+    phases = _parse_plan(plan, ctx.device)
     kinds = list(dict.fromkeys(phases))
-    pipelines = build(ctx, [_KINDS[name] for name in kinds], workload="mixed", verify=verify)
+    pipelines = build(ctx, [_PHASES[name] for name in kinds], workload="mixed", verify=verify)
     by_name = dict(zip(kinds, pipelines, strict=True))
     for pipeline in pipelines:
         pipeline.product.draw_ahead(seeds)
         pipeline.prepare(seed=1)
     for seed in cycle(range(1, seeds + 1)):
         for name in phases:
-            if not _phase(by_name[name], seed, seconds):
+            if not _run_phase(by_name[name], seed, seconds):
                 return
 
 
-def _phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
-    """Go round in one kind for so many seconds; return whether to go on."""
-    pipeline.open(seed)
+def _run_phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
+    """Run one phase; return False if the workload is to return."""
+    pipeline.begin_seed(seed)
     until = time.monotonic() + seconds
-    while pipeline.turn():
+    while pipeline.step():
         if time.monotonic() >= until:
-            return pipeline.close()
+            return pipeline.finish_seed()
     pipeline.settle()
     return False
 
 
-def _read(plan: str, device: torch.device) -> list[str]:
+def _parse_plan(plan: str, device: torch.device) -> list[str]:
     """Return the names of the phases.
 
     Raises:
-        ConfigError: There is no such phase, or the GPU cannot do it.
+        ConfigError: A phase is unknown, or the GPU does not support it.
     """
     if plan == _ALL:
-        return [name for name, dtype in _KINDS.items() if has_capability(dtype, device)]
+        return [name for name, dtype in _PHASES.items() if has_capability(dtype, device)]
     names = [name.strip() for name in plan.split("+")]
     for name in names:
-        if name not in _KINDS:
-            known = ", ".join(_KINDS)
+        if name not in _PHASES:
+            known = ", ".join(_PHASES)
             what = f"mixed: there is no {name!r} in plan={plan!r}"
             raise ConfigError(what, f"Write some of {known} with a plus between them, or {_ALL}.")
-        check_capability(_KINDS[name], device, "mixed")
+        check_capability(_PHASES[name], device, "mixed")
     return names

@@ -283,7 +283,7 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     from sentinel.stressor.verification.comparison import flip
     from sentinel.stressor.verification.matmul import DTYPES
     from sentinel.stressor.verification.sizing import build
-    from sentinel.stressor.workloads.gemm import burn
+    from sentinel.stressor.workloads.gemm import run_seeds
 
     (pipeline,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=size)
     pipeline.prepare(seed=1)
@@ -292,18 +292,18 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     def flip_once() -> None:
         if pipeline.rounds >= 2 and not done:
             done.append(pipeline.rounds)
-            flip(pipeline.places[(pipeline.written - 1) % len(pipeline.places)], 3 * size + 4, 9)
+            flip(pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)], 3 * size + 4, 9)
 
     pipeline.between = flip_once
-    burn(pipeline, seeds=1)
+    run_seeds(pipeline, seeds=1)
 
 
 def forgets(ctx: WorkloadContext) -> None:
     """Test a memory that loses one bit, once, some time after Ready."""
-    from sentinel.stressor.verification.memory_cells import Cells
+    from sentinel.stressor.verification.memory_cells import MemoryCells
     from sentinel.stressor.workloads import memtest
 
-    class Forgetful(Cells):
+    class Forgetful(MemoryCells):
         lost = False
 
         def check(self, task: Any, piece: Any, read: int) -> None:
@@ -312,7 +312,7 @@ def forgets(ctx: WorkloadContext) -> None:
                 self.flip(piece, 0, 17)
             super().check(task, piece, read)
 
-    vars(memtest)["Cells"] = Forgetful
+    vars(memtest)["MemoryCells"] = Forgetful
     memtest.memtest(ctx, patterns="ones+random")
 
 
@@ -325,7 +325,7 @@ def blind(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") ->
 
     def prepared(pipeline: Any, **seed: int) -> None:
         prepare(pipeline, **seed)
-        pipeline._send = lambda checked: None
+        pipeline._queue_snapshot = lambda checked: None
 
     changed: Any = ResultPipeline
     changed.prepare = prepared

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
+from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build, shared_folder
 from tests.harness.nvml_query import ABSENT, OPEN, SCRIPT, Step, answers
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 @pytest.fixture(scope="module")
 def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a driver that lacks the newer functions."""
-    return build(tmp_path_factory.mktemp("old"), "-DOLD")
+    return build(shared_folder(tmp_path_factory), "-DOLD")
 
 
 def test_the_gpus_are_named_as_nvml_names_them(nvml_library: Path, tmp_path: Path) -> None:

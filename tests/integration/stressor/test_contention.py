@@ -1,4 +1,4 @@
-"""A stressor that looks out for others while it takes its memory, on a simulated GPU."""
+"""The detection of newcomers while a stressor takes its memory, on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 
 from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.stressor.contention import ALLOCATION, PREPARATION, CrowdedError, Lookout
+from sentinel.stressor.contention import (
+    ALLOCATION_SLACK_BYTES,
+    PREPARATION_SLACK_BYTES,
+    ContentionMonitor,
+    MemoryContentionError,
+)
 from sentinel.stressor.device import SimulatedDevice
 from sentinel.stressor.memory import fill
 
@@ -29,48 +34,48 @@ def device(registry: Registry) -> Iterator[SimulatedDevice]:
     device.membership.close()
 
 
-def test_what_the_child_takes_itself_is_nobody(device: SimulatedDevice) -> None:
-    lookout = Lookout(device)
-    lookout.wait_for_calm()
-    filling = fill(device, MemoryTarget(share=0.5), GIB, 0, lookout)
-    lookout.check(0)
+def test_memory_that_the_stressor_takes_is_no_contention(device: SimulatedDevice) -> None:
+    monitor = ContentionMonitor(device)
+    monitor.wait_until_quiet()
+    filling = fill(device, MemoryTarget(share=0.5), GIB, 0, monitor)
+    monitor.check(0)
     assert filling.held > GIB
 
 
-def test_somebody_who_grows_before_anything_is_taken_is_seen(
+def test_growth_before_the_first_chunk_is_detected(
     registry: Registry, device: SimulatedDevice
 ) -> None:
-    """Their context was begun beside ours, which hid its first part."""
-    lookout = Lookout(device)
+    """The creation of the stressor's own context hid the beginning of the newcomer's."""
+    monitor = ContentionMonitor(device)
     other = registry.attach(registry.gpus()[0].uuid)
-    timer = threading.Timer(0.05, other.allocate, (ALLOCATION + 2**20,))
+    timer = threading.Timer(0.05, other.allocate, (ALLOCATION_SLACK_BYTES + 2**20,))
     timer.start()
-    with pytest.raises(CrowdedError, match=str(ALLOCATION + 2**20)):
-        lookout.wait_for_calm()
+    with pytest.raises(MemoryContentionError, match=str(ALLOCATION_SLACK_BYTES + 2**20)):
+        monitor.wait_until_quiet()
     timer.join()
     other.close()
 
 
-def test_somebody_who_comes_while_chunks_are_taken_stops_it(
+def test_growth_while_chunks_are_taken_is_detected(
     registry: Registry, device: SimulatedDevice
 ) -> None:
-    lookout = Lookout(device)
+    monitor = ContentionMonitor(device)
     other = registry.attach(registry.gpus()[0].uuid)
-    other.allocate(ALLOCATION + 2**20)
-    with pytest.raises(CrowdedError):
-        fill(device, MemoryTarget(share=0.5), GIB, 0, lookout)
-    assert device.taken_memory() < 2 * GIB, "it stopped at the first chunk"
+    other.allocate(ALLOCATION_SLACK_BYTES + 2**20)
+    with pytest.raises(MemoryContentionError):
+        fill(device, MemoryTarget(share=0.5), GIB, 0, monitor)
+    assert device.reserved_bytes() < 2 * GIB, "it stopped at the first chunk"
     other.close()
 
 
-def test_libraries_may_take_more_once_kernels_run(
+def test_libraries_may_take_more_when_kernels_first_run(
     registry: Registry, device: SimulatedDevice
 ) -> None:
-    lookout = Lookout(device)
+    monitor = ContentionMonitor(device)
     libraries = registry.attach(registry.gpus()[0].uuid)
-    libraries.allocate(PREPARATION)
-    lookout.check(PREPARATION)
+    libraries.allocate(PREPARATION_SLACK_BYTES)
+    monitor.check(PREPARATION_SLACK_BYTES)
     libraries.allocate(2**20)
-    with pytest.raises(CrowdedError):
-        lookout.check(PREPARATION)
+    with pytest.raises(MemoryContentionError):
+        monitor.check(PREPARATION_SLACK_BYTES)
     libraries.close()

@@ -1,4 +1,4 @@
-"""The example of a workload package: it works, and its check can fail."""
+"""The example of a workload package: it runs, and its check detects damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from sentinel.protocol.stressor import ChildExitCode, Failed, FailureKind, Progress
 from tests.harness.gpu_environment import SimulatedGround
 from tests.harness.sentinel_process import eventually
-from tests.harness.stressor_harness import Child, nursery
+from tests.harness.stressor_harness import Child, stressors
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-workload-fft"
 
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-workload-fft"
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
     monkeypatch.syspath_prepend(str(EXAMPLE / "src"))  # a spawned child gets the parent's path
-    with nursery(tmp_path) as start:
+    with stressors(tmp_path) as start:
         yield start
     sys.modules.pop("sentinel_workload_fft", None)
 
@@ -36,9 +36,7 @@ def workload() -> str:
     return str(project["entry-points"]["sentinel.workloads"]["fft"])
 
 
-def test_the_example_is_found_by_its_name_once_it_is_installed(
-    simulated: SimulatedGround, tmp_path: Path
-) -> None:
+def test_the_installed_example_runs_by_its_name(simulated: SimulatedGround, tmp_path: Path) -> None:
     source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into it
     installed = tmp_path / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -50,7 +48,7 @@ def test_the_example_is_found_by_its_name_once_it_is_installed(
         assert "stressor.failed" not in one.names()
 
 
-def test_the_example_works_and_takes_its_option(start: Callable[..., Child], workload: str) -> None:
+def test_the_example_runs_with_its_option(start: Callable[..., Child], workload: str) -> None:
     child = start(f"{workload}:length=1024")
     progress = child.wait_for(Progress)
     assert progress.checks == progress.iterations > 0
@@ -59,16 +57,14 @@ def test_the_example_works_and_takes_its_option(start: Callable[..., Child], wor
     assert child.stop() == ChildExitCode.DONE
 
 
-def test_the_example_refuses_a_bad_option_for_good(
-    start: Callable[..., Child], workload: str
-) -> None:
+def test_the_example_refuses_an_invalid_option(start: Callable[..., Child], workload: str) -> None:
     failed = start(f"{workload}:length=1000").wait_for(Failed)
     assert failed.kind is FailureKind.UNUSABLE
     assert failed.reason == "fft: length=1000 is not a power of two from 16 to 1048576"
 
 
 @pytest.mark.parametrize("damage", [float("nan"), 1e6])
-def test_the_check_of_the_example_sees_damage(
+def test_the_check_of_the_example_detects_damage(
     start: Callable[..., Child], workload: str, damage: float
 ) -> None:
     module: Any = import_module(workload.partition(":")[0])
@@ -79,6 +75,6 @@ def test_the_check_of_the_example_sees_damage(
     assert transform.errors.last_news() == 0
     blocks[1][2, 3] = damage
     transform.step()
-    assert transform.errors.last_news() == 0, "the other block is whole"
+    assert transform.errors.last_news() == 0, "the other block is intact"
     transform.step()
     assert transform.errors.last_news() == 1

@@ -1,4 +1,4 @@
-"""What real stressor children say when something is wrong, and how they end."""
+"""The messages and exit codes of real stressor processes that fail."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sentinel.protocol.stressor import (
     MemoryTarget,
     Progress,
 )
-from tests.harness.stressor_harness import Child, nursery
+from tests.harness.stressor_harness import Child, stressors
 
 Start = Callable[..., Child]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    with nursery(tmp_path) as start:
+    with stressors(tmp_path) as start:
         yield start
 
 
@@ -37,7 +37,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         (
             "bad_workloads:returns",
             FailureKind.RETURNED,
-            ["bad_workloads:returns returned after 42 iterations", "until ctx.pace() says False"],
+            [
+                "bad_workloads:returns returned after 42 iterations",
+                "until ctx.pace() returns False",
+            ],
         ),
         ("bad_workloads:exits", FailureKind.WORKLOAD, ["bad_workloads:exits raised SystemExit"]),
         (
@@ -82,7 +85,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         ),
     ],
 )
-def test_the_last_words_name_what_went_wrong(
+def test_the_failure_message_names_what_went_wrong(
     start: Start, workload: str, kind: FailureKind, words: list[str]
 ) -> None:
     child = start(workload)
@@ -92,7 +95,7 @@ def test_the_last_words_name_what_went_wrong(
         assert word in failed.reason
     assert "\n" not in failed.reason
     assert len(failed.reason) < 1500
-    assert child.wait_for_end(1.0) == ChildExitCode.FAILED
+    assert child.wait_for_end() == ChildExitCode.FAILED
     assert child.used() == 0
 
 
@@ -100,7 +103,7 @@ def test_no_room_for_one_chunk_is_out_of_memory(start: Start) -> None:
     child = start("hold", memory=MemoryTarget(share=0.01))
     failed = child.wait_for(Failed)
     assert failed.kind is FailureKind.OUT_OF_MEMORY
-    assert "not one chunk of 512 MiB could be had" in failed.reason
+    assert "not one chunk of 512 MiB is available" in failed.reason
 
 
 def test_no_room_for_a_context_is_out_of_memory(start: Start, tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ def test_no_room_for_a_context_is_out_of_memory(start: Start, tmp_path: Path) ->
     assert f"the context on {child.uuid} raised" in failed.reason
 
 
-def test_a_gpu_cannot_be_used_with_a_torch_that_lacks_cuda(start: Start) -> None:
+def test_a_torch_without_cuda_is_unusable(start: Start) -> None:
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
         pytest.skip("this torch has CUDA")
@@ -125,7 +128,7 @@ def test_a_gpu_cannot_be_used_with_a_torch_that_lacks_cuda(start: Start) -> None
     assert "was built without CUDA. Install a CUDA build" in failed.reason
 
 
-def test_a_bit_that_flips_in_memory_is_reported_once(start: Start) -> None:
+def test_a_flipped_bit_is_reported_once(start: Start) -> None:
     child = start("bad_workloads:flips_a_bit")
     finding = child.wait_for(Finding)
     assert (finding.first, finding.count, finding.repeated) == ((3, 4), 1, 0)

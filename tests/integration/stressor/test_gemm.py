@@ -1,4 +1,4 @@
-"""The gemm workload: one seed after another, each compared with what other GPUs computed."""
+"""The gemm workload: its seeds, and the comparison of each with golden checksums."""
 
 from __future__ import annotations
 
@@ -15,103 +15,114 @@ from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.golden import key_of
 from sentinel.stressor.verification.matmul import DTYPES
 from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.verification.sizing import build
-from sentinel.stressor.workloads.gemm import burn, gemm
-from tests.harness.pipeline_harness import SIZE, newest, ring_of, turn_until
+from sentinel.stressor.workloads.gemm import gemm, run_seeds
+from tests.harness.pipeline_harness import (
+    newest,
+    pipeline_bench,
+    pipeline_of,
+    step_until,
+    unprepared_pipeline,
+)
 from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with workbench(tmp_path, chunks=8, chunk=GIB // 2) as bench:
+    with pipeline_bench(tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture
+def large_bench(tmp_path: Path) -> Iterator[Workbench]:
+    with workbench(tmp_path, chunks=12, chunk=GIB // 8) as bench:
         yield bench
 
 
 # --- seeds -----------------------------------------------------------------------------------
 
 
-def test_seeds_take_turns_and_all_of_one_is_checked_before_the_next(bench: Workbench) -> None:
-    pipeline = ring_of(bench)
+def test_seeds_alternate_and_each_is_checked_before_the_next(bench: Workbench) -> None:
+    pipeline = pipeline_of(bench)
     seen: list[int] = []
     references: dict[int, list[int]] = {}
 
-    def look() -> None:
+    def record() -> None:
         if not seen or seen[-1] != pipeline.seed:
             seen.append(pipeline.seed)
             references.setdefault(pipeline.seed, []).append(pipeline.examiner.sums[2])
         if len(seen) == 5:
             bench.stop()
 
-    pipeline.between = look
-    burn(pipeline, seeds=3, seconds=0.0)
+    pipeline.between = record
+    run_seeds(pipeline, seeds=3, seconds=0.0)
     assert seen == [1, 2, 3, 1, 2]
     assert len({sums[0] for sums in references.values()}) == 3
     assert references[1][0] == references[1][1]
     assert (bench.findings(), bench.done().errors) == ([], 0)
 
 
-def test_what_went_wrong_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> None:
-    pipeline = ring_of(bench)
-    turn_until(pipeline, 2)
+def test_a_wrong_bit_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> None:
+    pipeline = pipeline_of(bench)
+    step_until(pipeline, 2)
     flip(newest(pipeline), 1, 1)
-    assert pipeline.close()
-    pipeline.open(seed=2)
+    assert pipeline.finish_seed()
+    pipeline.begin_seed(seed=2)
     assert [(finding.first, finding.seed) for finding in bench.findings()] == [((0, 1), 1)]
 
 
-# --- what other GPUs compute -----------------------------------------------------------------
+# --- golden checksums ------------------------------------------------------------------------
 
 
-def go_through(bench: Workbench, pipeline: ResultPipeline, seeds: int, count: int) -> None:
-    """Go through so many seeds, one after another."""
+def run_count(bench: Workbench, pipeline: ResultPipeline, seeds: int, count: int) -> None:
+    """Run ``count`` seeds."""
     seen: list[int] = []
 
-    def look() -> None:
+    def record() -> None:
         if not seen or seen[-1] != pipeline.seed:
             seen.append(pipeline.seed)
         if len(seen) == count:
             bench.stop()
 
-    pipeline.between = look
-    burn(pipeline, seeds, seconds=0.0)
+    pipeline.between = record
+    run_seeds(pipeline, seeds, seconds=0.0)
     assert len(seen) == count
     bench.lease_keeper.stopped.clear()
 
 
-def test_the_first_records_what_it_computes_and_the_second_agrees(
+def test_the_first_run_records_checksums_and_the_second_agrees(
     bench: Workbench, tmp_path: Path
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
-    first = ring_of(bench)
-    go_through(bench, first, seeds=3, count=5)
+    first = pipeline_of(bench)
+    run_count(bench, first, seeds=3, count=5)
     assert [golden.key.seed for golden in bench.ctx.goldens.records()] == [1, 2, 3]
-    ring_of(bench, "fp32")
-    go_through(bench, ring_of(bench), seeds=3, count=5)
+    pipeline_of(bench, "fp32")
+    run_count(bench, pipeline_of(bench), seeds=3, count=5)
     assert len(bench.ctx.goldens.records()) == 4
     keys = {golden.key for golden in bench.ctx.goldens.records()}
     assert {key.dtype for key in keys} == {"bf16", "fp32"}
-    assert {key.shape for key in keys} == {"64x64x64 v1"}
+    assert {key.shape for key in keys} == {"16x16x16 v1"}
     assert (bench.findings(), bench.done().errors) == ([], 0)
 
 
-def test_a_gpu_that_is_always_wrong_in_the_same_way_is_told_once_for_each_seed(
+def test_a_deviation_from_a_golden_is_reported_once_per_seed(
     bench: Workbench, tmp_path: Path
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
-    pipeline = ring_of(bench)
+    pipeline = pipeline_of(bench)
     bench.ctx.goldens.add({key_of(pipeline.product, 2): 0x123})
-    go_through(bench, pipeline, seeds=2, count=6)
+    run_count(bench, pipeline, seeds=2, count=6)
     (finding,) = bench.findings()
     assert (finding.place, finding.seed) == (FindingPlace.GOLDEN, 2)
     assert "0x0000000000000123 is on record" in finding.detail
     assert (finding.repeated, bench.done().errors) == (1, 1)
 
 
-def test_what_was_not_proved_yet_is_no_golden(
+def test_nothing_is_recorded_before_the_checks_are_proved(
     bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
-    (pipeline,) = build(bench.ctx, (DTYPES["bf16"],), workload="gemm", size=SIZE, verify="full")
+    pipeline = unprepared_pipeline(bench)
     monkeypatch.setattr("sentinel.stressor.verification.pipeline.flip", lambda *_: None)
     with pytest.raises(RuntimeError, match="was not found"):
         pipeline.prepare(seed=1)
@@ -122,7 +133,8 @@ def test_what_was_not_proved_yet_is_no_golden(
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_the_workload_goes_round_until_it_is_stopped(bench: Workbench, name: str) -> None:
+def test_the_workload_runs_until_it_is_stopped(large_bench: Workbench, name: str) -> None:
+    bench = large_bench
     threading.Timer(0.1, bench.stop).start()
     gemm(bench.ctx, dtype=name)  # type: ignore[arg-type]
     assert bench.ctx.iterations > 0
@@ -137,7 +149,7 @@ def test_the_workload_goes_round_until_it_is_stopped(bench: Workbench, name: str
         ({"seeds": 0}, "seeds=0 is out of range"),
     ],
 )
-def test_an_option_out_of_range_is_named(
+def test_an_option_out_of_range_is_refused_by_name(
     bench: Workbench, options: dict[str, int], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -1,4 +1,4 @@
-"""The life of real stressor children on simulated GPUs, with the test as their supervisor."""
+"""Real stressor processes on simulated GPUs, with the test as their supervisor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sentinel.protocol.stressor import (
     Stop,
 )
 from sentinel.supervisor.child_process import Inherited
-from tests.harness.stressor_harness import Child, nursery
+from tests.harness.stressor_harness import TIMEOUT_S, Child, stressors
 
 Start = Callable[..., Child]
 
@@ -33,7 +33,14 @@ CONTEXT = 300 * 2**20
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    with nursery(tmp_path, spawned=True) as start:
+    with stressors(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Start]:
+    """Start stressors as the supervisor does, with their own import of torch."""
+    with stressors(tmp_path, spawned=True) as start:
         yield start
 
 
@@ -42,7 +49,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_naming_the_entry_function_imports_neither_torch_nor_a_plugin() -> None:
+def test_importing_the_main_module_imports_neither_torch_nor_a_plugin() -> None:
     script = (
         "import sys, sentinel.stressor.main, sentinel.config.workload_spec as loading\n"
         "loading.parse_workload('fft:length=8'), loading.known_workloads()\n"
@@ -54,15 +61,17 @@ def test_naming_the_entry_function_imports_neither_torch_nor_a_plugin() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_gemm_child_lives_steadily_and_ends_when_asked(start: Start, tmp_path: Path) -> None:
+def test_a_gemm_stressor_holds_steady_memory_and_ends_on_request(
+    spawn: Start, tmp_path: Path
+) -> None:
     lock = (tmp_path / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    child = start("gemm", locks=(Inherited(lock.fileno()),))
+    child = spawn("gemm", locks=(Inherited(lock.fileno()),))
     lock.close()
 
     assert child.wait_for(CreatingContext).torch
     ready = child.wait_for(Ready)
-    # 88 % of the 15.7 GiB that are free beside the context, in whole chunks of half a GiB
+    # 88 % of the 15.7 GiB left by the context, in whole chunks of half a GiB
     assert (ready.chunks, ready.held, ready.refused) == (27, 27 * GIB // 2, False)
     assert ready.held <= ready.asked < ready.held + GIB // 2
     assert child.used() == ready.held + CONTEXT
@@ -80,9 +89,9 @@ def test_a_gemm_child_lives_steadily_and_ends_when_asked(start: Start, tmp_path:
         assert message.seconds >= 1.0
         assert message.iterations > 0
         size = round((message.flops / message.iterations / 2) ** (1 / 3))
-        assert size in {64, 128, 256}, "whichever this CPU multiplies fast enough"
+        assert size in {64, 128, 256}, "the largest that this CPU multiplies fast enough"
         assert message.errors == 0
-    assert progress[-1].checks == progress[-1].iterations, "from the second round on, all are"
+    assert progress[-1].checks == progress[-1].iterations, "each is checked from round 2 on"
     assert child.used() == ready.held + CONTEXT, "device memory moved after Ready"
 
     assert is_locked(tmp_path / "lock")
@@ -100,17 +109,17 @@ def is_locked(path: Path) -> bool:
         return False
 
 
-def test_an_elementwise_child_works_and_ends_without_its_lease(start: Start) -> None:
+def test_an_elementwise_stressor_ends_when_its_lease_expires(start: Start) -> None:
     child = start("elementwise")
     ready = child.wait_for(Ready)
     progress = child.wait_for(Progress)
     piece = 512 * 2**20 // 4096
     assert progress.bytes == 3 * piece * progress.iterations > 0
     assert child.used() == ready.held + CONTEXT
-    assert child.wait_for_end(4.0) == ChildExitCode.LEASE_RAN_OUT
+    assert child.wait_for_end() == ChildExitCode.LEASE_RAN_OUT
 
 
-def test_a_hold_child_takes_what_there_is_and_ends_with_its_supervisor(start: Start) -> None:
+def test_a_hold_stressor_takes_all_free_memory_and_ends_with_its_supervisor(start: Start) -> None:
     child = start("hold", memory=MemoryTarget(size=64 * GIB))
     ready = child.wait_for(Ready)
     assert (ready.asked, ready.refused) == (64 * GIB, True)
@@ -118,48 +127,48 @@ def test_a_hold_child_takes_what_there_is_and_ends_with_its_supervisor(start: St
     assert child.wait_for(Progress).iterations > 0
     assert child.used() == ready.held + CONTEXT
     child.channel.close()
-    assert child.wait_for_end(1.0) == ChildExitCode.ORPHANED
+    assert child.wait_for_end() == ChildExitCode.ORPHANED
 
 
 def test_a_stuck_interpreter_ends_by_the_kernel_timer(start: Start) -> None:
     child = start("bad_workloads:holds_the_interpreter", lease=1.0)
     child.wait_for(Ready)
-    assert child.wait_for_end(2.0) == -signal.SIGALRM
+    assert child.wait_for_end() == -signal.SIGALRM
     assert child.used() == 0
 
 
 def test_leases_that_queued_up_during_an_import_count(start: Start) -> None:
-    # The import starves the leash for 1.6 s of a lease of 1.0 s.
+    # The import blocks the lease keeper for 1.6 s, with a lease of 1.0 s.
     child = start("bad_workloads.slow_import:well_behaved", lease=1.0)
     child.wait_for(Ready)
     assert child.stop() == ChildExitCode.DONE
 
 
-def test_a_stop_before_there_is_a_context_ends_the_child(start: Start) -> None:
-    child = start("hold")
-    child.tell(Stop())
-    assert child.wait_for_end(10.0) == ChildExitCode.DONE
-    assert child.said == []
+def test_a_stop_before_the_context_exists_ends_the_stressor(spawn: Start) -> None:
+    child = spawn("hold")
+    child.send(Stop())
+    assert child.wait_for_end() == ChildExitCode.DONE
+    assert child.received == []
     assert child.used() == 0
 
 
-def test_an_orphan_takes_along_what_it_started(start: Start) -> None:
+def test_an_orphan_kills_the_processes_that_it_started(start: Start) -> None:
     child = start("bad_workloads:forks")
     child.wait_for(Ready)
-    until(lambda: len(heirs(child.pid)) == 1, "there is no fork")
+    until(lambda: len(descendants(child.pid)) == 1, "there is no fork")
     child.channel.close()
-    assert child.wait_for_end(1.0) == ChildExitCode.ORPHANED
-    until(lambda: not heirs(child.pid), "the fork lives on")
+    assert child.wait_for_end() == ChildExitCode.ORPHANED
+    until(lambda: not descendants(child.pid), "the fork lives on")
 
 
-def heirs(pid: int) -> list[int]:
-    """Return the living processes that ``pid`` started."""
+def descendants(pid: int) -> list[int]:
+    """Return the living processes of the session of ``pid``, but for itself."""
     stats = [read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return [stat.pid for stat in stats if stat and stat.alive and stat.session == pid != stat.pid]
 
 
-def until(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + 5.0
+def until(condition: Callable[[], bool], failure: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, complaint
-        os.sched_yield()
+        assert time.monotonic() < deadline, failure
+        time.sleep(0.01)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace
-from sentinel.stressor.verification.memory_cells import READS, Cells, Piece, Task
-from sentinel.stressor.verification.patterns import PATTERNS, choose
+from sentinel.stressor.verification.memory_cells import READS, MemoryCells, Piece, Task
+from sentinel.stressor.verification.patterns import PATTERNS, parse_patterns
 from sentinel.stressor.workloads.memtest import MemoryTest, _Cost, memtest
 from tests.harness.gpu_environment import Ground
 from tests.harness.sentinel_process import eventually
@@ -32,16 +32,20 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
         yield bench
 
 
-def memory_test(bench: Workbench, patterns: str = "all", cells: Cells | None = None) -> MemoryTest:
-    return MemoryTest(bench.ctx, cells or Cells(bench.ctx.chunks, 0), choose(patterns), seed=1)
+def memory_test(
+    bench: Workbench, patterns: str = "all", cells: MemoryCells | None = None
+) -> MemoryTest:
+    return MemoryTest(
+        bench.ctx, cells or MemoryCells(bench.ctx.chunks, 0), parse_patterns(patterns), seed=1
+    )
 
 
 def flip(tensor: Tensor, word: int, bit: int) -> None:
     tensor[word].bitwise_xor_(1 << bit if bit < 63 else -(2**63))
 
 
-class Faulty(Cells):
-    """Memory that flips bits before they are read, or has one that is stuck; keeps a record."""
+class Faulty(MemoryCells):
+    """Memory that flips bits before reads or has a stuck bit, and records all accesses."""
 
     def __init__(self, chunks: list[Tensor]) -> None:
         super().__init__(chunks, 0)
@@ -70,7 +74,7 @@ class Faulty(Cells):
 
 
 def mix(word: int) -> int:
-    """Return SplitMix64's mixture of a word, written down once more in Python."""
+    """Return the SplitMix64 hash of a word, as an independent implementation."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % WORD
     return word ^ (word >> 31)
@@ -95,7 +99,7 @@ def expected(name: str, address: int, seed: int) -> int:
 
 @pytest.mark.parametrize("name", PATTERNS)
 @given(first=st.integers(0, 2**40), seed=st.integers(0, 2**70))
-def test_each_pattern_is_the_one_that_it_says(name: str, first: int, seed: int) -> None:
+def test_each_pattern_has_its_documented_content(name: str, first: int, seed: int) -> None:
     words, spare = torch.empty(2, 67, dtype=torch.int64)
     PATTERNS[name].compute(words, spare, first, seed)
     assert [word % WORD for word in words.tolist()] == [
@@ -113,14 +117,16 @@ def test_all_patterns_set_and_clear_every_bit() -> None:
 
 
 @pytest.mark.parametrize("text", ["all", "zeros", "random+address"])
-def test_patterns_are_chosen_by_name(text: str) -> None:
-    assert [p.name for p in choose(text)] == (list(PATTERNS) if text == "all" else text.split("+"))
+def test_patterns_are_selected_by_name(text: str) -> None:
+    assert [p.name for p in parse_patterns(text)] == (
+        list(PATTERNS) if text == "all" else text.split("+")
+    )
 
 
 @pytest.mark.parametrize("text", ["", "zeroes", "zeros+", "all+zeros", "zeros,ones"])
-def test_a_name_that_is_none_is_refused_with_what_is_allowed(text: str) -> None:
+def test_an_unknown_pattern_is_refused_with_the_known_ones(text: str) -> None:
     with pytest.raises(ConfigError, match="allowed are all, or some of zeros"):
-        choose(text)
+        parse_patterns(text)
 
 
 # --- passes ----------------------------------------------------------------------------------
@@ -134,7 +140,7 @@ def test_clean_passes_find_nothing_and_check_every_piece_in_both_directions(
     test.prove()
     cells.written, cells.checked = [], []
     for number in range(1, CHUNKS + 1):
-        test.go_through(number)
+        test.run_pass(number)
     assert bench.findings() == []
     done = bench.done()
     each = 2 * READS * len(PATTERNS) * (CHUNKS - 1) * cells.pieces
@@ -152,10 +158,10 @@ def test_clean_passes_find_nothing_and_check_every_piece_in_both_directions(
         assert read == [place for sweep in sweeps for place in sweep * READS]
 
 
-def test_it_says_what_it_covers(bench: Workbench) -> None:
+def test_the_note_shows_the_coverage(bench: Workbench) -> None:
     test = memory_test(bench, "zeros")
     for number in (1, 2, 3):
-        test.go_through(number)
+        test.run_pass(number)
         if number == 1:
             assert bench.ctx._note == (
                 "pass 1, pattern zeros, descending, covered 0.3 % of the device's memory"
@@ -166,9 +172,7 @@ def test_it_says_what_it_covers(bench: Workbench) -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5])
-def test_all_of_the_memory_is_tested_in_turn_however_few_chunks_there_are(
-    tmp_path: Path, chunks: int
-) -> None:
+def test_all_memory_is_tested_with_any_number_of_chunks(tmp_path: Path, chunks: int) -> None:
     with workbench(tmp_path, chunks=chunks) as bench:
         test = memory_test(bench, "random")
         blocks = len(test.cells.blocks)
@@ -177,30 +181,30 @@ def test_all_of_the_memory_is_tested_in_turn_however_few_chunks_there_are(
             chunk.nbytes for chunk in bench.ctx.chunks
         )
         for number in range(1, blocks + 1):
-            test.go_through(number)
+            test.run_pass(number)
         assert test._covered == set(range(blocks))
         assert bench.findings() == []
 
 
 def test_a_memory_that_is_too_small_is_refused() -> None:
-    with pytest.raises(ConfigError, match="too little"):
-        Cells([torch.empty(1024, dtype=torch.uint8)], 0)
+    with pytest.raises(ConfigError, match="too small"):
+        MemoryCells([torch.empty(1024, dtype=torch.uint8)], 0)
 
 
-def test_where_the_chunks_do_not_get_past_the_cache_other_memory_does(bench: Workbench) -> None:
+def test_chunks_too_few_to_flush_the_cache_get_a_flush_buffer(bench: Workbench) -> None:
     enough = (CHUNKS - 2) * bench.ctx.chunks[0].nbytes // 4
-    assert Cells(bench.ctx.chunks, enough).flusher is None
-    cells = Cells(bench.ctx.chunks, enough + 8)
-    assert cells.flusher is not None
-    assert cells.flusher.nbytes >= 4 * (enough + 8)
-    cells.flusher.fill_(7)
+    assert MemoryCells(bench.ctx.chunks, enough).flush_buffer is None
+    cells = MemoryCells(bench.ctx.chunks, enough + 8)
+    assert cells.flush_buffer is not None
+    assert cells.flush_buffer.nbytes >= 4 * (enough + 8)
+    cells.flush_buffer.fill_(7)
     test = memory_test(bench, "aa", cells)
-    test.go_through(1)
-    assert not cells.flusher.any(), "it was gone over"
+    test.run_pass(1)
+    assert not cells.flush_buffer.any(), "it was not overwritten"
     assert bench.findings() == []
 
 
-def test_no_more_than_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) -> None:
+def test_at_most_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) -> None:
     with workbench(tmp_path, chunks=CHUNKS, quantum=1.0) as bench:
         test = memory_test(bench, "zeros+random")
         slow = _Cost(write_seconds=0.3, check_seconds=0.4, write_bytes=1.0, check_bytes=1.0)
@@ -212,11 +216,11 @@ def test_no_more_than_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) 
             most.append(sum(queued))
             queued.clear()
 
-        bench.device.each = waited
+        bench.device.on_wait = waited
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(test.cells, "write", lambda *_: queued.append(slow.write_seconds))
             patch.setattr(test.cells, "check", lambda *_: queued.append(slow.check_seconds))
-            test.go_through(1)
+            test.run_pass(1)
         # 1.0 s is a quantum, and up to two of them are in flight between two waits.
         assert 0.9 < max(most) <= 2 * (1.0 + 0.4)
 
@@ -225,7 +229,7 @@ def test_no_more_than_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) 
 
 
 def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
-    """100 of 100 random places and bits, in all of the patterns and both directions."""
+    """100 of 100 random words and bits, with all patterns and in both directions."""
     draw = random.Random(4)
     cells = Faulty(bench.ctx.chunks)
     test = memory_test(bench, cells=cells)
@@ -242,15 +246,15 @@ def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
             )
             cells.faults = [fault]
             planted.append(fault)
-            # One sweep of a pattern of which it is the turn, as a pass makes them.
+            # One sweep, as a pass runs it.
             pattern = draw.choice(list(PATTERNS.values()))
-            cells.use_tools_in((number - 1) % CHUNKS)
-            test._sweep = test._sweep_of(number, pattern, descending=draw.random() < 0.5)
+            cells.use_scratch((number - 1) % CHUNKS)
+            test._sweep = test._sweep_for(number, pattern, descending=draw.random() < 0.5)
             order = test.order()
             test.write(order)
             for read in range(READS):
                 test.read(order, read)
-            test.look()
+            test.report_faults()
     found = bench.findings()
     assert len(found) == len(planted) >= 100
     for (read, block, word, bit), finding in zip(planted, found, strict=True):
@@ -262,11 +266,11 @@ def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
     assert bench.done().errors == len(planted)
 
 
-def test_a_bit_of_a_part_of_a_chunk_is_found_at_its_place_in_the_chunk(tmp_path: Path) -> None:
+def test_a_bit_in_a_part_of_a_chunk_is_located_within_the_chunk(tmp_path: Path) -> None:
     with workbench(tmp_path, chunks=1) as bench:
         cells = Faulty(bench.ctx.chunks)
         cells.faults = [(0, 2, 5, 40)]
-        memory_test(bench, "ones", cells).go_through(1)
+        memory_test(bench, "ones", cells).run_pass(1)
         (finding,) = bench.findings()
         assert finding.first == (0, 2 * cells.size + 5)
 
@@ -274,41 +278,41 @@ def test_a_bit_of_a_part_of_a_chunk_is_found_at_its_place_in_the_chunk(tmp_path:
 def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
     cells = Faulty(bench.ctx.chunks)
     cells.stuck = (2, 77)
-    memory_test(bench, "zeros", cells).go_through(1)
+    memory_test(bench, "zeros", cells).run_pass(1)
     up, down = bench.findings()
     for finding in (up, down):
         assert (finding.reread, finding.repeated, finding.first) == (True, 3, (2, 77))
         assert finding.bits[9] == 1
 
 
-def test_what_is_right_when_read_again_was_a_bad_load(bench: Workbench) -> None:
+def test_a_word_that_is_right_when_reread_is_a_bad_load(bench: Workbench) -> None:
     cells = Faulty(bench.ctx.chunks)
-    # The second read flips it back, so that the third one, of the examination, is right.
+    # The second read flips it back, so that the third one, of the diagnosis, is right.
     cells.faults = [(0, 3, 9, 1), (1, 3, 9, 1)]
-    memory_test(bench, "random", cells).go_through(1)
+    memory_test(bench, "random", cells).run_pass(1)
     (finding,) = bench.findings()
     assert (finding.reread, finding.count, sum(finding.bits)) == (False, 1, 0)
     assert finding.first[0] == 3
     assert "right when read again" in finding.detail
 
 
-def test_a_supervisor_that_is_slow_to_hear_of_it_makes_no_long_quantum(
+def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("sentinel.stressor.context.time", SimpleNamespace(monotonic=lambda: now[0]))
-    heard = bench.lease_keeper.report
+    heard = bench.lease_keeper.report_finding
 
     def hear_late(finding: Finding) -> bool:
         now[0] += 3.0
         return heard(finding)
 
-    monkeypatch.setattr(bench.lease_keeper, "report", hear_late)
+    monkeypatch.setattr(bench.lease_keeper, "report_finding", hear_late)
     cells = Faulty(bench.ctx.chunks)
     test = memory_test(bench, "zeros", cells)
-    test.go_through(1)
+    test.run_pass(1)
     cells.faults = [(0, 2, 7, 7)]
-    test.go_through(2)
+    test.run_pass(2)
     assert len(bench.findings()) == 1
     assert bench.done().max_quantum_s < 1.0
 
@@ -317,13 +321,13 @@ def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench) -> None:
     cells = Faulty(bench.ctx.chunks)
     test = memory_test(bench, "address", cells)
     cells.faults = [(0, 1, word, bit) for word, bit in ((3, 5), (4, 5), (4, 63), (99, 0))]
-    test.go_through(1)
+    test.run_pass(1)
     (finding,) = bench.findings()
     assert (finding.count, finding.first) == (3, (1, 3))
     assert {bit: times for bit, times in enumerate(finding.bits) if times} == {0: 1, 5: 2, 63: 1}
 
 
-def test_a_memory_that_is_wrong_everywhere_is_counted_and_a_few_pieces_are_examined(
+def test_of_many_wrong_pieces_all_are_counted_and_a_few_examined(
     tmp_path: Path,
 ) -> None:
     with workbench(tmp_path, chunks=8) as bench:
@@ -332,14 +336,14 @@ def test_a_memory_that_is_wrong_everywhere_is_counted_and_a_few_pieces_are_exami
         cells.faults = [
             (0, block, word, 3) for block in range(1, 8) for word in (0, cells.size - 1)
         ]
-        test.go_through(1)
+        test.run_pass(1)
         found = bench.findings()
         assert len(found) == 8
         assert all("14 pieces were wrong at once" in finding.detail for finding in found)
         assert bench.done().errors == 14
 
 
-def test_a_fault_is_told_even_if_the_stop_comes_before_it_is_known(
+def test_a_fault_is_reported_even_if_a_stop_precedes_its_detection(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(Faulty):
@@ -357,10 +361,12 @@ def test_a_fault_is_told_even_if_the_stop_comes_before_it_is_known(
     assert bench.done().errors == 1
 
 
-# --- proof -----------------------------------------------------------------------------------
+# --- proofs ----------------------------------------------------------------------------------
 
 
-def test_a_blind_comparison_is_found_out(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_that_finds_nothing_is_refused(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def blind(words: Tensor, other: object, *, out: Tensor) -> Tensor:
         return out.fill_(False)
 
@@ -377,10 +383,10 @@ def test_memory_that_forgets_at_once_is_refused(bench: Workbench) -> None:
         memory_test(bench, "zeros", cells).prove()
 
 
-# --- the whole -------------------------------------------------------------------------------
+# --- a sentinel ------------------------------------------------------------------------------
 
 
-def test_a_gpu_that_loses_a_bit_is_known_for_it_and_its_memory_stands_still(
+def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(
     ground: Ground,
 ) -> None:
     flags = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")

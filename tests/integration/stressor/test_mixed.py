@@ -1,4 +1,4 @@
-"""The mixed workload: every phase of its plan in turn, each result checked, nothing allocated."""
+"""The mixed workload: its phases in order, each result checked, nothing allocated."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads import mixed as module
 from sentinel.stressor.workloads.mixed import mixed
-from tests.harness.stressor_harness import nursery
+from tests.harness.stressor_harness import stressors
 from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with workbench(tmp_path, chunks=12, chunk=GIB // 2) as bench:
+    with workbench(tmp_path, chunks=12, chunk=GIB // 8) as bench:
         yield bench
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SHORTEST", 0.0)
+def short_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MIN_PHASE_S", 0.0)
 
 
 def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
-    """Note each phase that is closed, and stop after so many."""
+    """Record each phase that ends, and stop after ``count`` of them."""
     seen: list[tuple[str, int]] = []
-    close = ResultPipeline.close
+    finish = ResultPipeline.finish_seed
 
-    def noted(pipeline: ResultPipeline) -> bool:
+    def recorded(pipeline: ResultPipeline) -> bool:
         assert pipeline.written > 0
         seen.append((pipeline.product.dtype.name, pipeline.seed))
         if len(seen) == count:
             bench.stop()
-        return close(pipeline)
+        return finish(pipeline)
 
-    monkeypatch.setattr(ResultPipeline, "close", noted)
+    monkeypatch.setattr(ResultPipeline, "finish_seed", recorded)
     return seen
 
 
-@pytest.mark.usefixtures("short")
-def test_all_kinds_take_turns_and_each_pass_has_another_seed(
+@pytest.mark.usefixtures("short_phases")
+def test_all_phases_run_in_order_and_each_pass_has_another_seed(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = phases(bench, monkeypatch, 17)
@@ -59,8 +59,8 @@ def test_all_kinds_take_turns_and_each_pass_has_another_seed(
     assert bench.done().checks >= 16
 
 
-@pytest.mark.usefixtures("short")
-def test_a_plan_is_followed_as_it_is_written(
+@pytest.mark.usefixtures("short_phases")
+def test_a_plan_runs_in_its_written_order(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = phases(bench, monkeypatch, 5)
@@ -68,30 +68,30 @@ def test_a_plan_is_followed_as_it_is_written(
     assert [name for name, _ in seen] == ["memory", "int8", "memory", "memory", "int8"]
 
 
-@pytest.mark.usefixtures("short")
-def test_a_wrong_bit_of_any_phase_is_found_before_the_next(
+@pytest.mark.usefixtures("short_phases")
+def test_a_wrong_bit_is_found_before_the_next_phase(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = phases(bench, monkeypatch, 9)
-    turn = ResultPipeline.turn
+    step = ResultPipeline.step
 
     def flipping(pipeline: ResultPipeline) -> bool:
-        going = turn(pipeline)
+        going = step(pipeline)
         if len(seen) < 8 and not any(
             f.dtype == pipeline.product.dtype.name for f in bench.findings()
         ):
-            flip(pipeline.places[(pipeline.written - 1) % len(pipeline.places)], 5, 3)
+            flip(pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)], 5, 3)
         return going
 
-    monkeypatch.setattr(ResultPipeline, "turn", flipping)
+    monkeypatch.setattr(ResultPipeline, "step", flipping)
     mixed(bench.ctx, seconds=0.0)
     assert [finding.dtype for finding in bench.findings()] == [name for name, _ in seen[:8]]
     assert {finding.place for finding in bench.findings()} == {FindingPlace.RESULT}
     assert {finding.workload for finding in bench.findings()} == {"mixed"}
 
 
-def test_a_child_goes_through_its_phases_and_ends_when_it_is_asked(tmp_path: Path) -> None:
-    with nursery(tmp_path) as start:
+def test_a_stressor_runs_the_phases_and_ends_on_request(tmp_path: Path) -> None:
+    with stressors(tmp_path) as start:
         child = start("mixed:plan=bf16+int8+memory,seconds=0.1")
         held = child.wait_for(Ready).held
         progress = [child.wait_for(Progress) for _ in range(2)]
@@ -110,18 +110,18 @@ def test_a_child_goes_through_its_phases_and_ends_when_it_is_asked(tmp_path: Pat
         ({"seeds": 1001}, "seeds=1001 is out of range"),
     ],
 )
-def test_an_option_out_of_range_is_named(
+def test_an_option_out_of_range_is_refused_by_name(
     bench: Workbench, options: dict[str, float], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         mixed(bench.ctx, **options)  # type: ignore[arg-type]
 
 
-def test_a_card_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_runs_the_phases_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
     card = torch.device("cuda:0")
-    assert "fp8" not in module._read("all", card)
-    assert module._read("all", card)[-1] == "memory"
+    assert "fp8" not in module._parse_plan("all", card)
+    assert module._parse_plan("all", card)[-1] == "memory"
     with pytest.raises(ConfigError, match="fp8 needs compute capability"):
-        module._read("bf16+fp8", card)
+        module._parse_plan("bf16+fp8", card)

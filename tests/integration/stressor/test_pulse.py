@@ -14,7 +14,7 @@ from sentinel.stressor.device import Fence
 from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads import pulse as module
 from sentinel.stressor.workloads.pulse import pulse
-from tests.harness.stressor_harness import nursery
+from tests.harness.stressor_harness import stressors
 from tests.harness.workload_harness import Instant, Workbench, workbench
 
 #: What one product takes on the pretended device, in seconds: as on an H200 with 16384 rows.
@@ -85,20 +85,20 @@ def clock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Queue:
     """Return the device's queue, which the real products of small matrices go through."""
     queue = Queue(clock)
-    turn = ResultPipeline.turn
+    step = ResultPipeline.step
 
     def queued(pipeline: ResultPipeline, *, at_most: int) -> bool:
         queue.pipelines = [pipeline]
         for _ in range(at_most):
             queue.work()
-        return turn(pipeline, at_most=at_most)
+        return step(pipeline, at_most=at_most)
 
-    monkeypatch.setattr(ResultPipeline, "turn", queued)
+    monkeypatch.setattr(ResultPipeline, "step", queued)
     monkeypatch.setattr(Instant, "fence", lambda _: queue.fence())
     monkeypatch.setattr(Instant, "wait", lambda _, fence: queue.wait(fence))
     monkeypatch.setattr(Instant, "drain", lambda _: queue.wait(queue.fence()))
     # A product and its check, which are measured one after the other.
-    monkeypatch.setattr(Instant, "seconds", lambda _, __: PRODUCT / 2)
+    monkeypatch.setattr(Instant, "measure_s", lambda _, __: PRODUCT / 2)
     return queue
 
 
@@ -126,9 +126,9 @@ def test_every_product_is_checked_once_the_ring_is_full(
     pulse(bench.ctx, hz=2.0, size=64)
     (pipeline,) = queue.pipelines
     done = bench.done()
-    assert done.iterations > len(pipeline.places)
+    assert done.iterations > len(pipeline.slots)
     assert (done.checks, done.errors) == (done.iterations - pipeline.unchecked, 0)
-    assert pipeline.unchecked == len(pipeline.places) - 2 * pipeline.per_quantum
+    assert pipeline.unchecked == len(pipeline.slots) - 2 * pipeline.per_quantum
     assert done.flops == done.iterations * 2.0 * 64**3
 
 
@@ -137,16 +137,16 @@ def test_a_wrong_product_is_counted(
 ) -> None:
     clock.end = BEGIN + 3.0
     spoilt: list[int] = []
-    turn = ResultPipeline.turn
+    step = ResultPipeline.step
 
     def spoiling(pipeline: ResultPipeline, *, at_most: int) -> bool:
-        going = turn(pipeline, at_most=at_most)
+        going = step(pipeline, at_most=at_most)
         if pipeline.rounds and not spoilt:
             spoilt.append(pipeline.written)
-            pipeline.places[(pipeline.written - 1) % len(pipeline.places)][3, 4] += 1
+            pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)][3, 4] += 1
         return going
 
-    monkeypatch.setattr(ResultPipeline, "turn", spoiling)
+    monkeypatch.setattr(ResultPipeline, "step", spoiling)
     pulse(bench.ctx, hz=2.0, size=64)
     assert bench.done().errors == 1
     assert [finding.first for finding in bench.findings()] == [(3, 4)]
@@ -170,7 +170,7 @@ def test_what_is_out_of_range_is_refused(
 
 
 def test_it_pulses_as_a_stressor_and_ends_when_asked(tmp_path: Path) -> None:
-    with nursery(tmp_path) as start:
+    with stressors(tmp_path) as start:
         child = start("pulse:hz=10", memory=MemoryTarget(share=0.2))
         child.wait_for(Ready)
         used = child.used()

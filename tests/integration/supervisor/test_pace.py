@@ -18,7 +18,7 @@ from sentinel.stressor.workloads.memtest import memtest
 from tests.harness.context_harness import Bench
 from tests.harness.gpu_environment import Ground, SimulatedGround
 from tests.harness.sentinel_process import Sentry, eventually
-from tests.harness.stressor_harness import Child, nursery
+from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import TIMEOUT_S
 
 Start = Callable[..., Child]
@@ -33,7 +33,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     yield bench
     bench.device.membership.close()
     bench.channel.close()
-    bench.theirs.close()
+    bench.child_channel.close()
 
 
 def order(bench: Bench, message: object) -> None:
@@ -80,7 +80,7 @@ def test_a_rest_for_ever_ends_with_the_next_pace_and_tells_of_itself_meanwhile(
     bench.ctx.report()
     assert bench.ctx.pace()
     timer.join()
-    said = bench.heard()
+    said = bench.received()
     assert said
     assert all(isinstance(message, Progress) for message in said)
     at = worked(bench)
@@ -113,7 +113,7 @@ def test_who_waits_for_the_device_rests_as_well(bench: Bench) -> None:
     assert not bench.ctx.drain()
     timer.join()
     bench.ctx.finish()
-    assert sum(said.checks for said in bench.heard() if isinstance(said, Progress)) == 3
+    assert sum(said.checks for said in bench.received() if isinstance(said, Progress)) == 3
 
 
 def test_results_are_looked_at_before_a_rest_and_only_then(bench: Bench) -> None:
@@ -185,7 +185,7 @@ def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:
 def test_whoever_sleeps_for_its_pace_is_woken_by_a_stop(bench: Bench) -> None:
     bench.lease_keeper._armed = True
     order(bench, Stop())
-    assert bench.lease_keeper.repaced.is_set()
+    assert bench.lease_keeper.pace_changed.is_set()
 
 
 def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
@@ -194,7 +194,7 @@ def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
     assert not bench.ctx.ready
     later(bench, Pace(share=1.0)).join()
     assert bench.ctx.pace()
-    assert bench.heard() == [Ready(held=2 * 2**30, asked=2 * 2**30, chunks=4, refused=False)]
+    assert bench.received() == [Ready(held=2 * 2**30, asked=2 * 2**30, chunks=4, refused=False)]
 
 
 def test_a_share_that_is_none_is_taken_for_the_nearest(bench: Bench) -> None:
@@ -208,7 +208,7 @@ def test_a_share_that_is_none_is_taken_for_the_nearest(bench: Bench) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    with nursery(tmp_path) as start:
+    with stressors(tmp_path) as start:
         yield start
 
 
@@ -221,7 +221,7 @@ def work_of(child: Child) -> float:
 def stops_after(child: Child) -> float:
     """Order it to rest; return after how many seconds the device stood still."""
     ordered = moved = time.monotonic()
-    child.tell(Pace(share=0.0))
+    child.send(Pace(share=0.0))
     last = work_of(child)
     while (now := time.monotonic()) < moved + 0.06:
         assert now < ordered + TIMEOUT_S, "it works on"
@@ -234,7 +234,7 @@ def stops_after(child: Child) -> float:
 def begins_after(child: Child) -> float:
     """Order it to work; return after how many seconds the device did."""
     before, ordered = work_of(child), time.monotonic()
-    child.tell(Pace(share=1.0))
+    child.send(Pace(share=1.0))
     eventually(lambda: work_of(child) > before)
     return time.monotonic() - ordered
 
@@ -255,7 +255,7 @@ def test_a_child_stops_and_goes_on_at_a_word(start: Start) -> None:
 def test_a_child_that_rests_for_ever_is_heard_of_and_stops_when_asked(start: Start) -> None:
     child = start("elementwise")
     child.wait_for(Ready)
-    child.tell(Pace(share=0.0))
+    child.send(Pace(share=0.0))
     while child.wait_for(Progress).iterations:
         pass
     assert child.stop() == 0

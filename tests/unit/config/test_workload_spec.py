@@ -211,20 +211,20 @@ def test_an_unknown_option_is_named_with_those_that_are_known() -> None:
         bind_options(needy, {})
     with pytest.raises(ConfigError, match="which cannot be written as an option"):
         bind_options(strange, {"when": "1"})
-    with pytest.raises(ConfigError, match="does not take a context"):
+    with pytest.raises(ConfigError, match="cannot be called with a context"):
         bind_options(lonely, {})
 
 
 @pytest.mark.parametrize(
     ("workload", "complaint", "remedy"),
     [
-        (lonely, "workload lonely does not take a context as its argument", "(ctx, *, option"),
-        (keyed, "does not take a context as its first argument", "(ctx, *, option"),
-        (placed, "workload placed wants 'size' by its place", "def placed(ctx, *"),
+        (lonely, "workload lonely cannot be called with a context and", "(ctx, *, option"),
+        (keyed, "cannot be called with a context and options by name", "(ctx, *, option"),
+        (placed, "options by name: missing a required", "def placed(ctx, *"),
         (yields, "workload yields is a generator: it has a `yield`", "(ctx, *"),
         (waits, "workload waits is a coroutine: it is an `async def`", "(ctx, *"),
         (Still, "workload Still is a class without a method `run`", "`run(self, ctx)`"),
-        (Greedy, "its `run` wants 'more' besides the context", "`run(self, ctx)`"),
+        (Greedy, "its `run` cannot be called with the context alone", "`run(self, ctx)`"),
     ],
 )
 def test_a_wrong_signature_is_named_with_what_to_write(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.stressor.duty_cycle import WINDOW, DutyCycle
+from sentinel.stressor.duty_cycle import WINDOW_S, DutyCycle
 
 
 class Device:
@@ -29,11 +29,11 @@ class Device:
         self.worked += quantum
         self.in_flight.append(self.busy_until)
         self.settle(1)
-        self.duty_cycle.follow(share, self.now)
+        self.duty_cycle.set_share(share, self.now)
         if self.duty_cycle.is_spent(self.now):
             self.settle(0)
             self.duty_cycle.pause(self.now)
-        wait = self.duty_cycle.wait(self.now)
+        wait = self.duty_cycle.rest_s(self.now)
         self.rests.append(wait)
         self.now += wait
         self.duty_cycle.resume(self.now)
@@ -76,52 +76,52 @@ def test_half_of_the_time_is_half_of_each_window() -> None:
     while device.now < began + 5:
         device.pace(0.5)
     longest = max(device.rests)
-    assert 0.03 < longest <= WINDOW
+    assert 0.03 < longest <= WINDOW_S
     assert sum(rest > 0 for rest in device.rests) == pytest.approx(50, abs=3)
 
 
 def test_nothing_at_all_is_for_ever_and_another_share_counts_at_once() -> None:
     duty_cycle = DutyCycle(0.02)
     duty_cycle.resume(0.0)
-    duty_cycle.follow(0.0, 0.1)
+    duty_cycle.set_share(0.0, 0.1)
     assert duty_cycle.is_spent(0.1)
     duty_cycle.pause(0.12)
-    assert duty_cycle.wait(0.12) == math.inf
-    assert duty_cycle.wait(5.0) == math.inf
-    duty_cycle.follow(0.5, 5.0)
-    assert duty_cycle.wait(5.0) == 0.0
+    assert duty_cycle.rest_s(0.12) == math.inf
+    assert duty_cycle.rest_s(5.0) == math.inf
+    duty_cycle.set_share(0.5, 5.0)
+    assert duty_cycle.rest_s(5.0) == 0.0
     duty_cycle.resume(5.0)
-    duty_cycle.follow(1.0, 5.01)
-    assert duty_cycle.wait(5.01) == 0.0
+    duty_cycle.set_share(1.0, 5.01)
+    assert duty_cycle.rest_s(5.01) == 0.0
     assert not duty_cycle.is_spent(6.0)
 
 
 def test_a_debt_is_forgotten_with_the_share_that_made_it() -> None:
     duty_cycle = DutyCycle(0.02)
     duty_cycle.resume(0.0)
-    duty_cycle.follow(0.05, 0.0)
+    duty_cycle.set_share(0.05, 0.0)
     duty_cycle.is_spent(0.0)
     duty_cycle.pause(0.05)
-    assert duty_cycle.wait(0.05) > WINDOW
-    duty_cycle.follow(0.06, 0.05)
-    assert duty_cycle.wait(0.05) == 0.0
+    assert duty_cycle.rest_s(0.05) > WINDOW_S
+    duty_cycle.set_share(0.06, 0.05)
+    assert duty_cycle.rest_s(0.05) == 0.0
 
 
 def test_what_nobody_used_is_not_saved_up() -> None:
     duty_cycle = DutyCycle(0.02)
     duty_cycle.resume(0.0)
-    duty_cycle.follow(0.5, 0.0)
+    duty_cycle.set_share(0.5, 0.0)
     duty_cycle.pause(0.001)
-    assert duty_cycle.wait(60.0) == 0.0, "its workload rested for a minute"
+    assert duty_cycle.rest_s(60.0) == 0.0, "its workload rested for a minute"
     duty_cycle.resume(60.0)
     assert not duty_cycle.is_spent(60.05)
-    assert duty_cycle.is_spent(60.0 + 2 * 0.5 * WINDOW)
+    assert duty_cycle.is_spent(60.0 + 2 * 0.5 * WINDOW_S)
 
 
 def test_a_host_that_stood_still_does_not_cost_minutes() -> None:
     duty_cycle = DutyCycle(0.02)
     duty_cycle.resume(0.0)
-    duty_cycle.follow(0.5, 0.0)
+    duty_cycle.set_share(0.5, 0.0)
     duty_cycle.is_spent(0.0)
     duty_cycle.pause(3600.0)
-    assert duty_cycle.wait(3600.0) <= 2.5
+    assert duty_cycle.rest_s(3600.0) <= 2.5

@@ -125,11 +125,11 @@ def test_pieces_do_not_overlap_and_places_fill_the_rest() -> None:
     layout = lay_out(chunks, needs)
     assert layout is not None
     parts = (layout.left, layout.right, layout.reference, layout.differs)
-    for piece in (*parts, layout.weights, layout.weighted, *layout.places(4096)):
+    for piece in (*parts, layout.weights, layout.weighted, *layout.slots(4096)):
         assert not piece.any(), "it overlaps with an earlier one"
         piece.fill_(1)
-    assert len(layout.places(4096)) == 8
-    assert len(layout.places(1024)) >= 4 * 8
+    assert len(layout.slots(4096)) == 8
+    assert len(layout.slots(1024)) >= 4 * 8
 
 
 def test_too_little_memory_is_told() -> None:
