@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who asks: the peer's user and process where the socket tells, and by which way.
+    """The process that sent a command, as far as the transport reveals it."""
 
-    ``started`` tells its PID from a later use of the same number, in clock ticks since boot.
-    """
-
+    #: The transport, such as "unix" or "tcp".
     via: str
     uid: int | None = None
     pid: int | None = None
+    #: Its start in clock ticks since boot, which tells its PID from a later use of the same number.
     started: int | None = None

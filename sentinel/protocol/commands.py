@@ -1,8 +1,7 @@
-"""What clients ask of the supervisor through the service, and what it shows and answers.
+"""Commands that the API sends to the supervisor, and the replies.
 
-The service takes requests from clients, posts each as one of the orders below, and hears one
-:class:`CommandReply` to it. What it shows to clients is the last :class:`HostView` and the last
-:class:`GpuView` of each GPU. Times are seconds of the monotonic clock, sizes are bytes.
+The API sends each request of a client as one command, and receives one :class:`CommandReply` to it.
+Times are seconds of the monotonic clock, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -16,35 +15,36 @@ from sentinel.protocol.caller import Caller
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSpec:
-    """What a service is told.
+    """The specification of an API process."""
 
-    ``socket`` is the path that clients use, ``tcp`` the address, ``host:port``, where there is one,
-    and ``token`` the file with its secret. ``state`` is the folder for what outlives the daemon,
-    ``log`` the file that events go to. ``given`` and ``overrides`` are the settings that hold when
-    it begins, and ``config`` is the file that was named or found, for when they are read anew.
-    ``began`` is when the daemon began, in seconds since the epoch. ``history`` is how many bytes
-    the history in ``state`` may have; without, it is in memory alone.
-    """
-
+    #: The path of the Unix socket for clients.
     socket: str
+    #: The folder for what outlives the daemon.
     state: str
+    #: The file of the log, or None if events go to standard output.
     log: str | None
+    #: When the daemon started, in seconds since the epoch.
     began: float
     version: str
+    #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
+    #: The file with the secret for TCP, or None.
     token: str | None = None
+    #: The settings in force at the start.
     given: tuple[GivenSetting, ...] = ()
     overrides: tuple[GivenOverride, ...] = ()
+    #: The configuration file that a reload reads, or None.
     config: str | None = None
+    #: The size limit of the history in ``state``; with None, it is kept in memory only.
     history: int | None = None
 
 
-# --- orders, from the service ----------------------------------------------------------------
+# --- commands, from the API -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """Occupy idle GPUs, from now on."""
+    """Occupy idle GPUs from now on."""
 
     number: int
     by: Caller
@@ -52,7 +52,7 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """Let go of every GPU and start on none."""
+    """Release every GPU and start no stressor."""
 
     number: int
     by: Caller
@@ -60,21 +60,20 @@ class Drain:
 
 @dataclass(frozen=True, kw_only=True)
 class PauseGpus:
-    """Let go of these GPUs, all where none is named, and keep off for ``seconds``, or for good.
-
-    ``release``: of the driver as well, which is for all GPUs at once.
-    """
+    """Release these GPUs, or all if none is named, and start no stressor on them."""
 
     number: int
     by: Caller
     gpus: tuple[str, ...] = ()
+    #: How long, or None for ever.
     seconds: float | None = None
+    #: Whether to release the driver as well, which needs all GPUs.
     release: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeGpus:
-    """End the pause of these GPUs, of all where none is named."""
+    """End the pause of these GPUs, or of all if none is named."""
 
     number: int
     by: Caller
@@ -83,10 +82,7 @@ class ResumeGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class Reserve:
-    """Keep these GPUs free for somebody, or the ``count`` that are had most easily.
-
-    ``seconds`` is for how long. ``bound``: only as long as the process that asks lives.
-    """
+    """Keep GPUs free for a user: those named, or the ``count`` that are freed most easily."""
 
     number: int
     by: Caller
@@ -94,20 +90,20 @@ class Reserve:
     reason: str
     gpus: tuple[str, ...] = ()
     count: int = 0
+    #: How long, or None for ever.
     seconds: float | None = None
+    #: Whether it ends with the process that asks.
     bound: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confirm:
-    """Keep a reservation from now on, whatever becomes of the service: its client is told of it.
-
-    ``allocation``: the id is that of a part of a GPU's memory, and not of a reservation.
-    """
+    """Keep a reservation even if the API process ends: its client knows the id."""
 
     number: int
     by: Caller
     id: str
+    #: Whether the id is that of an allocation.
     allocation: bool = False
 
 
@@ -122,22 +118,23 @@ class Unreserve:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocate:
-    """Promise ``size`` bytes of a GPU's memory to the process that asks, and to its children.
+    """Allocate GPU memory to the process that asks and to its children.
 
-    They are guests there from then on, and not newcomers. Where that process cannot be seen from
-    here, nobody can be told from others, and nothing of ours is started beside them.
+    They are no newcomers from then on. If that process is not visible from here, it cannot be told
+    from a newcomer, and no stressor is started beside it.
     """
 
     number: int
     by: Caller
     id: str
     gpu: str
+    #: Bytes.
     size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deallocate:
-    """End the promise of memory with this id."""
+    """End the allocation with this id."""
 
     number: int
     by: Caller
@@ -146,7 +143,7 @@ class Deallocate:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSetting:
-    """One setting as it was given, and where."""
+    """One setting as it was given, and its source."""
 
     key: str
     text: str
@@ -155,7 +152,7 @@ class GivenSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenOverride:
-    """Settings for one GPU, named by a selector, and where they were given."""
+    """Settings for the GPUs that a selector names, and their source."""
 
     selector: str
     source: str
@@ -164,7 +161,7 @@ class GivenOverride:
 
 @dataclass(frozen=True, kw_only=True)
 class Configure:
-    """Take over all of these settings, or none of them."""
+    """Apply all of these settings, or none of them."""
 
     number: int
     by: Caller
@@ -174,7 +171,7 @@ class Configure:
 
 @dataclass(frozen=True, kw_only=True)
 class ShutDown:
-    """Let go of every GPU and end."""
+    """Release every GPU and exit."""
 
     number: int
     by: Caller
@@ -197,18 +194,16 @@ Command = (
 
 @dataclass(frozen=True, kw_only=True)
 class ApiHeartbeat:
-    """The service answers clients; said when it begins to, and once a second."""
+    """The API accepts requests; sent when it begins to, and once a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceWarning:
-    """What the service could not do though no client asked for it, for the journal.
+    """A failure in the API process that no client asked about, for the log."""
 
-    ``about`` is "settings", "reservations", "history", "watch", "token" or "socket", ``text`` says
-    what is wrong and where.
-    """
-
+    #: "settings", "reservations", "history", "watch", "token" or "socket".
     about: str
+    #: What is wrong, and where.
     text: str
 
 
@@ -216,11 +211,11 @@ ServiceMessage = Command | ApiHeartbeat | ServiceWarning
 SERVICE_MESSAGES: tuple[type[ServiceMessage], ...] = typing.get_args(ServiceMessage)
 
 
-# --- answers and views, from the supervisor --------------------------------------------------
+# --- replies, from the supervisor ------------------------------------------------------------
 
 
 class Refusal(StrEnum):
-    """Why an order was not carried out."""
+    """Why a command was rejected."""
 
     NO_SUCH_GPU = "no_such_gpu"
     NOT_FOUND = "not_found"
@@ -231,17 +226,16 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandReply:
-    """What came of the order of this number; ``gpus`` are the UUIDs that it was about.
-
-    ``text`` says in a sentence what will happen, or why not and what is allowed.
-    """
+    """The result of the command of this number."""
 
     number: int
     refused: Refusal | None = None
+    #: What will happen; or why the command was rejected and what is allowed.
     text: str = ""
+    #: The UUIDs of the GPUs that it applies to.
     gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReloadConfig:
-    """Read the settings anew and post them as a :class:`Configure`."""
+    """Read the settings again and send them as a :class:`Configure`."""

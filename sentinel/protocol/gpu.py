@@ -1,4 +1,4 @@
-"""A GPU, its processes and its memory, as one reading of the probe has them."""
+"""A GPU, its processes and its memory, as one reading of the probe contains them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gpu:
 
 
 class ProcessKind(StrEnum):
-    """In which of NVML's three lists a process stands."""
+    """NVML's three lists of processes."""
 
     COMPUTE = "compute"
     MPS = "mps"
@@ -31,27 +31,24 @@ class ProcessKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProcess:
-    """One process on a GPU, with what /proc says of it.
-
-    ``started`` is in clock ticks since boot and tells a PID from a later use of the same number;
-    ``session`` is its session's leader, by which what a stressor started is known as ours.
-    ``ancestors`` are the PIDs of its parent, of the parent of that and so on, as they were when it
-    was seen first. All but ``pid`` and ``kind`` are ``None`` where nobody says.
-    """
+    """One process on a GPU, with its facts from /proc; None is unknown."""
 
     pid: int
     kind: ProcessKind = ProcessKind.COMPUTE
     memory: int | None = None
+    #: Its start in clock ticks since boot, which tells the PID from a later use of the same number.
     started: int | None = None
+    #: The leader of its session; it shows whether a stressor started the process.
     session: int | None = None
     name: str | None = None
     user: str | None = None
+    #: The PIDs of its parent, that one's parent and so on, as of the first sight of it.
     ancestors: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The memory of one GPU as NVML counts it, without what the driver reserves for itself."""
+    """The memory of one GPU in bytes, without what the driver reserves for itself."""
 
     total: int
     used: int
@@ -60,34 +57,37 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What NVML said of one GPU, stamped before the first call was made.
+    """What NVML returned for one GPU; None is unknown or not supported.
 
-    ``took`` is how long the call for the memory took, in seconds: above a millisecond, the driver
-    was at work on something else. ``processes`` may be older than ``memory``: it was read at
-    ``processes_at``. A reading with a ``fault`` failed three times in a row, or the GPU is lost; it
-    is never grounds to start. ``utilization`` is the share of the last second or less in which a
-    kernel ran, ``computing`` the PIDs, in the host's namespace, of those who used the GPU since the
-    last such reading; both where somebody asked for it and the GPU tells. ``temperature`` is in
-    degrees Celsius, ``power`` in watts, ``sm_clock`` in MHz, each where the GPU tells. These and
-    the utilisation were read at ``load_at``, and may be older than the rest. ``telemetry`` comes
-    with the reading after which it is new, and with no other.
+    A reading with a ``fault`` failed three times in a row, or the GPU is lost; no stressor is
+    started because of it.
     """
 
     uuid: str
+    #: The time before the first call.
     at: float
+    #: How long the memory call took, in seconds; above a millisecond, the driver was busy.
     took: float = 0.0
     memory: Memory | None = None
     processes: tuple[GpuProcess, ...] | None = None
+    #: When ``processes`` were read; they may be older than ``memory``.
     processes_at: float = 0.0
     exclusive: bool | None = None
     mig: bool | None = None
     display: bool | None = None
+    #: The share of the last second or less in which a kernel ran.
     utilization: float | None = None
+    #: The PIDs in the host's namespace that used the GPU since the last such reading.
     computing: tuple[int, ...] | None = None
+    #: Degrees Celsius.
     temperature: int | None = None
+    #: Watts.
     power: float | None = None
+    #: MHz.
     sm_clock: int | None = None
+    #: When utilization, temperature, power and clock were read.
     load_at: float = 0.0
+    #: New telemetry; it comes with one reading only.
     telemetry: Telemetry | None = None
     fault: str | None = None
     lost: bool = False

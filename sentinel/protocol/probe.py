@@ -12,7 +12,7 @@ from sentinel.protocol.gpu import Gpu, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """The GPUs that the probe found, in NVML's order, before it reads any of them."""
+    """The GPUs that the probe found, in NVML's order; sent before it reads any of them."""
 
     gpus: tuple[Gpu, ...]
     driver: str
@@ -20,7 +20,7 @@ class Inventory:
 
 @dataclass(frozen=True, kw_only=True)
 class Unavailable:
-    """There is no driver to ask; the probe ends after this message."""
+    """The driver is unavailable; the probe exits after this message."""
 
     code: str
     reason: str
@@ -32,31 +32,31 @@ PROBE_MESSAGES: tuple[type[ProbeMessage], ...] = typing.get_args(ProbeMessage)
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What the probe is to read: ``gpus`` at every poll, those of them in ``held`` all the time.
+    """What the probe reads from now on; GPUs are named by UUID."""
 
-    Of those in ``load`` the utilisation, too; and with ``telemetry`` all that they tell.
-    """
-
+    #: GPUs to read at every poll.
     gpus: tuple[str, ...]
+    #: Those of them to read all the time.
     held: tuple[str, ...]
+    #: Those of them to read the utilization of.
     load: tuple[str, ...] = ()
+    #: Whether to read telemetry.
     telemetry: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeSpec:
-    """All that the probe is told at birth. ``simulation`` is the registry's folder, if pretended.
-
-    ``skip`` are the UUIDs that it must not touch: a call hung there, and so would the next.
-    ``known`` are those that an earlier probe found; what is missing of them is looked for.
-    ``utilization`` says whether anybody wants to know that of a GPU on which nothing of ours lives,
-    ``computing`` whether the driver is to be asked who computes, besides who is listed.
-    """
+    """The specification of a probe process."""
 
     poll: float
     watch_interval: float
+    #: Whether to read the utilization of GPUs without a stressor.
     utilization: bool = False
+    #: Whether to read the processes that compute besides those that are listed.
     computing: bool = False
+    #: UUIDs not to touch: a call hung there, and so would the next.
     skip: tuple[str, ...] = ()
+    #: UUIDs that an earlier probe found; missing ones are looked for.
     known: tuple[str, ...] = ()
+    #: The folder of the simulated GPUs, or None.
     simulation: str | None = None

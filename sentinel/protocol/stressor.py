@@ -1,7 +1,7 @@
-"""What the processes of sentinel tell each other: readings, a child's messages, its orders.
+"""Messages between the supervisor and a stressor.
 
-Times are seconds of the monotonic clock, which all processes of a host share; sizes are bytes.
-A value that could not be read is ``None``, never zero and never an empty tuple.
+Times are seconds of the monotonic clock, which all processes of a host share; sizes are bytes. A
+value that could not be read is None, never zero and never an empty tuple.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ from sentinel.protocol.gpu import Gpu
 
 @dataclass(frozen=True, kw_only=True)
 class CreatingContext:
-    """Everything is imported; the next thing the child does is to create its context."""
+    """All imports are done; the stressor creates its context next."""
 
+    #: The version of torch.
     torch: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The child holds its memory and has run every kernel once; from now on it is steady.
+    """The stressor holds its memory and has run every kernel once; its memory stays constant."""
 
-    ``refused`` says that the device gave fewer chunks than were asked for.
-    """
-
+    #: Bytes held.
     held: int
+    #: Bytes asked for.
     asked: int
     chunks: int
+    #: Whether the device gave fewer chunks than were asked for.
     refused: bool
 
 
-#: How many seconds of work there may be between two calls of ``pace``: a stop waits for it.
+#: The longest time of work between two calls of ``pace``, in seconds: a stop waits for it.
 MAX_QUANTUM_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Work completed since the last such message, which was ``seconds`` ago.
+    """The work done since the last such message."""
 
-    ``max_quantum_s`` is how many seconds the longest time between two calls of ``pace`` took, the
-    host's or the device's, whichever is longer, and without what ``pace`` itself waited.
-    """
-
+    #: How long ago the last such message was sent.
     seconds: float
     iterations: int
     flops: float
     bytes: float
     checks: int
     errors: int
+    #: The longest time between two calls of ``pace``, the host's or the device's, without what
+    #: ``pace`` itself waited.
     max_quantum_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What the workload is at, for people; it holds until the next one."""
+    """The current step of the workload, for people; valid until the next one."""
 
     text: str
 
 
 class FailureKind(StrEnum):
-    """Why a child gave up, or was given up."""
+    """Why a stressor failed."""
 
     OUT_OF_MEMORY = "out_of_memory"
     SPAWN = "spawn"
     WORKLOAD = "workload"
-    """The workload raised an error, or something of ours did."""
+    """The workload or the stressor raised an error."""
     RETURNED = "returned"
     UNUSABLE = "unusable"
-    """No retry can mend it: a wrong option, a torch that cannot use the GPU."""
+    """Permanent: a wrong option, or a torch that cannot use the GPU."""
     MALFORMED = "malformed"
-    """No retry can mend it: what is named as a workload is none."""
+    """Permanent: the named object is not a workload."""
     NOT_READY = "not_ready"
     HANG = "hang"
     STUCK = "stuck"
@@ -85,7 +85,7 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The child's last words, or what is said of one that had none."""
+    """The failure of a stressor, sent by itself or, if it could not, assumed by the supervisor."""
 
     kind: FailureKind
     reason: str
@@ -95,40 +95,39 @@ class FindingPlace(StrEnum):
     """What was wrong."""
 
     RESULT = "result"
-    """A result, while its inputs and its reference were right."""
+    """A result, with correct inputs and a correct reference."""
     INPUT = "input"
-    """An input, so that every result since is wrong."""
+    """An input; every result since is wrong."""
     REFERENCE = "reference"
-    """What results are compared with."""
+    """The reference that results are compared with."""
     MEMORY = "memory"
-    """Memory that nobody wrote to since it was last right."""
+    """Memory that changed without a write."""
     GOLDEN = "golden"
-    """A result that is the same every time and not what other GPUs of its kind compute."""
+    """A reproducible result that differs from other GPUs of this model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A GPU that was wrong, with the evidence.
+    """Proof that a GPU computed or stored something wrong; None is what could not be tried."""
 
-    ``number`` counts the findings of one child from 1; the supervisor acknowledges each. ``round``
-    is how often the workload had gone round, ``seed`` that of its inputs. ``count`` elements were
-    wrong, the first of them at ``first``: row and column of a matrix, or chunk and element.
-    ``bits`` is how often each bit of an element differed, from the lowest. ``reread`` is whether
-    they were wrong again when they were read a second time: then the store was bad, else the load.
-    ``repeated`` of ``repeats`` more tries were wrong, too: a fault that is repeatable, or transient
-    with none. ``None`` stands where that could not be tried.
-    """
-
+    #: Counts the findings of one child from 1; the supervisor acknowledges each.
     number: int
     place: FindingPlace
     workload: str
     dtype: str | None
+    #: How many rounds the workload had completed.
     round: int
+    #: The seed of its inputs.
     seed: int | None
+    #: How many elements were wrong.
     count: int
+    #: The first wrong element: row and column of a matrix, or chunk and element.
     first: tuple[int, ...]
+    #: How often each bit of an element differed, from the lowest.
     bits: tuple[int, ...]
+    #: Whether a second read was wrong, too: then the store was bad, else the load.
     reread: bool | None
+    #: How many of ``repeats`` further tries were wrong, too; with none, the fault is transient.
     repeated: int | None
     repeats: int | None
     detail: str = ""
@@ -136,29 +135,33 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryContention:
-    """While the child filled its memory, ``grown`` bytes more than it took were gone."""
+    """While the stressor filled its memory, another process took some."""
 
+    #: Bytes taken by the other process.
     grown: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelftestResult:
-    """How one trial of a selftest went, in one kind of number.
+    """The result of one trial of a selftest.
 
-    Of ``tried`` bits that were flipped in a ``result`` that was just computed, in one that lay in
-    ``memory``, in an ``input`` or in a ``reference``, ``found`` were found. Of ``tried`` results
-    with nothing flipped, which are ``clean``, ``found`` were taken for wrong.
+    In a trial of place "clean", nothing is flipped: ``tried`` counts results, ``found`` false
+    alarms.
     """
 
     dtype: str
+    #: Where bits were flipped: "result" (just computed), "memory", "input", "reference"; or
+    #: "clean".
     place: str
+    #: How many bits were flipped.
     tried: int
+    #: How many of them were found.
     found: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelftestDone:
-    """All trials of a selftest were told."""
+    """All trials of a selftest are done."""
 
 
 ChildMessage = (
@@ -175,29 +178,30 @@ ChildMessage = (
 STRESSOR_MESSAGES: tuple[type[ChildMessage], ...] = typing.get_args(ChildMessage)
 
 
-# --- what a child is told --------------------------------------------------------------------
+# --- messages to a stressor ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The supervisor is alive; the child may live for another lease."""
+    """Renew the lease of the stressor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """End by yourself, within a quantum of work."""
+    """Stop within one quantum of work, and exit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Keep the device busy for this ``share`` of the time from now on, from 0 to 1."""
+    """Keep the device busy for this share of the time from now on."""
 
+    #: From 0 to 1.
     share: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingAck:
-    """The supervisor has the finding of this number; the child need not keep it."""
+    """The supervisor has the finding of this number; the stressor need not send it again."""
 
     number: int
 
@@ -207,7 +211,7 @@ STRESSOR_COMMANDS: tuple[type[StressorCommand], ...] = typing.get_args(StressorC
 
 
 class ChildExitCode(IntEnum):
-    """The exit codes of our own children; any other is an accident."""
+    """The exit codes of the supervisor's children; any other is a crash."""
 
     DONE = 0
     LEASE_RAN_OUT = 80
@@ -217,7 +221,7 @@ class ChildExitCode(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryTarget:
-    """How much to hold: a share of what is free, or a size; exactly one of them."""
+    """How much memory to hold: a share of what is free, or a size; exactly one of them."""
 
     share: float | None = None
     size: int | None = None
@@ -225,22 +229,24 @@ class MemoryTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class StressorSpec:
-    """All that a stressor child is told. ``simulation`` is the registry's folder, if pretended.
-
-    ``reserve`` bytes of what is free are left, whatever the target. ``check_contention``: others
-    may come and not be listed, so the child looks out for them while it takes its memory.
-    ``clearing``: it only opens a context, and ends. ``goldens`` is the file of the golden
-    checksums, if they are kept.
-    """
+    """The specification of a stressor."""
 
     gpu: Gpu
     memory: MemoryTarget
+    #: Bytes of one allocation.
     chunk: int
     workload: str
     options: Mapping[str, str]
+    #: Seconds without a Lease after which the child ends.
     lease: float
+    #: Bytes to leave free, whatever the target.
     reserve: int = 0
+    #: Whether processes may be hidden, so that the child watches for contention while it takes its
+    #: memory.
     check_contention: bool = False
+    #: Whether to open a context and exit.
     clearing: bool = False
+    #: The file of the golden checksums, or None.
     goldens: str | None = None
+    #: The folder of the simulated GPUs, or None.
     simulation: str | None = None

@@ -1,7 +1,6 @@
-"""What a GPU tells of itself once a second, for those who watch it.
+"""Telemetry of a GPU, read once a second for display; decisions use little of it.
 
-Nothing is decided by most of it. ``None`` is what a GPU does not have, or does not tell; it is
-never taken for zero.
+None is what a GPU does not have or does not report; it is never taken for zero.
 """
 
 from __future__ import annotations
@@ -25,80 +24,78 @@ EVENT_REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetryFields:
-    """The telemetry of one GPU, without its time.
+    """The telemetry of one GPU, without the time.
 
-    Memory is in bytes, temperatures in degrees Celsius, power in watts, energy in joules, clocks in
-    MHz, shares of 1; ``_s`` is seconds and ``_total`` counts since the driver was loaded, or since
-    the card was made for what it remembers.
-
-    Attributes:
-        memory_reserved: What the driver keeps for itself.
-        utilization: The share of the last second or less in which a kernel ran.
-        memory_utilization: That in which memory was read or written.
-        temperature_margin_c: How far it is from slowing itself down.
-        slowdown_c: Where it begins to slow itself down.
-        maximum_c: The most that it may have in operation.
-        shutdown_c: Where it turns itself off.
-        memory_maximum_c: The most that its memory may have.
-        power_limit_w: The limit in force.
-        energy_j: What it used since the driver was loaded; seldom read, since NVML takes 4 ms of
-            CPU for it on an H200.
-        reasons: Why its clocks are what they are, by name; see EVENT_REASONS.
-        power_throttled_s: For how long power has kept its clocks down, since the driver was loaded.
-        thermal_throttled_s: For how long heat has.
-        pcie_generation: That of its link as it is now, which falls while there is nothing to do.
-        pcie_replays_total: How often something had to be sent again on its link.
-        nvlink_tx_bytes_total: What it sent over all NVLinks, where it has some that work.
-        ecc_corrected_total: Errors of its memories since the driver was loaded.
-        remapped_corrected_total: Rows of its memory that were replaced after correctable errors.
-        remap_pending: Whether a row waits for a reset to be replaced.
-        remap_failed: Whether a row could not be replaced.
-        fan_share: The speed of its fan, of 1.
-        performance_state: 0 is the fastest.
+    A name ends with its unit: ``_c`` is degrees Celsius, ``_w`` watts, ``_j`` joules, ``_mhz`` MHz,
+    ``_s`` seconds. A ``_total`` counts since the driver was loaded, or over the card's lifetime if
+    the card stores it. Memory is in bytes; shares are of 1.
     """
 
+    #: What the driver reserves for itself.
     memory_reserved: int | None = None
+    #: The share of the last second or less in which a kernel ran.
     utilization: float | None = None
+    #: The share in which memory was read or written.
     memory_utilization: float | None = None
     temperature_c: int | None = None
     memory_temperature_c: int | None = None
+    #: How far it is from slowing itself down.
     temperature_margin_c: int | None = None
+    #: Where it begins to slow itself down.
     slowdown_c: int | None = None
+    #: The highest temperature allowed in operation.
     maximum_c: int | None = None
+    #: Where it turns itself off.
     shutdown_c: int | None = None
+    #: The highest temperature allowed for its memory.
     memory_maximum_c: int | None = None
     power_w: float | None = None
+    #: The limit in force.
     power_limit_w: float | None = None
+    #: Since the driver was loaded; rarely read, since NVML takes 4 ms of CPU for it on an H200.
     energy_j: float | None = None
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
+    #: Why the clocks are what they are; see EVENT_REASONS.
     reasons: tuple[str, ...] | None = None
+    #: How long power has kept the clocks down, since the driver was loaded.
     power_throttled_s: float | None = None
+    #: How long heat has.
     thermal_throttled_s: float | None = None
+    #: The current generation of the link, which falls while the GPU is idle.
     pcie_generation: int | None = None
     pcie_width: int | None = None
+    #: Retransmissions on the link.
     pcie_replays_total: int | None = None
+    #: Over all NVLinks that work.
     nvlink_tx_bytes_total: int | None = None
     nvlink_rx_bytes_total: int | None = None
+    #: Since the driver was loaded.
     ecc_corrected_total: int | None = None
     ecc_uncorrected_total: int | None = None
+    #: Rows of memory replaced after correctable errors.
     remapped_corrected_total: int | None = None
     remapped_uncorrected_total: int | None = None
+    #: Whether a row is replaced at the next reset.
     remap_pending: bool | None = None
+    #: Whether a row could not be replaced.
     remap_failed: bool | None = None
+    #: The speed of the fan.
     fan_share: float | None = None
+    #: 0 is the fastest.
     performance_state: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry(TelemetryFields):
-    """The telemetry of one GPU, read at the time ``at`` of the monotonic clock."""
+    """The telemetry of one GPU, and the time of its reading."""
 
+    #: When it was read, by the monotonic clock.
     at: float
 
 
 def reasons_of(bits: int) -> tuple[str, ...]:
-    """Return the names of clocks event reasons; a bit without a name is called by its value."""
+    """Name the bits of NVML's clocks event reasons; an unknown bit is named by its value."""
     found = [name for bit, name in EVENT_REASONS.items() if bits & bit]
     unknown = bits & ~sum(EVENT_REASONS)
     return (*found, *([f"0x{unknown:x}"] if unknown else []))

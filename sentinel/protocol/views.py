@@ -11,55 +11,53 @@ from sentinel.protocol.telemetry import Telemetry
 
 
 class Phase(StrEnum):
-    """What the daemon as a whole is at.
-
-    WAITING: it would occupy and no GPU is idle. DRAINED: it was told to hold nothing. RELEASED: it
-    has let go of the driver, too.
-    """
+    """The state of the daemon as a whole."""
 
     STARTING = "starting"
     WAITING = "waiting"
+    """No GPU is idle."""
     OCCUPYING = "occupying"
     DRAINED = "drained"
+    """An operator drained the daemon."""
     RELEASED = "released"
+    """Drained, and the driver is released, too."""
     STOPPING = "stopping"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """GPUs that are kept free for somebody, until ``until`` or for as long as ``by`` lives.
-
-    One that is not ``confirmed`` ends with the service that was to tell its client of it.
-    """
+    """GPUs kept free for a user."""
 
     id: str
     gpus: tuple[str, ...]
     reason: str
     by: Caller
     since: float
+    #: When it ends, or None.
     until: float | None = None
+    #: Whether it ends with the process ``by``.
     bound: bool = False
+    #: Whether its client knows the id; if not, it ends with the API process.
     confirmed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Memory of a GPU that was promised to the process ``by`` and its children.
-
-    One that is not ``confirmed`` ends with the service that was to tell its client of it. One whose
-    process cannot be seen (``by.started`` is ``None``) lasts until it is given back.
-    """
+    """GPU memory granted to a process and its children."""
 
     id: str
     gpu: str
     size: int
+    #: The process; if it is not visible (``started`` is None), the allocation lasts until it is
+    #: returned.
     by: Caller
     since: float
+    #: Whether its client knows the id; if not, it ends with the API process.
     confirmed: bool = False
 
 
 class GpuHealth(StrEnum):
-    """How a GPU does, by its temperature and by the memory on it that is not ours."""
+    """The health of a GPU, by its temperature and by the memory in use that is not ours."""
 
     OPTIMAL = "optimal"
     NORMAL = "normal"
@@ -69,7 +67,7 @@ class GpuHealth(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class HostView:
-    """What is shown of the daemon as a whole, at the time ``at``."""
+    """The view of the daemon as a whole."""
 
     at: float
     pid: int
@@ -85,31 +83,21 @@ class HostView:
 
 @dataclass(frozen=True, kw_only=True)
 class HandoverView:
-    """The last hand-over of a GPU: when the first sign came, and what followed, in seconds."""
+    """The last hand-over of a GPU, in seconds from the evidence."""
 
+    #: The time of the evidence.
     at: float
     evidence: str
     exit: float
+    #: When the kill was sent, or None if the stressor was asked to stop.
     kill: float | None = None
+    #: When the memory was free, or None if unknown.
     memory_back: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuView:
-    """What is shown of one GPU, at the time ``at``.
-
-    ``occupancy``, ``stressor`` and ``admin`` are the names of states, ``rule`` and ``reason`` say
-    why it is not occupied, or "running". ``since`` is when it became what it is, ``read`` when the
-    GPU was read last, ``ended`` when our last stressor on it was gone; ``ghost``: something stayed
-    in use by nobody after that. ``held`` is the memory of our stressor, ``until`` when the pause or
-    reservation ends. Rates are per second; ``share`` is of the time. ``None`` is not known.
-    ``condition`` has held since ``health_since``, and ``multiplier`` is the share of its speed
-    that it leaves to whoever works there. ``memory_foreign`` is what of the used memory is not our
-    stressor's, ``budget`` how much may be promised in all, and ``outstanding`` what of it was
-    promised and is not taken yet; ``guests`` are the processes of those to whom memory was
-    promised. ``yields`` counts how often a newcomer got the GPU of us, ``starts`` our stressors,
-    since the daemon began.
-    """
+    """The view of one GPU; None is unknown. Rates are per second, shares are of 1."""
 
     at: float
     uuid: str
@@ -117,21 +105,29 @@ class GpuView:
     name: str
     pci_bus_id: str
     memory_total: int
+    #: The names of states.
     occupancy: str
     stressor: str
     admin: str
+    #: The rule that keeps the GPU from being occupied, or "running"; and why.
     rule: str
     reason: str
     findings: int
+    #: When ``stressor`` became what it is.
     since: float | None = None
+    #: When the GPU was read last.
     read: float | None = None
+    #: When the last stressor was gone.
     ended: float | None = None
+    #: Whether memory stayed in use by no process after that.
     leaked: bool = False
+    #: When the pause or reservation ends.
     until: float | None = None
     reservation: str | None = None
     processes: tuple[GpuProcess, ...] = ()
     pid: int | None = None
     memory_used: int | None = None
+    #: The memory of the stressor.
     held: int | None = None
     utilization: float | None = None
     temperature_c: int | None = None
@@ -139,6 +135,7 @@ class GpuView:
     sm_clock_mhz: int | None = None
     workload: str | None = None
     note: str | None = None
+    #: The share of the time for which the stressor keeps the GPU busy.
     share: float | None = None
     iterations_per_s: float | None = None
     flops_per_s: float | None = None
@@ -148,21 +145,30 @@ class GpuView:
     handover: HandoverView | None = None
     last_finding: str | None = None
     health: GpuHealth | None = None
+    #: Since when ``health`` holds.
     health_since: float | None = None
+    #: The share of its speed that ``health`` leaves to jobs.
     multiplier: float = 1.0
     memory_free: int | None = None
+    #: What is allocated and not used yet.
     outstanding: int = 0
+    #: Used memory that is not the stressor's.
     memory_foreign: int | None = None
+    #: How much may be allocated in all.
     budget: int = 0
+    #: Processes that hold an allocation.
     allocated_processes: tuple[GpuProcess, ...] = ()
+    #: How often a newcomer took the GPU from a stressor, since the daemon started.
     yields: int = 0
+    #: How many stressors were started, since the daemon started.
     starts: int = 0
     telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """One event of the journal, as its line of JSON; ``number`` counts them."""
+    """One event of the log, as its line of JSON."""
 
+    #: Counts the records; a gap shows a loss.
     number: int
     line: str
