@@ -1,4 +1,4 @@
-"""Every error that a person or a caller can meet, each with the exit code that it means."""
+"""Errors for users and callers, each with the exit code of a command that raises it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What the exit codes of every command mean."""
+    """The exit codes of all commands."""
 
     OK = 0
     FAIL = 1
@@ -41,7 +41,7 @@ class ExitCode(IntEnum):
 
 
 class SentinelError(Exception):
-    """Say what was wrong, where it came from and what to do; the base of all our errors.
+    """The base of all errors: what is wrong, where it came from and what to do.
 
     Args:
         what: One sentence: what is wrong and where it came from.
@@ -60,83 +60,83 @@ class SentinelError(Exception):
 
 
 class ConfigError(SentinelError):
-    """A value that is not allowed, named with its key, its source and what is allowed."""
+    """A value is not allowed; the message has its key, its source and what is allowed."""
 
 
 class WorkloadError(ConfigError):
-    """What is named as a workload is none: it cannot be imported, or not be called as one."""
+    """The named object is not a workload: it cannot be imported or called as one."""
 
 
 class NoSuchGpuError(SentinelError):
-    """No GPU is visible, or a selector names none that is."""
+    """No GPU is visible, or a selector matches no visible GPU."""
 
     exit_code = ExitCode.NO_SUCH_GPU
 
 
 class AccessDeniedError(SentinelError):
-    """This user or this place may not do what was asked."""
+    """The caller may not do this, or a path is not accessible."""
 
     exit_code = ExitCode.NO_SUCH_GPU
 
 
 class DriverUnavailableError(SentinelError):
-    """There is no NVIDIA driver here, or NVML cannot talk to it."""
+    """The NVIDIA driver is missing, or NVML cannot use it."""
 
     exit_code = ExitCode.NO_DRIVER
 
 
 class GpuHeldError(SentinelError):
-    """Another sentinel on this host holds a GPU that was asked for."""
+    """Another sentinel on this host holds a requested GPU."""
 
     exit_code = ExitCode.HELD
 
 
 class AlreadyRunningError(SentinelError):
-    """A daemon runs at this socket already; it is named."""
+    """A daemon already runs at this socket."""
 
     exit_code = ExitCode.HELD
 
 
 class IncompleteError(SentinelError):
-    """Something could not be done to its end: others needed the GPU, or a signal came."""
+    """The task was not completed: a process needed the GPU, or a signal came."""
 
     exit_code = ExitCode.NOT_RUNNING
 
 
 class SelftestError(SentinelError):
-    """A selftest proved nothing: its stressor failed, or the GPU was wrong of its own."""
+    """A selftest proved nothing: its stressor failed, or the GPU had a fault of its own."""
 
     exit_code = ExitCode.FAIL
 
 
 class NotRunningError(SentinelError):
-    """No daemon answers at the place where one was looked for."""
+    """No daemon answers at the socket."""
 
     exit_code = ExitCode.NOT_RUNNING
 
 
 class ConflictError(SentinelError):
-    """The daemon could not do it because somebody else has what was asked for."""
+    """The daemon refused because another client has the resource."""
 
     exit_code = ExitCode.FAIL
 
 
 class TimedOutError(SentinelError):
-    """It was not done, or not answered, within the time that was allowed."""
+    """The request was not completed or answered within its timeout."""
 
     exit_code = ExitCode.FAIL
 
 
 class ServiceError(SentinelError):
-    """The daemon refused, went away in the middle of it, or gave an answer that makes no sense."""
+    """The daemon refused, closed the connection, or sent an invalid response."""
 
 
 class WireError(SentinelError):
-    """A datagram that is not one of the messages that were expected."""
+    """A datagram is not one of the expected messages."""
 
 
 class EndedEarlyError(SentinelError):
-    """A signal ended us before we were ready."""
+    """A signal came before startup was complete."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"ended by {name} before it was ready; nothing was started")

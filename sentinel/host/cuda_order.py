@@ -1,8 +1,8 @@
-"""Ask CUDA itself in which order it numbers the GPUs, in a process that is thrown away.
+"""Read the order in which CUDA numbers the GPUs, in a process of its own.
 
-CUDA's own default is "fastest first", by rules that only the driver knows, and to ask it means to
-initialise it, which no process of ours that lives on may do. Run as a script, this file is that
-process, and so it imports nothing of ours.
+CUDA's default is "fastest first", by rules that only the driver knows. Reading it initialises CUDA,
+which no long-lived process of sentinel may do. Run as a script, this file is that process, and so
+it imports no module of sentinel.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import sys
 import uuid
 from pathlib import Path
 
-#: How long CUDA may take to start, in seconds; without persistence it is 1 to 3 s for each GPU.
-_PATIENCE = 20.0
+#: How long CUDA may take to start; without persistence mode, it takes 1 to 3 s for each GPU.
+_TIMEOUT_S = 20.0
 
 
 def cuda_order_of_this_host() -> tuple[str, ...] | None:
-    """Return the UUIDs of all GPUs in CUDA's order, or ``None`` where CUDA does not say.
+    """List the UUIDs of all GPUs in CUDA's order, or None if CUDA does not answer.
 
     Blocks for up to 20 s.
     """
@@ -34,10 +34,10 @@ def cuda_order_of_this_host() -> tuple[str, ...] | None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        answer, _ = process.communicate(timeout=_PATIENCE)
+        answer, _ = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        # One that is stuck in the driver survives even that; it is not waited for.
+        # A process that hangs in the driver survives SIGKILL, so this does not wait for ever.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1.0)
         return None
@@ -45,13 +45,13 @@ def cuda_order_of_this_host() -> tuple[str, ...] | None:
 
 
 def _ask_cuda() -> list[str]:
-    """Return the UUIDs in CUDA's order.
+    """List the UUIDs in CUDA's order.
 
     Raises:
-        OSError: There is no CUDA driver, or it does not answer.
+        OSError: The CUDA driver is missing or does not answer.
     """
     cuda = ctypes.CDLL("libcuda.so.1")
-    # Under MPS and MIG the second form gives the identity that NVML uses too.
+    # Under MPS and MIG, the second version returns the UUID that NVML uses.
     uuid_of = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
     count = ctypes.c_int()
     _check(cuda.cuInit(0), "cuInit")

@@ -1,7 +1,7 @@
-"""Golden checksums: what good GPUs of one kind compute, kept in a file that many processes share.
+"""Golden checksums: what good GPUs of one model compute, in a file that many processes share.
 
-One line of JSON for each record, written once and never changed; the first record of a key holds.
-A GPU that is wrong in the same way every time agrees with itself, and with no record of another.
+One line of JSON for each record, written once and never changed; the first record of a key is
+valid. A GPU with a reproducible fault agrees with itself, and with no record of another GPU.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-#: The version of a line. One of another version is passed over.
+#: The version of a line. A line of another version is skipped.
 SCHEMA = 1
 
-#: What the file is called in a state folder.
+#: The name of the file in a state folder.
 NAME = "goldens.jsonl"
 
-#: How long somebody else may keep the file, and how often that is looked at, in seconds. A process
-#: that was stopped while it wrote must not hold up a stressor.
-_PATIENCE = 1.0
-_RETRY = 0.01
+#: How long another process may lock the file, and how often that is retried. A process that was
+#: stopped while it wrote must not block a stressor.
+_LOCK_TIMEOUT_S = 1.0
+_RETRY_INTERVAL_S = 0.01
 
-#: What can go wrong with a line that somebody else wrote.
-_NOT_OURS = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+#: What parsing an invalid line can raise.
+_INVALID = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenKey:
-    """What a result follows from: two good GPUs with the same key compute the same bits.
-
-    ``sms`` is the number of multiprocessors, ``torch`` and ``blas`` are versions, ``shape`` says
-    how large the operands are, ``seed`` is theirs.
-    """
+    """The inputs of a result: two good GPUs with the same key compute the same bits."""
 
     gpu: str
+    #: The number of multiprocessors.
     sms: int
     torch: str
+    #: The version of the BLAS library.
     blas: str
     dtype: str
+    #: The size of the operands.
     shape: str
+    #: The seed of the operands.
     seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """One record: a key, its checksum, and the file and line where it stands."""
+    """One record: a key, its checksum, and its file and line."""
 
     key: GoldenKey
     checksum: int
@@ -62,7 +62,7 @@ class Golden:
 
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
-    """Two records of one key with different checksums; the first is the one that holds."""
+    """Two records of one key with different checksums; the first is valid."""
 
     first: Golden
     later: Golden
@@ -70,7 +70,7 @@ class Conflict:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A line that is no record, and why."""
+    """A line that is not a record, and why."""
 
     file: Path
     line: int
@@ -81,11 +81,11 @@ class Skipped:
 
 
 def default_path(environment: Mapping[str, str], uid: int, home: Path) -> Path:
-    """Return where the records are kept when nobody says where.
+    """Compute the default path of the records, in the state folder.
 
-    That is the state folder: systemd's for a service (``$STATE_DIRECTORY``, the first of several),
-    ``/var/lib/sentinel`` for root, else ``$XDG_STATE_HOME/sentinel``, where ``~/.local/state`` is
-    the default.
+    That is systemd's for a service (``$STATE_DIRECTORY``, the first of several),
+    ``/var/lib/sentinel`` for root, else ``$XDG_STATE_HOME/sentinel``, by default under
+    ``~/.local/state``.
     """
     service, _, _ = environment.get("STATE_DIRECTORY", "").partition(":")
     if service:
@@ -100,12 +100,12 @@ def default_path(environment: Mapping[str, str], uid: int, home: Path) -> Path:
 def locate(
     setting: str | None, environment: Mapping[str, str], simulation: Path | None = None
 ) -> Path | None:
-    """Return the file that ``setting`` means, absolute; ``None`` where that is ``off``.
+    """Compute the absolute path that ``setting`` means, or None if it is ``off``.
 
     Args:
-        setting: A path, which may begin with ``~/``, or ``off``; ``None`` is nothing said.
-        environment: All variables.
-        simulation: The folder of the simulated GPUs, which keep their records to themselves.
+        setting: A path, which may begin with ``~/``, or ``off``; None for the default.
+        environment: The environment.
+        simulation: The folder of the simulated GPUs, which have records of their own.
     """
     home = Path(environment.get("HOME") or "/")
     if setting == "off":
@@ -123,7 +123,7 @@ def locate(
 
 
 class _File:
-    """The records of one file, read as far as it was written."""
+    """The records of one file, read incrementally."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -134,10 +134,10 @@ class _File:
         self._line = 0
 
     def refresh(self) -> None:
-        """Read what was added since; a last line without an end is left for later.
+        """Read what was added since; an incomplete last line is left for later.
 
         Raises:
-            OSError: The file is there and cannot be read.
+            OSError: The file exists and cannot be read.
         """
         try:
             descriptor = _open(self.path, os.O_RDONLY)
@@ -145,7 +145,7 @@ class _File:
             return
         try:
             size = os.fstat(descriptor).st_size
-            if size < self._offset:  # somebody put another file in its place
+            if size < self._offset:  # the file was replaced
                 self._offset = self._line = 0
             data = _read(descriptor, self._offset, size)
         finally:
@@ -161,7 +161,7 @@ class _File:
             return
         try:
             key, checksum = _parse(line)
-        except _NOT_OURS as error:
+        except _INVALID as error:
             self.skipped.append(Skipped(file=self.path, line=self._line, why=_reason(error)))
             return
         golden = Golden(key=key, checksum=checksum, file=self.path, line=self._line)
@@ -170,11 +170,11 @@ class _File:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a plain file; anything else is refused, since it may block or give without end."""
+    """Open a regular file; anything else is refused, since it may block or be endless."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no plain file", str(path))
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
     return descriptor
 
 
@@ -189,7 +189,7 @@ def _read(descriptor: int, start: int, end: int) -> bytes:
 
 
 def _parse(line: bytes) -> tuple[GoldenKey, int]:
-    """Return what a line records; raises one of ``_NOT_OURS`` where it is no record."""
+    """Parse a record; raises one of ``_INVALID`` if the line is not one."""
     body = json.loads(line)
     if body["schema_version"] != SCHEMA:
         raise ValueError(f"its schema_version is {body['schema_version']!r}, not {SCHEMA}")
@@ -202,16 +202,16 @@ def _parse(line: bytes) -> tuple[GoldenKey, int]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a line is no record, in words."""
+    """Describe why a line is not a record."""
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]}"
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        return "it is no JSON, or only a part of a line"
+        return "it is not JSON, or only a part of a line"
     return str(error)
 
 
 def _format(key: GoldenKey, checksum: int) -> bytes:
-    """Return a record as a line. The checksum is text: many readers of JSON round large numbers."""
+    """Format a record as a line. The checksum is text: many JSON readers round large numbers."""
     body = {"schema_version": SCHEMA, **vars(key), "checksum": f"{checksum:#x}"}
     return json.dumps(body).encode() + b"\n"
 
@@ -220,20 +220,20 @@ def _format(key: GoldenKey, checksum: int) -> bytes:
 
 
 def _to_stderr(text: str) -> None:
-    """Say something to people; standard output belongs to the events."""
+    """Print a warning; standard output belongs to the events."""
     print(f"sentinel: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Goldens:
     """The golden checksums of one file, and of others that are only read.
 
-    Several processes may use one file at once. What cannot be read or written is said once and
-    stops nobody.
+    Several processes may use one file at once. A file that cannot be read or written causes one
+    warning and no error.
 
     Args:
-        path: The file that records are added to. It and its folder are made with the first.
+        path: The file that records are added to; it and its folder are created with the first.
         others: Files that are read besides; ``path`` goes before them, and they keep their order.
-        warn: What says that something is wrong with a file.
+        warn: Reports a problem with a file.
     """
 
     def __init__(
@@ -246,32 +246,32 @@ class Goldens:
         self._own = _File(path)
         self._files = (self._own, *(_File(other) for other in others))
         self._warn = warn
-        self._said: set[tuple[Path, str]] = set()
+        self._warned: set[tuple[Path, str]] = set()
 
     def known(self, key: GoldenKey) -> int | None:
-        """Return the first checksum that was recorded for ``key``, by anybody and until now."""
+        """Look up the first checksum of ``key`` that any process has recorded."""
         for file in self._refreshed():
             if key in file.first:
                 return file.first[key].checksum
         return None
 
     def record(self, key: GoldenKey, checksum: int) -> None:
-        """Record the checksum of ``key``, unless there is one already, and return once it is kept.
+        """Record the checksum of ``key`` unless there is one, and return once it is on disk.
 
-        Who comes second writes nothing, so :meth:`known` is to be asked afterwards as well.
+        If another process was first, nothing is written, so call :meth:`known` afterwards as well.
         """
         if self.known(key) is not None:
             return
         try:
             self.add({key: checksum})
         except OSError as error:
-            self._say_once(self.path, "write", f"no checksum can be recorded: {_why(error)}")
+            self._warn_once(self.path, "write", f"no checksum can be recorded: {_why(error)}")
 
     def add(self, records: Mapping[GoldenKey, int]) -> int:
-        """Add those records to ``path`` whose keys it does not have; return how many these were.
+        """Add the records with new keys to ``path``; return how many these were.
 
         Raises:
-            OSError: It cannot be written, or somebody else keeps it locked.
+            OSError: It cannot be written, or another process keeps it locked.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(_open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)) as descriptor:
@@ -282,7 +282,7 @@ class Goldens:
             data = b"".join(_format(key, checksum) for key, checksum in new.items())
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                data = b"\n" + data  # somebody died in the middle of a line; it stays one
+                data = b"\n" + data  # a writer died in the middle of a line
             if os.write(descriptor, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
             os.fsync(descriptor)
@@ -290,14 +290,14 @@ class Goldens:
         return len(new)
 
     def records(self) -> tuple[Golden, ...]:
-        """Return the record that holds of each key, file by file."""
+        """List the valid record of each key, file by file."""
         found: dict[GoldenKey, Golden] = {}
         for golden in self._all():
             found.setdefault(golden.key, golden)
         return tuple(found.values())
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """Return every record that differs from the one that holds of its key."""
+        """List every record that differs from the valid one of its key."""
         holds = {golden.key: golden for golden in self.records()}
         return tuple(
             Conflict(first=holds[golden.key], later=golden)
@@ -309,13 +309,13 @@ class Goldens:
         """Read all of the files.
 
         Raises:
-            OSError: One of them is there and cannot be read.
+            OSError: One of them exists and cannot be read.
         """
         for file in self._files:
             file.refresh()
 
     def skipped(self) -> tuple[Skipped, ...]:
-        """Return the lines that are no records."""
+        """List the lines that are not records."""
         return tuple(line for file in self._refreshed() for line in file.skipped)
 
     def _all(self) -> Iterator[Golden]:
@@ -323,21 +323,21 @@ class Goldens:
             yield from file.records
 
     def _refreshed(self) -> Iterable[_File]:
-        """Return the files, each read as far as it was written and can be read."""
+        """Refresh the files as far as they can be read, and return them."""
         for file in self._files:
             try:
                 file.refresh()
             except OSError as error:
-                self._say_once(file.path, "read", f"cannot be read: {_why(error)}")
+                self._warn_once(file.path, "read", f"cannot be read: {_why(error)}")
             if file.skipped:
                 first = file.skipped[0]
-                text = f"line {first.line} is passed over, since {first.why}; others may be, too"
-                self._say_once(file.path, "line", text)
+                text = f"line {first.line} is skipped, since {first.why}; others may be, too"
+                self._warn_once(file.path, "line", text)
         return self._files
 
-    def _say_once(self, path: Path, about: str, text: str) -> None:
-        if (path, about) not in self._said:
-            self._said.add((path, about))
+    def _warn_once(self, path: Path, about: str, text: str) -> None:
+        if (path, about) not in self._warned:
+            self._warned.add((path, about))
             self._warn(f"{path}: {text}")
 
 
@@ -347,13 +347,13 @@ def _why(error: OSError) -> str:
 
 @contextmanager
 def _locked(descriptor: int) -> Iterator[int]:
-    """Keep others from writing to an open file, and close it in the end.
+    """Lock an open file against other writers, and close it in the end.
 
     Raises:
-        OSError: It cannot be locked, or somebody keeps it for longer than anybody writes.
+        OSError: It cannot be locked, or another process keeps it for longer than any write takes.
     """
     try:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _LOCK_TIMEOUT_S
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -361,7 +361,7 @@ def _locked(descriptor: int) -> Iterator[int]:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     raise OSError(errno.EAGAIN, "another process keeps it locked") from None
-                time.sleep(_RETRY)
+                time.sleep(_RETRY_INTERVAL_S)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""One sentinel per GPU and host: a file lock that every user can see, and who holds it.
+"""Locks that allow one sentinel per GPU and host, visible to all users.
 
-The lock is a flock: the kernel drops it with the last process that holds the file open, so a dead
+A lock is a flock: the kernel drops it with the last process that holds the file open. So a dead
 sentinel leaves none behind, and a stressor that outlives its supervisor for a moment keeps it.
 """
 
@@ -18,21 +18,21 @@ from sentinel.errors import AccessDeniedError, GpuHeldError
 from sentinel.host.procfs import own_stat, read_stat
 from sentinel.protocol.gpu import Gpu
 
-#: Where locks live. Every folder that can be used is: a user who may not write the first (it
-#: belongs to root on some distributions) still meets root in the second.
+#: The folders of the locks. Each usable one is used: a user who may not write the first, which
+#: belongs to root on some distributions, shares the second with root.
 DEFAULT_FOLDERS = (Path("/run/lock/sentinel"), Path("/tmp/sentinel-locks"))  # noqa: S108
 
 
 class GpuLocks:
-    """The locks of some GPUs, held until :meth:`release` and by every child that got the files.
+    """The locks of some GPUs, held until :meth:`release` and by every child that inherits them.
 
     Args:
-        gpus: All of them are locked, or none.
-        folders: Where the locks are; at least one must be usable.
+        gpus: The GPUs to lock: all of them, or none.
+        folders: The folders of the locks; at least one must be usable.
 
     Raises:
-        GpuHeldError: Another process holds one; it is named.
-        AccessDeniedError: None of the folders can be used.
+        GpuHeldError: Another process holds a lock; the message names it.
+        AccessDeniedError: None of the folders is usable.
     """
 
     def __init__(self, gpus: Iterable[Gpu], folders: Sequence[Path] = DEFAULT_FOLDERS) -> None:
@@ -41,8 +41,8 @@ class GpuLocks:
         if not usable:
             names = " nor ".join(str(folder) for folder in folders)
             raise AccessDeniedError(
-                f"no lock can be taken: neither {names} can be written",
-                "Make one of them a folder that everybody may write (mode 1777).",
+                f"GPUs cannot be locked: neither {names} is writable",
+                "Create one of them as a folder that all users may write (mode 1777).",
             )
         try:
             for gpu in gpus:
@@ -53,18 +53,18 @@ class GpuLocks:
             raise
 
     def files(self, gpu: Gpu) -> tuple[int, ...]:
-        """Return the open files of a GPU's locks, for a child to share."""
+        """List the file descriptors of a GPU's locks, for a child to inherit."""
         return tuple(self._files.get(gpu.uuid, ()))
 
     def release(self) -> None:
-        """Let go of the locks, as far as no child holds them too."""
+        """Release the locks; a lock that a child shares is released when the child exits."""
         for files in self._files.values():
             for file in files:
                 os.close(file)
         self._files.clear()
 
     def _lock(self, gpu: Gpu, path: Path) -> None:
-        """Take one lock and write down who we are, for the message that others get."""
+        """Take one lock and write our identity into it, for the error message of others."""
         file = _open(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,11 +73,11 @@ class GpuLocks:
             os.close(file)
             raise GpuHeldError(
                 f"GPU {gpu.index} ({gpu.uuid}) is held by another sentinel: {holder}",
-                "Stop that one, or choose other GPUs with --gpus. Nothing was started.",
+                "Stop it, or choose other GPUs with --gpus. Nothing was started.",
             ) from error
         self._files.setdefault(gpu.uuid, []).append(file)
         stat = own_stat()
-        note = {
+        identity = {
             "pid": stat.pid,
             "started": stat.started,
             "uid": os.getuid(),
@@ -85,14 +85,14 @@ class GpuLocks:
             "command": " ".join(sys.argv),
         }
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(note).encode(), 0)
+        os.pwrite(file, json.dumps(identity).encode(), 0)
 
 
 def holder_of(path: Path) -> str | None:
-    """Return who holds a lock that is there, ``None`` where nobody does or there is none.
+    """Describe the holder of a lock, or None if it is free or does not exist.
 
-    The look itself holds the lock, shared with other looks, for some microseconds: who starts a
-    sentinel in just these is told that the GPU is held.
+    The check holds the lock, shared with other checks, for some microseconds: a sentinel that
+    starts at this moment finds the GPU held.
 
     Raises:
         AccessDeniedError: It cannot be opened, so no sentinel could take it either.
@@ -111,10 +111,10 @@ def holder_of(path: Path) -> str | None:
 
 
 def _prepare(folder: Path) -> bool:
-    """Make the folder one that everybody may write; return whether locks can be made there."""
+    """Create a folder that all users may write; return whether locks can be created in it."""
     try:
         folder.mkdir(mode=0o1777)
-        folder.chmod(0o1777)  # whatever the umask is
+        folder.chmod(0o1777)  # regardless of the umask
     except FileExistsError:
         pass
     except OSError:
@@ -123,10 +123,10 @@ def _prepare(folder: Path) -> bool:
 
 
 def _open(path: Path) -> int:
-    """Open the lock file of a GPU, whoever made it.
+    """Open or create the lock file of a GPU, never through a link.
 
     Without O_CREAT first: in a sticky folder the kernel may refuse that on another user's file
-    (fs.protected_regular). Never through a link.
+    (fs.protected_regular).
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -134,22 +134,22 @@ def _open(path: Path) -> int:
             return os.open(path, flags)
         except FileNotFoundError:
             file = os.open(path, flags | os.O_CREAT, 0o666)
-            os.fchmod(file, 0o666)  # whatever the umask is
+            os.fchmod(file, 0o666)  # regardless of the umask
             return file
     except OSError as error:
         raise AccessDeniedError(
             f"the lock {path} cannot be opened: {error.strerror}",
-            "It must be a plain file that everybody may read and write (mode 0666).",
+            "It must be a regular file that all users may read and write (mode 0666).",
         ) from error
 
 
 def _holder(file: int) -> str:
-    """Return who wrote the lock, and whether that process still lives."""
+    """Describe the process that wrote the lock, and whether it is alive."""
     try:
         note: Mapping[str, object] = json.loads(os.pread(file, 4096, 0))
         stat = read_stat(int(str(note["pid"])))
         alive = stat is not None and stat.started == note["started"]
-        gone = "" if alive else ", which has ended; a stressor of it is ending too"
+        gone = "" if alive else ", which has exited; its stressor is exiting too"
         return f"pid {note['pid']} of uid {note['uid']} since {note['since']}{gone}"
     except (ValueError, KeyError, TypeError):
-        return "it did not say who it is"
+        return "an unknown process"

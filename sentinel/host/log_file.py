@@ -1,6 +1,6 @@
-"""The log of a daemon: lines in a file that makes room for a new one when it is large.
+"""The log of a daemon: a file that is rotated by size.
 
-A disk that is full costs lines and never the daemon, and leaves no half of a line behind.
+A full disk costs log lines and never the daemon, and leaves no partial line.
 """
 
 from __future__ import annotations
@@ -14,83 +14,88 @@ from pathlib import Path
 
 from sentinel.errors import ConfigError
 
-#: The size at which a file makes room, in bytes, and how many older ones are kept.
-MOST = 10 * 10**6
-KEPT = 5
-#: Other people's prints are looked at each time so many lines were written.
-_LOOK_EVERY = 64
+#: The size at which a file is rotated, and how many older ones are kept.
+MAX_BYTES = 10 * 10**6
+MAX_OLD_FILES = 5
+#: The file of standard error is checked once in so many writes.
+_TRIM_EVERY = 64
 
 
 class RotatingLog(io.TextIOBase):
-    """A stream of whole lines into ``path``; older ones are in ``path.1``, ``path.2`` and so on.
+    """A stream of whole lines into ``path``; older files are ``path.1``, ``path.2`` and so on.
 
-    Each write is one line or several, and reaches the file before it returns. A file that somebody
-    removed or moved is made anew. For one thread and one process at a time.
+    Each write is one or several lines, and reaches the file before it returns. If the file is
+    removed or moved, a new one is created. For one thread of one process at a time.
 
     Args:
-        path: The file; its folder is there.
-        most: The size in bytes that no file goes beyond, but for a single longer line.
-        kept: How many older files are kept.
-        stray: An open file that others print to, such as standard error, where that is a file of
-            the daemon's: it is emptied when it has grown beyond ``most``.
+        path: The file; its folder exists.
+        max_bytes: The size that no file exceeds, except with a single longer line.
+        max_old_files: How many older files are kept.
+        stderr_file: A file that receives standard error, or None; it is truncated when it exceeds
+            ``max_bytes``.
 
     Raises:
         ConfigError: The file cannot be opened.
     """
 
     def __init__(
-        self, path: Path, *, most: int = MOST, kept: int = KEPT, stray: int | None = None
+        self,
+        path: Path,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_old_files: int = MAX_OLD_FILES,
+        stderr_file: int | None = None,
     ) -> None:
         super().__init__()
         self._path = path
-        self._most = most
-        self._kept = kept
-        self._stray = stray
-        self._written = 0
+        self._max_bytes = max_bytes
+        self._max_old_files = max_old_files
+        self._stderr_file = stderr_file
+        self._writes = 0
         try:
             self._file = _open(path)
         except OSError as error:
             raise ConfigError(
                 f"the log {path} cannot be written: {error.strerror}. Nothing was started.",
-                "Make it a file that you can write, or remove it.",
+                "Make it a regular file that you can write, or remove it.",
             ) from error
 
     def writable(self) -> bool:
-        """Return that it can be written."""
+        """Return True: the stream is writable."""
         return True
 
     def write(self, text: str) -> int:
         """Append one or several whole lines.
 
         Raises:
-            OSError: They were lost, and nothing of them is in the file.
-            ValueError: It is closed.
+            OSError: They are lost, and no part of them is in the file.
+            ValueError: The log is closed.
         """
         if self._file < 0:
             raise ValueError("the log is closed")
         data = text.encode(errors="backslashreplace")
         self._follow()
         size = os.fstat(self._file).st_size
-        if size and size + len(data) > self._most:
-            # Where it cannot make room, it goes on as it is.
+        if size and size + len(data) > self._max_bytes:
+            # If the rotation fails, the file keeps growing.
             with contextlib.suppress(OSError):
                 self._rotate()
                 size = 0
         self._append(data, size)
-        self._written += 1
-        if self._written % _LOOK_EVERY == 0:
+        self._writes += 1
+        if self._writes % _TRIM_EVERY == 0:
             self._trim()
         return len(text)
 
     def close(self) -> None:
-        """Close the file. Nothing happens when that was done before."""
+        """Close the file, if it is open."""
         super().close()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _append(self, data: bytes, size: int) -> None:
-        """Write all of it or nothing."""
+        """Write all of the data or none of it."""
         written = 0
         try:
             while written < len(data):
@@ -101,7 +106,7 @@ class RotatingLog(io.TextIOBase):
             raise
 
     def _follow(self) -> None:
-        """Open the file anew where the path leads to another one now, or to none."""
+        """Reopen the file if the path names another one now, or none."""
         ours = os.fstat(self._file)
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(ours, self._path.lstat()):
@@ -109,11 +114,11 @@ class RotatingLog(io.TextIOBase):
         self._reopen()
 
     def _rotate(self) -> None:
-        """Move each file one on, the last of them out, and begin a new one."""
-        for number in range(self._kept - 1, 0, -1):
+        """Rename each file to the next number, drop the last, and start a new one."""
+        for number in range(self._max_old_files - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 self._older(number).replace(self._older(number + 1))
-        if self._kept:
+        if self._max_old_files:
             self._path.replace(self._older(1))
         else:
             self._path.unlink()
@@ -123,26 +128,26 @@ class RotatingLog(io.TextIOBase):
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _reopen(self) -> None:
-        """Go over to the file that the path leads to now."""
+        """Switch to the file that the path names now."""
         fresh = _open(self._path)
         os.close(self._file)
         self._file = fresh
 
     def _trim(self) -> None:
-        """Empty the file that others print to when it is large."""
-        if self._stray is None:
+        """Truncate the file of standard error if it is large."""
+        if self._stderr_file is None:
             return
         with contextlib.suppress(OSError):
-            there = os.fstat(self._stray)
-            if stat.S_ISREG(there.st_mode) and there.st_size > self._most:
-                os.ftruncate(self._stray, 0)
+            there = os.fstat(self._stderr_file)
+            if stat.S_ISREG(there.st_mode) and there.st_size > self._max_bytes:
+                os.ftruncate(self._stderr_file, 0)
 
 
 def _open(path: Path) -> int:
-    """Open a log to append, never through a link, and never waiting for who reads a pipe."""
+    """Open a log to append, never through a link and without blocking on a pipe."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     file = os.open(path, flags, 0o600)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "it is no file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return file

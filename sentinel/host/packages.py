@@ -1,7 +1,6 @@
-"""What is installed beside us, told by its files: torch's build, and who provides ``pynvml``.
+"""Inspect installed packages by their files: the build of torch, the provider of ``pynvml``.
 
-Nothing here is imported to be looked at: torch takes seconds and 200 MB, and NVIDIA's binding is
-for processes that may hang.
+Nothing is imported for it: torch takes seconds and 200 MB, and NVML calls may hang.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ Version = tuple[int, ...]
 #: NVIDIA's own distribution of the module ``pynvml``.
 _BINDING = "nvidia-ml-py"
 
-#: From the first to the last of these drivers the struct of a process was another one under the
-#: same version number, so that a binding made for any other driver reads wrong PIDs
+#: From the first to the last of these drivers, the struct of a process differed under the same
+#: version number, so that a binding made for any other driver reads wrong PIDs
 #: (https://github.com/XuehaiPan/nvitop/pull/79).
 _ODD_DRIVERS = ((535, 43), (535, 86))
 #: The one binding that was made for them.
@@ -28,40 +27,35 @@ ODD_BINDING = (12, 535, 77)
 
 @dataclass(frozen=True, kw_only=True)
 class TorchBuild:
-    """The torch that is installed.
-
-    ``cuda`` is what it was built for, ``None`` where its version file does not say; ``without``
-    means that the file says that it was built without CUDA.
-    """
+    """The installed torch."""
 
     version: str | None
+    #: The CUDA that it was built for, or None if its version file lacks it.
     cuda: str | None
+    #: Whether it was built without CUDA.
     without: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bindings:
-    """Who provides the module ``pynvml``.
+    """The provider of the module ``pynvml``."""
 
-    Attributes:
-        version: That of nvidia-ml-py; ``None`` where it is not installed.
-        rivals: Other distributions that bring a module of that name, each with its version.
-        shadow: The file that an import would really load, where it is not nvidia-ml-py's.
-    """
-
+    #: The version of nvidia-ml-py, or None if it is not installed.
     version: str | None
+    #: Other distributions with a module of that name, each with its version.
     rivals: tuple[str, ...] = ()
+    #: The file that an import loads, if it is not nvidia-ml-py's.
     shadow: str | None = None
 
 
 def version_of(text: str | None) -> Version:
-    """Return the numbers that a version begins with; none where there is no version."""
+    """Parse the numbers at the start of a version; empty if it is unknown."""
     found = re.match(r"\d+(\.\d+)*", text or "")
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def misreads(driver: Version, binding: Version) -> str | None:
-    """Return why this binding reads wrong PIDs with this driver, or ``None`` if it does not."""
+    """Explain why this binding reads wrong PIDs with this driver, or return None."""
     odd_driver = _ODD_DRIVERS[0] <= driver[:2] <= _ODD_DRIVERS[1]
     if odd_driver and binding != ODD_BINDING:
         return "drivers 535.43 to 535.86 list processes in a form that it reads as wrong PIDs"
@@ -71,7 +65,7 @@ def misreads(driver: Version, binding: Version) -> str | None:
 
 
 def binding_version() -> str | None:
-    """Return the version of nvidia-ml-py, or ``None`` where it is not installed."""
+    """Read the version of nvidia-ml-py, or None if it is not installed."""
     try:
         return metadata.version(_BINDING)
     except metadata.PackageNotFoundError:
@@ -79,7 +73,7 @@ def binding_version() -> str | None:
 
 
 def torch_build() -> TorchBuild | None:
-    """Return what the installed torch was built for, or ``None`` where there is none."""
+    """Read what the installed torch was built for, or None if it is not installed."""
     spec = importlib.util.find_spec("torch")
     places = spec.submodule_search_locations if spec is not None else None
     if not places:
@@ -94,24 +88,24 @@ def torch_build() -> TorchBuild | None:
 
 
 def _value(name: str, text: str) -> str | None:
-    """Return what a version file assigns to ``name``, without its quotes."""
+    """Extract the value that a version file assigns to ``name``, without its quotes."""
     found = re.search(rf"^{name}\b[^=\n]*=[ \t]*(.+)$", text, re.MULTILINE)
     return found[1].strip().strip("'\"") if found else None
 
 
 def bindings() -> Bindings:
-    """Return who provides ``pynvml``, and whether an import would get NVIDIA's own."""
+    """Find the provider of ``pynvml``, and whether an import would load NVIDIA's own."""
     version, own, rivals = None, None, []
     for one in metadata.distributions():
         name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
         files = [file for file in one.files or () if _is_the_module(str(file))]
-        if name == _BINDING and version is None:  # the first on the path is the one that counts
+        if name == _BINDING and version is None:  # the first on the path counts
             version = one.version
             own = Path(str(one.locate_file(files[0]))) if files else None
         elif name != _BINDING and files:
             rivals.append(f"{name} {one.version}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # from version 12 on, pynvml itself only warns of its name
+        warnings.simplefilter("ignore")  # from version 12 on, pynvml only warns about its name
         spec = importlib.util.find_spec("pynvml")
     loaded = Path(spec.origin) if spec is not None and spec.origin else None
     other = loaded is not None and own is not None and loaded.resolve() != own.resolve()

@@ -1,4 +1,4 @@
-"""Where a daemon's socket, lock, state and log are, and the folders that they are in."""
+"""Paths of a daemon's socket, lock, state and log, and the folders that contain them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, ConfigError
 
-#: Names the socket, where people and scripts want another than the usual one.
+#: The variable that overrides the path of the socket.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
-#: The longest path of a Unix socket in bytes: sun_path has 108, and the last ends it.
-LONGEST = 107
+#: The longest path of a Unix socket: sun_path has 108 bytes, the last of them NUL.
+MAX_SOCKET_PATH_BYTES = 107
 
 _SHORTER = f"Set {SOCKET_VARIABLE} to a shorter path, such as /tmp/sentinel/socket."
 _ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
@@ -21,49 +21,48 @@ _ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where one daemon keeps what it has; its clients find it by the same rules.
-
-    ``lock`` says that it runs, ``state`` is the folder for what outlives it, ``log`` the file that
-    events go to. ``named``: somebody chose the socket, so its folder is theirs and not ours.
-    """
+    """The paths of one daemon; its clients find it by the same rules."""
 
     socket: Path
+    #: Locked while the daemon runs.
     lock: Path
+    #: The folder for what outlives the daemon.
     state: Path
     log: Path
+    #: Whether the user chose the socket; its folder is not ours then.
     named: bool = False
 
     @property
     def token(self) -> Path:
-        """The file with the secret that clients over TCP show."""
+        """The file with the secret of clients over TCP."""
         return self.state / "token"
 
     @property
-    def stray(self) -> Path:
-        """The file for what a detached daemon and its children print: nothing, if all is well."""
+    def stderr(self) -> Path:
+        """The file for the standard error of a detached daemon and its children; normally empty."""
         return self.log.with_name(f"{self.log.name}.stderr")
 
 
 def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Places:
-    """Return the places of the daemon that these variables mean; looks at nothing.
+    """Compute the paths of the daemon for this environment, without any I/O.
 
     The socket is ``$SENTINEL_SOCKET``, else ``sentinel.sock`` in the first of: the folder of the
     simulated GPUs, systemd's ``$RUNTIME_DIRECTORY``, ``/run/sentinel`` for root,
     ``$XDG_RUNTIME_DIR/sentinel``, ``/tmp/sentinel-<uid>``.
 
     Args:
-        environ: All variables.
-        uid: Whose daemon it is.
-        simulated: The folder of the simulated GPUs, where those are meant.
+        environ: The environment.
+        uid: The user of the daemon.
+        simulated: The folder of the simulated GPUs, if they are used.
 
     Raises:
-        ConfigError: ``$SENTINEL_SOCKET`` is no absolute path.
+        ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
     """
     named = environ.get(SOCKET_VARIABLE, "")
     if named and not named.startswith("/"):
         raise ConfigError(
-            f"{SOCKET_VARIABLE}: {named!r} is no absolute path",
-            "A daemon has no current folder: begin it with a slash.",
+            f"{SOCKET_VARIABLE}: {named!r} is not an absolute path",
+            "Start it with a slash: a daemon has no current folder.",
         )
     socket = Path(named) if named else _runtime(environ, uid, simulated) / "sentinel.sock"
     state = _state(environ, uid, simulated)
@@ -78,10 +77,10 @@ def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) 
 
 
 def prepare(where: Places) -> None:
-    """Make the folders that are missing, for us alone, and check those that are there.
+    """Create missing folders for this user alone, and check existing ones.
 
     Raises:
-        ConfigError: One cannot be made, written or trusted; it says which, and what to do.
+        ConfigError: A folder cannot be created, written or trusted.
     """
     check_length(where.socket)
     if where.named:
@@ -95,33 +94,34 @@ def prepare(where: Places) -> None:
 
 
 def check_length(socket: Path) -> None:
-    """Refuse a path that no Unix socket can have.
+    """Refuse a path that is too long for a Unix socket.
 
     Raises:
         ConfigError: It is too long.
     """
     length = len(os.fsencode(socket))
-    if length > LONGEST:
+    if length > MAX_SOCKET_PATH_BYTES:
         what = (
-            f"the path of the socket, {socket}, has {length} bytes; at most {LONGEST} are allowed"
+            f"the path of the socket {socket} has {length} bytes;"
+            f" at most {MAX_SOCKET_PATH_BYTES} are allowed"
         )
         raise ConfigError(what, _SHORTER)
 
 
 def _first(environ: Mapping[str, str], name: str) -> Path | None:
-    """Return the first folder of those that systemd lists in a variable."""
+    """Take the first folder of those that systemd lists in a variable."""
     folder, _, _ = environ.get(name, "").partition(":")
     return Path(folder) if folder else None
 
 
 def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
-    """Return an XDG folder; a relative one is not valid and to be ignored, says their standard."""
+    """Read an XDG folder; a relative one is invalid and ignored, by the XDG specification."""
     text = environ.get(name, "")
     return Path(text) if text.startswith("/") else None
 
 
 def _runtime(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Path:
-    """Return the folder of the socket and the lock."""
+    """Compute the folder of the socket and the lock."""
     if simulated is not None:
         return simulated
     service = _first(environ, "RUNTIME_DIRECTORY")
@@ -135,7 +135,7 @@ def _runtime(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Pa
 
 
 def _state(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Path:
-    """Return the folder for what outlives the daemon."""
+    """Compute the folder for what outlives the daemon."""
     service = _first(environ, "STATE_DIRECTORY")
     if service is not None:
         return service
@@ -148,44 +148,45 @@ def _state(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Path
 
 
 def _prepare(folder: Path, remedy: str) -> None:
-    """Make one of our own folders; who may change what is in it could take the socket's place.
+    """Create and check one of the daemon's own folders.
 
-    In /tmp anybody may have made it before us, or a link to another.
+    Another user who can change its content could replace the socket. In /tmp, any user may have
+    created the folder before, or a link to another.
     """
     _make(folder, remedy)
     link = folder.lstat()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in {0, os.getuid()}:
-        what = f"{folder} is a link that belongs to uid {link.st_uid}, who may be up to something"
+        what = f"{folder} is a link that belongs to uid {link.st_uid}, and may lead anywhere"
         raise ConfigError(what, f"Remove it. Or: {remedy}")
     there = folder.stat()
     if there.st_uid != os.getuid():
-        what = f"the folder {folder} belongs to uid {there.st_uid}, and we are uid {os.getuid()}"
+        what = f"the folder {folder} belongs to uid {there.st_uid}, not to uid {os.getuid()}"
         raise ConfigError(what, f"Remove it. Or: {remedy}")
     others = stat.S_IWGRP | stat.S_IWOTH
-    if there.st_mode & others:  # a wide umask, most often
+    if there.st_mode & others:  # usually because of a wide umask
         folder.chmod(stat.S_IMODE(there.st_mode) & ~others)
     _check_writable(folder, remedy)
 
 
 def _make(folder: Path, remedy: str) -> None:
-    """Make a folder where there is none."""
+    """Create a folder if it is missing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
-        why = "something else has its name" if is_file else error.strerror
-        raise ConfigError(f"the folder {folder} cannot be made: {why}", remedy) from error
+        why = "a file of this name exists" if is_file else error.strerror
+        raise ConfigError(f"the folder {folder} cannot be created: {why}", remedy) from error
 
 
 def _check_writable(folder: Path, remedy: str) -> None:
-    """Refuse a folder in which we cannot make files."""
+    """Refuse a folder in which this process cannot create files."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"the folder {folder} cannot be written", remedy)
 
 
 def identity(what: Path | int) -> tuple[int, int] | None:
-    """Return what tells a file from every other, ``None`` where there is none."""
+    """Read the device and inode of a file, which identify it, or None if it is missing."""
     try:
         there = os.fstat(what) if isinstance(what, int) else what.lstat()
     except OSError:
@@ -193,33 +194,35 @@ def identity(what: Path | int) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-#: Where it is set, simulated GPUs are meant.
+#: The variable with the folder of the simulated GPUs; if it is set, they are used.
 SIMULATED = "SENTINEL_SIM_DIR"
 
 
 def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
-    """Return the path of the daemon's socket: the one given, or where a daemon of ours puts it.
+    """Find the path of the daemon's socket: ``given``, or where a daemon of this user creates it.
 
     Args:
-        given: What a person or a script named.
-        simulated: The folder of the simulated GPUs, where those are meant.
+        given: The path that a user or a script gave.
+        simulated: The folder of the simulated GPUs, if they are used.
 
     Raises:
-        AccessDeniedError: Somebody else made our folder, and what answers there is theirs.
-        ConfigError: ``$SENTINEL_SOCKET`` is no absolute path.
+        AccessDeniedError: The folder belongs to another user, and so may the socket in it.
+        ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
     """
     if given is not None:
         return given
     where = _places(simulated)
     folder = where.socket.parent
-    # A folder in /tmp that anybody could have made before us. One that was named is their affair.
+    # Any user could have created a folder in /tmp first. A folder that was named is not checked.
     if not where.named and folder.exists() and folder.lstat().st_uid not in {0, os.getuid()}:
-        raise AccessDeniedError(f"{folder} belongs to somebody else, who may be up to something")
+        raise AccessDeniedError(
+            f"{folder} belongs to another user: its socket cannot be trusted", _ELSEWHERE
+        )
     return str(where.socket)
 
 
 def find_log(simulated: Path | None = None) -> str:
-    """Return the path of the log that a daemon of ours writes."""
+    """Find the path of the log of this user's daemon."""
     return str(_places(simulated).log)
 
 

@@ -1,4 +1,4 @@
-"""Where this process runs: are other people's processes shown to it, or hidden?"""
+"""Detect a PID namespace, in which processes of the host are hidden."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _HOST_PID_NAMESPACE = 0xEFFFFFFC
 def why_processes_are_hidden(
     namespace: Path = Path("/proc/self/ns/pid"), host: int = _HOST_PID_NAMESPACE
 ) -> str | None:
-    """Return why NVML may leave out other people's processes here, or ``None`` where it names all.
+    """Explain why NVML may hide foreign processes here, or return None if it lists all.
 
-    In a PID namespace of its own, as in a container, a driver from 535.113 on lists only the
-    processes of that namespace, and older ones list PIDs that mean nothing there.
+    In a PID namespace other than the host's, such as a container's, a driver from 535.113 on lists
+    only the processes of that namespace, and older ones list PIDs of another namespace.
 
     Args:
-        namespace: Where the kernel says which namespace this is.
-        host: The inode of the host's own namespace; another for a pretended host.
+        namespace: The file that identifies the namespace of this process.
+        host: The inode of the host's namespace; another for a simulated host.
     """
     try:
         inode = namespace.stat().st_ino
     except OSError as error:
-        return f"nobody can say in which PID namespace this is: {error}"
+        return f"the PID namespace of this process is unknown: {error}"
     if inode == host:
         return None
     return "this is not the host's PID namespace (a container?)"

@@ -1,7 +1,7 @@
-"""What /proc says of a process, as far as identity goes: is it alive, since when, in whose session.
+"""Facts about processes from /proc: alive, start time, session, ancestors, resource usage.
 
-Read by hand because psutil gives the start as wall-clock time, which moves when the clock is set;
-ticks since boot never do, so the pair (pid, started) names one process for ever.
+Read by hand because psutil gives the start as wall-clock time, which changes when the clock is set.
+Ticks since boot do not, so the pair (pid, started) identifies a process uniquely.
 """
 
 from __future__ import annotations
@@ -9,40 +9,41 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-#: Nobody starts a job over more processes than this; what is beyond is not looked at.
-_MOST_ANCESTORS = 64
+#: The longest chain of ancestors that is followed; no job starts through more processes.
+_MAX_ANCESTORS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessStat:
-    """One line of /proc/PID/stat: ``started`` is in clock ticks since boot.
-
-    ``parent`` is the PID of its parent, 0 where that is not seen from here.
-    """
+    """One line of /proc/PID/stat."""
 
     pid: int
     name: str
     state: str
     session: int
+    #: Clock ticks since boot.
     started: int
+    #: The PID of its parent, or 0 if that is not visible from here.
     parent: int = 0
 
     @property
     def alive(self) -> bool:
-        """Whether it is neither a zombie nor dead."""
+        """Whether the process is neither a zombie nor dead."""
         return self.state not in {"Z", "X"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a process uses: bytes of memory now, seconds of processor time so far."""
+    """The resource usage of a process."""
 
+    #: Bytes of memory.
     resident: int
+    #: Seconds of processor time.
     processor: float
 
 
 def read_stat(pid: int | str) -> ProcessStat | None:
-    """Return what /proc says of ``pid``, or ``None`` when there is no such process to see."""
+    """Read the stat line of ``pid``, or None if there is no such process."""
     line = _line(pid)
     if line is None:
         return None
@@ -58,7 +59,7 @@ def read_stat(pid: int | str) -> ProcessStat | None:
 
 
 def read_usage(pid: int | str) -> Usage | None:
-    """Return what ``pid`` has used, or ``None`` when there is no such process that is alive."""
+    """Read the usage of ``pid``, or None if there is no such process alive."""
     line = _line(pid)
     if line is None or line[2][0] in {"Z", "X"}:
         return None
@@ -71,10 +72,10 @@ def read_usage(pid: int | str) -> Usage | None:
 
 
 def ancestors_of(stat: ProcessStat) -> tuple[int, ...]:
-    """Return the PIDs of a process's parent, of the parent of that and so on, without init's."""
+    """List the PIDs of a process's parent, that one's parent and so on, without init's."""
     found: list[int] = []
     parent = stat.parent
-    while parent > 1 and len(found) < _MOST_ANCESTORS:
+    while parent > 1 and len(found) < _MAX_ANCESTORS:
         found.append(parent)
         above = read_stat(parent)
         if above is None:
@@ -84,21 +85,21 @@ def ancestors_of(stat: ProcessStat) -> tuple[int, ...]:
 
 
 def own_stat() -> ProcessStat:
-    """Return the line of this very process."""
+    """Read the stat line of this process."""
     stat = read_stat("self")
     if stat is None:
-        message = "/proc is not mounted; sentinel cannot tell its own processes from others"
+        message = "/proc is not mounted; sentinel needs it to recognise its own processes"
         raise OSError(message)
     return stat
 
 
 def _line(pid: int | str) -> tuple[int, str, list[str]] | None:
-    """Return /proc/PID/stat: the PID, the name, and what follows from the state on."""
+    """Read /proc/PID/stat: the PID, the name, and the fields from the state on."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read().decode(errors="replace")
     except OSError:
         return None
     number, _, rest = line.partition(" (")
-    name, _, rest = rest.rpartition(") ")  # a name may hold spaces and brackets
+    name, _, rest = rest.rpartition(") ")  # a name may contain spaces and brackets
     return int(number), name, rest.split()

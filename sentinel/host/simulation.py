@@ -1,11 +1,11 @@
-"""Pretended GPUs: a folder that a probe, stressors and foreign test jobs share.
+"""Simulated GPUs: a folder that a probe, stressors and foreign test jobs share.
 
-Each GPU is a folder; each process on it owns one file there that says how much it holds, and keeps
-a lock beside it. The kernel drops the lock when the process dies, so a dead process holds nothing,
-as on a real card, and nobody has to clean up after a SIGKILL. The kernel also says who keeps it, in
-the PIDs of whoever asks, and to another PID namespace not at all: as a real driver does. Whoever
-counts its work shares a few bytes of memory for that. Only the device is pretended: whoever joins
-is a real process and gets real signals.
+Each GPU is a folder. Each process on it owns one file there that states how much memory it holds,
+and holds a lock beside it. The kernel drops the lock when the process dies, so a dead process holds
+nothing, as on a real card, and nothing remains after a SIGKILL. The kernel also reports the holder
+of the lock in the PID namespace of the reader, or not at all: as a real driver does. A process that
+counts its work shares a few bytes of memory for that. Only the device is simulated: its processes
+are real and get real signals.
 """
 
 from __future__ import annotations
@@ -25,37 +25,35 @@ from pathlib import Path
 
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
-#: Memory of one pretended GPU in bytes.
+#: Memory of one simulated GPU in bytes.
 DEFAULT_TOTAL = 16 * 2**30
 
 #: How long a context exists before the driver lists its process. On an H200 the PID showed 28 to
-#: 57 ms after the first growth of memory (docs/benchmarks.md tells how that was measured).
+#: 57 ms after the first growth of memory (see docs/benchmarks.md).
 LISTING_DELAY = 0.04
 
-#: struct flock: type, whence, start, length and, for whoever asks, the PID of who keeps the lock.
+#: struct flock: type, whence, start, length and, as the result of a query, the PID of the holder.
 _FLOCK = struct.Struct("hhqqi4x")
 
-#: The work of one process: how many seconds of it there were so far, and until when they last.
+#: The work of one process: its seconds so far, and when the last of them ends.
 _WORK = struct.Struct("dd")
 
-#: The locks that this process keeps, by file: its PID and the descriptor. They last as long as it
-#: does, and the kernel does not report them to the process itself.
-_ours: dict[str, tuple[int, int]] = {}
+#: The locks of this process, by file: its PID and the descriptor. They last as long as the process,
+#: and the kernel does not report them to the process itself.
+_own_locks: dict[str, tuple[int, int]] = {}
 
 
 def default_folder() -> Path:
-    """Return the registry's folder: ``$SENTINEL_SIM_DIR``, or one per user in the temp folder."""
+    """Find the folder of the registry: ``$SENTINEL_SIM_DIR``, or one per user in temp files."""
     chosen = os.environ.get("SENTINEL_SIM_DIR")
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"sentinel-sim-{os.getuid()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Share:
-    """One process's file: how much it holds, and from when on the driver would list it.
+    """The file of one process: how much it holds, and from when on the driver lists it."""
 
-    ``pid`` is 0 where it lives in a PID namespace that cannot be seen from here.
-    """
-
+    #: 0 if the process lives in a PID namespace that is not visible from here.
     pid: int
     memory: int
     listed_at: float
@@ -63,10 +61,10 @@ class _Share:
 
 
 class Registry:
-    """The pretended GPUs of one folder.
+    """The simulated GPUs of one folder.
 
     Args:
-        folder: Where they live; made by :meth:`create`.
+        folder: The folder; :meth:`create` creates it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,15 +72,15 @@ class Registry:
 
     @classmethod
     def create(cls, folder: Path, count: int, total: int = DEFAULT_TOTAL) -> Registry:
-        """Make sure that ``folder`` holds at least ``count`` GPUs of ``total`` bytes.
+        """Create ``folder`` with at least ``count`` GPUs of ``total`` bytes.
 
-        GPUs that are already there stay as they are, with whoever is on them.
+        Existing GPUs stay as they are, with their processes.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "namespace").exists():
             _write(folder / "namespace", Path("/proc/self/ns/pid").stat().st_ino)
         for index in range(count):
-            # The same UUIDs on every run, and unlike each other from the first digits on.
+            # The same UUIDs on every run, which differ from the first digits on.
             gpu = Gpu(
                 uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'sentinel simulated gpu {index}')}",
                 index=index,
@@ -98,7 +96,7 @@ class Registry:
         return cls(folder)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return all GPUs in index order; none where the folder is missing."""
+        """List all GPUs in index order; none if the folder is missing."""
         found = [
             Gpu(**json.loads(path.read_text())["gpu"])
             for path in self.folder.glob("GPU-*/gpu.json")
@@ -106,21 +104,21 @@ class Registry:
         return tuple(sorted(found, key=lambda gpu: gpu.index))
 
     def namespace(self) -> int:
-        """Return the inode of the PID namespace of the pretended host: that of whoever made it."""
+        """Read the inode of the simulated host's PID namespace: that of its creator."""
         return int(json.loads((self.folder / "namespace").read_text()))
 
     def node(self, gpu: str) -> Path:
-        """Return the pretended device node, which everyone opens who uses the GPU."""
+        """Compute the path of the simulated device node, which every process on the GPU opens."""
         return self.folder / gpu / "node"
 
     def memory(self, gpu: str) -> Memory:
-        """Return the memory of ``gpu`` as held by the processes that are alive."""
+        """Sum the memory of ``gpu`` that living processes hold."""
         total = self._gpu(gpu).memory_total
         used = sum(share.memory for share in self._shares(gpu))
         return Memory(total=total, used=used, free=total - used)
 
     def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        """Return the processes that a driver would list by now, to somebody in this namespace."""
+        """List the processes that a driver would list by now, in this PID namespace."""
         now = time.monotonic()
         return tuple(
             GpuProcess(pid=share.pid, kind=ProcessKind.COMPUTE, memory=share.memory)
@@ -129,25 +127,25 @@ class Registry:
         )
 
     def work(self, gpu: str) -> dict[str, float | None]:
-        """Return how many seconds each living process has worked by now, by the name of its file.
+        """Compute how many seconds each living process has worked, by the name of its file.
 
-        ``None`` stands for one that does not count its work.
+        None stands for one that does not count its work.
         """
         return {share.path: _worked(share.path) for share in self._shares(gpu)}
 
     def hidden(self, gpu: str) -> int:
-        """Return how many processes on ``gpu`` live in PID namespaces that are not seen here."""
+        """Count the processes on ``gpu`` in PID namespaces that are not visible here."""
         return sum(not share.pid for share in self._shares(gpu))
 
     def fault(self, gpu: str) -> str | None:
-        """Return the fault that a test planted on ``gpu``; gpu/simulated.py has their names."""
+        """Read the fault that a test planted on ``gpu``; see probe/simulated_driver.py."""
         try:
             return (self.folder / gpu / "fault").read_text().strip() or None
         except FileNotFoundError:
             return None
 
     def plant(self, gpu: str, fault: str | None) -> None:
-        """Plant a fault on ``gpu`` for a test, or take it away."""
+        """Plant a fault on ``gpu`` for a test, or remove it."""
         path = self.folder / gpu / "fault"
         if fault is None:
             path.unlink(missing_ok=True)
@@ -155,14 +153,14 @@ class Registry:
             path.write_text(fault)
 
     def heat(self, gpu: str) -> int | None:
-        """Return the temperature that a test planted on ``gpu``, in degrees Celsius."""
+        """Read the temperature that a test planted on ``gpu``, in degrees Celsius."""
         try:
             return int((self.folder / gpu / "heat").read_text())
         except (FileNotFoundError, ValueError):
             return None
 
     def warm(self, gpu: str, degrees: int | None) -> None:
-        """Let ``gpu`` have this temperature for a test, or that of its work again."""
+        """Plant this temperature on ``gpu`` for a test, or remove it."""
         path = self.folder / gpu / "heat"
         if degrees is None:
             path.unlink(missing_ok=True)
@@ -176,7 +174,7 @@ class Registry:
 
     @contextlib.contextmanager
     def locked(self, gpu: str) -> Iterator[None]:
-        """Keep every other allocation on ``gpu`` waiting."""
+        """Block every other allocation on ``gpu``."""
         with (self.folder / gpu / "allocation.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -185,7 +183,7 @@ class Registry:
         return Gpu(**json.loads((self.folder / gpu / "gpu.json").read_text())["gpu"])
 
     def _shares(self, gpu: str) -> list[_Share]:
-        """Return what each living process holds, and sweep out the files of dead ones."""
+        """List the shares of living processes, and remove the files of dead ones."""
         shares = []
         with os.scandir(self.folder / gpu) as entries:
             paths = [entry.path for entry in entries if entry.name.endswith(".share")]
@@ -193,7 +191,7 @@ class Registry:
             lock = path.removesuffix(".share") + ".lock"
             try:
                 body = json.loads(Path(path).read_bytes())
-                pid = _keeper(lock)
+                pid = _holder_pid(lock)
             except (FileNotFoundError, ValueError):
                 continue
             if pid is None:
@@ -207,7 +205,7 @@ class Registry:
 
 
 class Membership:
-    """What this process holds on one pretended GPU. Ends with the process, or by :meth:`close`."""
+    """The share of this process on one simulated GPU; ends with the process or :meth:`close`."""
 
     def __init__(self, registry: Registry, gpu: str) -> None:
         self._registry = registry
@@ -217,13 +215,13 @@ class Membership:
         self._lock = stem.with_suffix(".lock")
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
-        _ours[str(self._lock)] = os.getpid(), descriptor
+        _own_locks[str(self._lock)] = os.getpid(), descriptor
         self._listed_at = time.monotonic() + LISTING_DELAY
         self._work: mmap.mmap | None = None
         self.held = 0
 
     def allocate(self, size: int) -> bool:
-        """Take ``size`` more bytes; ``False``, with nothing taken, where they are not free."""
+        """Allocate ``size`` more bytes; return False if they are not free."""
         with self._registry.locked(self._gpu):
             if size > self._registry.memory(self._gpu).free:
                 return False
@@ -232,14 +230,14 @@ class Membership:
             return True
 
     def free(self, size: int) -> None:
-        """Give ``size`` bytes back."""
+        """Free ``size`` bytes."""
         self.held -= size
         self._save()
 
     def count_work(self, seconds: float, until: float) -> None:
-        """Say how many seconds of work there were so far, the last of which ends ``until`` then.
+        """Record the seconds of work so far, the last of which ends at ``until``.
 
-        Who never says so is taken to work all the time.
+        A process that never does counts as working all the time.
         """
         if self._work is None:
             place = _work_of(str(self._path))
@@ -255,23 +253,23 @@ class Membership:
         _work_of(str(self._path)).unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._lock.unlink(missing_ok=True)
-        mine = _ours.pop(str(self._lock), None)
-        if mine is not None:
-            os.close(mine[1])
+        own = _own_locks.pop(str(self._lock), None)
+        if own is not None:
+            os.close(own[1])
 
     def _save(self) -> None:
         _write(self._path, {"memory": self.held, "listed_at": self._listed_at})
 
 
-def _keeper(lock: str) -> int | None:
-    """Return the PID of who keeps a lock, 0 where it is not to be seen from here, None if nobody.
+def _holder_pid(lock: str) -> int | None:
+    """Find the holder of a lock: its PID, 0 if it is not visible from here, or None.
 
-    A process that opens and closes a file loses its own locks on it, so it never asks for those.
+    A process that opens and closes a file loses its own locks on it, so its own are looked up here.
 
     Raises:
-        FileNotFoundError: There is no such lock.
+        FileNotFoundError: The lock does not exist.
     """
-    if lock in _ours and _ours[lock][0] == os.getpid():
+    if lock in _own_locks and _own_locks[lock][0] == os.getpid():
         return os.getpid()
     with Path(lock).open("rb") as file:
         asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
@@ -280,12 +278,12 @@ def _keeper(lock: str) -> int | None:
 
 
 def _work_of(share: str) -> Path:
-    """Return the file that counts the work of whoever has this share."""
+    """Compute the path of the file that counts the work of this share."""
     return Path(share.removesuffix(".share") + ".work")
 
 
 def _worked(share: str) -> float | None:
-    """Return the seconds of work that are done by now; ``None`` where they are not counted."""
+    """Compute the seconds of work done by now, or None if they are not counted."""
     try:
         seconds, until = map(float, _WORK.unpack(_work_of(share).read_bytes()))
     except (FileNotFoundError, struct.error):
@@ -294,7 +292,7 @@ def _worked(share: str) -> float | None:
 
 
 def _write(path: Path, body: object) -> None:
-    """Replace ``path`` at once, so that no reader ever sees half of it."""
+    """Replace ``path`` atomically, so that no reader sees half of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(body))
     draft.replace(path)

@@ -1,4 +1,4 @@
-"""Tells systemd how we are, over the socket that it names. Never waits and never raises."""
+"""Notifications to systemd, over the socket that it names. Never waits and never raises."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
-    """The way to the service manager; where there is none, nothing is sent and nothing is wanted.
+    """The connection to the service manager; without one, nothing is sent.
 
     Args:
-        environ: All variables. Those that are for us are taken out of it, so that no child
-            believes that they are for it.
-        pid: Who is to feed the watchdog, if it says so; this process by default.
+        environ: The environment. The variables for this process are removed, so that no child uses
+            them.
+        pid: The PID that may feed the watchdog; this process by default.
 
     Attributes:
-        watchdog: How many seconds the manager waits for ``WATCHDOG=1`` before it takes us for
-            stuck; ``None`` where it does not.
+        watchdog: The watchdog timeout in seconds, or None if it is off.
     """
 
     def __init__(self, environ: MutableMapping[str, str], pid: int | None = None) -> None:
-        address, usec, whose = (environ.pop(name, "") for name in _VARIABLES)
+        address, usec, watchdog_pid = (environ.pop(name, "") for name in _VARIABLES)
         pid = os.getpid() if pid is None else pid
         self._address = _address(address)
         self._socket: socket.socket | None = None
         self.watchdog: float | None = None
         if self._address is None:
             return
-        if usec.isdecimal() and int(usec) > 0 and whose in {"", str(pid)}:
+        if usec.isdecimal() and int(usec) > 0 and watchdog_pid in {"", str(pid)}:
             self.watchdog = int(usec) / 1e6
         with contextlib.suppress(OSError):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -39,13 +38,13 @@ class Notifier:
 
     @property
     def listened(self) -> bool:
-        """Whether somebody wants to know."""
+        """Whether a manager receives notifications."""
         return self._socket is not None
 
     def send(self, lines: Sequence[str]) -> bool:
-        """Send ``READY=1`` and its like in one datagram; return whether that went out.
+        """Send ``READY=1`` and similar lines in one datagram; return whether it was sent.
 
-        A manager that does not read, and one that is gone, cost only what was sent.
+        If the manager does not read or is gone, only the notification is lost.
         """
         if self._socket is None or self._address is None or not lines:
             return False
@@ -56,14 +55,14 @@ class Notifier:
         return True
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 def _address(text: str) -> bytes | None:
-    """Return the address that a variable names: a path, or an abstract one, which begins with @."""
+    """Convert the value of a variable to an address: a path, or an abstract one after @."""
     if text.startswith("@") and len(text) > 1:
         return b"\0" + os.fsencode(text[1:])
     return os.fsencode(text) if text.startswith("/") else None

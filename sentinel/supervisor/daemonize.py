@@ -100,7 +100,7 @@ def start_detached(
         if code is None:
             process.returncode = 0  # it lives on, and nobody is to wait for it
             return Started(pid=process.pid, took=time.monotonic() - began)
-        said = _last(words) or _last_of(places.stray, 0) or _last_of(places.log, logged)
+        said = _last(words) or _last_of(places.stderr, 0) or _last_of(places.log, logged)
     said = said or f"It said nothing; its log is {places.log}"
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     raise NotStartedError(f"the daemon {how} before it answered:", said, code)
@@ -139,7 +139,7 @@ def ask(
 
 
 def keep_prints(places: Places) -> int | None:
-    """Keep what a detached daemon and its children print, from now on, in ``places.stray``.
+    """Keep what a detached daemon and its children print, from now on, in ``places.stderr``.
 
     What was printed before moves there, too. For a daemon that holds the claim: nobody else writes
     to that file. Who was not started by :func:`start_detached` keeps its standard error.
@@ -155,10 +155,10 @@ def keep_prints(places: Places) -> int | None:
         return None
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        file = os.open(places.stray, flags, 0o600)
+        file = os.open(places.stderr, flags, 0o600)
     except OSError as error:
         raise ConfigError(
-            f"{places.stray} cannot be written: {error.strerror}. Nothing was started.",
+            f"{places.stderr} cannot be written: {error.strerror}. Nothing was started.",
             "Make it a file that you can write, or remove it.",
         ) from error
     sys.stdout.flush()
@@ -215,7 +215,7 @@ def _await(process: subprocess.Popen[bytes], places: Places, until: float) -> No
         if time.monotonic() > until:
             raise NotStartedError(
                 "the daemon did not answer in time and was ended",
-                f"What it did stands in {places.log} and {places.stray}.",
+                f"What it did stands in {places.log} and {places.stderr}.",
             )
         time.sleep(LOOK_EVERY)
 

@@ -91,9 +91,9 @@ def test_where_the_state_or_the_log_cannot_be_written_nothing_is_started(
 ) -> None:
     if what == "state":
         monkeypatch.setenv("STATE_DIRECTORY", "/proc/nowhere")
-        told = "the folder /proc/nowhere cannot be made: "
+        told = "the folder /proc/nowhere cannot be created: "
     else:
-        file = daemon.places.log if what == "log" else daemon.places.stray
+        file = daemon.places.log if what == "log" else daemon.places.stderr
         file.mkdir()
         told = f"{file} cannot be written: Is a directory. Nothing was started."
     said = daemon.ask("start", "--simulate", "1")

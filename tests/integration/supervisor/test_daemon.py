@@ -112,7 +112,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert "a demo" in daemon.do("reservations")
     daemon.do("unreserve", "--all-mine")
     daemon.comes_back(0)
-    assert daemon.places.stray.read_text() == ""
+    assert daemon.places.stderr.read_text() == ""
 
 
 def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(

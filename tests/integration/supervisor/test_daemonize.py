@@ -78,9 +78,9 @@ def test_it_answers_when_the_start_is_over_and_has_no_terminal_of_ours(where: Pl
     files = {
         number: str(Path(f"/proc/{started.pid}/fd/{number}").readlink()) for number in range(3)
     }
-    assert files == {0: "/dev/null", 1: str(where.stray), 2: str(where.stray)}
+    assert files == {0: "/dev/null", 1: str(where.stderr), 2: str(where.stderr)}
     assert shut_down(where)["cwd"] == "/"
-    assert where.stray.read_text() == "printed before\nprinted by the daemon\n"
+    assert where.stderr.read_text() == "printed before\nprinted by the daemon\n"
 
 
 def test_it_outlives_the_session_that_started_it(where: Places, environ: dict[str, str]) -> None:
@@ -178,7 +178,7 @@ def test_of_many_that_start_one_at_the_same_moment_one_wins_and_the_others_name_
 
 def test_a_folder_that_cannot_be_used_is_an_error_before_anything_is_started() -> None:
     where = places({"SENTINEL_SOCKET": "/proc/nowhere/s.sock"}, os.getuid())
-    with pytest.raises(ConfigError, match="/proc/nowhere cannot be made"):
+    with pytest.raises(ConfigError, match="/proc/nowhere cannot be created"):
         launch("answer", where)
 
 

@@ -335,7 +335,7 @@ def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     for permanently_failed in (Path("/proc/nowhere/x"), tmp_path / "file"):
         with pytest.raises(
-            ConfigError, match=f"{permanently_failed} cannot be made.*\nSet SENTINEL_SOCKET"
+            ConfigError, match=f"{permanently_failed} cannot be created.*\nSet SENTINEL_SOCKET"
         ):
             claim(at(permanently_failed))
     with pytest.raises(ConfigError, match=r"/proc.* cannot be"):
@@ -346,7 +346,7 @@ def test_a_state_folder_that_cannot_be_made_is_named_before_anything_is_bound(
     tmp_path: Path,
 ) -> None:
     environ = {"SENTINEL_SOCKET": str(tmp_path / "s"), "STATE_DIRECTORY": "/proc/nowhere"}
-    with pytest.raises(ConfigError, match=r"the folder /proc/nowhere cannot be made"):
+    with pytest.raises(ConfigError, match=r"the folder /proc/nowhere cannot be created"):
         claim(places(environ, os.getuid()))
     assert not (tmp_path / "s").exists()
 
@@ -386,7 +386,7 @@ def test_a_folder_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()
     os.chown(folder, 65534, 65534)
-    with pytest.raises(ConfigError, match=r"theirs belongs to uid 65534, and we are uid 0"):
+    with pytest.raises(ConfigError, match=r"theirs belongs to uid 65534, not to uid 0"):
         claim(ours(folder))
     assert not list(folder.iterdir())
 

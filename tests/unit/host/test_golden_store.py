@@ -91,14 +91,14 @@ def test_a_torn_last_line_is_passed_over_and_said_and_spoils_no_record(path: Pat
         assert (reader.known(KEY), reader.known(OTHER)) == (1, 3)
     assert [line.line for line in goldens.skipped()] == [2]
     assert len(said) == 1
-    assert "line 2 is passed over" in said[0]
+    assert "line 2 is skipped" in said[0]
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"not json", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"not json", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
         (b"[1]", ""),
         (b"7", ""),
         (b'{"schema_version": 2}', "schema_version is 2"),
@@ -159,13 +159,13 @@ def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
     goldens = Goldens(tmp_path / "goldens.jsonl", warn=said.append)
     goldens.record(KEY, 1)
     assert goldens.known(KEY) is None
-    assert any("is no plain file" in text for text in said)
+    assert any("is not a regular file" in text for text in said)
 
 
 def test_who_keeps_the_file_locked_for_ever_stops_nobody(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.host.golden_store._PATIENCE", 0.05)
+    monkeypatch.setattr("sentinel.host.golden_store._LOCK_TIMEOUT_S", 0.05)
     recorded(path, (KEY, 1))
     said: list[str] = []
     with path.open("ab") as stopped:

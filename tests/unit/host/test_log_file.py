@@ -26,7 +26,7 @@ def contents(path: Path) -> dict[str, str]:
 
 def test_files_are_bounded_in_size_and_number_and_the_newest_lines_stay(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with closing(RotatingLog(path, most=25, kept=2)) as log:
+    with closing(RotatingLog(path, max_bytes=25, max_old_files=2)) as log:
         for number in range(9):
             assert log.write(line(number)) == 10
     assert contents(path) == {
@@ -39,14 +39,14 @@ def test_files_are_bounded_in_size_and_number_and_the_newest_lines_stay(tmp_path
 def test_it_goes_on_with_the_file_that_is_there(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in range(4):
-        with closing(RotatingLog(path, most=25, kept=0)) as log:
+        with closing(RotatingLog(path, max_bytes=25, max_old_files=0)) as log:
             log.write(line(number))
     assert contents(path) == {"log": line(2) + line(3)}
 
 
 def test_a_line_that_is_longer_than_a_file_may_be_is_written_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with closing(RotatingLog(path, most=25, kept=1)) as log:
+    with closing(RotatingLog(path, max_bytes=25, max_old_files=1)) as log:
         log.write(line(0))
         log.write("x" * 99 + "\n")
         log.write(line(1))
@@ -92,7 +92,7 @@ def test_after_the_end_nothing_is_written(tmp_path: Path) -> None:
 def test_where_no_room_can_be_made_it_goes_on_in_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "log.1").mkdir()
     (tmp_path / "log.1" / "full").touch()
-    with closing(RotatingLog(tmp_path / "log", most=25, kept=1)) as log:
+    with closing(RotatingLog(tmp_path / "log", max_bytes=25, max_old_files=1)) as log:
         for number in range(5):
             log.write(line(number))
     assert (tmp_path / "log").read_text() == "".join(map(line, range(5)))
@@ -101,7 +101,7 @@ def test_where_no_room_can_be_made_it_goes_on_in_the_same_file(tmp_path: Path) -
 def test_what_others_print_is_bounded_too(tmp_path: Path) -> None:
     stray = os.open(tmp_path / "stray", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        with closing(RotatingLog(tmp_path / "log", most=1000, stray=stray)) as log:
+        with closing(RotatingLog(tmp_path / "log", max_bytes=1000, stderr_file=stray)) as log:
             os.write(stray, bytes(1000))
             for number in range(200):
                 log.write(line(number))

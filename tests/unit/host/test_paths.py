@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.host.paths import LONGEST, check_length, places
+from sentinel.host.paths import MAX_SOCKET_PATH_BYTES, check_length, places
 
 HOME = {"HOME": "/home/ann"}
 USER = {**HOME, "XDG_RUNTIME_DIR": "/run/user/1000"}
@@ -56,11 +56,11 @@ def test_systemds_state_folder_is_the_first_of_its_list() -> None:
 
 
 def test_a_socket_by_a_relative_path_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"SENTINEL_SOCKET: 's\.sock' is no absolute path"):
+    with pytest.raises(ConfigError, match=r"SENTINEL_SOCKET: 's\.sock' is not an absolute path"):
         places({"SENTINEL_SOCKET": "s.sock"}, 1000)
 
 
 def test_a_path_that_no_unix_socket_can_have_is_named_with_its_length() -> None:
-    check_length(Path("/" + "a" * (LONGEST - 1)))
+    check_length(Path("/" + "a" * (MAX_SOCKET_PATH_BYTES - 1)))
     with pytest.raises(ConfigError, match="has 109 bytes; at most 107 are allowed"):
         check_length(Path("/aa" + "\N{SNOWMAN}" * 35 + "a"))
