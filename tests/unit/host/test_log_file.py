@@ -71,7 +71,7 @@ def test_a_log_that_cannot_be_opened_is_an_error_that_names_it(tmp_path: Path) -
     (tmp_path / "link").symlink_to(tmp_path / "target")
     os.mkfifo(tmp_path / "pipe")
     for name in ("nowhere/log", "link", ".", "pipe"):
-        with pytest.raises(ConfigError, match=r"the log .* cannot be written: .*\nMake it a file"):
+        with pytest.raises(ConfigError, match=r"the log .* cannot be written: .*\nMake it a regular file"):
             RotatingLog(tmp_path / name)
 
 
