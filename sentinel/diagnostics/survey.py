@@ -15,7 +15,7 @@ from sentinel.core.state import ProbeUp
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.supervisor.bootstrap import HostClock
-from sentinel.supervisor.discovery import Found, Options, find_gpus, hear_probe
+from sentinel.supervisor.discovery import Found, Options, find_gpus, follow_probe
 from sentinel.supervisor.signals import Signals
 
 
@@ -62,7 +62,7 @@ def survey(options: Options) -> tuple[Survey, ...]:
             return None if missing else True
 
         found.probe.watch(Watch(gpus=tuple(missing), held=()))
-        hear_probe(found.probe, signals, enough, options.config.poll + options.config.stale_after)
+        follow_probe(found.probe, signals, enough, options.config.poll + options.config.stale_after)
         found.probe.close()
     return tuple(_verdicts(found, readings))
 

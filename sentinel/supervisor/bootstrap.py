@@ -1,4 +1,4 @@
-"""The one place that puts real parts together: probe, children, locks, signals and the loop."""
+"""Assemble the supervisor: probe, children, locks, signals and the loop."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from sentinel.protocol.version import __version__
 from sentinel.protocol.views import Reservation
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.api_process import ServiceProcess
-from sentinel.supervisor.daemonize import keep_prints
+from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
-from sentinel.supervisor.event_log import Journal, Sink, json_lines
+from sentinel.supervisor.event_log import EventLog, Sink, json_lines
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
 from sentinel.supervisor.stressor_pool import StressorPool
 
-#: A child without a new lease for so long ends itself, in seconds.
+#: How long a stressor runs without a new lease, in seconds.
 LEASE = 3.0
-#: How long a terminal that nobody reads may hold up the end, in seconds.
-LAST_WORDS = 2.0
+#: How long a terminal without a reader may delay the exit.
+LOG_FLUSH_TIMEOUT_S = 2.0
 
 
 class HostClock:
-    """The host's clocks: the monotonic one for all that is measured, the wall's for people."""
+    """The host's clocks: the monotonic one for measurements, local time for people."""
 
     def now(self) -> float:
-        """Return the monotonic time in seconds."""
+        """Read the monotonic time in seconds."""
         return time.monotonic()
 
     def local(self) -> datetime:
-        """Return what a clock on the wall shows here."""
-        return datetime.now()  # noqa: DTZ005 - quiet hours are those of the wall
+        """Read the local time."""
+        return datetime.now()  # noqa: DTZ005 - quiet hours are in local time
 
     def chance(self) -> float:
-        """Return a number from 0 to 1 that nobody can know."""
-        return random.random()  # noqa: S311 - spreads pauses, keeps no secret
+        """Draw a random number from 0 to 1."""
+        return random.random()  # noqa: S311 - spreads pauses, not a secret
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
-        """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
+        """Wait until one of ``files`` is readable, at most ``timeout`` seconds."""
         wait_for_files(files, timeout)
 
 
@@ -73,26 +73,25 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
     """Keep every idle GPU busy until a signal or ``--for`` ends it.
 
     Args:
-        options: What was asked for.
-        sink_for: Makes the sink of the events, given the GPUs by UUID.
+        options: The options of the command.
+        sink_for: Builds the sink of the events, given the GPUs by UUID.
 
     Returns:
-        The exit code. Where a child, a probe or the terminal is stuck for ever, the process ends
-        here: the interpreter's own exit would wait for it.
+        The exit code. If a child, a probe or the terminal is stuck, the process exits here: the
+        interpreter's own exit would wait for it.
 
     Raises:
-        SentinelError: Nothing was started: no driver or one that is misread, no visible GPU, one
-            is held by another sentinel, or torch cannot use any.
+        SentinelError: Nothing was started: the driver is missing or misread, no GPU is visible,
+            another sentinel holds one, or torch cannot use any.
     """
     code, clean = run_parts(options, sink_for)
     return leave(code, clean=clean)
 
 
 def leave(code: ExitCode, *, clean: bool) -> ExitCode:
-    """Return ``code``, or end the process with it at once where something of ours is stuck.
+    """Return ``code``, or exit with it at once if a process or thread is stuck.
 
-    The interpreter's own exit would wait for that, maybe for ever. What was written and not
-    flushed is lost then.
+    The interpreter's own exit would wait for that, maybe for ever. Unflushed output is lost then.
     """
     if not clean:
         os._exit(code)
@@ -104,10 +103,10 @@ def run_parts(
     sink_for: Callable[[Mapping[str, Gpu]], Sink],
     around: Callable[[Parts], Parts] = lambda parts: parts,
 ) -> tuple[ExitCode, bool]:
-    """Do what :func:`supervise` does, with parts that somebody may have put others ``around``.
+    """Run like :func:`supervise`, with parts that the caller may wrap.
 
     Returns:
-        The exit code, and whether nothing of ours is stuck, both for :func:`leave`.
+        The exit code, and whether nothing is stuck, both for :func:`leave`.
 
     Raises:
         SentinelError: As for :func:`supervise`.
@@ -122,19 +121,19 @@ def run_parts(
         if options.simulate is None and not options.config.dry_run:
             check_torch()
         folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS
-        # Who starts nothing holds nothing, and keeps nobody from it.
+        # A dry run starts nothing, so it locks nothing.
         locks = GpuLocks(() if found.config.dry_run else found.gpus, folders)
         service = _service(options, claim)
         gpus = {gpu.uuid: gpu for gpu in found.gpus}
-        journal = Journal([sink_for(gpus), *_overheard(service, gpus)])
-        code, clean = _run(signals, found, locks, journal, service, around)
+        event_log = EventLog([sink_for(gpus), *_api_sinks(service, gpus)])
+        code, clean = _run(signals, found, locks, event_log, service, around)
         locks.release()
     return code, clean
 
 
 @contextlib.contextmanager
 def _claimed(options: Options) -> Iterator[Claim | None]:
-    """Be the daemon of its places, if somebody is to be served: before anything is started."""
+    """Claim the daemon's paths if there is an API, before anything is started."""
     if options.serve is None:
         yield None
         return
@@ -143,15 +142,15 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
         options.serve.places, config.tcp, config.socket_group, config.metrics
     )
     try:
-        if options.serve.detached:  # before there are children, who inherit where prints go
-            keep_prints(options.serve.places)
+        if options.serve.detached:  # before the first child, which inherits the redirection
+            redirect_output(options.serve.places)
         yield claim
     finally:
         claim.release()
 
 
 def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
-    """Return the process that will serve clients."""
+    """Build the API process, or None without an API."""
     if options.serve is None or claim is None:
         return None
     serve = options.serve
@@ -172,14 +171,14 @@ def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
     return ServiceProcess(spec, claim.socket.fileno(), tcp, metrics)
 
 
-def _overheard(service: ServiceProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
-    """Yield a sink from which the service hears what the journal records."""
+def _api_sinks(service: ServiceProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
+    """Yield a sink that sends log records to the API."""
     if service is not None:
         yield json_lines(cast("TextIO", _Lines(service.hear)), gpus)
 
 
 class _Lines:
-    """What a sink needs of a stream, to hand on each line."""
+    """The part of a stream that a sink needs, to pass on each line."""
 
     def __init__(self, hear: Callable[[str], None]) -> None:
         self._hear = hear
@@ -188,23 +187,23 @@ class _Lines:
         self._hear(text.rstrip("\n"))
 
     def flush(self) -> None:
-        """Do nothing: nothing is kept."""
+        """Do nothing: nothing is buffered."""
 
 
 def _run(
     signals: Signals,
     found: Found,
     locks: GpuLocks,
-    journal: Journal,
+    event_log: EventLog,
     service: ServiceProcess | None,
     around: Callable[[Parts], Parts],
 ) -> tuple[ExitCode, bool]:
-    """Run the loop; return its exit code, and whether nothing of ours is stuck."""
+    """Run the loop; return its exit code, and whether nothing is stuck."""
     clock = HostClock()
     now, config = clock.now(), found.config
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
-    # By what holds when a stressor is started: settings may have been read anew by then.
+    # The settings in force when a stressor is started: a reload may have changed them.
     stressors = StressorPool(_spec_for(found, lambda: supervisor.config), locks.files)
     parts = around(
         Parts(
@@ -225,10 +224,10 @@ def _run(
         state=replace(state, reservations=kept, occupying=not config.drained),
         config=config,
         parts=parts,
-        publish=lambda _, events: journal.publish(events),
+        publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
-    journal.publish([_started(found, now), *_unused(found, now), *complaint])
+    event_log.publish([_started(found, now), *_unused(found, now), *complaint])
     code = ExitCode.USAGE
     try:
         code = supervisor.run()
@@ -238,23 +237,23 @@ def _run(
         if signals.at_once and code is ExitCode.OK:
             code = ExitCode.INTERRUPTED
         last = Event(name="sentinel.stopped", at=time.monotonic(), fields={"exit_code": int(code)})
-        journal.publish([last])
-        written = journal.close(LAST_WORDS)
+        event_log.publish([last])
+        written = event_log.close(LOG_FLUSH_TIMEOUT_S)
         served = service is None or service.close()
     return code, probe_gone and written and served and not stressors.files()
 
 
 def _kept(service: ServiceProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
-    """Return what the daemon before us promised and still holds, and what is wrong with the file.
+    """Load the reservations of the previous daemon, and an event if their file is invalid.
 
-    Read here, before the loop begins; the service writes it.
+    Loaded here, before the loop starts; the API process writes the file.
     """
     if service is None:
         return {}, []
     stored, complaint = reservation_store.load(service.state_folder / reservation_store.NAME)
     now, wall, boot = time.monotonic(), time.time(), reservation_store.boot_id()
     held = reservation_store.restore(stored, wall=wall, monotonic=now, boot=boot)
-    # Also those of GPUs that are not here now: a card may be lost today and back tomorrow.
+    # Including those of missing GPUs: a card may be lost today and back tomorrow.
     kept = {one.id: one for one in held}
     if complaint is None:
         return kept, []
@@ -263,7 +262,7 @@ def _kept(service: ServiceProcess | None) -> tuple[dict[str, Reservation], list[
 
 
 def _started(found: Found, now: float) -> Event:
-    """Return the first event: what watches over what."""
+    """Build the first event: the version, the GPUs and the workload."""
     fields: dict[str, object] = {
         "version": __version__,
         "driver": found.driver,
@@ -275,7 +274,7 @@ def _started(found: Found, now: float) -> Event:
 
 
 def _unused(found: Found, now: float) -> list[Event]:
-    """Say which values for single GPUs hold for none that is cared for."""
+    """Build an event for each override that applies to no selected GPU."""
     return [
         Event(name="config.unused", at=now, fields={"source": override.source})
         for override in found.unused
@@ -283,7 +282,7 @@ def _unused(found: Found, now: float) -> list[Event]:
 
 
 def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], StressorSpec]:
-    """Return what tells a child on a GPU its task, by the settings of that moment."""
+    """Build the function that specifies a stressor by the settings of that moment."""
 
     def spec(gpu: Gpu) -> StressorSpec:
         config = settings().of(gpu.uuid)

@@ -1,4 +1,4 @@
-"""Starts a daemon that outlives the terminal it was started from, and waits until it answers."""
+"""Start a daemon that outlives its terminal, and wait until it answers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from sentinel.supervisor.single_instance import running
 
 #: The command of a daemon, before its flags.
 COMMAND = (sys.executable, "-m", "sentinel", "run", "--daemon")
-#: How often is looked whether it answers, and how long one answer may take, in seconds.
-LOOK_EVERY = 0.05
-ANSWER_WITHIN = 2.0
-#: How long one that never answered may take to end, in seconds.
-END_WITHIN = 20.0
-#: How much of what it said last is shown, in lines and bytes.
-LAST_LINES = 10
-LAST_BYTES = 16_384
-#: What the file is called that has what a daemon says before it has one of its own.
-_WORDS = "sentinel-words"
-#: What a service manager told whoever starts us, and not us.
-_OF_THE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+#: How often the daemon is checked, and how long one response may take.
+_POLL_INTERVAL_S = 0.05
+_RESPONSE_TIMEOUT_S = 2.0
+#: How long a daemon that never answered may take to exit.
+_EXIT_TIMEOUT_S = 20.0
+#: How much of its last output is shown.
+_MAX_OUTPUT_LINES = 10
+_MAX_OUTPUT_BYTES = 16_384
+#: The name of the file with the output of a daemon before it has one of its own.
+_OUTPUT_NAME = "sentinel-output"
+#: Variables of systemd for the starting process, which the daemon must not use.
+_SYSTEMD_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class NotStartedError(SentinelError):
-    """A daemon ended before it answered, or never did; with its last words and its exit code."""
+    """A daemon exited before it answered, or never answered; with its last output and exit code."""
 
     def __init__(self, what: str, remedy: str = "", code: int = ExitCode.USAGE) -> None:
         super().__init__(what, remedy)
@@ -47,9 +47,10 @@ class NotStartedError(SentinelError):
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A daemon that runs and answers; ``took`` is how long that took, in seconds."""
+    """A daemon that runs and answers."""
 
     pid: int
+    #: How long it took to answer, in seconds.
     took: float
 
 
@@ -61,36 +62,36 @@ def start_detached(
     command: Sequence[str] = COMMAND,
     environ: Mapping[str, str] | None = None,
 ) -> Started:
-    """Start a daemon in a session of its own, without a terminal, and wait until it answers.
+    """Start a daemon in a new session, without a terminal, and wait until it answers.
 
     Args:
-        arguments: Its flags; paths in them must be absolute, since it has the root as its folder.
-        places: Where it will be, as it will find out by itself.
+        arguments: Its flags; paths in them must be absolute, since its folder is the root.
+        places: The paths that it will compute by itself.
         wait: How long it may take to answer, in seconds.
-        command: What is run with these flags.
-        environ: All variables; ours by default.
+        command: The command that takes these flags.
+        environ: The environment; that of this process by default.
 
     Raises:
-        ConfigError: A folder cannot be used, or there is no process left.
-        NotStartedError: It ended, or did not answer in time and was ended.
+        ConfigError: A folder cannot be used, or no process can be started.
+        NotStartedError: It exited, or did not answer in time and was ended.
     """
     prepare(places)
     began = time.monotonic()
     logged = _size(places.log)
-    # A file of its own: of two that are started at once, each must find its own last words.
-    with _no_mans_file() as words:
+    # One file for each start: two concurrent starts must not mix up their output.
+    with _memory_file() as output:
         try:
             process = subprocess.Popen(
                 [*command, *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
+                stdout=output,
+                stderr=output,
                 cwd="/",
                 env=_environment(os.environ if environ is None else environ),
                 start_new_session=True,
             )
         except OSError as error:
-            raise ConfigError(f"no daemon can be started: {error.strerror}") from error
+            raise ConfigError(f"the daemon cannot be started: {error.strerror}") from error
         try:
             _await(process, places, began + wait)
         except BaseException:
@@ -98,29 +99,33 @@ def start_detached(
             raise
         code = process.returncode
         if code is None:
-            process.returncode = 0  # it lives on, and nobody is to wait for it
+            process.returncode = 0  # it runs on, and is not waited for
             return Started(pid=process.pid, took=time.monotonic() - began)
-        said = _last(words) or _last_of(places.stderr, 0) or _last_of(places.log, logged)
-    said = said or f"It said nothing; its log is {places.log}"
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    raise NotStartedError(f"the daemon {how} before it answered:", said, code)
+        text = _last(output) or _last_of(places.stderr, 0) or _last_of(places.log, logged)
+    text = text or f"It printed nothing; its log is {places.log}"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    raise NotStartedError(f"the daemon {how} before it answered:", text, code)
 
 
 def ask(
-    socket_path: Path, method: str, path: str, body: object = None, timeout: float = ANSWER_WITHIN
+    socket_path: Path,
+    method: str,
+    path: str,
+    body: object = None,
+    timeout: float = _RESPONSE_TIMEOUT_S,
 ) -> tuple[int, dict[str, Any]]:
-    """Ask a daemon, and return the status of its answer and what is in it.
+    """Send a request to a daemon, and return the status and the JSON object of its response.
 
     Args:
-        socket_path: Where it listens.
-        method: What of HTTP.
-        path: What is asked for.
-        body: Sent as JSON, where it is not ``None``.
+        socket_path: The path of its socket.
+        method: The HTTP method.
+        path: The path of the resource.
+        body: Sent as JSON unless it is None.
         timeout: How long each step may take, in seconds.
 
     Raises:
-        OSError: Nobody listens there, or takes too long.
-        ValueError: The answer is no HTTP, or no object in JSON.
+        OSError: Nothing listens there, or it takes too long.
+        ValueError: The response is not HTTP, or not a JSON object.
     """
     connection = _Connection(socket_path, timeout)
     try:
@@ -128,30 +133,30 @@ def ask(
         headers = {} if data is None else {"Content-Type": "application/json"}
         connection.request(method, path, body=data, headers=headers)
         response = connection.getresponse()
-        answer = json.loads(response.read() or b"{}")
+        content = json.loads(response.read() or b"{}")
     except http.client.HTTPException as error:
-        raise ValueError(f"no answer in HTTP: {error!r}") from error
+        raise ValueError(f"the response is not HTTP: {error!r}") from error
     finally:
         connection.close()
-    if not isinstance(answer, dict):
-        raise ValueError("the answer is no object")  # noqa: TRY004 - of the daemon's, not of ours
-    return response.status, answer
+    if not isinstance(content, dict):
+        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - the daemon's error
+    return response.status, content
 
 
-def keep_prints(places: Places) -> int | None:
-    """Keep what a detached daemon and its children print, from now on, in ``places.stderr``.
+def redirect_output(places: Places) -> int | None:
+    """Redirect the standard output and error of a detached daemon to ``places.stderr``.
 
-    What was printed before moves there, too. For a daemon that holds the claim: nobody else writes
-    to that file. Who was not started by :func:`start_detached` keeps its standard error.
+    Earlier output moves there, too. Only the daemon that holds the claim may call this. A process
+    that :func:`start_detached` did not start keeps its standard error.
 
     Returns:
         The descriptor of the file, which :class:`sentinel.host.log_file.RotatingLog` keeps small;
-        ``None`` where nothing was done.
+        None if nothing was redirected.
 
     Raises:
         ConfigError: The file cannot be written.
     """
-    if not Path("/proc/self/fd/2").readlink().name.startswith(f"memfd:{_WORDS}"):
+    if not Path("/proc/self/fd/2").readlink().name.startswith(f"memfd:{_OUTPUT_NAME}"):
         return None
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -159,12 +164,12 @@ def keep_prints(places: Places) -> int | None:
     except OSError as error:
         raise ConfigError(
             f"{places.stderr} cannot be written: {error.strerror}. Nothing was started.",
-            "Make it a file that you can write, or remove it.",
+            "Make it a regular file that you can write, or remove it.",
         ) from error
     sys.stdout.flush()
     sys.stderr.flush()
     with contextlib.suppress(OSError):  # a full disk
-        os.write(file, os.pread(2, LAST_BYTES, 0))
+        os.write(file, os.pread(2, _MAX_OUTPUT_BYTES, 0))
         os.ftruncate(2, 0)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -187,13 +192,13 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a daemon: ours, with paths that hold in any folder."""
-    ours = {name: text for name, text in environ.items() if name not in _OF_THE_MANAGER}
+    """Build the environment of a daemon: ours, with absolute paths."""
+    ours = {name: text for name, text in environ.items() if name not in _SYSTEMD_VARIABLES}
     for name in ("SENTINEL_SIM_DIR", "SENTINEL_CONFIG", "SENTINEL_GOLDENS"):
         text = ours.get(name, "")
         if text and text != "off" and not text.startswith("~/"):
             ours[name] = str(Path(text).absolute())
-    # Whoever runs ``python -m sentinel`` finds sentinel, and workloads, in the current folder.
+    # ``python -m sentinel`` finds sentinel, and workloads, in the current folder.
     search = [
         str(Path(entry).absolute()) for entry in ours.get("PYTHONPATH", "").split(":") if entry
     ]
@@ -206,22 +211,22 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _await(process: subprocess.Popen[bytes], places: Places, until: float) -> None:
-    """Return when the daemon answers or has ended.
+    """Wait until the daemon answers or has exited.
 
     Raises:
-        NotStartedError: Time is up.
+        NotStartedError: The time is up.
     """
     while process.poll() is None and not _answers(places, process.pid):
         if time.monotonic() > until:
             raise NotStartedError(
                 "the daemon did not answer in time and was ended",
-                f"What it did stands in {places.log} and {places.stderr}.",
+                f"See {places.log} and {places.stderr}.",
             )
-        time.sleep(LOOK_EVERY)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _answers(places: Places, pid: int) -> bool:
-    """Return whether just this daemon is well."""
+    """Check that this very daemon answers and is healthy."""
     if running(places) != pid:
         return False
     try:
@@ -232,29 +237,29 @@ def _answers(places: Places, pid: int) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a daemon that is of no use; its stressors die with it in any case."""
+    """End a daemon that failed to start; its stressors end with it in any case."""
     process.terminate()
     try:
-        process.wait(END_WITHIN)
+        process.wait(_EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _no_mans_file() -> IO[bytes]:
-    """Return a file that has no name and needs no disk."""
-    return open(os.memfd_create(_WORDS), "w+b")  # noqa: PTH123 - it has no path
+def _memory_file() -> IO[bytes]:
+    """Create a file without a name, in memory."""
+    return open(os.memfd_create(_OUTPUT_NAME), "w+b")  # noqa: PTH123 - it has no path
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file in bytes, 0 where there is none."""
+    """Read the size of a file in bytes, or 0 if it is missing."""
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return 0
 
 
 def _last_of(path: Path, begin: int) -> str:
-    """Return the last lines of a file that were written after its first ``begin`` bytes."""
+    """Read the last lines of a file after its first ``begin`` bytes."""
     try:
         with path.open("rb") as file:
             return _last(file, begin)
@@ -263,8 +268,8 @@ def _last_of(path: Path, begin: int) -> str:
 
 
 def _last(file: IO[bytes], begin: int = 0) -> str:
-    """Return the last lines of an open file."""
+    """Read the last lines of an open file."""
     size = os.fstat(file.fileno()).st_size
-    start = max(begin if begin <= size else 0, size - LAST_BYTES)
-    text = os.pread(file.fileno(), LAST_BYTES, start).decode(errors="replace")
-    return "\n".join(text.strip().splitlines()[-LAST_LINES:])
+    start = max(begin if begin <= size else 0, size - _MAX_OUTPUT_BYTES)
+    text = os.pread(file.fileno(), _MAX_OUTPUT_BYTES, start).decode(errors="replace")
+    return "\n".join(text.strip().splitlines()[-_MAX_OUTPUT_LINES:])

@@ -1,4 +1,4 @@
-"""Find out which GPUs there are and which are meant; refuse a torch or binding of no use."""
+"""Find the GPUs of this host and select those to use; refuse an unusable torch or binding."""
 
 from __future__ import annotations
 
@@ -30,78 +30,77 @@ from sentinel.supervisor.signals import Signals
 T = TypeVar("T")
 
 #: How long the first probe may take to find the GPUs: 1 to 3 s each without persistence mode.
-DISCOVERY_TIMEOUT = 60.0
+DISCOVERY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """How clients are served: where, and with which settings that may be read anew.
-
-    ``given`` are the settings that hold, beside those for single GPUs; ``file`` is the one that was
-    named or found. ``detached``: it has no terminal, and SIGHUP means to read the settings anew.
-    """
+    """How the API serves clients."""
 
     places: Places
+    #: The settings in force, without those for single GPUs.
     given: tuple[GivenSetting, ...] = ()
+    #: The configuration file, or None.
     file: str | None = None
+    #: Whether there is no terminal, so that SIGHUP asks for a reload.
     detached: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What was asked for: the config, other values for single GPUs, how many pretended ones.
-
-    ``only_first``: of the GPUs that are meant, the others are left alone. Without ``serve``, only
-    signals control it.
-    """
+    """The options of a run."""
 
     config: Config
+    #: Settings for single GPUs.
     overrides: tuple[Override, ...] = ()
+    #: How many GPUs to simulate, or None for real ones.
     simulate: int | None = None
+    #: Whether to use only the first of the selected GPUs.
     only_first: bool = False
+    #: How to serve clients, or None for no API.
     serve: Serve | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A living probe and the GPUs that are meant; ``folder`` is the registry of pretended ones.
-
-    ``config`` has what holds for each of them in it; ``unused`` are the overrides that name none.
-    ``hidden`` is why other people's processes may not be listed here, if so.
-    """
+    """A living probe and the selected GPUs."""
 
     probe: ProbeProcess
     gpus: tuple[Gpu, ...]
+    #: The configuration with the values of each GPU.
     config: Config
+    #: The overrides that match no GPU.
     unused: tuple[Override, ...]
     driver: str
+    #: The folder of the simulated GPUs, or None.
     folder: Path | None
+    #: Why foreign processes may be hidden, or None.
     hidden: str | None
 
 
-# --- what this host allows -------------------------------------------------------------------
+# --- checks of this host ---------------------------------------------------------------------
 
 
 def check_torch() -> None:
     """Refuse a torch that cannot use a GPU, without importing it.
 
-    Its version file says what it was built for; importing it takes seconds and 200 MB.
+    Its version file shows what it was built for; importing it takes seconds and 200 MB.
     """
     build = torch_build()
     if build is None:
         raise ConfigError("torch is not installed", "Install a CUDA build of torch.")
     if build.without:
         raise ConfigError(
-            "this torch was built without CUDA: no stressor could use a GPU",
-            "Install a CUDA build of torch, or try it with --simulate 2.",
+            "torch was built without CUDA: stressors cannot use a GPU",
+            "Install a CUDA build of torch, or simulate GPUs with --simulate 2.",
         )
 
 
 def check_binding(driver: str) -> None:
-    """Refuse a pair of driver and nvidia-ml-py of which the PIDs are wrong.
+    """Refuse a driver and an nvidia-ml-py that together report wrong PIDs.
 
     Raises:
-        DriverUnavailableError: Whose processes are on a GPU could not be told.
+        DriverUnavailableError: The processes on a GPU could not be identified.
     """
     binding = binding_version()
     why = misreads(version_of(driver), version_of(binding))
@@ -112,15 +111,15 @@ def check_binding(driver: str) -> None:
         )
 
 
-# --- finding and choosing GPUs ---------------------------------------------------------------
+# --- discovery and selection ----------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
-    """Start the first probe and yield what it found; it is killed when the block raises.
+    """Start the first probe and yield what it found; it is killed if the block raises.
 
     Raises:
-        SentinelError: There is no driver, no visible GPU, or a selector names none; or a signal
+        SentinelError: There is no driver, no visible GPU, or a selector matches none; or a signal
             came first.
     """
     folder, hidden = None, why_processes_are_hidden()
@@ -158,25 +157,23 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
 
 
 def _find(probe: ProbeProcess, signals: Signals, options: Options) -> Inventory:
-    """Wait for what the probe finds, or for a signal."""
+    """Wait for the inventory of the probe, or for a signal."""
 
     def found(facts: ProbeFacts | None, _: object) -> Inventory | None:
         if facts is not None and facts.unavailable is not None:
             raise DriverUnavailableError(
                 f"no GPU can be read: {facts.unavailable.reason}",
-                "Try it without a GPU: python -m sentinel --simulate 2",
+                "Without a GPU, simulate some: python -m sentinel --simulate 2",
             )
         if facts is not None and facts.exit is not None:
-            raise DriverUnavailableError(
-                f"the probe that reads the GPUs ended with code {facts.exit.code}"
-            )
+            raise DriverUnavailableError(f"the probe exited with code {facts.exit.code}")
         return facts.inventory if facts is not None else None
 
-    inventory = hear_probe(probe, signals, found, DISCOVERY_TIMEOUT)
+    inventory = follow_probe(probe, signals, found, DISCOVERY_TIMEOUT_S)
     if inventory is None:
         raise DriverUnavailableError(
-            f"the driver did not say within {DISCOVERY_TIMEOUT:g} s which GPUs there are",
-            "See whether nvidia-smi answers.",
+            f"the driver did not list its GPUs within {DISCOVERY_TIMEOUT_S:g} s",
+            "Check whether nvidia-smi answers.",
         )
     if options.simulate is not None:
         return Inventory(gpus=inventory.gpus[: options.simulate], driver=inventory.driver)
@@ -184,13 +181,13 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options) -> Inventory:
     return inventory
 
 
-def hear_probe(
+def follow_probe(
     probe: ProbeProcess,
     signals: Signals,
     done: Callable[[ProbeFacts | None, dict[str, Reading]], T | None],
     timeout: float,
 ) -> T | None:
-    """Hand what the probe says to ``done`` until it returns something; ``None`` when time is up."""
+    """Pass what the probe sends to ``done`` until it returns a value; None after the timeout."""
     until = time.monotonic() + timeout
     while (left := until - time.monotonic()) > 0:
         wait_for_files([*probe.files(), *signals.files()], left)
@@ -204,7 +201,7 @@ def hear_probe(
 
 
 def _choose(found: Inventory, selectors: tuple[str, ...]) -> tuple[Gpu, ...]:
-    """Return the GPUs to care for: what CUDA_VISIBLE_DEVICES shows, less what --gpus leaves out."""
+    """Select the GPUs: those that CUDA_VISIBLE_DEVICES shows, restricted by --gpus."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     order = None
     if needs_cuda_order(value):

@@ -1,7 +1,7 @@
-"""Fan events out to whoever listens, from a thread of its own behind a bounded queue.
+"""Write events to the log and other sinks, from a thread of its own behind a bounded queue.
 
-A terminal that is scrolled back, a pipe that nobody reads or a full disk must never hold up the
-loop; so it only puts events into a queue, and counts those that found it full.
+A terminal that is scrolled back, a pipe without a reader or a full disk must never block the loop.
+So the loop only queues events, and counts those that find the queue full.
 """
 
 from __future__ import annotations
@@ -19,47 +19,49 @@ import structlog
 from sentinel.core.actions import Event
 from sentinel.protocol.gpu import Gpu
 
-#: Events that may wait for a slow reader; about 5 MB of them.
-MOST_WAITING = 10_000
+#: The most events that wait for a slow reader; about 5 MB.
+MAX_QUEUED_EVENTS = 10_000
 
 Sink = Callable[[Event], None]
 
 
-class Journal:
-    """A bounded queue of events and the thread that hands each to every sink.
+class EventLog:
+    """A bounded queue of events and the thread that passes each to every sink.
 
     Args:
-        sinks: Called with each event, one after the other. One that raises loses that event.
+        sinks: Called with each event in turn. A sink that raises loses that event.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = sinks
-        self._queue: queue.Queue[Event | None] = queue.Queue(MOST_WAITING)
-        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
-        self._lost = 0
+        self._queue: queue.Queue[Event | None] = queue.Queue(MAX_QUEUED_EVENTS)
+        self._thread = threading.Thread(target=self._write, name="event-log", daemon=True)
+        self._dropped = 0
         self._thread.start()
 
     def publish(self, events: Iterable[Event]) -> None:
-        """Queue events; the oldest stay, and what finds the queue full is counted as lost."""
+        """Queue events; those that find the queue full are counted as dropped."""
         for event in events:
             try:
-                if self._lost:
-                    lost = Event(name="log.dropped", at=event.at, fields={"events": self._lost})
-                    self._queue.put_nowait(lost)
-                    self._lost = 0
+                if self._dropped:
+                    dropped = Event(
+                        name="log.dropped", at=event.at, fields={"events": self._dropped}
+                    )
+                    self._queue.put_nowait(dropped)
+                    self._dropped = 0
                 self._queue.put_nowait(event)
             except queue.Full:
-                self._lost += 1
+                self._dropped += 1
 
     def close(self, timeout: float) -> bool:
-        """Write what is queued; return whether that was done within ``timeout`` seconds."""
+        """Write what is queued; return whether that took less than ``timeout`` seconds."""
         with contextlib.suppress(queue.Full):
             self._queue.put(None, timeout=timeout)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _write(self) -> None:
-        """Hand on each event until the end is queued."""
+        """Pass each event to the sinks until the end is queued."""
         while (event := self._queue.get()) is not None:
             for sink in self._sinks:
                 # A closed pipe or a full disk costs this line, never the sentinel.
@@ -68,9 +70,9 @@ class Journal:
 
 
 def json_lines(stream: TextIO | TextIOBase, gpus: Mapping[str, Gpu]) -> Sink:
-    """Return a sink that writes one JSON object a line: event, time, at, gpu, index and fields.
+    """Build a sink that writes one JSON object a line: event, time, at, gpu, index and fields.
 
-    ``at`` is monotonic seconds, ``time`` the local time with its offset.
+    ``at`` is monotonic seconds, ``time`` the local time with its UTC offset.
     """
     log = structlog.wrap_logger(
         structlog.WriteLogger(cast("TextIO", stream)),

@@ -14,11 +14,12 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Signals:
     """Requests to end by SIGINT, SIGTERM and SIGHUP, while the ``with`` block lasts.
 
-    The first asks; a second SIGINT means at once. Only for the main thread of a process.
+    The first asks for an orderly end; a second SIGINT for an immediate one. Only for the main
+    thread.
 
     Args:
-        detached: No terminal can be closed, so SIGHUP means to read the settings anew, as it does
-            to every daemon; see :meth:`reread`.
+        detached: There is no terminal to close, so SIGHUP asks for a reload, as for any daemon; see
+            :meth:`reread`.
     """
 
     def __init__(self, *, detached: bool = False) -> None:
@@ -52,11 +53,11 @@ class Signals:
         self._theirs.close()
 
     def files(self) -> list[int]:
-        """Return what to wait for."""
+        """List the descriptors to wait for."""
         return [self._ours.fileno()]
 
     def collect(self) -> tuple[str | None, bool]:
-        """Return the name of a signal that came since the last call, and whether to end at once."""
+        """Take the name of a signal since the last call, and whether to end at once."""
         numbers = b""
         with contextlib.suppress(BlockingIOError):
             numbers = self._ours.recv(4096)
@@ -72,10 +73,7 @@ class Signals:
         return came[0].name, self.at_once
 
     def reread(self) -> bool:
-        """Return whether the settings are to be read anew, by what :meth:`collect` has found.
-
-        Asked twice, it says so once.
-        """
+        """Check whether :meth:`collect` has taken a request to reload since the last call."""
         wanted, self._reread = self._reread, False
         return wanted
 

@@ -1,7 +1,7 @@
-"""One daemon for each socket: who may be it, and the sockets that it answers on.
+"""One daemon for each socket: the claim to be it, and its listening sockets.
 
-The claim is a flock, which the kernel drops with its process. No child inherits its file, so a
-daemon that was killed can be followed at once.
+The claim is a flock, which the kernel drops with its process. No child inherits its file, so a new
+daemon can start at once after one was killed.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from sentinel.errors import AlreadyRunningError, ConfigError
 from sentinel.host.paths import Places, identity, prepare
 from sentinel.host.procfs import own_stat, read_stat
 
-#: How many connections may wait until the service takes them.
+#: How many connections may wait until the API accepts them.
 BACKLOG = 512
-#: How long who won may take to write down who it is, in seconds.
-PATIENCE = 1.0
-#: How long the service of a daemon that was killed may keep its TCP port, in seconds.
-PORT_PATIENCE = 3.0
-_RETRY = 0.01
+#: How long the process that took the lock may take to write its identity.
+IDENTITY_TIMEOUT_S = 1.0
+#: How long the API process of a daemon that was killed may keep its TCP port.
+PORT_TIMEOUT_S = 3.0
+_RETRY_INTERVAL_S = 0.01
 
 
 class Claim:
-    """The right to be the daemon of these places, with its listening sockets; see :func:`claim`.
+    """The right to be the daemon of these paths, with its listening sockets; see :func:`claim`.
 
     Attributes:
-        places: Where it is.
+        places: The paths of the daemon.
         socket: Listens at ``places.socket``.
-        tcp: Listens at an address, where one was asked for.
-        address: That address, as ``host:port``, with the port that was chosen.
-        metrics: Listens at another address for scrapes alone, where one was asked for.
+        tcp: Listens at the TCP address, or None.
+        address: That address, as ``host:port``, with the actual port.
+        metrics: Listens at another address for metrics alone, or None.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Claim:
         self._socket_is = identity(places.socket)
 
     def lost(self) -> bool:
-        """Return whether the socket's path is gone or another's, so that no client finds us."""
+        """Check whether the socket's path is gone or replaced, so that no client finds us."""
         return identity(self.places.socket) != self._socket_is
 
     def release(self) -> None:
-        """Remove the socket and the record of who runs, and let another be the daemon.
+        """Remove the socket and the record of this process, and release the lock.
 
-        Nothing happens when that was done before. The lock's file stays: who removed it could take
-        it from somebody who has just opened it.
+        Does nothing the second time. The lock's file stays: removing it could take it from a
+        process that has just opened it.
         """
         if self._lock < 0:
             return
@@ -90,16 +90,16 @@ def claim(
     group: str | None = None,
     metrics: str | None = None,
 ) -> Claim:
-    """Become the daemon of these places: take the lock, bind the sockets and listen.
+    """Become the daemon of these paths: take the lock, bind the sockets and listen.
 
     Args:
-        places: Where; the folders are made.
-        tcp: Listen at this address, too: ``host:port``, from :func:`sentinel.units.parse_address`.
-        group: Let this group use the socket, by name or number.
-        metrics: Listen at this address for scrapes alone, written like ``tcp``.
+        places: The paths; missing folders are created.
+        tcp: Another address to listen at: ``host:port``, from :func:`sentinel.units.parse_address`.
+        group: A group that may use the socket, by name or number.
+        metrics: An address for metrics alone, written like ``tcp``.
 
     Raises:
-        AlreadyRunningError: Another daemon runs; it is named.
+        AlreadyRunningError: Another daemon runs; the message names it.
         ConfigError: A folder, the socket, an address or the group cannot be used.
     """
     gid = None if group is None else _gid(group)
@@ -107,7 +107,7 @@ def claim(
     with contextlib.ExitStack() as undo:
         lock = _lock(places)
         undo.callback(os.close, lock)
-        _write_down(lock, places)
+        _write_identity(lock, places)
         unix = _bind(places, gid)
         undo.callback(unix.close)
         undo.callback(places.socket.unlink, missing_ok=True)
@@ -118,10 +118,10 @@ def claim(
 
 
 def running(places: Places) -> int | None:
-    """Return the PID of the daemon that runs there, ``None`` where none does.
+    """Find the PID of the daemon that runs at these paths, or None.
 
-    Proved by its lock, and by its PID and start in /proc. 0 is one that cannot be seen from here.
-    The look itself holds the lock, shared with other looks, for some microseconds.
+    Verified by its lock, and by its PID and start in /proc. 0 is one that is not visible from here.
+    The check holds the lock, shared with other checks, for some microseconds.
     """
     try:
         file = os.open(places.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -130,7 +130,7 @@ def running(places: Places) -> int | None:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        note = _proved(file)
+        note = _read_identity(file)
         return int(str(note["pid"])) if note is not None else 0
     else:
         return None
@@ -142,23 +142,23 @@ def running(places: Places) -> int | None:
 
 
 def _lock(places: Places) -> int:
-    """Return the open file of the lock, locked."""
-    until = time.monotonic() + PATIENCE
+    """Open and lock the file of the lock."""
+    until = time.monotonic() + IDENTITY_TIMEOUT_S
     while True:
         file = _open(places.lock)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _proved(file)
+            holder = _read_identity(file)
             os.close(file)
-            # Who has just won has not said so yet; or somebody only looked (see running).
+            # The winner has not written its identity yet; or it is only a check (see running).
             if holder is None and time.monotonic() < until:
-                time.sleep(_RETRY)
+                time.sleep(_RETRY_INTERVAL_S)
                 continue
             raise _already(places, holder) from None
         if identity(places.lock) == identity(file):
             return file
-        os.close(file)  # the folder was cleaned between the open and the lock
+        os.close(file)  # the file was removed between the open and the lock
 
 
 def _open(path: Path) -> int:
@@ -172,22 +172,26 @@ def _open(path: Path) -> int:
     there = os.fstat(file)
     if there.st_uid != os.getuid() or not stat.S_ISREG(there.st_mode):
         os.close(file)
-        owner = f"belongs to uid {there.st_uid}" if stat.S_ISREG(there.st_mode) else "is no file"
+        owner = (
+            f"belongs to uid {there.st_uid}"
+            if stat.S_ISREG(there.st_mode)
+            else "is not a regular file"
+        )
         raise ConfigError(f"the lock {path} {owner}", remedy)
     return file
 
 
-def _write_down(lock: int, places: Places) -> None:
-    """Write down who we are, for the message that others get and for people."""
+def _write_identity(lock: int, places: Places) -> None:
+    """Write our identity into the lock, for the error messages of others and for people."""
     own = own_stat()
-    note = {
+    identity_ = {
         "pid": own.pid,
         "started": own.started,
         "uid": os.getuid(),
         "since": datetime.now().astimezone().isoformat(timespec="seconds"),
         "socket": str(places.socket),
     }
-    body = json.dumps(note).encode() + b"\n"
+    body = json.dumps(identity_).encode() + b"\n"
     try:
         os.ftruncate(lock, 0)
         written = os.pwrite(lock, body, 0)
@@ -198,12 +202,12 @@ def _write_down(lock: int, places: Places) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> ConfigError:
-    remedy = "Make room there, or set SENTINEL_SOCKET to a path on another file system."
+    remedy = "Free some space, or set SENTINEL_SOCKET to a path on another file system."
     return ConfigError(f"{path} cannot be written: {error.strerror}. Nothing was started.", remedy)
 
 
-def _proved(file: int) -> Mapping[str, object] | None:
-    """Return what stands in a lock that is held, if the process that wrote it still lives."""
+def _read_identity(file: int) -> Mapping[str, object] | None:
+    """Read the identity in a held lock, or None if its process is not alive."""
     try:
         note = json.loads(os.pread(file, 4096, 0))
         its = read_stat(int(note["pid"]))
@@ -214,13 +218,13 @@ def _proved(file: int) -> Mapping[str, object] | None:
 
 
 def _already(places: Places, holder: Mapping[str, object] | None) -> AlreadyRunningError:
-    """Return the error that names who runs."""
-    who = "one that cannot be seen from here, maybe in another container"
+    """Build the error that names the running daemon."""
+    holder_text = "a process that is not visible from here, maybe in another container"
     if holder is not None:
-        who = f"pid {holder['pid']} of uid {holder['uid']} since {holder['since']}"
+        holder_text = f"pid {holder['pid']} of uid {holder['uid']} since {holder['since']}"
     return AlreadyRunningError(
-        f"a daemon runs already: {who}, socket {places.socket}",
-        "Use that one, or stop it with: sentinel shutdown. Nothing was started.",
+        f"a daemon is already running: {holder_text}, socket {places.socket}",
+        "Use it, or stop it with: sentinel shutdown. Nothing was started.",
     )
 
 
@@ -228,9 +232,9 @@ def _already(places: Places, holder: Mapping[str, object] | None) -> AlreadyRunn
 
 
 def _bind(places: Places, gid: int | None) -> socket.socket:
-    """Return a socket that listens at the path; a stale one there goes. Only under the lock."""
+    """Bind and listen at the path, replacing a stale socket. Only under the lock."""
     path = places.socket
-    remedy = "Remove what is there, or set SENTINEL_SOCKET to another path."
+    remedy = "Remove the file, or set SENTINEL_SOCKET to another path."
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if _is_stale(path):
@@ -247,8 +251,8 @@ def _bind(places: Places, gid: int | None) -> socket.socket:
     except OSError as error:
         listening.close()
         taken = error.errno == errno.EADDRINUSE
-        why = "there is something else than a socket" if taken else error.strerror
-        what = f"the socket {path} cannot be made: {why}. Nothing was started."
+        why = "the path exists and is not a socket" if taken else error.strerror
+        what = f"the socket {path} cannot be created: {why}. Nothing was started."
         raise ConfigError(what, remedy) from error
     except BaseException:
         listening.close()
@@ -257,7 +261,7 @@ def _bind(places: Places, gid: int | None) -> socket.socket:
 
 
 def _is_stale(path: Path) -> bool:
-    """Return whether a socket is there: under the lock it can only be a dead daemon's."""
+    """Check for a socket at the path: under the lock it can only be a dead daemon's."""
     try:
         return stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
@@ -266,7 +270,7 @@ def _is_stale(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _umask(mask: int) -> Iterator[None]:
-    """Make files with this mask; of the whole process, so for a moment only."""
+    """Set the umask of the whole process for a moment."""
     before = os.umask(mask)
     try:
         yield
@@ -275,18 +279,18 @@ def _umask(mask: int) -> Iterator[None]:
 
 
 def _gid(group: str) -> int:
-    """Return the number of a group."""
+    """Look up the number of a group."""
     try:
         return grp.getgrgid(int(group)).gr_gid if group.isdigit() else grp.getgrnam(group).gr_gid
     except (KeyError, OverflowError):
         raise ConfigError(
-            f"the group {group!r} that may use the socket does not exist",
-            "Make it with groupadd, or name another with --socket-group.",
+            f"the group {group!r} for the socket does not exist",
+            "Create it with groupadd, or name another with --socket-group.",
         ) from None
 
 
 def _admit(path: Path, gid: int, *, named: bool) -> None:
-    """Let a group use the socket: write it, and reach it through its folder if that is ours."""
+    """Let a group write to the socket, and reach it through its folder if that is ours."""
     try:
         os.chown(path, -1, gid)
         path.chmod(0o660)
@@ -305,33 +309,33 @@ def _bind_tcp(address: str, flag: str) -> socket.socket:
     The service of a daemon that was just killed may keep the port for a moment.
     """
     host, _, port = address.rpartition(":")
-    until = time.monotonic() + PORT_PATIENCE
+    until = time.monotonic() + PORT_TIMEOUT_S
     while True:
         try:
             return _listen(host.strip("[]"), int(port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() < until:
-                time.sleep(_RETRY)
+                time.sleep(_RETRY_INTERVAL_S)
                 continue
             why = error.strerror or str(error)
             raise ConfigError(
                 f"{flag}: cannot listen at {address}: {why}. Nothing was started.",
-                "Name an address of this host and a port that is free.",
+                "Name an address of this host and a free port.",
             ) from error
 
 
 def _address(listening: socket.socket) -> str:
-    """Return where a TCP socket listens."""
+    """Read the address of a TCP socket."""
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there."""
+    """Create a socket that listens at the address."""
     family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind)
     try:
-        # Otherwise connections that were closed lately keep the port for a minute.
+        # Otherwise recently closed connections keep the port for a minute.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
         listening.listen(BACKLOG)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError
 from sentinel.host.paths import places
-from sentinel.supervisor.daemonize import keep_prints
+from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.single_instance import claim
 
 
@@ -58,7 +58,7 @@ def main(how: str) -> int:
         print(f"sentinel: {error}", file=sys.stderr)
         return int(error.exit_code)
     print("printed before")
-    keep_prints(where)
+    redirect_output(where)
     print("printed by the daemon", flush=True)
     if how == "late":
         print("sentinel: there is no driver", file=sys.stderr)

@@ -12,7 +12,7 @@ import pytest
 from sentinel.config.model import SETTINGS, Config
 from sentinel.core.node import shutdown
 from sentinel.errors import ExitCode
-from sentinel.supervisor.bootstrap import LAST_WORDS
+from sentinel.supervisor.bootstrap import LOG_FLUSH_TIMEOUT_S
 from tests.harness.gpu_environment import ROOT
 
 UNIT = ROOT / "deploy" / "sentinel.service"
@@ -45,7 +45,10 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
 
 def test_its_numbers_leave_the_supervisor_its_time() -> None:
     service = section("Service")
-    assert float(service["TimeoutStopSec"]) > Config().grace + shutdown.GIVE_UP_AFTER + LAST_WORDS
+    assert (
+        float(service["TimeoutStopSec"])
+        > Config().grace + shutdown.GIVE_UP_AFTER + LOG_FLUSH_TIMEOUT_S
+    )
     # Fed each quarter of it, and a poll may take its longest.
     polls = {setting.key: setting for setting in SETTINGS}["poll"]
     assert polls.form.most == "2s"

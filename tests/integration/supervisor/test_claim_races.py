@@ -41,7 +41,7 @@ def winner_of_two(daemon: Live) -> int:
     (winner,) = [process for process in pair if process is not loser]
     _, error = loser.communicate()
     assert loser.returncode == 75, error
-    assert f"a daemon runs already: pid {winner.pid} of uid {os.getuid()} since 2" in error
+    assert f"a daemon is already running: pid {winner.pid} of uid {os.getuid()} since 2" in error
     assert str(daemon.places.socket) in error
     assert running(daemon.places) == winner.pid
     winner.returncode = 0  # it is somebody else's to wait for

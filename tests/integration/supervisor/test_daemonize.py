@@ -84,7 +84,8 @@ def test_it_answers_when_the_start_is_over_and_has_no_terminal_of_ours(where: Pl
 
 
 def test_it_outlives_the_session_that_started_it(where: Places, environ: dict[str, str]) -> None:
-    code = "import sys, test_daemon as t; t.launch('answer', t.places(t.os.environ, t.os.getuid()))"
+    module = "tests.integration.supervisor.test_daemonize"
+    code = f"import sys, {module} as t; t.launch('answer', t.places(t.os.environ, t.os.getuid()))"
     shell = subprocess.Popen(
         [sys.executable, "-c", f"{code}; print('started', flush=True); sys.stdin.read()"],
         env=environ | {"PYTHONPATH": f"{ROOT}:{TESTS}"},
@@ -122,13 +123,13 @@ def test_paths_among_the_variables_hold_in_its_folder_and_systemds_are_not_passe
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        ("say", ExitCode.NO_SUCH_GPU, "ended with code 4 .*\n.*no such GPU: 9\nThere are: 0, 1$"),
+        ("say", ExitCode.NO_SUCH_GPU, "exited with code 4 .*\n.*no such GPU: 9\nThere are: 0, 1$"),
         (
             "late",
             ExitCode.NO_DRIVER,
-            "ended with code 5 .*\nprinted before\n.*\nsentinel: there is no driver$",
+            "exited with code 5 .*\nprinted before\n.*\nsentinel: there is no driver$",
         ),
-        ("die", ExitCode.USAGE, "was killed by SIGKILL before it answered:\nIt said nothing"),
+        ("die", ExitCode.USAGE, "was killed by SIGKILL before it answered:\nIt printed nothing"),
     ],
 )
 def test_one_that_ends_before_it_answers_is_an_error_with_its_last_words(
@@ -147,7 +148,7 @@ def test_one_that_never_answers_is_ended(where: Places) -> None:
 
 def test_where_one_runs_already_it_is_named(where: Places) -> None:
     held = claim(where)
-    with pytest.raises(NotStartedError, match=f"runs already: pid {os.getpid()}") as caught:
+    with pytest.raises(NotStartedError, match=f"is already running: pid {os.getpid()}") as caught:
         launch("answer", where)
     assert caught.value.exit_code is ExitCode.HELD
     held.release()
@@ -172,7 +173,7 @@ def test_of_many_that_start_one_at_the_same_moment_one_wins_and_the_others_name_
     (winner,) = [result for result in results if isinstance(result, Started)]
     errors = [result for result in results if isinstance(result, NotStartedError)]
     assert len(errors) == 5
-    assert all(f"runs already: pid {winner.pid} " in str(error) for error in errors)
+    assert all(f"is already running: pid {winner.pid} " in str(error) for error in errors)
     assert {error.exit_code for error in errors} == {ExitCode.HELD}
 
 

@@ -166,7 +166,7 @@ def test_the_record_of_a_dead_daemon_is_not_believed(tmp_path: Path) -> None:
     record["started"] -= 1
     where.lock.write_text(json.dumps(record))
     assert running(where) == 0
-    with pytest.raises(AlreadyRunningError, match="one that cannot be seen from here"):
+    with pytest.raises(AlreadyRunningError, match="not visible from here"):
         claim(where)
     held.release()
     where.lock.write_text(json.dumps(record))
@@ -271,7 +271,7 @@ def test_a_stale_socket_is_replaced_and_something_else_is_not(tmp_path: Path) ->
     assert connects(where.socket)
     held.release()
     where.socket.write_text("mine")
-    with pytest.raises(ConfigError, match=r"there is something else than a socket"):
+    with pytest.raises(ConfigError, match=r"the path exists and is not a socket"):
         claim(where)
     assert where.socket.read_text() == "mine"
     assert running(where) is None
@@ -295,7 +295,7 @@ def test_a_tcp_address_is_listened_at_and_its_port_is_free_after_the_release(
 def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    monkeypatch.setattr("sentinel.supervisor.single_instance.PORT_PATIENCE", 0.05)
+    monkeypatch.setattr("sentinel.supervisor.single_instance.PORT_TIMEOUT_S", 0.05)
     where = at(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -12,7 +12,7 @@ import pytest
 from sentinel.core.actions import Event
 from sentinel.errors import ConfigError
 from sentinel.host.log_file import RotatingLog
-from sentinel.supervisor.event_log import Journal, json_lines
+from sentinel.supervisor.event_log import EventLog, json_lines
 
 
 def line(number: int) -> str:
@@ -71,7 +71,9 @@ def test_a_log_that_cannot_be_opened_is_an_error_that_names_it(tmp_path: Path) -
     (tmp_path / "link").symlink_to(tmp_path / "target")
     os.mkfifo(tmp_path / "pipe")
     for name in ("nowhere/log", "link", ".", "pipe"):
-        with pytest.raises(ConfigError, match=r"the log .* cannot be written: .*\nMake it a regular file"):
+        with pytest.raises(
+            ConfigError, match=r"the log .* cannot be written: .*\nMake it a regular file"
+        ):
             RotatingLog(tmp_path / name)
 
 
@@ -129,7 +131,7 @@ def test_a_full_disk_costs_lines_and_leaves_no_half_of_one(tiny_disk: Path) -> N
 def test_a_full_disk_never_reaches_the_journal(tiny_disk: Path) -> None:
     path = tiny_disk / "log"
     with closing(RotatingLog(path)) as log:
-        journal = Journal([json_lines(log, {})])
+        journal = EventLog([json_lines(log, {})])
         journal.publish(Event(name="x", at=float(i), fields={}) for i in range(500))
         assert journal.close(10)
     lines = [json.loads(text) for text in path.read_text().splitlines()]
