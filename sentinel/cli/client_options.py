@@ -1,33 +1,30 @@
-"""What the commands that talk to a daemon share: where it is, which GPUs, how long, and JSON."""
+"""Options shared by the client commands: the daemon's address, GPUs, times and JSON output."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Outcome, connect
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.units import parse_duration
 
-#: The version of the objects that --json prints.
-SHOWN = 1
-
 _Function = Callable[..., Any]
 
 
-def place(function: _Function) -> _Function:
-    """Give a command ``socket`` and ``simulated``: where the daemon is, or its folders are."""
+def address_options(function: _Function) -> _Function:
+    """Add ``--socket`` and ``--simulated``, which select the daemon and its directories."""
     for option in (
         click.option(
             "--simulated",
             is_flag=True,
-            help="The daemon of the simulated GPUs ($SENTINEL_SIM_DIR).",
+            help="Use the daemon of the simulated GPUs ($SENTINEL_SIM_DIR).",
         ),
         click.option("--socket", metavar="PATH", help="The daemon's socket ($SENTINEL_SOCKET)."),
     ):
@@ -35,8 +32,8 @@ def place(function: _Function) -> _Function:
     return function
 
 
-def talks(function: _Function) -> _Function:
-    """Give a command ``client``, for the daemon that its options name."""
+def with_client(function: _Function) -> _Function:
+    """Add the options of a connection; pass the ``client``."""
 
     @functools.wraps(function)
     def connected(
@@ -44,31 +41,31 @@ def talks(function: _Function) -> _Function:
     ) -> Any:
         return function(client=_connect(socket, connect, token, simulated=simulated), **rest)
 
-    # Not --tcp, which is a setting of the daemon, and `restart` has both.
+    # Not --tcp: that is a setting of the daemon, and `restart` has both.
     for option in (
-        click.option("--token", metavar="FILE", help="The file with the token for --connect."),
+        click.option("--token", metavar="FILE", help="File with the token for --connect."),
         click.option(
             "--connect",
             metavar="HOST:PORT",
-            help="Talk to the daemon there, instead of over its socket.",
+            help="Connect to the daemon over TCP instead of its socket.",
         ),
     ):
         connected = option(connected)
-    return place(connected)
+    return address_options(connected)
 
 
 def _connect(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Client:
     if tcp is not None and (socket is not None or simulated):
-        raise ConfigError("--connect: a daemon is reached over TCP or over its socket, not both")
+        raise ConfigError("--connect cannot be combined with --socket or --simulated")
     if token is not None and tcp is None:
-        raise ConfigError("--token: only a connection by --connect takes one")
+        raise ConfigError("--token is only for --connect")
     if tcp is not None:
         return connect(tcp=tcp, token=token or os.environ.get("SENTINEL_TOKEN_FILE"))
     return connect(socket, simulated=simulated_folder(chosen=simulated))
 
 
 def simulated_folder(*, chosen: bool) -> Path | None:
-    """Return the folder of the simulated GPUs, where those are meant."""
+    """Return the directory of the simulated GPUs if chosen, or None."""
     if not chosen:
         return None
     from sentinel.host.simulation import default_folder
@@ -80,7 +77,7 @@ def simulated_folder(*, chosen: bool) -> Path | None:
 
 
 def _seconds(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Return the seconds that an option names."""
+    """Parse a duration in seconds."""
     if text is None or context.resilient_parsing:
         return None
     try:
@@ -90,7 +87,7 @@ def _seconds(context: click.Context, option: click.Parameter, text: str | None) 
 
 
 def _seconds_or_none(context: click.Context, option: click.Parameter, text: str) -> float:
-    """Return the seconds that an option names, which may be 0."""
+    """Parse a duration in seconds that may be 0."""
     if text.strip() in {"0", "0s"}:
         return 0.0
     return _seconds(context, option, text) or 0.0
@@ -99,12 +96,12 @@ def _seconds_or_none(context: click.Context, option: click.Parameter, text: str)
 def duration(
     flag: str, name: str, text: str, *, required: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Return an option that is a time, in seconds where it is given."""
+    """Return an option for a duration in seconds, or None if it is not given."""
     return click.option(flag, name, metavar="TIME", callback=_seconds, help=text, required=required)
 
 
-def waits(text: str, default: str = "30s") -> Callable[[_Function], _Function]:
-    """Return the option ``--wait``, in seconds."""
+def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Function]:
+    """Return the option ``--wait``."""
     return click.option(
         "--wait",
         metavar="TIME",
@@ -115,14 +112,14 @@ def waits(text: str, default: str = "30s") -> Callable[[_Function], _Function]:
     )
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def selectors(_: click.Context, __: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
-    """Return each GPU that was named once, from comma lists and repeats.
+    """Split comma lists and repeated values into unique selectors.
 
     Raises:
-        ConfigError: One of the names is empty.
+        ConfigError: A selector is empty.
     """
     names = [part.strip() for text in given for part in text.split(",")]
     if not all(names):
@@ -130,7 +127,7 @@ def selectors(_: click.Context, __: click.Parameter, given: Sequence[str]) -> tu
     return tuple(dict.fromkeys(names))
 
 
-#: Gives a command ``gpus``: those that were named, none for all.
+#: Adds the argument ``gpus``; empty for all GPUs.
 gpus = click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=selectors)
 
 
@@ -138,14 +135,9 @@ gpus = click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=selectors)
 
 
 def show(outcome: Outcome, *, as_json: bool) -> int:
-    """Print what came of an order and return the exit code."""
+    """Print the outcome of a command and return the exit code."""
     if as_json:
-        printed({"text": outcome.text, "gpus": list(outcome.gpus)})
+        print_json({"text": outcome.text, "gpus": outcome.gpus})
     elif outcome.text:
         click.echo(outcome.text)
     return int(ExitCode.OK)
-
-
-def printed(fields: Mapping[str, Any]) -> None:
-    """Print one JSON object that says its version."""
-    click.echo(json.dumps({"schema_version": SHOWN, **fields}))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
@@ -16,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from sentinel.cli.daemon.reserve import as_object
+from sentinel.cli.json_output import to_json
 from sentinel.client import Client, Outcome
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.protocol.version import __version__
@@ -94,7 +93,7 @@ class _Tools:
         with _as_tool_errors():
             if gpu is None:
                 return dict(self._client.status().json)
-            return {"gpus": [asdict(self._client.gpu(gpu))]}
+            return {"gpus": [to_json(self._client.gpu(gpu))]}
 
     def pause(
         self,
@@ -149,7 +148,7 @@ class _Tools:
             else:
                 raise ConfigError("say how many GPUs, by count, or which, by gpus; not both")
             got = self._client.reserve(wanted, reason=reason, seconds=seconds, wait=wait_s)
-            return as_object(got)
+            return dict(to_json(got))
 
     def unreserve(
         self,

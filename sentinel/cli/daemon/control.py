@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import click
 
-from sentinel.cli.client_options import duration, gpus, json_option, show, talks, waits
+from sentinel.cli.client_options import duration, gpus, json_option, show, wait_option, with_client
 from sentinel.cli.setting_options import flags
 from sentinel.client import Client
 
 
 @click.command("stop")
-@waits("How long to wait until the memory of every GPU is back")
+@wait_option("How long to wait until the memory of every GPU is back")
 @json_option
-@talks
+@with_client
 def stop(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Let go of every GPU; the daemon stays, and `sentinel start` goes on.
 
@@ -25,7 +25,7 @@ def stop(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - c
 
 @click.command("reload")
 @json_option
-@talks
+@with_client
 def reload_(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Read the settings anew; take over all of them, or none.
 
@@ -35,9 +35,9 @@ def reload_(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
 
 
 @click.command("shutdown")
-@waits("How long to wait until the daemon is gone")
+@wait_option("How long to wait until the daemon is gone")
 @json_option
-@talks
+@with_client
 def shutdown(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Let go of every GPU and end the daemon."""
     return show(client.shutdown(wait), as_json=as_json)
@@ -51,9 +51,9 @@ def shutdown(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001
     is_flag=True,
     help="Let go of the driver as well, for a GPU reset or a driver upgrade; for all GPUs at once.",
 )
-@waits("How long to wait until the memory is back")
+@wait_option("How long to wait until the memory is back")
 @json_option
-@talks
+@with_client
 def pause(
     client: Client,
     gpus: tuple[str, ...],
@@ -74,7 +74,7 @@ def pause(
 @click.command("resume")
 @gpus
 @json_option
-@talks
+@with_client
 def resume(client: Client, gpus: tuple[str, ...], as_json: bool) -> int:  # noqa: FBT001 - click's
     """End the pause of these GPUs, of all without any."""
     return show(client.resume(gpus), as_json=as_json)
@@ -82,7 +82,7 @@ def resume(client: Client, gpus: tuple[str, ...], as_json: bool) -> int:  # noqa
 
 @click.command("restart")
 @json_option
-@talks
+@with_client
 @flags
 def restart(
     client: Client,

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from sentinel.cli.client_options import place, simulated_folder, waits
+from sentinel.cli.client_options import address_options, simulated_folder, wait_option
 from sentinel.cli.daemon.reserve import choice, wanted
 from sentinel.client import Client, connect
 from sentinel.errors import SentinelError
@@ -30,8 +30,8 @@ _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @choice
 @click.option("--reason", metavar="TEXT", help="What others are told.  [default: the command]")
-@waits("How long to wait until there are so many and their memory is free")
-@place
+@wait_option("How long to wait until there are so many and their memory is free")
+@address_options
 @click.argument("command", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True)
 def command(
     count: int | None,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 import click
 
-from sentinel.cli.client_options import json_option, printed, talks
+from sentinel.cli.client_options import json_option, with_client
+from sentinel.cli.json_output import print_json, to_json
 from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
 from sentinel.units import format_brief, parse_duration
@@ -50,7 +49,7 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 )
 @click.option("--events", is_flag=True, help="List the events instead, the last 1000 at most.")
 @json_option
-@talks
+@with_client
 def command(
     client: Client,
     gpu: str | None,
@@ -70,11 +69,11 @@ def command(
     uses = client.usage(gpu, since)
     readings = list(_readings(client, gpu, since))
     if as_json:
-        printed(
+        print_json(
             {
-                "usage": [_plain(asdict(use)) for use in uses],
+                "usage": uses,
                 "gpus": [
-                    {"index": index, "gpu": uuid, **_plain(asdict(reading))}
+                    {"index": index, "gpu": uuid, **to_json(reading)}
                     for index, uuid, reading in readings
                 ],
             }
@@ -104,14 +103,6 @@ def _gpus(client: Client, gpu: str | None) -> list[tuple[int | None, str]]:
 
 
 # --- output ----------------------------------------------------------------------------------
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields as JSON has them."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in fields.items()
-    }
 
 
 def _show(uses: Sequence[PastUse], readings: Sequence[tuple[int | None, str, PastReading]]) -> None:
@@ -166,7 +157,7 @@ def _clock(moment: datetime) -> str:
 
 def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
     if as_json:
-        printed({"events": [_plain(asdict(event)) for event in events]})
+        print_json({"events": events})
         return
     from sentinel.cli.daemon.logs import readable
 

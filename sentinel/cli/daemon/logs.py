@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.client_options import place, simulated_folder
+from sentinel.cli.client_options import address_options, simulated_folder
 from sentinel.cli.event_format import log_line
 from sentinel.cli.log_follow import follow, last_lines
 from sentinel.client import connect
@@ -28,7 +28,7 @@ from sentinel.host.paths import find_log
     help="Begin with so many lines.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The JSON lines as they are in the file.")
-@place
+@address_options
 def command(
     following: bool,  # noqa: FBT001 - click's
     count: int,

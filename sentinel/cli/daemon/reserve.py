@@ -13,12 +13,12 @@ import click
 from sentinel.cli.client_options import (
     duration,
     json_option,
-    printed,
     selectors,
     show,
-    talks,
-    waits,
+    wait_option,
+    with_client,
 )
+from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Holder, ReservationInfo
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.units import format_size
@@ -60,9 +60,9 @@ def wanted(count: int | None, named: tuple[str, ...]) -> int | tuple[str, ...]:
 @choice
 @duration("--for", "seconds", "For how long, or until `sentinel unreserve`.", required=True)
 @click.option("--reason", metavar="TEXT", default="", help="What others are told.")
-@waits("How long to wait until there are so many and their memory is free")
+@wait_option("How long to wait until there are so many and their memory is free")
 @json_option
-@talks
+@with_client
 def reserve(
     client: Client,
     count: int | None,
@@ -78,7 +78,7 @@ def reserve(
     """
     got = client.reserve(wanted(count, named), reason=reason, seconds=seconds, wait=wait)
     if as_json:
-        printed({"reservation": as_object(got)})
+        print_json({"reservation": got})
         return int(ExitCode.OK)
     click.echo("\n".join(got.gpus))
     end = f"until {_clock(got.until)}" if got.until else "until it is given back"
@@ -92,7 +92,7 @@ def reserve(
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all-mine", is_flag=True, help="All reservations of this user.")
 @json_option
-@talks
+@with_client
 def unreserve(
     client: Client,
     ids: tuple[str, ...],
@@ -109,7 +109,7 @@ def unreserve(
     ended = [client.unreserve(id_) for id_ in chosen]
     if as_json:
         gpus = list(dict.fromkeys(gpu for outcome in ended for gpu in outcome.gpus))
-        printed({"ids": list(chosen), "gpus": gpus})
+        print_json({"ids": list(chosen), "gpus": gpus})
     for outcome in ended:
         if outcome.text:
             click.echo(outcome.text, err=as_json)
@@ -120,12 +120,12 @@ def unreserve(
 
 @click.command("reservations")
 @json_option
-@talks
+@with_client
 def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     """List what is reserved, for whom and until when."""
     found = client.reservations()
     if as_json:
-        printed({"reservations": [as_object(one) for one in found]})
+        print_json({"reservations": found})
         return int(ExitCode.OK)
     if not found:
         click.echo("nothing is reserved", err=True)
@@ -135,21 +135,6 @@ def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click'
     rows = [_row(one) for one in found]
     print_table(("ID", "GPU", "UNTIL", "BY", "REASON"), rows, flexible=4)
     return int(ExitCode.OK)
-
-
-def as_object(one: ReservationInfo) -> dict[str, Any]:
-    """Return a reservation as JSON has it."""
-    until = None if one.until is None else one.until.isoformat()
-    return {
-        "id": one.id,
-        "gpus": list(one.gpus),
-        "indices": list(one.indices),
-        "reason": one.reason,
-        "since": one.since.isoformat(),
-        "until": until,
-        "bound": one.bound,
-        "holder": vars(one.holder),
-    }
 
 
 def _ours(one: ReservationInfo) -> bool:
@@ -192,9 +177,9 @@ def _clock(moment: datetime) -> str:
     type=click.IntRange(1, 2**31 - 1),
     help="For this process and its children.  [default: the one that runs this command]",
 )
-@waits("How long to wait until the memory is free")
+@wait_option("How long to wait until the memory is free")
 @json_option
-@talks
+@with_client
 def allocate(
     client: Client,
     id_: str,
@@ -214,9 +199,7 @@ def allocate(
     holder = pid if pid is not None or client.address.host else os.getppid()
     got = client.allocate(id_, size, gpu, wait=wait, pid=holder)
     if as_json:
-        holds = {"uid": got.holder.uid, "pid": got.holder.pid, "name": got.holder.name}
-        fields = {"id": got.id, "gpu": got.gpu, "index": got.index, "size": got.size}
-        printed({"allocation": {**fields, "since": got.since.isoformat(), "holder": holds}})
+        print_json({"allocation": got})
         return int(ExitCode.OK)
     click.echo(got.gpu)
     end = f"until process {got.holder.pid} ends" if got.holder.pid else "until it is given back"
@@ -228,7 +211,7 @@ def allocate(
 @click.command("deallocate")
 @click.argument("id_", metavar="ID")
 @json_option
-@talks
+@with_client
 def deallocate(client: Client, id_: str, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Give back what `allocate` had kept."""
     return show(client.deallocate(id_), as_json=as_json)

@@ -1,4 +1,4 @@
-"""``sentinel run``: the main job in the foreground, and the looks that change nothing."""
+"""``sentinel run``: occupy GPUs in the foreground, or report on them without a change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TextIO, cast
 
 import click
 
-from sentinel.cli import event_format
+from sentinel.cli import survey_format
+from sentinel.cli.event_format import text_lines
 from sentinel.cli.setting_options import log_format, settings
 from sentinel.config.sources import Sources, as_values, checked
 from sentinel.diagnostics import survey
@@ -26,15 +27,17 @@ from sentinel.supervisor.event_log import Sink, json_lines
 
 @click.command("run")
 @click.option(
-    "--simulate", metavar="N", type=int, help="Pretend N GPUs, for a host without; nothing is real."
+    "--simulate", metavar="N", type=int, help="Use N simulated GPUs, for a host without GPUs."
 )
 @settings
-@click.option("--list", "list_", is_flag=True, help="List the GPUs and end.")
-@click.option("--once", is_flag=True, help="Say what is on each GPU and what would be done; end.")
-@click.option("--dry-run", is_flag=True, help="Decide for real, but start nothing.")
-@click.option("--monitor", is_flag=True, help="Only watch, and answer clients: hold nothing ever.")
-@click.option("--explain", is_flag=True, help="Say for each GPU which rule decides.")
-@click.option("--no-api", is_flag=True, help="Open no socket: only signals control it.")
+@click.option("--list", "list_", is_flag=True, help="List the GPUs and exit.")
+@click.option(
+    "--once", is_flag=True, help="Report the use of each GPU and the decision for it; exit."
+)
+@click.option("--dry-run", is_flag=True, help="Decide as usual, but start no stressor.")
+@click.option("--monitor", is_flag=True, help="Only monitor and serve clients; never occupy a GPU.")
+@click.option("--explain", is_flag=True, help="Report for each GPU which rule decides.")
+@click.option("--no-api", is_flag=True, help="Open no socket; only signals control this process.")
 @click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
 @log_format
 def command(
@@ -43,21 +46,20 @@ def command(
     text: bool,  # noqa: FBT001 - click passes options by name
     **flags: bool,
 ) -> int:
-    """Keep every idle GPU busy until Ctrl+C, and yield each the moment somebody else comes."""
+    """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
     config = replace(checked(sources), dry_run=dry_run or monitor, drained=monitor, explain=explain)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)
     if flags["list_"]:
-        event_format.print_gpus(survey.inventory(options), text=text)
+        survey_format.print_gpus(survey.inventory(options), text=text)
         return int(ExitCode.OK)
     if flags["once"]:
-        event_format.print_survey(survey.survey(options), text=text, explain=explain)
+        survey_format.print_survey(survey.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
-    if flags["no_api"] or (
-        dry_run and not monitor
-    ):  # who holds nothing needs no control, and keeps nobody from it
+    # A dry run occupies nothing: it needs no control, and must leave the socket to a daemon.
+    if flags["no_api"] or (dry_run and not monitor):
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
     options = replace(options, serve=serve)
@@ -69,7 +71,7 @@ def command(
 
 
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
-    """Return how clients are served: at the places of this user, or of the simulated GPUs."""
+    """Return the options of the API, at the paths of this user or of the simulated GPUs."""
     folder = simulation.default_folder() if simulate is not None else None
     where = places(os.environ, os.getuid(), folder)
     file = str(sources.file) if sources.file is not None else None
@@ -77,14 +79,12 @@ def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
 
 
 def _sink_for(stream: TextIO, *, text: bool) -> Callable[[Mapping[str, Gpu]], Sink]:
-    """Return what makes the sink: readable lines for people, JSON lines for programs."""
+    """Return a factory of the sink for text or JSON lines."""
 
     def sink(gpus: Mapping[str, Gpu]) -> Sink:
         if not text:
             return json_lines(stream, gpus)
         colour = stream.isatty() and "NO_COLOR" not in os.environ
-        return event_format.text_lines(
-            stream, gpus, colour=colour and os.environ.get("TERM") != "dumb"
-        )
+        return text_lines(stream, gpus, colour=colour and os.environ.get("TERM") != "dumb")
 
     return sink

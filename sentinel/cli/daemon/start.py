@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
 
 import click
 
+from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import settings
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
@@ -127,11 +127,4 @@ def _say(where: Places, pid: int, text: str, *, as_json: bool, started: bool) ->
     if not as_json:
         print(f"sentinel {text}\nsocket {where.socket}\nlog    {where.log}")
         return
-    facts = {
-        "schema_version": 1,
-        "started": started,
-        "pid": pid,
-        "socket": str(where.socket),
-        "log": str(where.log),
-    }
-    print(json.dumps(facts))
+    print_json({"started": started, "pid": pid, "socket": where.socket, "log": where.log})

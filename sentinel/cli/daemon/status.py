@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from sentinel.cli import gpu_table
-from sentinel.cli.client_options import duration, json_option, printed, talks
+from sentinel.cli.client_options import duration, json_option, with_client
+from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Status
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 
@@ -28,7 +29,7 @@ LINES = 5
 @click.command("status")
 @duration("--watch", "every", "Show it again and again, this often, until Ctrl+C.")
 @json_option
-@talks
+@with_client
 def command(client: Client, every: float | None, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Show what is on each GPU, and the daemon; exit code 3 if none runs.
 
@@ -46,9 +47,9 @@ def command(client: Client, every: float | None, as_json: bool) -> int:  # noqa:
     try:
         status = client.status()
     except NotRunningError:
-        printed({"running": False})
+        print_json({"running": False})
         raise
-    printed({"running": True, **status.json})
+    print_json({"running": True, **status.json})
     return int(ExitCode.OK)
 
 

@@ -7,14 +7,14 @@ import sys
 
 import click
 
-from sentinel.cli.client_options import duration, talks
+from sentinel.cli.client_options import duration, with_client
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode
 
 
 @click.command("top")
 @duration("--every", "every", "Ask the daemon this often.  [default: 1s]")
-@talks
+@with_client
 def command(client: Client, every: float | None) -> int:
     """Show every GPU live; p pauses the chosen one, r resumes it, v reserves it, q ends.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import settings
 from sentinel.config.build import Given
 from sentinel.config.model import SETTINGS
@@ -30,7 +31,7 @@ def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 
     """Show every setting that holds, as a file that would set the same."""
     checked(sources)
     if as_json:
-        click.echo(json.dumps(_as_json(sources)))
+        print_json(_as_json(sources))
     else:
         click.echo("\n".join(_as_file(sources, origin=origin)))
     return int(ExitCode.OK)
@@ -61,7 +62,7 @@ def _as_json(sources: Sources) -> dict[str, Any]:
         for override in sources.overrides
     }
     file = str(sources.file) if sources.file else None
-    return {"schema_version": 1, "file": file, "settings": rows, "gpu": single}
+    return {"file": file, "settings": rows, "gpu": single}
 
 
 def _effective(given: Mapping[str, Given]) -> Iterator[tuple[Setting, Given]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -14,6 +13,7 @@ from itertools import groupby
 
 import click
 
+from sentinel.cli.json_output import print_json
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_inspection import examine
 from sentinel.diagnostics.doctor.report import diagnose
@@ -46,7 +46,7 @@ def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click
     findings = diagnose(facts)
     code = _EXIT_CODES[verdict(findings)]
     if as_json:
-        click.echo(json.dumps(as_object(findings)))
+        print_json(as_object(findings))
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         plain = os.environ.get("TERM") == "dumb"
@@ -71,7 +71,7 @@ def as_object(findings: Sequence[Finding]) -> dict[str, object]:
         }
         for finding in findings
     ]
-    return {"schema_version": 1, "verdict": verdict(findings).value, "lines": lines}
+    return {"verdict": verdict(findings).value, "lines": lines}
 
 
 def page(findings: Sequence[Finding], *, colour: bool, width: int = _WIDTH) -> Iterator[str]:

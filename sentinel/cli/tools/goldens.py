@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli.json_output import print_json
 from sentinel.config.sources import checked, find_file, gather
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
@@ -128,13 +128,9 @@ def _print_rest(goldens: Goldens) -> int:
 
 def _print_json(goldens: Goldens, fields: Mapping[str, object]) -> int:
     """Print one JSON object and return the exit code."""
-    body = {
-        "schema_version": 1,
-        **fields,
-        "conflicts": [_conflict(conflict) for conflict in goldens.conflicts()],
-        "skipped": [_skipped(line) for line in goldens.skipped()],
-    }
-    click.echo(json.dumps(body))
+    conflicts = [_conflict(conflict) for conflict in goldens.conflicts()]
+    skipped = [_skipped(line) for line in goldens.skipped()]
+    print_json({**fields, "conflicts": conflicts, "skipped": skipped})
     return _code(goldens)
 
 

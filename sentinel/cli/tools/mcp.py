@@ -6,13 +6,13 @@ import signal
 
 import click
 
-from sentinel.cli.client_options import talks
+from sentinel.cli.client_options import with_client
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode
 
 
 @click.command("mcp")
-@talks
+@with_client
 def command(client: Client) -> int:
     """Give agents tools to see, pause and reserve GPUs, over standard input and output.
 

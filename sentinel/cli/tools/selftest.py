@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import click
 
+from sentinel.cli.json_output import print_json
 from sentinel.config.build import Given, build_config
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
@@ -57,7 +57,7 @@ def command(
     outcome = run_selftest(options, trials, _hide if as_json else _print)
     error = outcome.error
     if as_json and (error is None or isinstance(error, IncompleteError)):
-        click.echo(json.dumps(as_object(outcome, simulated=simulate is not None)))
+        print_json(as_object(outcome, simulated=simulate is not None))
     elif error is None:
         one = outcome.gpu
         click.echo(f"GPU {one.index} ({one.name}): {summary(outcome.proofs)}")
@@ -72,7 +72,6 @@ def as_object(outcome: Outcome, *, simulated: bool) -> dict[str, object]:
     """Return everything for programs: a line for each trial, and why these are not all."""
     gpu, error = outcome.gpu, outcome.error
     return {
-        "schema_version": 1,
         "gpu": gpu.uuid,
         "index": gpu.index,
         "name": gpu.name,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
 import click
 
-from sentinel.cli import event_format
+from sentinel.cli.event_format import text_lines
+from sentinel.cli.json_output import print_json
 from sentinel.config.build import Given, build_config, parse_given
 from sentinel.config.model import Config
 from sentinel.config.workload_spec import check_workload
@@ -78,7 +78,7 @@ def command(
     judgement = judge(trial)
     figures = _figures(trial, judgement, simulated=simulate is not None)
     if as_json:
-        click.echo(json.dumps(figures))
+        print_json(figures)
     else:
         click.echo("\n".join(_report(trial, judgement, figures)))
     code = ended if ended is ExitCode.UNKILLABLE else _EXIT_CODES[judgement.verdict]
@@ -104,7 +104,7 @@ def _config(workload: str, memory: str, gpu: str | None) -> Config:
 def _show(gpus: Mapping[str, Gpu]) -> Sink:
     """Return a sink that keeps a person informed, where one looks on."""
     if sys.stderr.isatty():
-        return event_format.text_lines(sys.stderr, gpus, colour="NO_COLOR" not in os.environ)
+        return text_lines(sys.stderr, gpus, colour="NO_COLOR" not in os.environ)
 
     def hide(_: Event) -> None:
         """Say nothing: what comes of it all is in the report."""
@@ -115,13 +115,12 @@ def _show(gpus: Mapping[str, Gpu]) -> Sink:
 def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str, Any]:
     """Return everything for programs; ``None`` is what was not seen."""
     return {
-        "schema_version": 1,
         "workload": trial.workload,
         "gpu": trial.gpu.uuid if trial.gpu else None,
         "index": trial.gpu.index if trial.gpu else None,
         "simulated": simulated,
         "verdict": judgement.verdict.value,
-        "problems": [asdict(problem) for problem in judgement.problems],
+        "problems": judgement.problems,
         "incomplete": judgement.incomplete,
         "start_s": trial.start,
         "held": trial.ready.held if trial.ready else None,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.client_options import json_option, printed, talks
+from sentinel.cli.client_options import json_option, with_client
+from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Status
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
 
@@ -16,7 +17,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it is looked
 
 @click.command("page")
 @json_option
-@talks
+@with_client
 def command(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Print the address of the web page, for a browser on this host.
 
@@ -25,7 +26,7 @@ def command(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     """
     found = address(client.status())
     if as_json:
-        printed({"address": found})
+        print_json({"address": found})
     else:
         click.echo(found)
     return int(ExitCode.OK)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import click
 
+from sentinel.cli.json_output import print_json
 from sentinel.cli.tools import trial
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
@@ -31,8 +30,7 @@ def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
         return int(ExitCode.OK)
     listed, stuck = list_workloads()
     if as_json:
-        rows = [asdict(one) for one in listed]
-        click.echo(json.dumps({"schema_version": 1, "workloads": rows}))
+        print_json({"workloads": listed})
     else:
         width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
         click.echo("\n".join(_page(listed, width)))

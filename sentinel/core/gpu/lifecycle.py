@@ -223,7 +223,7 @@ def _yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
         gpu_state,
         now,
         evidence=evidence.kind.value,
-        sign_at=evidence.at,
+        evidence_at=evidence.at,
         read_s=evidence.took,
         grown=evidence.grown,
         processes=who(gpu_state),

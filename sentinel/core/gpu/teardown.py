@@ -162,7 +162,7 @@ def _handed_over(
         gpu_state,
         now,
         evidence=evidence.kind.value,
-        sign_at=evidence.at,
+        evidence_at=evidence.at,
         read_s=evidence.took,
         killed_at=killed_at,
         kill_s=handover.kill,

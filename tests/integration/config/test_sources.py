@@ -73,7 +73,9 @@ def test_a_dry_run_beside_a_real_one_takes_no_lock_and_starts_nothing(
             real.wait_for("stressor.ready", gpu=1)
             (stressor,) = real.stressors()
             seen = [stressor.pid]
-            eventually(lambda: any([p["pid"] for p in e.get("by", ())] == seen for e in dry.events))
+            eventually(
+                lambda: any([p["pid"] for p in e.get("processes", ())] == seen for e in dry.events)
+            )
         assert not dry.stressors()
         assert "stressor.starting" not in dry.names()
         assert dry.stop() == 0

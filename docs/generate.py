@@ -1,0 +1,140 @@
+"""Generate the parts of the documents that follow from the code: ``make docs``.
+
+Tables between ``<!-- generated: NAME -->`` and ``<!-- end -->`` are replaced in place. The manual
+page and the OpenAPI document are written as whole files, which are not committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def options() -> str:
+    """Return the table of all settings."""
+    from sentinel.config.model import SETTINGS
+    from sentinel.config.setting import Scope
+
+    notes = {Scope.GPU: "per GPU", Scope.START: "at start", Scope.HOST: ""}
+    rows = [
+        (
+            f"`{one.flag} {one.form.metavar}`",
+            f"`{one.key}`",
+            one.default,
+            one.limits,
+            notes[one.scope],
+            one.help,
+        )
+        for one in SETTINGS
+    ]
+    return _table(("Flag", "Key", "Default", "Allowed", "Scope", "Meaning"), rows)
+
+
+def events() -> str:
+    """Return a section for each event, with its fields and an example."""
+    from sentinel.protocol.events import EVENTS
+
+    lines = (DOCS / "events.jsonl").read_text().splitlines()
+    examples = {json.loads(line)["event"]: line for line in lines}
+    sections = []
+    for event in EVENTS.values():
+        rows = [(f"`{one.name}`", one.type, one.text) for one in event.fields]
+        table = [_table(("Field", "Type", "Meaning"), rows)] if rows else []
+        example = f"```json\n{examples[event.name]}\n```"
+        sections += [f"### `{event.name}`", event.description, *table, example]
+    return "\n\n".join(sections)
+
+
+def metrics_of_daemon() -> str:
+    """Return the table of the metrics of the daemon."""
+    return _metrics(of_gpu=False)
+
+
+def metrics_of_gpu() -> str:
+    """Return the table of the metrics of a GPU."""
+    return _metrics(of_gpu=True)
+
+
+def _metrics(*, of_gpu: bool) -> str:
+    from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
+
+    rows = [
+        (
+            f"`{one.name}`",
+            one.kind,
+            ", ".join(f"`{label}`" for label in one.labels if label not in GPU_LABELS),
+            one.help,
+        )
+        for one in METRICS
+        if one.name.startswith("sentinel_gpu_") == of_gpu
+    ]
+    return _table(("Metric", "Type", "Labels", "Meaning"), rows)
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(header)
+    lines = [names, ["---"] * len(names), *rows]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
+
+
+#: The generated parts by name.
+PARTS: Mapping[str, Callable[[], str]] = {
+    "options": options,
+    "events": events,
+    "metrics of the daemon": metrics_of_daemon,
+    "metrics of a GPU": metrics_of_gpu,
+}
+_PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+
+
+def generated(document: str) -> str:
+    """Return the text of a document with up-to-date parts."""
+    return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", document)
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def manual_page() -> str:
+    """Return the manual page."""
+    from sentinel.cli.manpage import page
+
+    return page()
+
+
+def openapi() -> str:
+    """Return the OpenAPI document."""
+    from sentinel.api.app import make_app
+    from sentinel.api.openapi import document
+
+    return document(make_app())
+
+
+#: The files that are generated as a whole.
+FILES: Mapping[str, Callable[[], str]] = {"sentinel.1": manual_page, "openapi.json": openapi}
+
+
+def main() -> None:
+    """Write the generated parts and files, or only the named files."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("files", nargs="*", help=f"one of {', '.join(FILES)}")
+    names = parser.parse_args().files
+    for name in names or FILES:
+        (DOCS / name).write_text(FILES[name]())
+    if not names:
+        for path in sorted(DOCS.glob("*.md")):
+            text = path.read_text()
+            path.write_text(generated(text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Print objects as JSON: the one encoder of every ``--json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+#: The version of the printed objects.
+SCHEMA_VERSION = 1
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """Print one JSON object with its schema version."""
+    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **to_json(values)}))
+
+
+def to_json(value: Any) -> Any:
+    """Convert a value to JSON types: dataclasses to objects, times to ISO 8601, paths to text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+    match value:
+        case datetime():
+            return value.isoformat()
+        case Path():
+            return str(value)
+        case Mapping():
+            return {key: to_json(one) for key, one in value.items()}
+        case list() | tuple():
+            return [to_json(one) for one in value]
+        case _:
+            return value

@@ -1,0 +1,73 @@
+"""Describe a type of event: its word, kind, sentence, description and fields.
+
+A sentence is a template:
+
+- ``{field}`` inserts a field, ``{field:format}`` formats it first (see cli/event_format.py).
+- ``[a|b]`` inserts the first alternative with all of its fields set; 0 and false count as not set.
+- ``{field?}`` inserts nothing. In an alternative with such fields, only they have to be set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """What an event is about."""
+
+    USE = "use"
+    YIELD = "yield"
+    HANDOVER = "handover"
+    FINDING = "finding"
+    COMMAND = "command"
+    DETAIL = "detail"
+
+
+class Field(NamedTuple):
+    """One field of an event."""
+
+    name: str
+    #: The type and the unit, as text.
+    type: str
+    text: str
+
+
+@dataclass(frozen=True)
+class EventType:
+    """One type of event."""
+
+    name: str
+    #: The word before the sentence.
+    word: str
+    kind: Kind
+    #: The template of the sentence.
+    sentence: str
+    #: When the event is published.
+    description: str
+    fields: tuple[Field, ...] = ()
+
+
+BOOL, TEXT, COUNT, SECONDS, BYTES = "true or false", "text", "whole number", "seconds", "bytes"
+MONOTONIC, SHARE, DEGREES = "seconds, monotonic", "0 to 1", "degrees Celsius"
+OR_NULL = " or null"
+PROCESSES = "list of processes"
+BY = Field("by", "caller", "who sent the command")
+BY_OR_NULL = Field("by", "caller or null", "who sent the command; null if the time had expired")
+FOR = Field("for_s", "seconds or null", "duration; null is until another command")
+EVIDENCE = (
+    Field(
+        "evidence",
+        "`memory`, `process`, `computing`",
+        "what showed the newcomer first; `computing` only if processes may be hidden",
+    ),
+    Field("evidence_at", MONOTONIC, "start of the reading with the evidence"),
+    Field("read_s", SECONDS, "duration of that reading; normally below 0.001"),
+)
+PACE = (
+    Field("util_target", SHARE + OR_NULL, "`util.target`"),
+    Field("power_target_w", "watts or null", "`power`"),
+    Field("rests", BOOL, "whether it rests by `duty`"),
+    Field("health", SHARE, "the share that the health of the GPU permits"),
+)

@@ -1,0 +1,121 @@
+"""The catalogue of all events, for the terminal, the web page and docs/events.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from sentinel.protocol.event_type import BOOL, BY, COUNT, SECONDS, TEXT, EventType, Field, Kind
+from sentinel.protocol.gpu_events import GPU_EVENTS
+from sentinel.protocol.process_events import PROCESS_EVENTS
+
+_DAEMON_EVENTS = (
+    EventType(
+        "sentinel.started",
+        "started",
+        Kind.USE,
+        "{version}: {gpus:gpus}, {workload}; [{simulated?}simulated GPUs|driver {driver}]",
+        "The GPUs are found and locked, and the loop starts. The first event of every run.",
+        (
+            Field("version", TEXT, "version of sentinel"),
+            Field("driver", TEXT, "version of the NVIDIA driver; `simulated` on simulated GPUs"),
+            Field("simulated", BOOL, "whether the GPUs are simulated"),
+            Field("gpus", "list", "the managed GPUs, each with `uuid`, `index` and `name`"),
+            Field("workload", TEXT, "the configured workload"),
+        ),
+    ),
+    EventType(
+        "sentinel.stopping",
+        "stopping",
+        Kind.COMMAND,
+        "{reason}[{at_once?}, at once]",
+        "A shutdown starts: stressors are asked to end, and none is started any more. A second"
+        " event follows if a second signal demands an immediate end.",
+        (
+            Field("reason", TEXT, "the signal, an expired time, or why no stressor can ever run"),
+            Field("at_once", BOOL, "whether stressors are killed without being asked"),
+        ),
+    ),
+    EventType(
+        "sentinel.stopped",
+        "stopped",
+        Kind.DETAIL,
+        "exit code {exit_code}",
+        "The last event of every run that ends by itself.",
+        (Field("exit_code", COUNT, "the exit code of the process; see [below](#exit-codes)"),),
+    ),
+    EventType(
+        "sentinel.stalled",
+        "stalled",
+        Kind.FINDING,
+        "the supervisor did not run for {s:duration}",
+        "The supervisor did not run for more than a second: it was stopped, or the host was"
+        " overloaded. Leases may have expired; stressors that end within the next ten seconds"
+        " because of that do not count as failed.",
+        (Field("s", SECONDS, "the delay"),),
+    ),
+    EventType(
+        "config.unused",
+        "config",
+        Kind.DETAIL,
+        "{source} matches no GPU of this host",
+        "Settings for a single GPU match no GPU of this host.",
+        (Field("source", TEXT, "the file and the table in it"),),
+    ),
+    EventType(
+        "sentinel.occupying",
+        "occupying",
+        Kind.COMMAND,
+        "{by:caller}",
+        "A client enabled the occupying of idle GPUs.",
+        (
+            Field(
+                "by",
+                "caller",
+                "who sent the command: `via` (`unix` or `tcp`), `uid` and `pid`, null if unknown",
+            ),
+        ),
+    ),
+    EventType(
+        "sentinel.drained",
+        "drained",
+        Kind.COMMAND,
+        "{by:caller}",
+        "A client drained the host: every GPU is released, and none is occupied until"
+        " `sentinel.occupying`.",
+        (BY,),
+    ),
+    EventType(
+        "sentinel.configured",
+        "configured",
+        Kind.COMMAND,
+        "{workload}, {by:caller}",
+        "New settings are in force. Stressors with other settings are released and started again.",
+        (Field("workload", TEXT, "the workload for all GPUs without their own"), BY),
+    ),
+    EventType(
+        "command.rejected",
+        "rejected",
+        Kind.COMMAND,
+        "{order}: {reason}; {by:caller}",
+        "A command of a client was rejected; nothing has changed.",
+        (
+            Field("order", TEXT, "the command: `pausegpus`, `reserve`, `configure` ..."),
+            Field("reason", TEXT, "why, and what is allowed"),
+            BY,
+        ),
+    ),
+    EventType(
+        "log.dropped",
+        "dropped",
+        Kind.DETAIL,
+        "{events} events, because the reader of the log is too slow",
+        "Events were dropped because the queue of ten thousand events was full.",
+        (Field("events", COUNT, "the number of dropped events"),),
+    ),
+)
+
+#: All types of events by name, in the order of the documents.
+EVENTS: Mapping[str, EventType] = MappingProxyType(
+    {event.name: event for event in (*_DAEMON_EVENTS, *GPU_EVENTS, *PROCESS_EVENTS)}
+)

@@ -1,0 +1,301 @@
+"""The events about GPUs and their memory."""
+
+from __future__ import annotations
+
+from sentinel.protocol.event_type import (
+    BOOL,
+    BY,
+    BY_OR_NULL,
+    BYTES,
+    COUNT,
+    DEGREES,
+    EVIDENCE,
+    FOR,
+    MONOTONIC,
+    OR_NULL,
+    PACE,
+    PROCESSES,
+    SECONDS,
+    SHARE,
+    TEXT,
+    EventType,
+    Field,
+    Kind,
+)
+
+GPU_EVENTS = (
+    EventType(
+        "gpu.idle",
+        "idle",
+        Kind.USE,
+        "[left alone for {left_alone_s:duration}]",
+        "No foreign process uses the GPU any more; it was busy or unknown before.",
+        (Field("left_alone_s", SECONDS, "how long it must stay idle before a stressor starts"),),
+    ),
+    EventType(
+        "gpu.busy",
+        "busy",
+        Kind.USE,
+        "{reason}[: {processes:processes}]",
+        "A foreign process uses the GPU, or the GPU cannot be shared; also if the processes have"
+        " changed.",
+        (
+            Field("reason", TEXT, "the rule"),
+            Field("processes", PROCESSES, "the foreign processes; empty for another reason"),
+        ),
+    ),
+    EventType(
+        "gpu.identity",
+        "identity",
+        Kind.DETAIL,
+        "{reason}[; processes may be hidden: {hidden}]; memory shows newcomers",
+        "How NVML lists our stressor on a GPU was learned at its first context, or has changed.",
+        (
+            Field(
+                "mode",
+                "`direct`, `mapped`, `blind`",
+                "by its PID; by a PID of another namespace; not at all",
+            ),
+            Field("reason", TEXT, "how that is known"),
+            Field("hidden", "text or null", "why foreign processes may be hidden, or null"),
+            Field("complete", BOOL, "whether all processes are listed; if not, memory decides"),
+        ),
+    ),
+    EventType(
+        "gpu.memory_leaked",
+        "leaked",
+        Kind.FINDING,
+        "[{utilization:percent} utilization|{bytes:size} in use] without a process since the"
+        " stressor exited",
+        "Five seconds after our stressor exited, more memory is in use than before it started, and"
+        " no process owns it; or the GPU is in use without a process. It is not idle until that is"
+        " over.",
+        (
+            Field("bytes", BYTES, "the leaked memory; 0 if only the utilization remains"),
+            Field("utilization", SHARE + OR_NULL, "the unexplained utilization, or null"),
+        ),
+    ),
+    EventType(
+        "gpu.cleanup_started",
+        "cleanup",
+        Kind.DETAIL,
+        "opens and closes a context, attempt {attempt}",
+        "A process of ours opens and closes a context on a GPU with leaked memory, which may free"
+        " it. This happens 5, 20 and 80 seconds after our last use, and only while no process is on"
+        " the GPU.",
+        (Field("attempt", COUNT, "the number of the attempt, at most 3"),),
+    ),
+    EventType(
+        "gpu.unknown",
+        "unknown",
+        Kind.FINDING,
+        "{reason}",
+        "The occupancy of the GPU is unknown. No stressor is started, and a running one is killed.",
+        (Field("reason", TEXT, "why"),),
+    ),
+    EventType(
+        "gpu.yielding",
+        "yielding",
+        Kind.YIELD,
+        "to [{processes:processes}|a process that allocated {grown:size}|a process that computes"
+        " and is not listed]",
+        "A newcomer appeared on a held GPU. The stressor is killed in the same tick, or asked to"
+        " end with `--yield ask`.",
+        (
+            *EVIDENCE,
+            Field("grown", BYTES, "growth beyond the expected memory; 0 without such evidence"),
+            Field("processes", PROCESSES, "the newcomers; often empty, as memory shows first"),
+            Field("stressor", "`STARTING`, `RUNNING`, `STOPPING`", "the state of our stressor"),
+        ),
+    ),
+    EventType(
+        "gpu.handed_over",
+        "handed over",
+        Kind.HANDOVER,
+        "[killed {kill_s:duration} after|asked to end at] the first evidence, exited after"
+        " {exit_s:duration}, [memory free after {memory_back_s:duration}|memory not seen free]",
+        "The stressor that yielded has exited, and its memory is free as far as can be seen. Times"
+        " with `_s` count from the first evidence.",
+        (
+            *EVIDENCE,
+            Field("killed_at", MONOTONIC + OR_NULL, "time of the SIGKILL; null if only asked"),
+            Field("kill_s", SECONDS + OR_NULL, "until the SIGKILL"),
+            Field("exit_s", SECONDS, "until the supervisor saw the exit"),
+            Field(
+                "memory_back_s",
+                SECONDS + OR_NULL,
+                "until the first reading with our memory free; null if the newcomer's memory cannot"
+                " be told apart, or it was not seen within 5 s of the exit",
+            ),
+            Field("processes", PROCESSES, "the newcomers, as far as known by then"),
+        ),
+    ),
+    EventType(
+        "gpu.verdict",
+        "verdict",
+        Kind.DETAIL,
+        "[{allowed?}may be occupied|left alone]: {reason} (rule {rule})",
+        "With `--explain`: another rule decides whether a stressor may start on this GPU.",
+        (
+            Field("allowed", BOOL, "whether a stressor may start"),
+            Field("rule", "a [rule](#rules)", "the rule that decides"),
+            Field("reason", TEXT, "the same for people"),
+        ),
+    ),
+    EventType(
+        "gpu.released",
+        "released",
+        Kind.DETAIL,
+        "{reason}",
+        "A rule over all GPUs requires this one to be free: its stressor is asked to end.",
+        (Field("reason", TEXT, "the rule"),),
+    ),
+    EventType(
+        "gpu.status",
+        "status",
+        Kind.DETAIL,
+        "{stressor:status}",
+        "The state of each GPU, every `--status-every`. The fields from `running_s` on exist only"
+        " while the stressor is RUNNING. Those from `iterations_per_s` on follow its first progress"
+        " report and cover the time since the report before.",
+        (
+            Field("occupancy", "`UNKNOWN`, `BUSY`, `IDLE`", "use by foreign processes"),
+            Field(
+                "stressor",
+                "`STOPPED`, `STARTING`, `RUNNING`, `STOPPING`, `BACKOFF`, `FATAL`",
+                "the state of our stressor",
+            ),
+            Field("rule", "a [rule](#rules)", "the rule that decides; `running` with a stressor"),
+            Field("reason", TEXT, "the same for people"),
+            Field("processes", PROCESSES, "the foreign processes"),
+            Field(
+                "identity",
+                "`unlearned`, `direct`, `mapped`, `blind`",
+                "how NVML lists our stressor, as in [`gpu.identity`](#gpuidentity)",
+            ),
+            Field("identity_reason", TEXT, "how that is known, and whether others may be hidden"),
+            Field("memory_used", BYTES + OR_NULL, "used memory, including ours"),
+            Field(
+                "utilization",
+                SHARE + OR_NULL,
+                "share of the last second with running kernels; null if the GPU does not report it"
+                " or no setting needs it",
+            ),
+            Field("power_w", "watts or null", "mean power draw since the last poll"),
+            Field("temperature_c", DEGREES + OR_NULL, "temperature of the GPU"),
+            Field("sm_clock_mhz", "MHz or null", "clock of its multiprocessors"),
+            Field(
+                "findings",
+                COUNT,
+                "findings on this GPU since the start ([`stressor.finding`](#stressorfinding))",
+            ),
+            Field("running_s", SECONDS, "how long the stressor has been RUNNING"),
+            Field("note", "text or null", "what its workload is doing, up to 200 characters"),
+            Field("share", SHARE, "share of the time that it is to work"),
+            *PACE,
+            Field("iterations_per_s", "per second", "units of work, as the workload defines them"),
+            Field("flops_per_s", "per second", "floating-point operations"),
+            Field("bytes_per_s", "bytes per second", "device memory read and written"),
+            Field("checks", COUNT, "checked results"),
+            Field("errors", COUNT, "wrong results"),
+            Field(
+                "longest_quantum_s",
+                SECONDS,
+                "longest time between two calls of `ctx.pace()`, on the host or on the device; a"
+                " stop has to wait for it, so it must not exceed 0.05",
+            ),
+        ),
+    ),
+    EventType(
+        "gpu.paused",
+        "paused",
+        Kind.COMMAND,
+        "[for {for_s:duration}, ]{by:caller}",
+        "A client paused this GPU. Its stressor is released.",
+        (FOR, BY),
+    ),
+    EventType(
+        "gpu.resumed",
+        "resumed",
+        Kind.COMMAND,
+        "{by:caller}",
+        "The pause of this GPU ended.",
+        (BY_OR_NULL,),
+    ),
+    EventType(
+        "gpu.reserved",
+        "reserved",
+        Kind.COMMAND,
+        "{id}: [{reason}, ][for {for_s:duration}, ][{bound?}while its process lives, ]{by:caller}",
+        "This GPU is reserved for a user.",
+        (
+            Field("id", TEXT, "the reservation, which may include several GPUs"),
+            Field("reason", TEXT, "the purpose, as the user gave it"),
+            FOR,
+            Field("bound", BOOL, "whether it ends with the process that requested it"),
+            BY,
+        ),
+    ),
+    EventType(
+        "gpu.unreserved",
+        "unreserved",
+        Kind.COMMAND,
+        "{id}: {by:caller}",
+        "A reservation of this GPU ended.",
+        (Field("id", TEXT, "the reservation"), BY_OR_NULL),
+    ),
+    EventType(
+        "gpu.health_changed",
+        "health",
+        Kind.USE,
+        "{health}[ at {temperature_c} C], {memory_foreign_share:percent} of its memory in foreign"
+        " use; before: {before}",
+        "The [health](health.md) of a GPU changed.",
+        (
+            Field("before", TEXT, "optimal, normal, throttled or critical"),
+            Field("health", TEXT, "the new health"),
+            Field("temperature_c", DEGREES + OR_NULL, "the temperature"),
+            Field("memory_foreign_share", SHARE, "share of its memory used outside our stressor"),
+            Field("multiplier", SHARE, "share of its speed that health permits"),
+        ),
+    ),
+    EventType(
+        "gpu.overheat",
+        "overheat",
+        Kind.FINDING,
+        "{temperature_c} C, above {limit_c} C",
+        "A GPU is hotter than it should ever be; published once until it has cooled down.",
+        (
+            Field("temperature_c", DEGREES, "the temperature"),
+            Field(
+                "limit_c",
+                DEGREES,
+                "`throttle.temp_critical` or the slowdown temperature, whichever is lower",
+            ),
+        ),
+    ),
+    EventType(
+        "memory.allocated",
+        "allocated",
+        Kind.COMMAND,
+        "{size:size} as {id}, {by:caller}",
+        "Memory of this GPU was allocated to a process.",
+        (
+            Field("id", TEXT, "the allocation"),
+            Field("size", BYTES, "its size"),
+            BY,
+        ),
+    ),
+    EventType(
+        "memory.deallocated",
+        "deallocated",
+        Kind.COMMAND,
+        "{size:size} as {id}",
+        "An allocation ended: it was returned, or its process exited.",
+        (
+            Field("id", TEXT, "the allocation"),
+            Field("size", BYTES, "its size"),
+            Field("by", "caller", "who sent the command; `via` is `service` after an exit"),
+        ),
+    ),
+)

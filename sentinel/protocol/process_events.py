@@ -1,0 +1,290 @@
+"""The events about the driver, the API process, stressors and the probe."""
+
+from __future__ import annotations
+
+from sentinel.protocol.event_type import (
+    BOOL,
+    BY,
+    BY_OR_NULL,
+    BYTES,
+    COUNT,
+    DEGREES,
+    FOR,
+    OR_NULL,
+    PACE,
+    SECONDS,
+    SHARE,
+    TEXT,
+    EventType,
+    Field,
+    Kind,
+)
+
+PROCESS_EVENTS = (
+    EventType(
+        "driver.release_requested",
+        "driver",
+        Kind.COMMAND,
+        "is to be released, [for {for_s:duration}, ]{by:caller}",
+        "A client requested the release of every GPU and of the driver (`pause --release`).",
+        (FOR, BY),
+    ),
+    EventType(
+        "driver.released",
+        "driver",
+        Kind.COMMAND,
+        "no process of sentinel uses it any more",
+        "No process of sentinel uses the driver any more; the probe has ended as well.",
+    ),
+    EventType(
+        "driver.acquire_requested",
+        "driver",
+        Kind.COMMAND,
+        "is in use again, {by:caller}",
+        "The driver is in use again.",
+        (BY_OR_NULL,),
+    ),
+    EventType(
+        "driver.unavailable",
+        "no driver",
+        Kind.FINDING,
+        "the driver does not respond: {reason}",
+        "The driver as a whole does not respond any more. A `probe.exited` follows, and later the"
+        " next attempt.",
+        (
+            Field("code", TEXT, "NVML's error where there is one, such as `driver_not_loaded`"),
+            Field("reason", TEXT, "what is wrong, and what to do"),
+        ),
+    ),
+    EventType(
+        "service.ready",
+        "service",
+        Kind.DETAIL,
+        "ready after {start_s:duration}",
+        "The API process serves clients.",
+        (Field("start_s", SECONDS, "duration of its start"),),
+    ),
+    EventType(
+        "service.failed",
+        "service",
+        Kind.FINDING,
+        "{reason}; it is replaced",
+        "The API process ended, was silent for ten seconds or sent a malformed message, and is"
+        " replaced. Nothing else changes.",
+        (
+            Field("reason", TEXT, "what was wrong"),
+            Field("pause_s", SECONDS, "delay until the next start"),
+        ),
+    ),
+    EventType(
+        "service.warning",
+        "service",
+        Kind.FINDING,
+        "{about}: {text}",
+        "An action of the API process that no client requested failed.",
+        (
+            Field(
+                "about",
+                "`settings`, `reservations`, `history`, `watch`, `token`, `socket`",
+                "the subject",
+            ),
+            Field("text", TEXT, "what is wrong, and where"),
+        ),
+    ),
+    EventType(
+        "stressor.starting",
+        "starting",
+        Kind.DETAIL,
+        "{workload}",
+        "A stressor is spawned on an idle GPU.",
+        (Field("workload", TEXT, "the workload"),),
+    ),
+    EventType(
+        "stressor.ready",
+        "occupied",
+        Kind.USE,
+        "{held:size}[{refused?} of the requested {asked:size}] in {chunks} chunks, ready after"
+        " {start_s:duration}",
+        "The stressor holds its memory, has done every kind of work once, and is RUNNING.",
+        (
+            Field("held", BYTES, "memory in its chunks, without the context"),
+            Field("asked", BYTES, "the requested memory; it takes whole chunks only"),
+            Field("chunks", COUNT, "number of chunks"),
+            Field("refused", BOOL, "whether the GPU provided less than requested"),
+            Field("start_s", SECONDS, "time since it was spawned"),
+        ),
+    ),
+    EventType(
+        "stressor.pace",
+        "pace",
+        Kind.DETAIL,
+        "{share:pace}",
+        "A stressor has a new target: at its start if a"
+        " [target](configuration.md#load-and-power) is set, and at each phase of `duty`."
+        " Corrections on the way are not published; `gpu.status` has the present share. A stressor"
+        " at full speed from the start has no such event.",
+        (
+            *PACE,
+            Field("share", SHARE, "share of the time that it works at first: the lowest of these"),
+        ),
+    ),
+    EventType(
+        "stressor.stopped",
+        "stopped",
+        Kind.DETAIL,
+        "{cause}[{killed?}, killed after {stop_s:duration}]",
+        "A stressor exited, neither by a yield nor by a failure.",
+        (
+            Field(
+                "cause",
+                "`shutdown`, `policy`, `unknown`, `lease ran out`, `out of memory beside a"
+                " newcomer`",
+                "why; `policy` follows a `gpu.released`, `unknown` an unreadable GPU",
+            ),
+            Field("exit_code", COUNT, "its exit code; negative is the signal that ended it"),
+            Field("killed", BOOL, "whether it was killed, at once or after `--grace`"),
+            Field("stop_s", SECONDS, "from the decision, or its own last message, to its exit"),
+        ),
+    ),
+    EventType(
+        "stressor.failed",
+        "failed",
+        Kind.FINDING,
+        "{reason}; next attempt in {pause_s:duration}",
+        "A stressor failed and is started again after a pause.",
+        (
+            Field("reason", TEXT, "what happened"),
+            Field(
+                "kind",
+                TEXT,
+                "`workload` raised an error, `returned` without a stop, `malformed` workload,"
+                " `unusable` options or torch, `out_of_memory`, `not_ready` within"
+                " `--start-timeout`, `hang` without progress, `stuck` in native code, `garbage`"
+                " instead of messages, `crash` by a signal or without a message, failed `spawn`",
+            ),
+            Field("pause_s", SECONDS, "how long the GPU is left alone"),
+            Field("failures", COUNT, "failures on this GPU within the last hour"),
+        ),
+    ),
+    EventType(
+        "stressor.fatal",
+        "fatal",
+        Kind.FINDING,
+        "{reason}; no further attempt until a restart",
+        "A stressor failed in a way that no retry can repair, or for the tenth time within an hour."
+        " The GPU is left alone until sentinel is restarted.",
+        (
+            Field("reason", TEXT, "what happened"),
+            Field("kind", TEXT, "as in [`stressor.failed`](#stressorfailed)"),
+        ),
+    ),
+    EventType(
+        "stressor.mismatch",
+        "mismatch",
+        Kind.FINDING,
+        "{errors} of {checks} results were WRONG: this GPU cannot be trusted",
+        "Results were wrong: this GPU cannot be trusted. The stressor goes on.",
+        (
+            Field("errors", COUNT, "wrong results since the last report, about a second ago"),
+            Field("checks", COUNT, "checked results in that time"),
+        ),
+    ),
+    EventType(
+        "stressor.finding",
+        "finding",
+        Kind.FINDING,
+        "WRONG {place}[ in {dtype}] ([{kind}|once]): {count} elements from {first} on{bits:bits}"
+        "[{repeats?}, {repeated} of {repeats} repetitions wrong]; this GPU cannot be trusted",
+        "Proof that a GPU was wrong. The stressor repeats it until the supervisor confirms it, so a"
+        " stressor that dies right after loses nothing.",
+        (
+            Field("number", COUNT, "counts the findings of one stressor"),
+            Field(
+                "place",
+                "`result`, `input`, `reference`, `memory`, `golden`",
+                "what was wrong: a result with correct inputs and reference; an input; the"
+                " reference; memory that was not written since it was last correct; a result that"
+                " is always the same, and other than on other GPUs of this model",
+            ),
+            Field(
+                "kind",
+                "`transient`, `repeatable` or null",
+                "whether a repetition was wrong again; null if none was possible",
+            ),
+            Field("workload", TEXT, "the workload"),
+            Field("dtype", "text or null", "the number format"),
+            Field("round", COUNT, "the round of the workload"),
+            Field("seed", COUNT + OR_NULL, "the seed of its inputs"),
+            Field("count", COUNT, "number of wrong elements"),
+            Field(
+                "first",
+                "list of whole numbers",
+                "the first wrong element: row and column of a matrix, or chunk and element",
+            ),
+            Field("bits", "list of whole numbers", "errors per bit of an element, lowest first"),
+            Field(
+                "reread",
+                "true, false or null",
+                "whether a second read was wrong: true is a bad store, false a bad load",
+            ),
+            Field("repeats", COUNT + OR_NULL, "number of repetitions"),
+            Field("repeated", COUNT + OR_NULL, "how many of them were wrong"),
+            Field("temperature_c", DEGREES + OR_NULL, "of the GPU at its last reading"),
+            Field("power_w", "watts or null", "the same"),
+            Field("sm_clock_mhz", "MHz or null", "the same"),
+            Field("detail", TEXT, "further facts"),
+        ),
+    ),
+    EventType(
+        "stressor.unkillable",
+        "unkillable",
+        Kind.FINDING,
+        "pid {pid} has survived SIGKILL for {since_s:duration}",
+        "A stressor is alive ten seconds after its SIGKILL: it is stuck in the kernel, or frozen."
+        " Published once. No stressor is started on that GPU until it has exited.",
+        (
+            Field("pid", COUNT + OR_NULL, "its PID"),
+            Field("since_s", SECONDS, "time since the SIGKILL"),
+        ),
+    ),
+    EventType(
+        "probe.ready",
+        "probe",
+        Kind.DETAIL,
+        "replaced; driver {driver}, {gpus} GPUs",
+        "A new probe has found the GPUs. The first probe of a run is not announced.",
+        (
+            Field("driver", TEXT, "version of the driver"),
+            Field("gpus", COUNT, "number of GPUs on the host"),
+        ),
+    ),
+    EventType(
+        "probe.exited",
+        "probe",
+        Kind.DETAIL,
+        "exited with code {exit_code}, is replaced[; crashed in {call}, its GPU is left out for"
+        " {left_out_s:duration}]",
+        "The probe exited and is replaced. The event has a `gpu` if it crashed in a call on one.",
+        (
+            Field("exit_code", COUNT, "its exit code; negative is the signal that ended it"),
+            Field("pause_s", SECONDS, "delay until the next start; 0 the first time"),
+            Field("call", TEXT, "the call to the driver; only after a crash in a call on a GPU"),
+            Field("left_out_s", SECONDS, "how long that GPU is left out; only with `call`"),
+        ),
+    ),
+    EventType(
+        "probe.hung",
+        "probe",
+        Kind.FINDING,
+        "[the driver hangs in {call}|no message for {silent_s:duration}]; the probe is replaced[,"
+        " the GPU is left out for {pause_s:duration}]",
+        "The probe hangs in a call to the driver, or is silent; it is killed and replaced. The"
+        " event has a `gpu` if the call was on one.",
+        (
+            Field("silent_s", SECONDS, "time since its last reading"),
+            Field("call", TEXT, "the call to the driver; only if a call hangs"),
+            Field("since_s", SECONDS, "time since the call; only with `call`"),
+            Field("pause_s", SECONDS, "how long that GPU is left out; only with a `gpu`"),
+        ),
+    ),
+)
