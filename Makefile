@@ -20,7 +20,7 @@ VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check clean
+.PHONY: help demo test test-all check docs clean
 
 help: ## List the targets
 	@echo 'make TARGET   (PYTHON=python3.12 chooses the interpreter for $(VENV))'
@@ -42,7 +42,10 @@ check: $(INSTALLED_DEV) ## Check format, lint, types, imports and words
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@! git grep -nwiE '$(VAGUE)' -- '*.py' '*.md' '*.js' docs/sentinel.1 | grep -vE '["`]nobody["`]'
+	@! git grep -nwiE '$(VAGUE)' -- '*.py' '*.md' '*.js' | grep -vE '["`]nobody["`]'
+
+docs: $(INSTALLED) ## Generate the tables in docs/, the manual page and the OpenAPI document
+	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that can be made again
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

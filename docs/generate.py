@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import click
+
 DOCS = Path(__file__).resolve().parent
 
 
@@ -19,23 +21,35 @@ DOCS = Path(__file__).resolve().parent
 
 
 def options() -> str:
-    """Return the table of all settings."""
+    """Return the table of the options of ``sentinel run``, with the key of each setting."""
+    from sentinel.cli.daemon.run import command
     from sentinel.config.model import SETTINGS
     from sentinel.config.setting import Scope
 
-    notes = {Scope.GPU: "per GPU", Scope.START: "at start", Scope.HOST: ""}
-    rows = [
-        (
-            f"`{one.flag} {one.form.metavar}`",
-            f"`{one.key}`",
-            one.default,
-            one.limits,
-            notes[one.scope],
-            one.help,
-        )
-        for one in SETTINGS
-    ]
-    return _table(("Flag", "Key", "Default", "Allowed", "Scope", "Meaning"), rows)
+    settings = {one.field: one for one in SETTINGS}
+    rows = []
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.hidden:
+            continue
+        setting = settings.get(option.name or "")
+        flag = " ".join([option.opts[0], *_metavar(option)])
+        if setting is None:
+            text = (option.help or "").partition("  [default")[0]
+            rows.append((f"`{flag}`", "", "", "", "", text))
+        else:
+            per_gpu = "yes" if setting.scope is Scope.GPU else ""
+            key = f"`{setting.key}`"
+            rows.append((f"`{flag}`", setting.default, setting.limits, key, per_gpu, setting.help))
+    return _table(("Option", "Default", "Allowed", "Key", "Per GPU", "Meaning"), rows)
+
+
+def _metavar(option: click.Option) -> list[str]:
+    """Return how the value of an option is written; nothing for a flag."""
+    if option.is_flag:
+        return []
+    if isinstance(option.type, click.Choice):
+        return ["|".join(option.type.choices)]
+    return [option.metavar or "VALUE"]
 
 
 def events() -> str:

@@ -1,8 +1,7 @@
-"""The manual page, made of the text of the commands: ``python -m sentinel.cli.manpage``."""
+"""Generate the manual page and the completion scripts from the commands."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import click
@@ -88,10 +87,6 @@ def _escaped(text: str) -> str:
     plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
     plain = plain.replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
     return f"\\&{plain}" if plain.startswith(".") else plain
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
 
 
 @click.command("completion")

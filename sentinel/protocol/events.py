@@ -42,7 +42,13 @@ _DAEMON_EVENTS = (
         Kind.DETAIL,
         "exit code {exit_code}",
         "The last event of every run that ends by itself.",
-        (Field("exit_code", COUNT, "the exit code of the process; see [below](#exit-codes)"),),
+        (
+            Field(
+                "exit_code",
+                COUNT,
+                "the [exit code](commands.md#exit-codes) of the process",
+            ),
+        ),
     ),
     EventType(
         "sentinel.stalled",

@@ -19,6 +19,7 @@ import sentinel
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Live, live, settings_file
 from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.openapi_document import DOCUMENT as OPENAPI
 from tests.harness.timing import TIMEOUT_S
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
@@ -166,7 +167,7 @@ def test_every_name_of_each_system_has_its_line(system: str) -> None:
 
 
 def test_every_route_of_theirs_that_is_served_has_its_line() -> None:
-    paths = json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]
+    paths = OPENAPI["paths"]
     served = {
         f"{method.upper()} {path}"
         for path, methods in paths.items()

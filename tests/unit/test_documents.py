@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from sentinel.cli.daemon.run import command
+from sentinel.cli.event_format import describe
 from sentinel.config.model import SETTINGS
+from sentinel.protocol.events import EVENTS as EVENT_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"
@@ -68,6 +72,30 @@ def _names(call: ast.Call, path: Path) -> Iterator[str]:
             pytest.fail(f"{where}: the name of an event is not written out")
 
 
+def generator() -> ModuleType:
+    """Load docs/generate.py, which is not part of a package."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_generated_parts_are_up_to_date(path: Path) -> None:
+    """If not: make docs."""
+    text = path.read_text()
+    assert generator().generated(text) == text
+
+
+def test_every_generated_part_is_in_one_document() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    assert sorted(re.findall(r"^<!-- generated: (.+) -->$", text, re.MULTILINE)) == sorted(
+        generator().PARTS
+    )
+
+
 def chapters() -> dict[str, str]:
     """Return the text about each event in docs/events.md."""
     _, _, text = EVENTS.read_text().partition("\n## The events\n")
@@ -87,6 +115,9 @@ def test_each_event_has_an_example_all_of_whose_fields_are_explained(name: str) 
     (example,) = re.findall(r"^```json\n(.+)\n```$", text, re.MULTILINE)
     fields = json.loads(example)
     assert fields["event"] == name
+    word, sentence = describe(name, fields)
+    assert word == EVENT_TYPES[name].word, "its sentence does not fit its fields"
+    assert not re.search(r"[{}\[\]]", sentence.replace(str(fields.get("first")), ""))
     explained = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     assert fields.keys() - {"event", "time", "at", "gpu", "index"} <= explained
 

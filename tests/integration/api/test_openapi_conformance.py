@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -19,10 +18,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.harness.api_harness import Front
+from tests.harness.openapi_document import DOCUMENT
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs/openapi.json"
-
-schema = schemathesis.openapi.from_dict(json.loads(DOCUMENT.read_text()))
+schema = schemathesis.openapi.from_dict(DOCUMENT)
 Case = schemathesis.Case[Any]
 #: Streams have no end.
 FINITE = schema.exclude(path=["/v1/events", "/v1/watch"])

@@ -123,7 +123,7 @@ def test_top_goes_on_when_the_daemon_is_away_for_a_while(
 ) -> None:
     terminal.shows("occupied")
     daemon.replies["GET /v1/status"] = Reply(b"")
-    terminal.shows("went away in the middle", "occupied")
+    terminal.shows("closed the connection", "occupied")
     daemon.replies["GET /v1/status"] = Reply(STATUS)
     terminal.shows("pid 4242")
     assert "ana 7 python" not in terminal.screen()

@@ -1,4 +1,4 @@
-"""What a person reads of the events, and what is left out."""
+"""Events are formatted as one readable line each."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import io
 
 import pytest
 
-from sentinel.cli.event_format import text_lines
+from sentinel.cli.event_format import describe, text_lines
 from sentinel.core.actions import Event
 from sentinel.protocol.gpu import Gpu
 
 GPU = Gpu(uuid="GPU-1", index=3, name="Fake", pci_bus_id="0", memory_total=1)
 
 
-def told(name: str, **fields: object) -> str:
-    """Return the line for an event, if there is one."""
+def line(name: str, **fields: object) -> str:
+    """Format an event; return an empty string if it is hidden."""
     stream = io.StringIO()
     text_lines(stream, {GPU.uuid: GPU}, colour=False)(
         Event(name=name, at=0.0, gpu=GPU.uuid, fields=fields)
@@ -22,24 +22,23 @@ def told(name: str, **fields: object) -> str:
     return stream.getvalue().rstrip("\n")
 
 
-def test_how_a_stressor_is_listed_is_told_only_where_somebody_may_be_missing() -> None:
+def test_the_identity_is_shown_only_where_processes_may_be_hidden() -> None:
     known = {"mode": "direct", "reason": "NVML lists our stressor by its PID, 7"}
-    assert told("gpu.identity", **known, hidden=None, complete=True) == ""
-    line = told("gpu.identity", **known, hidden="a container", complete=False)
-    assert "GPU 3" in line
-    assert "a container" in line
-    assert "memory tells of newcomers" in line
+    assert line("gpu.identity", **known, hidden=None, complete=True) == ""
+    shown = line("gpu.identity", **known, hidden="a container", complete=False)
+    assert "GPU 3" in shown
+    assert "processes may be hidden: a container; memory shows newcomers" in shown
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"bytes": 2**28, "utilization": None}, "256 MiB stay in use by no process"),
-        ({"bytes": 0, "utilization": 1.0}, "used 100% of the time by no process"),
+        ({"bytes": 2**28, "utilization": None}, "256 MiB in use without a process"),
+        ({"bytes": 0, "utilization": 1.0}, "100% utilization without a process"),
     ],
 )
-def test_a_ghost_is_told_as_what_it_is(fields: dict[str, object], words: str) -> None:
-    assert words in told("gpu.memory_leaked", **fields)
+def test_a_leak_is_memory_or_utilization(fields: dict[str, object], words: str) -> None:
+    assert words in line("gpu.memory_leaked", **fields)
 
 
 FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1.0, "share": 1.0}
@@ -48,42 +47,75 @@ FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({}, "as hard as it can"),
-        ({"util_target": 0.5}, "busy for 50% of the time"),
-        ({"power_target_w": 400.0, "health": 0.8}, "at 400 W, for 80% of the time at most"),
-        ({"util_target": 0.5, "rests": True}, "rests now, and keeps its memory"),
-        ({"health": 0.0}, "rests for the sake of the GPU's health"),
+        ({}, "full speed"),
+        ({"util_target": 0.5}, "utilization 50%"),
+        ({"power_target_w": 400.0, "health": 0.8}, "400 W, at most 80% of the time because of"),
+        ({"util_target": 0.5, "rests": True}, "rests, and keeps its memory"),
+        ({"health": 0.0}, "rests because of the GPU's health"),
     ],
 )
-def test_a_pace_is_told_in_words(fields: dict[str, object], words: str) -> None:
-    assert words in told("stressor.pace", **(FULL | fields))
+def test_a_pace_shows_the_targets_or_why_the_stressor_rests(
+    fields: dict[str, object], words: str
+) -> None:
+    assert words in line("stressor.pace", **(FULL | fields))
 
 
-def test_a_status_tells_how_a_paced_gpu_does() -> None:
+def test_a_status_shows_share_utilization_and_power_of_a_paced_stressor() -> None:
     status = {"stressor": "RUNNING", "running_s": 9.0, "note": None}
     status |= {"utilization": None, "power_w": 412.4}
-    assert told("gpu.status", **FULL, **status).endswith("holds its memory, for 9 s")
+    assert line("gpu.status", **FULL, **status).endswith("holds its memory, for 9 s")
     paced = FULL | {"util_target": 0.5, "share": 0.48}
-    assert "works 48% of the time, 412 W" in told("gpu.status", **paced, **status)
+    assert "works 48% of the time, 412 W" in line("gpu.status", **paced, **status)
     read = status | {"utilization": 0.51}
-    assert "works 48% of the time, used 51%, 412 W" in told("gpu.status", **paced, **read)
+    assert "works 48% of the time, utilization 51%, 412 W" in line("gpu.status", **paced, **read)
 
 
-def test_an_event_without_words_shows_its_fields() -> None:
-    assert told("gpu.strange", one=1, two="b").endswith("gpu.strange one=1 two=b")
+@pytest.mark.parametrize("name", ["gpu.strange", "gpu.idle"])
+def test_an_event_without_a_fitting_sentence_is_shown_with_its_fields(name: str) -> None:
+    fields: dict[str, object] = {"one": 1, "left_alone_s": "b"}
+    assert " ".join(line(name, **fields).split()).endswith(f"{name} one=1 left_alone_s=b")
 
 
-def test_a_condition_is_told_with_what_it_follows_from() -> None:
+def test_a_change_of_health_shows_temperature_and_memory() -> None:
     fields = {"before": "optimal", "health": "throttled", "memory_foreign_share": 0.25}
-    line = told("gpu.health_changed", **fields, temperature_c=76, multiplier=0.5)
-    assert "throttled at 76 C, 25% of its memory others'; it was optimal" in line
-    assert "throttled, 25%" in told(
-        "gpu.health_changed", **fields, temperature_c=None, multiplier=0.5
-    )
-    assert "91 C, above 89 C" in told("gpu.overheat", temperature_c=91, limit_c=89.0)
+    shown = line("gpu.health_changed", **fields, temperature_c=76, multiplier=0.5)
+    assert "throttled at 76 C, 25% of its memory in foreign use; before: optimal" in shown
+    unknown = line("gpu.health_changed", **fields, temperature_c=None, multiplier=0.5)
+    assert "throttled, 25%" in unknown
+    assert "91 C, above 89 C" in line("gpu.overheat", temperature_c=91, limit_c=89.0)
 
 
-def test_memory_that_is_promised_and_given_back_is_told() -> None:
+def test_allocations_are_shown_with_size_and_name() -> None:
     by = {"via": "unix", "uid": 0, "pid": 7}
-    assert "4.0 GiB as llm" in told("memory.allocated", id="llm", size=2**32, by=by)
-    assert "4.0 GiB as llm" in told("memory.deallocated", id="llm", size=2**32, by=by)
+    allocated = line("memory.allocated", id="llm", size=2**32, by=by)
+    assert allocated.endswith("4.0 GiB as llm, by uid 0 (pid 7) over unix")
+    assert "4.0 GiB as llm" in line("memory.deallocated", id="llm", size=2**32, by=by)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"processes": [{"pid": 7, "name": "python", "user": "ann"}], "grown": 1},
+            "to python (pid 7, ann)",
+        ),
+        ({"processes": [], "grown": 2**20}, "to a process that allocated 1 MiB"),
+        ({"processes": [], "grown": 0}, "to a process that computes and is not listed"),
+    ],
+)
+def test_a_sentence_uses_the_first_alternative_with_all_fields(
+    fields: dict[str, object], sentence: str
+) -> None:
+    assert describe("gpu.yielding", fields)[1] == sentence
+
+
+@pytest.mark.parametrize(
+    ("repeats", "repeated", "words"),
+    [(3, 0, ", bit 1, 0 of 3 repetitions wrong;"), (None, None, ", bit 1; this GPU")],
+)
+def test_a_marked_field_decides_alone_about_its_alternative(
+    repeats: int | None, repeated: int | None, words: str
+) -> None:
+    finding = {"place": "result", "dtype": None, "kind": None, "count": 1, "first": [5, 9]}
+    counts = {"bits": [0, 1, 0], "repeats": repeats, "repeated": repeated}
+    assert words in describe("stressor.finding", finding | counts)[1]
