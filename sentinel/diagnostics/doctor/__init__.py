@@ -1,4 +1,5 @@
-"""Is this host safe for sentinel? What is looked at, and what follows from it.
+"""Check whether this host is safe for sentinel.
 
-``asking`` and ``looking`` gather the facts; the others are pure and judge them.
+``driver_inspection`` and ``host_inspection`` gather facts; the other modules are pure and judge
+them.
 """

@@ -1,4 +1,4 @@
-"""What the control groups of this process leave it: processor time and memory, in v1 and v2."""
+"""Limits of this process's control groups on processor time and memory, in v1 and v2."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from sentinel.diagnostics.doctor.facts import Quota, Room
 
-#: Version 1 says "no limit" by the largest size that is a multiple of a page.
+#: Version 1 writes "no limit" as the largest multiple of a page.
 _NO_LIMIT = 2**60
 
 
 def least_quota(proc: Path = Path("/proc")) -> Quota | None:
-    """Return the tightest quota of processor time on this process, ``None`` where there is none.
+    """Find the tightest quota of processor time on this process, or None.
 
     Args:
-        proc: Where the kernel tells of processes.
+        proc: The mount point of /proc.
     """
     quotas = []
     for folder in _folders("cpu", proc):
@@ -27,7 +27,7 @@ def least_quota(proc: Path = Path("/proc")) -> Quota | None:
 
 
 def least_room(proc: Path = Path("/proc")) -> Room | None:
-    """Return how much more memory this process can have, by the host or by one of its groups."""
+    """Find how much more memory this process can use, by the host or by one of its groups."""
     rooms = []
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(proc / "meminfo"), re.MULTILINE)
     if found:
@@ -40,7 +40,7 @@ def least_room(proc: Path = Path("/proc")) -> Room | None:
 
 
 def _cpus(folder: Path) -> float | None:
-    """Return how many processors a group may use, ``None`` where it may use all."""
+    """Read how many processors a group may use, or None if it may use all."""
     quota, _, period = _text(folder / "cpu.max").partition(" ")  # version 2: "50000 100000"
     if not quota:
         quota, period = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
@@ -49,10 +49,9 @@ def _cpus(folder: Path) -> float | None:
 
 
 def _left(folder: Path) -> int | None:
-    """Return how much memory a group may still take, ``None`` where it has no limit.
+    """Read how much memory a group may still use, or None if it has no limit.
 
-    What the group has read of files and not used of late is counted as free: the kernel takes it
-    back first.
+    Inactive file cache counts as free: the kernel reclaims it first.
     """
     if limit := _text(folder / "memory.max"):
         used, name = _text(folder / "memory.current"), "inactive_file"
@@ -66,10 +65,10 @@ def _left(folder: Path) -> int | None:
 
 
 def _folders(controller: str, proc: Path) -> Iterator[Path]:
-    """Yield the folder of our group and those above it, as far as they are shown here.
+    """Yield the folder of our group and those above it, as far as they are visible.
 
-    With both versions mounted, a controller is in one of them only; the other's folder has no
-    file of its name, which is no limit.
+    With both versions mounted, a controller is in one of them only; the other's folder has no file
+    of its name, which means no limit.
     """
     paths: dict[str, str] = {}
     for line in _text(proc / "self/cgroup").splitlines():
@@ -86,10 +85,10 @@ def _folders(controller: str, proc: Path) -> Iterator[Path]:
 
 
 def _upwards(path: str, root: str, mount: Path) -> Iterator[Path]:
-    """Yield the folders from a group up to the mount, of which ``root`` is shown.
+    """Yield the folders from a group up to the mount, which shows ``root``.
 
-    A container may see the host's path of its group, or one outside of what is mounted: then what
-    is mounted is its own group.
+    A container may see the host's path of its group, or one outside of the mount: then the mount is
+    its own group.
     """
     start = root.rstrip("/")
     inner = path.removeprefix(start) if f"{path}/".startswith(f"{start}/") else ""
@@ -101,12 +100,12 @@ def _upwards(path: str, root: str, mount: Path) -> Iterator[Path]:
 
 
 def _unescaped(field: str) -> str:
-    """Return a field of mountinfo with its blanks, which the kernel writes as octal numbers."""
+    """Replace the octal escapes of blanks in a field of mountinfo."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 
 def _text(path: Path) -> str:
-    """Return a file's text without the blanks around it, nothing where it cannot be read."""
+    """Read the stripped text of a file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

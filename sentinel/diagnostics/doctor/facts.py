@@ -1,4 +1,4 @@
-"""What an examination of a host found, before anybody judges it: frozen values and no opinion."""
+"""Facts about a host that the checks judge: frozen values."""
 
 from __future__ import annotations
 
@@ -9,143 +9,142 @@ from sentinel.host.packages import Bindings, TorchBuild
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """Nobody knows: the call failed, or, without a reason, there is no such thing to be told."""
+    """An unknown value: the call failed, or, without a reason, is not supported."""
 
+    #: The error of the call, or None if it is not supported.
     why: str | None = None
 
 
-#: What the driver answered in numbers, or that it did not.
+#: The numbers that the driver returned, or why it did not.
 Numbers = tuple[int, ...] | Unread
 
-_NOT_TOLD = Unread()
+_NOT_SUPPORTED = Unread()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A call from which the examining process did not come back: ``how`` it ended there."""
+    """A driver call that did not return."""
 
     call: str
+    #: What it did, as a predicate.
     how: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverFacts:
-    """The driver as a whole.
+    """The driver as a whole."""
 
-    Attributes:
-        version: Its version; ``None`` where there is no driver or it did not say.
-        cuda: The newest CUDA that it supports: 1000 times the major version and 10 the minor.
-        missing: Why no driver can be asked.
-        fault: The call that hung or crashed, where it was about no single GPU.
-        simulated: Whether the GPUs are pretended ones, for which no driver was asked.
-    """
-
+    #: None if there is no driver or the call failed.
     version: str | None = None
-    cuda: Numbers = _NOT_TOLD
+    #: The newest supported CUDA: 1000 times the major version and 10 times the minor.
+    cuda: Numbers = _NOT_SUPPORTED
+    #: Why the driver is unusable, or None.
     missing: str | None = None
+    #: The call about no single GPU that hung or crashed.
     fault: Fault | None = None
+    #: Whether the GPUs are simulated, without a driver.
     simulated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFacts:
-    """One GPU, as its driver answers. Each of the numbers is as NVML gives it.
+    """One GPU; the numbers are as NVML returns them."""
 
-    Attributes:
-        index: nvidia-smi's, for people.
-        uuid: Its identity; ``None`` where it could not say who it is.
-        lost: Why it cannot be asked any more.
-        fault: The call that hung or crashed there; what came after was not asked.
-        node: Its device node; ``None`` where nobody says.
-        unwatched: Why opens of its node cannot be noticed, ``None`` where they can.
-        remapped: Correctable and uncorrectable remaps, then whether one is pending and one failed.
-        compute: The PIDs in the list of computing processes; ``mps`` those in that of MPS.
-    """
-
+    #: nvidia-smi's index, for people.
     index: int
+    #: None if it could not be read.
     uuid: str | None = None
     name: str = ""
+    #: Why the GPU is unusable, or None.
     lost: str | None = None
+    #: The call that hung or crashed; later calls were not made.
     fault: Fault | None = None
+    #: The device node, or None if unknown.
     node: str | None = None
+    #: Why opens of the node cannot be watched, or None.
     unwatched: str | None = None
-    persistence: Numbers = _NOT_TOLD
-    compute_mode: Numbers = _NOT_TOLD
-    mig: Numbers = _NOT_TOLD
-    display: Numbers = _NOT_TOLD
-    ecc: Numbers = _NOT_TOLD
-    volatile: Numbers = _NOT_TOLD
-    aggregate: Numbers = _NOT_TOLD
-    remapped: Numbers = _NOT_TOLD
-    retiring: Numbers = _NOT_TOLD
-    compute: Numbers = _NOT_TOLD
-    mps: Numbers = _NOT_TOLD
+    persistence: Numbers = _NOT_SUPPORTED
+    compute_mode: Numbers = _NOT_SUPPORTED
+    mig: Numbers = _NOT_SUPPORTED
+    display: Numbers = _NOT_SUPPORTED
+    ecc: Numbers = _NOT_SUPPORTED
+    volatile: Numbers = _NOT_SUPPORTED
+    aggregate: Numbers = _NOT_SUPPORTED
+    #: Correctable and uncorrectable remaps, whether one is pending, whether one failed.
+    remapped: Numbers = _NOT_SUPPORTED
+    retiring: Numbers = _NOT_SUPPORTED
+    #: The PIDs in the list of computing processes.
+    compute: Numbers = _NOT_SUPPORTED
+    #: The PIDs in the list of MPS clients.
+    mps: Numbers = _NOT_SUPPORTED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """One folder for locks: can it be used, and by everybody.
-
-    ``unusable`` says why not; ``missing`` that it is not there yet but could be made; ``shared``
-    that all users may make locks in it; ``private`` that it is mounted for this service alone.
-    """
+    """One folder for locks."""
 
     path: str
+    #: Why it cannot be used, or None.
     unusable: str | None = None
+    #: Whether it does not exist yet but can be created.
     missing: bool = False
+    #: Whether all users may create locks in it.
     shared: bool = True
+    #: Whether it is mounted for this service alone.
     private: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A lock that cannot be taken: by whom it is held, or why it cannot be opened."""
+    """A lock that cannot be taken."""
 
     uuid: str
+    #: The process that holds it, or None.
     holder: str | None = None
+    #: Why it cannot be opened, or None.
     unusable: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """The least share of the processors that a cgroup of ours allows, and where it is set."""
+    """The lowest CPU quota of our control groups."""
 
     cpus: float
+    #: The control group that sets it.
     where: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """The bytes of host memory that can still be taken, and what sets the limit."""
+    """The host memory that is still available, and what limits it."""
 
+    #: Bytes.
     available: int
     where: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """Everything that was found.
-
-    Attributes:
-        cared_for: How many GPUs sentinel would care for; those that CUDA_VISIBLE_DEVICES shows.
-        hidden: Why other people's processes may be hidden here.
-        no_inotify: Why no node at all can be watched.
-        mps: The MPS processes of this host, by PID.
-        nice: The niceness that a stressor would inherit, and ``policy`` its scheduling policy.
-        room: ``None`` where the host does not say how much memory is left.
-    """
+    """All facts about the host."""
 
     driver: DriverFacts
     gpus: tuple[GpuFacts, ...] = ()
+    #: How many GPUs sentinel would use: those that CUDA_VISIBLE_DEVICES shows.
     cared_for: int = 0
     bindings: Bindings
     torch: TorchBuild | None
+    #: Why foreign processes may be hidden, or None.
     hidden: str | None = None
+    #: Why no device node can be watched, or None.
     no_inotify: str | None = None
+    #: The MPS processes of this host: PID and name.
     mps: tuple[tuple[int, str], ...] = ()
     folders: tuple[Folder, ...] = ()
     held: tuple[Held, ...] = ()
+    #: The niceness that a stressor would inherit.
     nice: int = 0
+    #: The scheduling policy that a stressor would inherit.
     policy: str = "SCHED_OTHER"
     quota: Quota | None = None
+    #: None if the host does not report it.
     room: Room | None = None

@@ -1,4 +1,4 @@
-"""What an examination comes to: lines that are ok, a warning or a problem, and one verdict."""
+"""The results of the checks: findings that are ok, a warning or a problem, and one verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is: a warning limits sentinel, a problem stops it or makes it unsafe."""
+    """A warning limits sentinel; a problem stops it or makes it unsafe."""
 
     OK = "ok"
     WARNING = "warning"
@@ -17,37 +17,38 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One line: what was looked at, what was found, what that means, and what to do about it.
-
-    ``gpu`` is a UUID, ``None`` where the line is about the host or a GPU that has no name;
-    ``index`` is nvidia-smi's index of that GPU, for people.
-    """
+    """The result of one check."""
 
     check: str
     level: Level
+    #: What was found.
     found: str
+    #: What it means for sentinel.
     means: str
+    #: What to do about it, or empty.
     do: str = ""
+    #: The UUID of the GPU, or None for the host or a GPU without a readable UUID.
     gpu: str | None = None
+    #: nvidia-smi's index of the GPU, for people.
     index: int | None = None
 
 
 def well(check: str, found: str, means: str) -> Finding:
-    """Return a line that asks for nothing."""
+    """Build a finding that needs no action."""
     return Finding(check=check, level=Level.OK, found=found, means=means)
 
 
 def warning(check: str, found: str, means: str, do: str) -> Finding:
-    """Return a line for what limits sentinel."""
+    """Build a finding for what limits sentinel."""
     return Finding(check=check, level=Level.WARNING, found=found, means=means, do=do)
 
 
 def problem(check: str, found: str, means: str, do: str) -> Finding:
-    """Return a line for what keeps sentinel from working, or makes it unsafe."""
+    """Build a finding for what stops sentinel, or makes it unsafe."""
     return Finding(check=check, level=Level.PROBLEM, found=found, means=means, do=do)
 
 
 def verdict(findings: Iterable[Finding]) -> Level:
-    """Return the worst level of all lines."""
+    """Find the worst level of all findings."""
     levels = {finding.level for finding in findings}
     return next((bad for bad in (Level.PROBLEM, Level.WARNING) if bad in levels), Level.OK)

@@ -1,4 +1,4 @@
-"""Judges each GPU: its modes, its memory errors, and whether it can be watched."""
+"""Checks of each GPU: its modes, its memory errors, and whether it can be watched."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sentinel.diagnostics.doctor.facts import GpuFacts, HostFacts, Numbers, Unre
 from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
-_NOT_TOLD = "not told"
-_ELSE = "See `nvidia-smi -q` and `dmesg`; where it stays so, leave this GPU out with --gpus."
+_NOT_SUPPORTED = "not supported"
+_ELSE = "See `nvidia-smi -q` and `dmesg`; if it persists, exclude this GPU with --gpus."
 _RESET = "Free the GPU and run `nvidia-smi --gpu-reset`, or reboot."
 
 
 def judge_cards(facts: HostFacts) -> Iterator[Finding]:
-    """Yield a line about all GPUs, and those about each, with its UUID and its index."""
+    """Yield the findings about the number of GPUs, and those about each."""
     if facts.driver.missing is None and facts.driver.fault is None:
         yield _count(facts)
     for gpu in facts.gpus:
@@ -26,29 +26,29 @@ def judge_cards(facts: HostFacts) -> Iterator[Finding]:
 def _count(facts: HostFacts) -> Finding:
     there, cared_for = len(facts.gpus), facts.cared_for
     if not there:
-        means = "there is nothing to care for: sentinel would end with exit code 4"
+        means = "sentinel has no GPU to use and would exit with code 4"
         do = "See `nvidia-smi -L`; in a container, start it with GPUs."
         return problem("GPUs", "the driver lists none", means, do)
     if not cared_for:
-        means = "there is nothing to care for: sentinel would end with exit code 4"
-        do = "See CUDA_VISIBLE_DEVICES, and the lines about each GPU."
+        means = "sentinel has no GPU to use and would exit with code 4"
+        do = "Check CUDA_VISIBLE_DEVICES, and the lines about each GPU."
         return problem("GPUs", f"{there}, none of them visible", means, do)
     if cared_for < there:
-        means = "sentinel cares for those that are visible: see CUDA_VISIBLE_DEVICES"
+        means = "sentinel uses the visible ones: see CUDA_VISIBLE_DEVICES"
         return well("GPUs", f"{cared_for} of {there}", means)
-    return well("GPUs", str(there), "sentinel would care for all of them")
+    return well("GPUs", str(there), "sentinel would use all of them")
 
 
 def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
     if gpu.fault is not None:
         found = f"{gpu.fault.call} {gpu.fault.how}"
-        means = "the driver does not come back from this GPU; what else it has was not asked"
+        means = "a driver call for this GPU does not return; later calls were not made"
         yield problem("answers", found, means, f"Drain it and reset or reboot. {_ELSE}")
     elif gpu.lost is not None:
-        means = "this GPU cannot be used from here, and is not asked any further"
-        yield problem("answers", gpu.lost, means, "Do as it says, or leave it out with --gpus.")
+        means = "this GPU is unusable here; later calls were not made"
+        yield problem("answers", gpu.lost, means, "Follow the message, or exclude it with --gpus.")
     elif not facts.driver.simulated:
-        yield well("answers", gpu.name or "yes", "every call came back")
+        yield well("answers", gpu.name or "yes", "every call returned")
     if gpu.node is not None or not _silent(gpu):
         yield _node(gpu, facts)
     if _silent(gpu) or facts.driver.simulated:
@@ -65,28 +65,28 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _silent(gpu: GpuFacts) -> bool:
-    """Return whether the GPU stopped answering: then what is not told means nothing."""
+    """Check whether the GPU stopped answering: then unsupported values mean nothing."""
     return gpu.fault is not None or gpu.lost is not None
 
 
 def _unread(check: str, numbers: Unread, means: str) -> Finding:
-    """Return the line for what nobody knows: a fault only where a call failed."""
+    """Build the finding for an unknown value: a warning only if a call failed."""
     if numbers.why is None:
-        return well(check, _NOT_TOLD, "this GPU or its driver has no such thing")
+        return well(check, _NOT_SUPPORTED, "this GPU or its driver does not support it")
     return warning(check, f"cannot be read: {numbers.why}", means, _ELSE)
 
 
 def _node(gpu: GpuFacts, facts: HostFacts) -> Finding:
-    name = gpu.node or "its device node is not told"
+    name = gpu.node or "its device node is unknown"
     means = "a newcomer is noticed later, by its memory"
     if facts.no_inotify is not None:  # said once, for the host
         return well("device node", name, "not watched; see `inotify`")
     if gpu.node is None:
-        return warning("device node", name, means, "Nothing, if every reading is fast enough.")
+        return warning("device node", name, means, "Nothing, if readings are fast enough.")
     if gpu.unwatched is not None:
-        do = "See whether the node exists and may be read; a container needs it, too."
+        do = "Check that the node exists and is readable, in a container as well."
         return warning("device node", f"{name} cannot be watched: {gpu.unwatched}", means, do)
-    means = "opens of it are noticed, but for those of a container's own node: a hint, no more"
+    means = "opens are noticed, except of a container's own node: a hint only"
     return well("device node", "watched", means)
 
 
@@ -95,31 +95,31 @@ def _persistence(mode: Numbers) -> Finding:
     if isinstance(mode, Unread):
         return _unread(check, mode, "each first open of this GPU may cost 1 to 3 s")
     if mode[0]:
-        return well(check, "on", "the driver stays loaded between two users")
-    means = "each first open of this GPU costs 1 to 3 s, a newcomer's and ours"
+        return well(check, "on", "the driver stays loaded between processes")
+    means = "each first open of this GPU costs 1 to 3 s, for newcomers and stressors"
     return warning(check, "off", means, "Enable nvidia-persistenced, or run: nvidia-smi -pm 1")
 
 
 def _compute_mode(mode: Numbers) -> Finding:
     check = "compute mode"
     if isinstance(mode, Unread):
-        return _unread(check, mode, "sentinel leaves alone a GPU of which it cannot read this")
+        return _unread(check, mode, "sentinel does not occupy a GPU if this cannot be read")
     name = _COMPUTE_MODES.get(mode[0], f"mode {mode[0]}")
     if mode[0] == 0:
         return well(check, name, "a newcomer can start beside a stressor")
-    means = "this GPU will be left alone: a newcomer could not start beside a stressor"
-    return warning(check, name, means, "If it is to be occupied: nvidia-smi -c DEFAULT")
+    means = "this GPU is not occupied: a newcomer could not start beside a stressor"
+    return warning(check, name, means, "To occupy it: nvidia-smi -c DEFAULT")
 
 
 def _mig(modes: Numbers) -> Finding:
     if isinstance(modes, Unread):
-        return _unread("MIG", modes, "sentinel leaves alone a GPU of which it cannot read this")
+        return _unread("MIG", modes, "sentinel does not occupy a GPU if this cannot be read")
     now, later = modes[0], modes[-1]
     if now:
-        means = "this GPU will be left alone: sentinel does not care for parts of one"
-        return warning("MIG", "on", means, "If it is to be occupied: nvidia-smi -mig 0")
+        means = "this GPU is not occupied: sentinel does not support MIG"
+        return warning("MIG", "on", means, "To occupy it: nvidia-smi -mig 0")
     if later:
-        means = "from the next reset on, this GPU will be left alone"
+        means = "from the next reset on, this GPU is not occupied"
         return warning(
             "MIG", "off, but on after the next reset", means, "If unwanted: nvidia-smi -mig 0"
         )
@@ -128,20 +128,18 @@ def _mig(modes: Numbers) -> Finding:
 
 def _display(active: Numbers) -> Finding:
     if isinstance(active, Unread):
-        return _unread(
-            "display", active, "sentinel leaves alone a GPU of which it cannot read this"
-        )
+        return _unread("display", active, "sentinel does not occupy a GPU if this cannot be read")
     if not active[0]:
-        return well("display", "none", "nobody looks at this GPU")
-    means = "this GPU will be left alone, for whoever sits there"
-    return warning("display", "attached", means, "If it is to be occupied: --yield-to compute")
+        return well("display", "none", "no display uses this GPU")
+    means = "this GPU is not occupied, for the user of the display"
+    return warning("display", "attached", means, "To occupy it: --yield-to compute")
 
 
 def _processes(pids: Numbers) -> Finding:
     check = "process list"
     if isinstance(pids, Unread):
-        found = f"cannot be read: {pids.why}" if pids.why else _NOT_TOLD
-        means = "nobody can say who uses this GPU, so it will never be occupied"
+        found = f"cannot be read: {pids.why}" if pids.why else _NOT_SUPPORTED
+        means = "the processes on this GPU are unknown, so it is never occupied"
         return problem(check, found, means, _ELSE)
     return well(check, f"{len(set(pids))} computing", "it can be read")
 
@@ -149,12 +147,12 @@ def _processes(pids: Numbers) -> Finding:
 def _mps(pids: Numbers) -> Finding:
     check = "MPS list"
     if isinstance(pids, Unread):
-        return _unread(check, pids, "clients of an MPS server may be overlooked")
+        return _unread(check, pids, "clients of an MPS server may be missed")
     if not pids:
-        return well(check, "empty", "nobody uses this GPU through MPS")
+        return well(check, "empty", "no process uses this GPU through MPS")
     found = "pid " + ", ".join(str(pid) for pid in sorted(set(pids)))
-    means = "this GPU is used through an MPS server, and will be left alone as long as it is"
-    return warning(check, found, means, "If it is to be occupied, end MPS: see the line `MPS`.")
+    means = "an MPS server uses this GPU, which is not occupied meanwhile"
+    return warning(check, found, means, "To occupy it, end MPS: see the line `MPS`.")
 
 
 # --- memory errors ---------------------------------------------------------------------------
@@ -162,29 +160,29 @@ def _mps(pids: Numbers) -> Finding:
 
 def _ecc(modes: Numbers) -> Finding:
     if isinstance(modes, Unread):
-        return _unread("ECC", modes, "nobody can tell whether memory errors would be seen")
+        return _unread("ECC", modes, "it is unknown whether memory errors are detected")
     now, later = bool(modes[0]), bool(modes[-1])
     words = {True: "on", False: "off"}
     found = words[now] if now == later else f"{words[now]}, but {words[later]} after the next reset"
     if now and later:
-        return well("ECC", found, "errors of the memory are seen and counted")
-    means = "errors of the memory stay unseen, but for those that `gemm` finds"
+        return well("ECC", found, "memory errors are detected and counted")
+    means = "memory errors are not detected, except those that `gemm` finds"
     return warning("ECC", found, means, "Run: nvidia-smi -e 1, and reset the GPU or reboot.")
 
 
 def _errors(gpu: GpuFacts) -> Finding:
-    """Judge uncorrected errors: those since the driver was loaded, and those of the card's life."""
+    """Judge uncorrected errors: since the driver was loaded, and over the card's lifetime."""
     check = "ECC errors"
     recent, ever = gpu.volatile, gpu.aggregate
     if not isinstance(recent, Unread) and recent[0] > 0:
         found = f"{recent[0]} uncorrected since the driver was loaded or the GPU was reset"
-        means = "results computed here may be wrong, and programs on it may have been ended"
-        return problem(check, found, means, f"{_RESET} If they come again, have it replaced.")
+        means = "results computed here may be wrong, and programs on it may have been killed"
+        return problem(check, found, means, f"{_RESET} If they recur, replace the card.")
     if isinstance(recent, Unread) and recent.why is not None:
-        return _unread(check, recent, "nobody can tell whether the memory is sound")
+        return _unread(check, recent, "it is unknown whether the memory is sound")
     if isinstance(ever, Unread):
         if isinstance(recent, Unread) or ever.why is not None:
-            return _unread(check, ever, "nobody can tell whether the memory was sound")
+            return _unread(check, ever, "it is unknown whether the memory was sound")
         return well(
             check, "no uncorrected ones", "of the time before the driver was loaded nothing is told"
         )
@@ -193,12 +191,16 @@ def _errors(gpu: GpuFacts) -> Finding:
         means = "none since the driver was loaded; the rows may have been replaced since then"
         return warning(check, found, means, "Watch whether they grow in number.")
     if isinstance(recent, Unread):
-        return well(check, "no uncorrected ones in its life", "those of late are not told apart")
-    return well(check, "no uncorrected ones", "neither of late nor in its life")
+        return well(
+            check,
+            "no uncorrected errors over its lifetime",
+            "recent ones are not counted separately",
+        )
+    return well(check, "no uncorrected errors", "neither recent nor over its lifetime")
 
 
 def _repairs(gpu: GpuFacts) -> Finding:
-    """Judge the rows that were remapped, and on older GPUs the pages that were retired."""
+    """Judge remapped rows, and on older GPUs retired pages."""
     check = "repairs of memory"
     rows, pages = gpu.remapped, gpu.retiring
     failed = not isinstance(rows, Unread) and rows[3]
@@ -206,19 +208,19 @@ def _repairs(gpu: GpuFacts) -> Finding:
         not isinstance(pages, Unread) and pages[0]
     )
     if failed:
-        means = "no spare rows are left where they are needed: errors will come again"
-        return problem(check, "a row could not be remapped", means, "Have the card replaced.")
+        means = "no spare rows are left where they are needed: errors will recur"
+        return problem(check, "a row could not be remapped", means, "Replace the card.")
     if pending:
         what = "retirement of a page" if isinstance(rows, Unread) else "remap of a row"
         means = "memory known to be bad stays in use until the GPU is reset"
         return problem(check, f"a {what} is pending", means, _RESET)
     for numbers in (rows, pages):
         if isinstance(numbers, Unread) and numbers.why is not None:
-            return _unread(check, numbers, "nobody can tell whether a repair is pending")
+            return _unread(check, numbers, "it is unknown whether a repair is pending")
     if isinstance(rows, Unread):
         if isinstance(pages, Unread):
             return _unread(check, rows, "")
-        return well(check, "no page is waiting to be retired", "nothing to repair")
+        return well(check, "no page retirement is pending", "nothing to repair")
     done = rows[0] + rows[1]
     found = f"{done} row{'' if done == 1 else 's'} remapped, none pending"
     return well(check, found, "nothing to repair")

@@ -1,4 +1,4 @@
-"""Judges the host around the GPUs: who is shown, locks, MPS, processor time and memory."""
+"""Checks of the host: PID namespace, locks, MPS, processor time and memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sentinel.units import format_size
 RESIDENT = 900 * 10**6
 
 #: What keeps the time short between a kill and the return of the memory.
-_TEARDOWN = "a killed stressor gives its memory back on its own share of the processors"
+_TEARDOWN = "a killed stressor frees its memory on its own share of the processors"
 
 
 def judge_host(facts: HostFacts) -> Iterator[Finding]:
-    """Yield the lines about the host."""
+    """Yield the findings about the host."""
     yield _namespace(facts)
     yield _inotify(facts)
     yield _mps(facts)
@@ -33,17 +33,17 @@ def judge_host(facts: HostFacts) -> Iterator[Finding]:
 def _namespace(facts: HostFacts) -> Finding:
     check = "PID namespace"
     if facts.driver.simulated:
-        return well(check, "of no matter", "simulated GPUs list every process that is on them")
+        return well(check, "irrelevant", "simulated GPUs list every process")
     if facts.hidden is None:
-        means = "the process list and the memory carry: whoever comes is named and seen to grow"
+        means = "newcomers are detected by the process list and by memory"
         return well(check, "the host's own", means)
     means = (
-        "other people's processes may not be listed here: the memory of a GPU, and who computes on"
-        " it, tell of them instead"
+        "foreign processes may not be listed here: newcomers are detected by memory and by"
+        " the list of computing processes"
     )
     do = (
-        "Run sentinel on the host, or in a container with the host's PIDs (--pid=host). If not,"
-        " share /run/lock/sentinel with the host, so that its sentinels can be seen."
+        "Run sentinel on the host, or in a container with the host's PIDs (--pid=host). Otherwise"
+        " share /run/lock/sentinel with the host, so that its sentinels are visible."
     )
     return warning(check, facts.hidden, means, do)
 
@@ -51,21 +51,21 @@ def _namespace(facts: HostFacts) -> Finding:
 def _inotify(facts: HostFacts) -> Finding:
     if facts.no_inotify is None:
         return well(
-            "inotify", "can be had", "device nodes can be watched: a hint that somebody comes"
+            "inotify", "available", "device nodes can be watched: an early hint of newcomers"
         )
     means = "no device node can be watched: a newcomer is noticed later, by its memory"
-    do = "Raise fs.inotify.max_user_instances with sysctl, or end what uses them up."
+    do = "Raise fs.inotify.max_user_instances with sysctl, or end processes that use them."
     return warning("inotify", facts.no_inotify, means, do)
 
 
 def _mps(facts: HostFacts) -> Finding:
     if facts.driver.simulated:
-        return well("MPS", "of no matter", "simulated GPUs have none")
+        return well("MPS", "irrelevant", "simulated GPUs have no MPS")
     if not facts.mps:
         hidden = ", as far as processes are shown here" if facts.hidden else ""
-        return well("MPS", f"no server runs{hidden}", "each process has a context of its own")
+        return well("MPS", f"no server runs{hidden}", "each process has its own context")
     found = ", ".join(f"{name} (pid {pid})" for pid, name in facts.mps)
-    means = "its clients make a GPU busy, the server alone does not; no stressor becomes its client"
+    means = "its clients make a GPU busy, the server alone does not; stressors do not use it"
     return well("MPS", found, means)
 
 
@@ -76,12 +76,12 @@ def _folders(facts: HostFacts) -> Finding:
     check = "lock folders"
     usable = [folder for folder in facts.folders if folder.unusable is None]
     found = "; ".join(f"{folder.path} {_said(folder)}" for folder in facts.folders)
-    everybody = "Make it a folder that everybody may write: mode 1777."
+    everybody = "Make it a folder that all users may write (mode 1777)."
     if not usable:
-        means = "no lock can be taken: sentinel would end with exit code 4"
+        means = "GPUs cannot be locked: sentinel would exit with code 4"
         return problem(check, found, means, everybody)
     if not any(folder.shared and not folder.private for folder in usable):
-        means = "another user's sentinel may not see our locks, and would take us for a foreign job"
+        means = "a sentinel of another user may not see our locks, and yields to our stressors"
         return warning(check, found, means, f"{everybody} For a service: PrivateTmp=no.")
     return well(check, found, "sentinels of all users of this host see each other's locks")
 
@@ -92,8 +92,8 @@ def _said(folder: Folder) -> str:
     if folder.private:
         return "is mounted for this service alone"
     if folder.missing:
-        return "is made at the first start"
-    return "is for everybody" if folder.shared else "is not for everybody"
+        return "is created at the first start"
+    return "is writable by all users" if folder.shared else "is not writable by all users"
 
 
 def _holders(facts: HostFacts) -> Iterator[Finding]:
@@ -101,16 +101,16 @@ def _holders(facts: HostFacts) -> Iterator[Finding]:
     indices = {gpu.uuid: gpu.index for gpu in facts.gpus}
     for held in facts.held:
         if held.unusable is not None:
-            means = "sentinel would end with exit code 4 when it is to care for this GPU"
-            do = "Make it a plain file that everybody may read and write (mode 0666), or remove it."
+            means = "sentinel would exit with code 4 if it selects this GPU"
+            do = "Make it a regular file that all users can write (mode 0666), or remove it."
             line = problem(check, held.unusable, means, do)
         else:
-            means = "a second sentinel that wants this GPU would end with exit code 75"
-            do = "Nothing, if that one is wanted; else stop it, or choose others with --gpus."
+            means = "a second sentinel that selects this GPU would exit with code 75"
+            do = "Nothing, if it is intended; else stop it, or choose other GPUs with --gpus."
             line = warning(check, f"held by {held.holder}", means, do)
         yield replace(line, gpu=held.uuid, index=indices.get(held.uuid))
     if not facts.held:
-        yield well(check, "none holds a GPU", "every lock that is there can be taken")
+        yield well(check, "none holds a GPU", "every existing lock is free")
 
 
 # --- processor time and memory ---------------------------------------------------------------
@@ -118,43 +118,43 @@ def _holders(facts: HostFacts) -> Iterator[Finding]:
 
 def _niceness(facts: HostFacts) -> Finding:
     if facts.nice <= 0:
-        return well("niceness", str(facts.nice), "a stressor inherits it and can end at once")
+        return well("niceness", str(facts.nice), "a stressor inherits it and can exit at once")
     means = f"a stressor inherits it, and {_TEARDOWN}: hand-overs take longer"
     return warning("niceness", str(facts.nice), means, "Start sentinel without nice.")
 
 
 def _policy(facts: HostFacts) -> Finding:
     if facts.policy not in {"SCHED_IDLE", "SCHED_BATCH"}:
-        return well("scheduling", facts.policy, "a stressor inherits it and can end at once")
+        return well("scheduling", facts.policy, "a stressor inherits it and can exit at once")
     means = f"a stressor inherits it, and {_TEARDOWN}: hand-overs take longer"
     return warning("scheduling", facts.policy, means, "Start sentinel with: chrt --other 0")
 
 
 def _quota(facts: HostFacts) -> Finding:
     if facts.quota is None:
-        return well("CPU quota", "none", "a killed stressor can end as fast as the driver lets it")
+        return well("CPU quota", "none", "a killed stressor exits as fast as the driver allows")
     found = f"{facts.quota.cpus:.3g} processors, by {facts.quota.where}"
-    means = f"{_TEARDOWN}, and that stands still where the quota is used up"
-    return warning("CPU quota", found, means, "Take the quota away (systemd: no CPUQuota=).")
+    means = f"{_TEARDOWN}, which stops while the quota is exhausted"
+    return warning("CPU quota", found, means, "Remove the quota (systemd: no CPUQuota=).")
 
 
 def _memory(facts: HostFacts) -> Finding:
     check = "host memory"
     room = facts.room
     if room is None:
-        means = "nobody can tell whether there is enough for the stressors"
-        return warning(check, "not told", means, "See /proc/meminfo.")
+        means = "it is unknown whether there is enough for the stressors"
+        return warning(check, "unknown", means, "See /proc/meminfo.")
     needed = facts.cared_for * RESIDENT
     found = f"{format_size(room.available)} left, by {room.where}"
     each = f"a stressor takes about {format_size(RESIDENT)}"
     if not facts.cared_for:
-        return well(check, found, f"{each}; there is no GPU to care for")
+        return well(check, found, f"{each}; there is no GPU to use")
     count = f"{facts.cared_for} GPU{'' if facts.cared_for == 1 else 's'}"
     if room.available >= needed:
         return well(check, found, f"{each}: enough for {count}")
     fit = room.available // RESIDENT
     if fit == 0:
-        means = f"{each}: there is not enough for a single one"
+        means = f"{each}: not enough for a single one"
         return problem(check, found, means, "Free host memory, or raise the limit.")
-    means = f"{each}: not enough for {count}, and the kernel would end some"
+    means = f"{each}: not enough for {count}, and the kernel would kill some"
     return warning(check, found, means, f"Use --max-gpus {fit}, or free host memory.")

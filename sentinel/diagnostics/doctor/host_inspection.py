@@ -21,25 +21,25 @@ from sentinel.host.packages import bindings, torch_build
 from sentinel.host.pid_namespace import why_processes_are_hidden
 from sentinel.protocol.gpu import Gpu
 
-#: Both MPS processes begin so: the control daemon and the server that it starts for clients.
+#: The prefix of both MPS processes: the control daemon and the server that it starts for clients.
 _MPS = "nvidia-cuda-mps-"
 
 
 def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[HostFacts, bool]:
-    """Look at everything; return what was found, and whether a process of ours cannot be killed.
+    """Gather all facts; return them, and whether a process survives SIGKILL.
 
     Args:
-        simulate: How many GPUs are pretended, in whose place no driver is asked.
-        timeouts: How long the driver may take.
+        simulate: How many GPUs to simulate, instead of inspecting the driver, or None.
+        timeouts: How long driver calls may take.
     """
     if simulate is None:
-        asked, folders = inspect_driver(timeouts or Timeouts()), list(gpu_locks.DEFAULT_FOLDERS)
+        inspected, folders = inspect_driver(timeouts or Timeouts()), list(gpu_locks.DEFAULT_FOLDERS)
     else:
         folder = simulation.default_folder()
-        asked, folders = _simulated(folder, simulate), [folder / "locks"]
-    no_inotify, gpus = _watched(asked.gpus)
+        inspected, folders = _simulated(folder, simulate), [folder / "locks"]
+    no_inotify, gpus = _watched(inspected.gpus)
     facts = HostFacts(
-        driver=asked.driver,
+        driver=inspected.driver,
         gpus=gpus,
         cared_for=_cared_for(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
         bindings=bindings(),
@@ -54,14 +54,14 @@ def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[Hos
         quota=least_quota(),
         room=least_room(),
     )
-    return facts, asked.stuck
+    return facts, inspected.stuck
 
 
 # --- GPUs ------------------------------------------------------------------------------------
 
 
 def _simulated(folder: Path, count: int) -> DriverInspection:
-    """Return the first pretended GPUs, which are made where they are not there."""
+    """Describe the first simulated GPUs; missing ones are created."""
     registry = simulation.Registry.create(folder, count)
     gpus = tuple(
         GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name, node=str(registry.node(gpu.uuid)))
@@ -71,7 +71,7 @@ def _simulated(folder: Path, count: int) -> DriverInspection:
 
 
 def _cared_for(gpus: Sequence[GpuFacts], visible: str | None) -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES shows of those that said who they are.
+    """Count the GPUs with a known UUID that CUDA_VISIBLE_DEVICES shows.
 
     Numbers are counted in the order of the PCI bus, which NVML's is: CUDA's own order may show
     others, but as many.
@@ -88,7 +88,7 @@ def _cared_for(gpus: Sequence[GpuFacts], visible: str | None) -> int:
 
 
 def _watched(gpus: Sequence[GpuFacts]) -> tuple[str | None, tuple[GpuFacts, ...]]:
-    """Try to watch every node; return why none can be, and the GPUs with what came of theirs."""
+    """Try to watch every node; return why none can be, and the GPUs with their result."""
     from inotify_simple import INotify, flags  # type: ignore[import-untyped]
 
     try:
@@ -114,56 +114,56 @@ def _watched(gpus: Sequence[GpuFacts]) -> tuple[str | None, tuple[GpuFacts, ...]
 
 
 def _mps_processes() -> Iterator[tuple[int, str]]:
-    """Yield every MPS process that is shown here, by PID."""
-    for process in psutil.process_iter(["name"]):  # psutil mends names that the kernel cut short
+    """Yield every visible MPS process."""
+    for process in psutil.process_iter(["name"]):  # psutil completes truncated names
         name = str(process.info["name"] or "")
         if name.startswith(_MPS):
             yield process.pid, name
 
 
 def _folder(path: Path) -> Folder:
-    """Return whether locks can be made in a folder, without making one."""
+    """Check whether locks can be created in a folder, without creating one."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         parent = path.parent
         able = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
-        why = None if able else f"it is not there, and {parent} cannot be written"
+        why = None if able else f"it does not exist, and {parent} is not writable"
         return Folder(path=str(path), unusable=why, missing=True, private=_private(path))
     except OSError as error:
         return Folder(path=str(path), unusable=error.strerror)
     if not stat.S_ISDIR(mode):
-        return Folder(path=str(path), unusable="it is no folder")
+        return Folder(path=str(path), unusable="it is not a folder")
     able = os.access(path, os.W_OK | os.X_OK)
     return Folder(
         path=str(path),
-        unusable=None if able else "it cannot be written",
+        unusable=None if able else "it is not writable",
         shared=stat.S_IMODE(mode) & 0o007 == 0o007,  # noqa: PLR2004 - everybody's rights
         private=_private(path),
     )
 
 
 def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
-    """Return whether systemd mounted a folder for this service alone (PrivateTmp=)."""
+    """Check whether systemd mounted a folder for this service alone (PrivateTmp=)."""
     try:
         lines = mountinfo.read_text().splitlines()
     except OSError:
         return False
-    mounts = {line.split()[4]: line.split()[3] for line in lines}  # the last one lies on top
+    mounts = {line.split()[4]: line.split()[3] for line in lines}  # the last one is on top
     over = next((p for p in (path, *path.parents) if str(p) in mounts), None)
     return over is not None and "/systemd-private-" in mounts[str(over)]
 
 
 def _held(folders: Sequence[Path]) -> Iterator[Held]:
-    """Yield each GPU whose lock cannot be taken, once, by whoever holds it in the first folder."""
+    """Yield each GPU with a lock that cannot be taken, once, by the first folder."""
     seen: dict[str, Held] = {}
     for folder in folders:
-        for uuid, lock in _looks(folder).items():
+        for uuid, lock in _held_in(folder).items():
             seen.setdefault(uuid, lock)
     yield from (seen[uuid] for uuid in sorted(seen))
 
 
-def _looks(folder: Path) -> Mapping[str, Held]:
+def _held_in(folder: Path) -> Mapping[str, Held]:
     found = {}
     for path in sorted(folder.glob("GPU-*.lock")):
         try:
@@ -177,7 +177,7 @@ def _looks(folder: Path) -> Mapping[str, Held]:
 
 
 def _policy() -> str:
-    """Return the name of the scheduling policy that children inherit."""
+    """Name the scheduling policy that children inherit."""
     names = ("SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE", "SCHED_FIFO", "SCHED_RR")
     policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
     return next((name for name in names if getattr(os, name) == policy), f"policy {policy}")

@@ -1,4 +1,4 @@
-"""The whole judgement of a host: what was found of it goes in, lines come out."""
+"""All checks of a host, in the order of the report."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from sentinel.diagnostics.doctor.software_checks import judge_software
 
 
 def diagnose(facts: HostFacts) -> tuple[Finding, ...]:
-    """Return every line about a host: software first, then the host, then each of its GPUs."""
+    """Run all checks: software first, then the host, then each of its GPUs."""
     return (*judge_software(facts), *judge_host(facts), *judge_cards(facts))

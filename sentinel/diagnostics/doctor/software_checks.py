@@ -1,4 +1,4 @@
-"""Judges the driver, the binding that talks to it, and the torch that computes on it."""
+"""Checks of the driver, of nvidia-ml-py and of torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LEAST_BINDING = (12, 535, 108)
 #: The first drivers with the second and the third lists of processes.
 _SECOND_LISTS, _THIRD_LISTS = (450, 66), (510, 39)
 
-_NO_GPU = "Or try it without a GPU: python -m sentinel --simulate 2"
+_NO_GPU = "Or simulate GPUs: python -m sentinel --simulate 2"
 
 
 def judge_software(facts: HostFacts) -> Iterator[Finding]:
-    """Yield the lines about driver, binding and torch."""
+    """Yield the findings about driver, binding and torch."""
     yield _driver(facts.driver)
     yield from _binding(facts.bindings, facts.driver)
     yield _torch(facts)
@@ -28,27 +28,25 @@ def judge_software(facts: HostFacts) -> Iterator[Finding]:
 
 def _driver(driver: DriverFacts) -> Finding:
     if driver.simulated:
-        return well("driver", "simulated GPUs", "no driver was asked, and nothing here is real")
+        return well("driver", "simulated GPUs", "no driver is used, and nothing here is real")
     if driver.missing is not None:
-        means = "no GPU can be read: sentinel would end with exit code 5"
-        return problem("driver", driver.missing, means, f"Do as that says. {_NO_GPU}")
+        means = "no GPU can be read: sentinel would exit with code 5"
+        return problem("driver", driver.missing, means, f"Follow the message. {_NO_GPU}")
     if driver.fault is not None:
         found = f"{driver.fault.call} {driver.fault.how}"
         means = "the driver as a whole does not answer, so no GPU can be read"
-        do = "See whether nvidia-smi answers and what `dmesg` says of NVRM; reboot if it does not."
+        do = "Check whether nvidia-smi answers, and `dmesg` for NVRM; reboot if it does not answer."
         return problem("driver", found, means, f"{do} {_NO_GPU}")
     version = version_of(driver.version)
     if not version:
-        found = f"version {driver.version!r}" if driver.version else "it does not say its version"
-        means = "nobody can tell whether it has known faults"
-        return warning("driver", found, means, "See what nvidia-smi says of it.")
+        found = f"version {driver.version!r}" if driver.version else "its version is unknown"
+        means = "it is unknown whether it has known faults"
+        return warning("driver", found, means, "Check it with nvidia-smi.")
     if version < _SECOND_LISTS:
-        means = (
-            "it has none of the lists of processes that sentinel reads: no GPU would be occupied"
-        )
+        means = "it lacks the process lists that sentinel reads: no GPU would be occupied"
         return problem("driver", f"{driver.version}", means, "Install driver 510.39 or newer.")
     if version < _THIRD_LISTS:
-        means = "sentinel asks it in the older way, which counts the driver's own memory as used"
+        means = "its older interface counts the driver's own memory as used"
         return warning("driver", f"{driver.version}", means, "Install driver 510.39 or newer.")
     return well("driver", f"{driver.version}{_supports(driver)}", "it answers")
 
@@ -59,7 +57,7 @@ def _supports(driver: DriverFacts) -> str:
 
 
 def _cuda_of(driver: DriverFacts) -> Version:
-    """Return the newest CUDA that the driver supports, as two numbers, or none."""
+    """Split the newest CUDA that the driver supports into two numbers, or none."""
     if isinstance(driver.cuda, Unread) or not driver.cuda:
         return ()
     return driver.cuda[0] // 1000, driver.cuda[0] % 1000 // 10
@@ -72,16 +70,16 @@ def _binding(bindings: Bindings, driver: DriverFacts) -> Iterator[Finding]:
     name = f"nvidia-ml-py {bindings.version}"
     if bindings.rivals or bindings.shadow:
         found = ", ".join(filter(None, [*bindings.rivals, bindings.shadow]))
-        means = "another module called pynvml than NVIDIA's would be asked, or may be at any time"
+        means = "another module named pynvml than NVIDIA's is or may be imported"
         rivals = " ".join(rival.split()[0] for rival in bindings.rivals)
         remove = f"Run: pip uninstall {rivals};" if rivals else f"Remove {bindings.shadow};"
         do = f"{remove} then: pip install --force-reinstall nvidia-ml-py"
         yield problem("binding", found, means, do)
     if bindings.version is None:
         if driver.simulated:
-            yield well("binding", "not installed", "simulated GPUs do without it")
+            yield well("binding", "not installed", "simulated GPUs do not need it")
         else:
-            means = "no NVIDIA driver can be asked"
+            means = "the NVIDIA driver cannot be used"
             yield problem("binding", "not installed", means, "Run: pip install nvidia-ml-py")
         return
     yield _pair(name, version_of(bindings.version), driver)
@@ -98,14 +96,14 @@ def _pair(name: str, binding: Version, driver: DriverFacts) -> Finding:
     if misread is not None:
         return problem("binding", both, misread, update)
     if binding == ODD_BINDING and version:
-        means = "these two were made for each other, but sentinel is not tried with them"
+        means = "these two fit, but sentinel is not tested with them"
         return warning("binding", both, means, update)
     if binding < _LEAST_BINDING:
-        means = "sentinel asks for 12.535.108 or newer, and is not tried with older ones"
+        means = "sentinel needs 12.535.108 or newer, and is not tested with older ones"
         return warning("binding", name, means, "Run: pip install --upgrade nvidia-ml-py")
     if not version:
         return well("binding", name, "there is no driver to compare it with")
-    return well("binding", name, "no fault of it with this driver is known")
+    return well("binding", name, "it has no known fault with this driver")
 
 
 # --- torch -----------------------------------------------------------------------------------
@@ -115,23 +113,23 @@ def _torch(facts: HostFacts) -> Finding:
     torch, driver = facts.torch, facts.driver
     install = "Install a CUDA build of torch: https://pytorch.org/get-started/locally/"
     if torch is None:
-        return problem("torch", "not installed", "no stressor could start", install)
+        return problem("torch", "not installed", "stressors cannot start", install)
     found = f"torch {torch.version or 'of unknown version'}"
     if driver.simulated:
-        return well("torch", found, "any build will do for simulated GPUs")
+        return well("torch", found, "any build works for simulated GPUs")
     if torch.without:
-        means = "built without CUDA: no stressor could use a GPU"
+        means = "built without CUDA: stressors cannot use a GPU"
         return problem("torch", f"{found}, without CUDA", means, install)
     built, supported = version_of(torch.cuda), _cuda_of(driver)
     if not built:
-        means = "nobody can tell whether this driver is new enough for it"
+        means = "it is unknown whether this driver is new enough for it"
         return warning("torch", f"{found}, for an unknown CUDA", means, install)
     found = f"{found}, for CUDA {torch.cuda}"
     if not supported:
-        return well("torch", found, "there is no driver's CUDA to compare it with")
+        return well("torch", found, "the driver's CUDA is unknown")
     newest = f"{supported[0]}.{supported[1]}"
     if built[0] > supported[0]:
-        means = f"the driver supports CUDA up to {newest}: no stressor could use a GPU"
+        means = f"the driver supports CUDA up to {newest}: stressors cannot use a GPU"
         do = f"Install a newer driver, or a torch for CUDA {supported[0]}."
         return problem("torch", found, means, do)
     if built[0] == supported[0] and built > supported:

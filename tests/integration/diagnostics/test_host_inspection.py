@@ -115,8 +115,8 @@ def test_a_folder_for_locks_is_judged_by_its_rights_and_not_made(tmp_path: Path)
     new = host_inspection._folder(tmp_path / "new")
     assert (new.missing, new.unusable) == (True, None)
     assert not (tmp_path / "new").exists()
-    assert host_inspection._folder(tmp_path / "file").unusable == "it is no folder"
-    assert "cannot be written" in (host_inspection._folder(Path("/proc/nowhere/x")).unusable or "")
+    assert host_inspection._folder(tmp_path / "file").unusable == "it is not a folder"
+    assert "is not writable" in (host_inspection._folder(Path("/proc/nowhere/x")).unusable or "")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_in_a_pid_namespace_of_its_own_the_memory_is_the_witness(
     )
     row = rows(done.stdout)["PID namespace"]
     assert row["level"] == "warning"
-    assert "the memory of a GPU, and who computes on it" in row["means"]
+    assert "detected by memory and by the list of computing processes" in row["means"]
     assert done.returncode in {1, 2}
 
 
