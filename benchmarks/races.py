@@ -219,7 +219,7 @@ class Races:
         except TooLateError as error:
             return {"sentinel_error": str(error)}
         names = (
-            *("sign", "evidence_at", "read_s", "killed_at"),
+            *("evidence", "evidence_at", "read_s", "killed_at"),
             *("kill_s", "exit_s", "memory_back_s"),
         )
         return {name: event[name] for name in names}

@@ -42,7 +42,7 @@ def print_survey(survey: Sequence[Survey], *, text: bool, explain: bool) -> None
             continue
         memory = row.reading.memory
         click.echo(f"  {format_size(memory.used)} of {format_size(memory.total)} in use")
-        reasons = {**row.not_yet, **row.let_be} if explain else {}
+        reasons = {**row.pending_ignores, **row.ignored_processes} if explain else {}
         for process in row.reading.processes or ():
             held = format_size(process.memory) if process.memory is not None else "memory unknown"
             why = f" - {reasons[process.pid]}" if process.pid in reasons else ""

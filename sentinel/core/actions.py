@@ -1,4 +1,4 @@
-"""What a tick leads to: what to do, and what to say."""
+"""The actions and events that a tick results in."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Kill:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """Ask the child to end by itself."""
+class RequestStop:
+    """Request the child to end by itself."""
 
     uuid: str
     generation: int
@@ -26,7 +26,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledge:
-    """Tell the child that its finding of this number is known."""
+    """Acknowledge the child's finding of this number."""
 
     uuid: str
     generation: int
@@ -35,7 +35,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, kw_only=True)
 class SetPace:
-    """Have the child keep its GPU busy for this share of the time, from 0 to 1."""
+    """Set the share of time, from 0 to 1, for which the child keeps its GPU busy."""
 
     uuid: str
     generation: int
@@ -44,14 +44,13 @@ class SetPace:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Spawn a child on this GPU; one for ``clearing`` only opens and closes a context.
-
-    ``committed`` bytes of the free memory are for guests, besides what the settings reserve.
-    """
+    """Spawn a child on this GPU."""
 
     uuid: str
     generation: int
+    #: The child only opens and closes a context.
     clearing: bool = False
+    #: Free memory to leave to allocations, in bytes, besides the configured reserve.
     committed: int = 0
 
 
@@ -71,33 +70,33 @@ class StartProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class KillService:
-    """SIGKILL the service."""
+    """SIGKILL the API process."""
 
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartService:
-    """Spawn a service."""
+    """Spawn an API process."""
 
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """Answer an order, once what it changed is shown."""
+    """Answer a command, after the views that show its effect."""
 
     answer: CommandReply
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestReload:
-    """Have the service read the settings anew."""
+    """Request the API process to reload the settings."""
 
 
 Action = (
     Kill
-    | Ask
+    | RequestStop
     | Acknowledge
     | SetPace
     | Start
@@ -112,12 +111,11 @@ Action = (
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened, under a dotted name that is public API.
-
-    ``fields`` hold JSON values only: names, numbers, seconds, bytes.
-    """
+    """Something that happened, under a dotted name that is public API."""
 
     name: str
     at: float
+    #: The UUID of the GPU; None for an event about the node.
     gpu: str | None = None
+    #: JSON values only.
     fields: Mapping[str, object] = field(default_factory=dict)

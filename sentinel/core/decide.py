@@ -1,42 +1,36 @@
-"""The decision of one tick: folds the probe, the policy and the lifecycle over all GPUs. Pure.
+"""Decide one tick: what follows from the state, the observation and the configuration. Pure.
 
-``decide(state, observation, config)`` is all that the supervisor thinks. Two values to paste into a
-test are a bug report.
+A tick has two parts. ``react`` takes every GPU from its reading to its next step; the supervisor
+sends the resulting kills at once. ``conclude`` decides everything else. ``decide`` is both: a bug
+report is two values to paste into a test.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import (
     Acknowledge,
     Action,
-    Ask,
     Event,
     Kill,
     KillProbe,
     KillService,
     Reply,
     RequestReload,
+    RequestStop,
     SetPace,
     Start,
     StartProbe,
     StartService,
 )
-from sentinel.core.events import gpu_event, who
-from sentinel.core.gpu import (
-    allocations,
-    findings,
-    health,
-    ignored_processes,
-    leaks,
-    lifecycle,
-    occupancy,
-    pace_controller,
-    pid_mapping,
-)
+from sentinel.core.events import gpu_event
+from sentinel.core.gpu import health, leaks, lifecycle, pace_controller
+from sentinel.core.gpu.step import step_gpu
 from sentinel.core.gpu.teardown import Step
+from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.identity import Identity
 from sentinel.core.node import (
     allocation_commands,
@@ -44,55 +38,49 @@ from sentinel.core.node import (
     commands,
     limits,
     probe_supervision,
+    reservation_commands,
     shutdown,
+    starts,
     status_events,
 )
-from sentinel.core.node.admin import admin_hold
+from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
-from sentinel.core.state import (
-    Busy,
-    GpuState,
-    Idle,
-    Occupancy,
-    ProbeDown,
-    ProbeState,
-    ProbeUp,
-    Running,
-    ServiceDown,
-    ServiceUp,
-    Starting,
-    State,
-    StopCause,
-    Stopping,
-    Unknown,
-)
-from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.core.state import ProbeDown, ProbeState, ServiceDown, ServiceUp, State
+from sentinel.core.stressor_state import Running, Starting, StopCause, Stopping
+from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import Watch
 
-#: The supervisor did not run for so long: children's leases may have run out by our own fault.
-STALL = 1.0
-#: For how long it is remembered that somebody claimed a GPU, in seconds.
-HOUR = 3600.0
-#: So many claims within that are answered by a plain ``rearm``.
-CLAIMS_FOR_FREE = 3
-#: All that is seen of one newcomer, its memory and then its process, comes within so many seconds.
-ONE_CLAIM = 1.0
-#: How long after a stall its consequences may still come in, in seconds.
-STALL_ECHO = 10.0
+#: A supervisor that did not run for so long has stalled, in seconds: leases may have run out.
+STALL_S = 1.0
+#: The consequences of a stall may appear for so long after it, in seconds.
+STALL_ECHO_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reaction:
+    """The result of the first part of a tick: one step of every GPU."""
+
+    state: State
+    actions: tuple[Action, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def kills(self) -> tuple[Kill, ...]:
+        """The kills among the actions, to send before anything else."""
+        return tuple(action for action in self.actions if isinstance(action, Kill))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What a tick led to: kills come first among the actions, and at most one Start, last.
-
-    ``config`` is what holds from now on, ``wake_at`` when the next tick is due even if nothing
-    happens.
-    """
+    """The result of a tick."""
 
     state: State
+    #: The configuration from now on.
     config: Config
+    #: Kills first, and at most one Start, last. Includes those of the reaction.
     actions: tuple[Action, ...]
     events: tuple[Event, ...]
+    #: When the next tick is due at the latest.
     wake_at: float
 
 
@@ -105,15 +93,15 @@ def first_state(
     *,
     serves: bool = False,
 ) -> State:
-    """Return the state before the first tick: nothing is known of any GPU.
+    """Return the state before the first tick, in which every GPU is unknown.
 
     Args:
-        gpus: The GPUs to care for.
+        gpus: The GPUs to occupy.
         now: The time.
-        config: For the first status report.
-        probe: The probe that found the GPUs, where it goes on; without it, one is due.
-        hidden: Why other people's processes may not be listed here; ``None`` where they are.
-        serves: Whether somebody is to be served.
+        config: The configuration.
+        probe: The probe that found the GPUs, if it goes on; otherwise one is due.
+        hidden: Why foreign processes may be missing from the lists here, or None.
+        serves: Whether an API process is wanted.
     """
     return State(
         gpu_states={
@@ -129,10 +117,10 @@ def first_state(
 
 
 def watch(state: State, now: float) -> Watch:
-    """Return what the probe is to read: held is every GPU on which something of ours may live.
+    """Return what the probe must read; a GPU is held while a child may live on it.
 
-    A GPU whose child was killed is not touched until its exit is seen: there is nothing to decide
-    from it, and calls into a driver that tears a context down block, and hold up those who wait.
+    A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
+    and calls into a driver that tears a context down block, and delay the teardown.
     """
     read, held, load = [], [], []
     for uuid, gpu_state in state.gpu_states.items():
@@ -141,11 +129,10 @@ def watch(state: State, now: float) -> Watch:
         match gpu_state.stressor:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
-        # Whoever is served wants to see it, too.
         if (
-            state.service is not None
-            or leaks.may_have_load(gpu_state, now)
-            or pace_controller.wants_load(gpu_state)
+            state.service is not None  # clients see the utilisation
+            or leaks.needs_utilization(gpu_state, now)
+            or pace_controller.needs_utilization(gpu_state)
         ):
             load.append(uuid)
         read.append(uuid)
@@ -154,63 +141,178 @@ def watch(state: State, now: float) -> Watch:
 
 
 def decide(state: State, seen: Observation, config: Config) -> Decision:
-    """Return what to do and say now, and what is known after it."""
+    """Decide a whole tick."""
+    return conclude(state, react(state, seen, config), seen, config)
+
+
+# --- the first part: one step of every GPU ---------------------------------------------------
+
+
+def react(state: State, seen: Observation, config: Config) -> Reaction:
+    """Take every GPU from its reading to its next step."""
     events: list[Event] = []
-    if seen.stalled > STALL:
+    if seen.stalled > STALL_S:
         state = replace(state, stalled_at=seen.now)
         events.append(Event(name="sentinel.stalled", at=seen.now, fields={"s": seen.stalled}))
-    batch = commands.apply_commands(state, seen, config)
-    state, config, actions = batch.state, batch.config, list(batch.actions)
-    events += batch.events
-    state, over = commands.expire(state, seen.now)
-    events += over
-    seen = replace(seen, stop=seen.stop or batch.stop)
-    state, asked = shutdown.begin(state, seen, config)
-    events += asked
-    service = api_supervision.step(state, seen)
-    if isinstance(state.service, ServiceUp) and isinstance(service.state.service, ServiceDown):
-        forgotten, unheard = commands.forget_unconfirmed(service.state, seen.now)
-        forgotten, undone = allocation_commands.forget_unconfirmed(forgotten, seen.now)
-        service = replace(service, state=forgotten, events=(*service.events, *unheard, *undone))
-    probe = probe_supervision.step(service.state, seen, config)
-    state, actions = probe.state, [*actions, *service.actions, *probe.actions]
-    events += [*service.events, *probe.events]
+    stalled = state.stalled_at is not None and seen.now - state.stalled_at < STALL_ECHO_S
+    actions: list[Action] = []
     gpu_states: dict[str, GpuState] = {}
     for uuid, gpu_state in state.gpu_states.items():
-        step = _turn(state, gpu_state, seen, config)
+        unusable = _why_unusable(state, uuid, seen.now)
+        step = step_gpu(gpu_state, seen, config.of(uuid), unusable, stalled=stalled)
         gpu_states[uuid] = step.gpu_state
         actions += step.actions
         events += step.events
     state = replace(state, gpu_states=gpu_states)
-    state, gave_up = shutdown.give_up(state, seen.now)
-    events += gave_up
-    state, asks, released = _release(state, seen, config)
-    actions += asks
-    events += released
-    state, starts, started = _start_one(state, seen, config)
-    actions += starts
-    events += started
-    for say in (status_events.explain, status_events.report):
-        state, said = say(state, seen, config)
-        events += said
+    return Reaction(state=state, actions=tuple(actions), events=tuple(events))
+
+
+def _why_unusable(state: State, uuid: str, now: float) -> str | None:
+    """Return why the readings of a GPU must not be used, or None."""
+    if state.released is not None and isinstance(state.probe, ProbeDown):
+        return "the driver is released (pause --release)"
+    suspect = state.suspects.get(uuid)
+    if suspect is None or now >= suspect.until:
+        return None
+    what = "crashed" if suspect.crashed else "hung"
+    return f"the driver {what} in {suspect.call}; left out for a while"
+
+
+# --- the second part: everything else --------------------------------------------------------
+
+
+def conclude(before: State, reaction: Reaction, seen: Observation, config: Config) -> Decision:
+    """Decide the rest of a tick: commands, processes, paces, releases and one start.
+
+    Args:
+        before: The state before the reaction.
+        reaction: The first part of this tick.
+        seen: The observation of this tick.
+        config: The configuration before this tick.
+    """
+    batch = commands.apply_commands(reaction.state, seen, config)
+    judged_by, config = config, batch.config
+    state, expired = commands.expire(batch.state, seen.now)
+    seen = replace(seen, stop=seen.stop or batch.stop)
+    state, stopping = shutdown.begin(state, seen, config)
+    actions = [*reaction.actions, *batch.actions]
+    events = [*reaction.events, *batch.events, *expired, *stopping]
+    # After new settings, the next tick decides the occupancy before anything is started.
+    start = starts.start_one if config is judged_by else _start_nothing
+    for part in (
+        _step_service,
+        probe_supervision.step,
+        _step_paces,
+        _stop_all,
+        shutdown.give_up,
+        _release,
+        start,
+        status_events.explain,
+        status_events.report,
+    ):
+        step = part(state, seen, config)
+        state = step.state
+        actions += step.actions
+        events += step.events
+    outdated = config is not judged_by or state.suspects != before.suspects
+    state = _with_changes(before, state, seen.now)
     state = replace(state, finished=shutdown.is_over(state, seen.now))
     return Decision(
         state=state,
         config=config,
-        actions=tuple(sorted(actions, key=_urgency)),
+        actions=tuple(sorted(actions, key=_rank)),
         events=tuple(events),
-        wake_at=_wake_at(state, seen, config),
+        wake_at=seen.now if outdated else _wake_at(state, seen, config),
     )
 
 
-def _urgency(action: Action) -> int:
-    """Return the rank of an action: kills first, spawns last."""
+def _start_nothing(state: State, _: Observation, __: Config) -> NodeStep:
+    return NodeStep(state=state)
+
+
+def _step_service(state: State, seen: Observation, _: Config) -> NodeStep:
+    """Step the API process; end the unconfirmed grants of one that is gone."""
+    step = api_supervision.step(state, seen)
+    if not isinstance(state.service, ServiceUp) or not isinstance(step.state.service, ServiceDown):
+        return step
+    state, unreserved = reservation_commands.forget_unconfirmed(step.state, seen.now)
+    state, deallocated = allocation_commands.forget_unconfirmed(state, seen.now)
+    events = (*step.events, *unreserved, *deallocated)
+    return NodeStep(state=state, actions=step.actions, events=events)
+
+
+def _step_paces(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Update the health and the pace of every GPU."""
+
+    def step(gpu_state: GpuState) -> Step:
+        uuid = gpu_state.gpu.uuid
+        reading, own = seen.readings.get(uuid), config.of(uuid)
+        gpu_state, events = health.assess(gpu_state, reading, seen.now, own)
+        paced = pace_controller.step(gpu_state, reading, seen.now, own)
+        return replace(paced, events=(*events, *paced.events))
+
+    return _step_each(state, step)
+
+
+def _stop_all(state: State, seen: Observation, _: Config) -> NodeStep:
+    """Stop every stressor during a shutdown."""
+    if state.shutdown is None:
+        return NodeStep(state=state)
+    kill_at = state.shutdown.kill_at
+    return _step_each(state, lambda one: lifecycle.shut_down(one, seen.now, kill_at))
+
+
+def _release(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Stop the stressors that a command or a rule over all GPUs releases."""
+    if state.shutdown is not None:
+        return NodeStep(state=state)
+    reasons = limits.releases(state, seen, config)
+
+    def step(gpu_state: GpuState) -> Step:
+        reason = reasons.get(gpu_state.gpu.uuid)
+        if reason is None:
+            return Step(gpu_state=gpu_state)
+        event = gpu_event("gpu.released", gpu_state, seen.now, reason=reason)
+        kill_at = seen.now + config.grace
+        stopped = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, kill_at)
+        return replace(stopped, events=(event,))
+
+    return _step_each(state, step)
+
+
+def _step_each(state: State, step: Callable[[GpuState], Step]) -> NodeStep:
+    """Apply one step to every GPU."""
+    steps = {uuid: step(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
+    return NodeStep(
+        state=replace(state, gpu_states={uuid: one.gpu_state for uuid, one in steps.items()}),
+        actions=tuple(action for one in steps.values() for action in one.actions),
+        events=tuple(event for one in steps.values() for event in one.events),
+    )
+
+
+def _with_changes(before: State, state: State, now: float) -> State:
+    """Stamp the GPUs whose occupancy or stressor has changed its state."""
+
+    def kinds(gpu_state: GpuState) -> tuple[type, type]:
+        return type(gpu_state.occupancy), type(gpu_state.stressor)
+
+    gpu_states = {
+        uuid: gpu_state
+        if kinds(gpu_state) == kinds(before.gpu_states[uuid])
+        else replace(gpu_state, changed=now)
+        for uuid, gpu_state in state.gpu_states.items()
+    }
+    return replace(state, gpu_states=gpu_states)
+
+
+def _rank(action: Action) -> int:
+    """Rank an action: kills first, starts last."""
     match action:
         case Kill():
             return 0
         case KillProbe() | KillService():
             return 1
-        case Ask() | Acknowledge() | SetPace() | Reply() | RequestReload():
+        case RequestStop() | Acknowledge() | SetPace() | Reply() | RequestReload():
             return 2
         case StartProbe() | StartService():
             return 3
@@ -218,185 +320,8 @@ def _urgency(action: Action) -> int:
             return 4
 
 
-def _turn(state: State, gpu_state: GpuState, seen: Observation, config: Config) -> Step:
-    """Fold in what happened on one GPU, then take at most one step there."""
-    was, before, own = gpu_state, gpu_state.occupancy, config.of(gpu_state.gpu.uuid)
-    reading = seen.readings.get(gpu_state.gpu.uuid)
-    facts = seen.children.get(gpu_state.gpu.uuid)
-    folded = found = Step(gpu_state=gpu_state)
-    if facts is not None:
-        found = findings.fold(gpu_state, facts, reading, seen.now)
-        folded = lifecycle.fold(found.gpu_state, facts, seen.now)
-    gpu_state, haunted = leaks.watch(folded.gpu_state, reading, seen.now)
-    gpu_state, learned = pid_mapping.learn(gpu_state, reading, seen.now)
-    resident_processes = ignored_processes.resident_processes(gpu_state, reading, own)
-    if resident_processes != gpu_state.resident_processes:
-        gpu_state = replace(gpu_state, resident_processes=resident_processes)
-    gpu_state, judged = _judge(state, gpu_state, reading, seen, own)
-    gpu_state, conditions = health.judge(gpu_state, reading, seen.now, own, gpu_state.child)
-    judged += conditions
-    if state.shutdown is not None:
-        gpu_state = lifecycle.bring_forward(gpu_state, state.shutdown.kill_at)
-    step = lifecycle.step(gpu_state, reading, seen.now, own, stalled=_stalled(state, seen.now))
-    paced = pace_controller.step(step.gpu_state, reading, seen.now, own)
-    gpu_state, actions = paced.gpu_state, (*found.actions, *step.actions, *paced.actions)
-    came = any(event.name in {"gpu.busy", "gpu.yielding"} for event in (*judged, *step.events))
-    haunts = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "leak"
-    if came and not haunts and not isinstance(before, Busy):
-        gpu_state = _claimed(gpu_state, before, seen, own)
-    if isinstance(folded.gpu_state.stressor, Stopping) and not isinstance(
-        gpu_state.stressor, Stopping
-    ):
-        # While it was there, what nobody accounts for was taken for its own.
-        gpu_state, now = _judge(state, replace(gpu_state, ended=seen.now), reading, seen, own)
-        judged += now
-    if state.shutdown is not None and isinstance(gpu_state.stressor, Starting | Running):
-        asked = lifecycle.stop(gpu_state, StopCause.SHUTDOWN, seen.now, state.shutdown.kill_at)
-        gpu_state, actions = asked.gpu_state, (*actions, *asked.actions)
-    if (type(gpu_state.occupancy), type(gpu_state.stressor)) != (type(before), type(was.stressor)):
-        gpu_state = replace(gpu_state, changed=seen.now)
-    events = (*found.events, *folded.events, *haunted, *learned, *judged, *step.events)
-    return Step(gpu_state=gpu_state, actions=actions, events=(*events, *paced.events))
-
-
-def _judge(
-    state: State, gpu_state: GpuState, reading: Reading | None, seen: Observation, config: Config
-) -> tuple[GpuState, list[Event]]:
-    """Judge the occupancy anew, and say so when it is another."""
-    child = gpu_state.child
-    now = occupancy.occupancy(gpu_state, reading, seen.now, config, child=child)
-    if probe_supervision.suspected(state, gpu_state.gpu.uuid, seen.now):
-        suspect = state.suspects[gpu_state.gpu.uuid]
-        what = "crashed" if suspect.crashed else "hung"
-        now = Unknown(reason=f"the driver {what} in {suspect.call}; left out for a while")
-    if state.released is not None and isinstance(state.probe, ProbeDown):
-        now = Unknown(reason="the driver was let go of (pause --release)")
-    before = gpu_state.occupancy
-    if now == before:
-        return gpu_state, []
-    gpu_state = replace(gpu_state, occupancy=now)
-    match before, now:
-        case Busy(), Busy(processes=by) if [p.pid for p in before.processes] == [p.pid for p in by]:
-            return gpu_state, []
-        case _, Busy(reason=reason):
-            return gpu_state, [
-                gpu_event("gpu.busy", gpu_state, seen.now, reason=reason, processes=who(gpu_state))
-            ]
-        case Unknown(), Unknown():
-            return gpu_state, []
-        case _, Unknown(reason=reason):
-            return gpu_state, [gpu_event("gpu.unknown", gpu_state, seen.now, reason=reason)]
-        case _:
-            return gpu_state, [
-                gpu_event("gpu.idle", gpu_state, seen.now, left_alone_s=gpu_state.rearm)
-            ]
-
-
-def _claimed(gpu_state: GpuState, before: Occupancy, seen: Observation, config: Config) -> GpuState:
-    """Return the slot with how long it is to be left alone after those who came just now.
-
-    That is ``rearm``, and twice as long with each claim within the hour beyond the first few: whose
-    jobs come and go all day should not find us between each two. Of that it is 50 to 150 %, by
-    chance, so that two sentinels which cannot see each other settle. Who is found on a GPU of which
-    nothing was known ``before`` may have been there all along, and is no new claim.
-    """
-    claims = tuple(at for at in gpu_state.claims if seen.now - at < HOUR)
-    if isinstance(before, Idle) and not (claims and seen.now - claims[-1] < ONE_CLAIM):
-        claims = (*claims, seen.now)
-    doublings = max(0, len(claims) - CLAIMS_FOR_FREE)
-    rearm = min(config.rearm * 2.0**doublings, max(config.rearm, config.rearm_longest))
-    return replace(gpu_state, claims=claims, rearm=rearm * (0.5 + seen.random_value))
-
-
-def _stalled(state: State, now: float) -> bool:
-    return state.stalled_at is not None and now - state.stalled_at < STALL_ECHO
-
-
-def _release(
-    state: State, seen: Observation, config: Config
-) -> tuple[State, list[Action], list[Event]]:
-    """Let go of the GPUs that a rule over all of them wants to be free."""
-    if state.shutdown is not None:
-        return state, [], []
-    actions: list[Action] = []
-    events: list[Event] = []
-    for release in limits.releases(state, seen, config):
-        gpu_state = state.gpu_states[release.uuid]
-        events.append(gpu_event("gpu.released", gpu_state, seen.now, reason=release.reason))
-        asked = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, seen.now + config.grace)
-        actions += asked.actions
-        state = replace(state, gpu_states={**state.gpu_states, release.uuid: asked.gpu_state})
-    return state, actions, events
-
-
-def _startable(state: State, seen: Observation, config: Config) -> list[str]:
-    """Return the GPUs on which a stressor may be started now."""
-    if not _may_spawn(state):
-        return []
-    verdicts = limits.verdicts(state, seen, config)
-    return [uuid for uuid, verdict in verdicts.items() if verdict.allowed]
-
-
-def _start_one(
-    state: State, seen: Observation, config: Config
-) -> tuple[State, list[Action], list[Event]]:
-    """Start a stressor on the first GPU that allows it: at most one a tick."""
-    startable = _startable(state, seen, config)
-    if config.dry_run:
-        return state, [], []
-    if not startable:
-        return _clear_one(state, seen, config)
-    uuid = startable[0]
-    gpu_state = lifecycle.start(state.gpu_states[uuid], seen.readings[uuid], seen.now)
-    gpu_state = replace(
-        gpu_state,
-        launch_spec=limits.launch_spec(config.of(uuid)),
-        left_out=allocations.committed(gpu_state),
-    )
-    state = replace(state, gpu_states={**state.gpu_states, uuid: gpu_state}, last_start=seen.now)
-    workload = config.of(uuid).workload
-    event = gpu_event("stressor.starting", gpu_state, seen.now, workload=workload)
-    committed = allocations.outstanding(gpu_state, seen.readings[uuid])
-    start = Start(uuid=uuid, generation=gpu_state.generation, committed=committed)
-    return state, [start], [event]
-
-
-def _clear_one(
-    state: State, seen: Observation, config: Config
-) -> tuple[State, list[Action], list[Event]]:
-    """Have a context opened and closed on the first GPU that has a ghost and is due."""
-    if limits.quiet(seen, config) is not None or not _may_spawn(state):
-        return state, [], []
-    for uuid, gpu_state in state.gpu_states.items():
-        reading = seen.readings.get(uuid)
-        due = leaks.clearing_due(gpu_state, reading, config)
-        if reading is None or due is None or seen.now < due:
-            continue
-        if not occupancy.is_fresh(reading, seen.now, config):
-            continue
-        if admin_hold(state, gpu_state, seen.now) is not None:
-            continue  # somebody wants nothing of ours there, not even for a moment
-        leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
-        begun = lifecycle.start(replace(gpu_state, leak=leak), reading, seen.now, clearing=True)
-        begun = replace(begun, launch_spec=limits.launch_spec(config.of(uuid)))
-        state = replace(state, gpu_states={**state.gpu_states, uuid: begun}, last_start=seen.now)
-        event = gpu_event("gpu.cleanup_started", begun, seen.now, attempt=leak.clearings)
-        return state, [Start(uuid=uuid, generation=begun.generation, clearing=True)], [event]
-    return state, [], []
-
-
-def _may_spawn(state: State) -> bool:
-    """Return whether anything may be started at all: not while ending or without a probe.
-
-    And not before anybody could control it, where somebody is to be served.
-    """
-    controlled = state.service is None or state.served
-    up = isinstance(state.probe, ProbeUp) and state.probe.heard
-    return state.shutdown is None and up and controlled
-
-
 def _wake_at(state: State, seen: Observation, config: Config) -> float:
-    """Return when the next tick is due at the latest; now, if another GPU waits for its start."""
+    """Return when the next tick is due at the latest; now, if another GPU awaits its start."""
     times = [state.next_status, probe_supervision.deadline(state, seen.readings, config, seen.now)]
     times += limits.deadlines(state, seen, config)
     times += commands.deadlines(state)
@@ -418,6 +343,6 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         times += [due for due in dues if due is not None]
         if reading is not None and not isinstance(gpu_state.occupancy, Unknown):
             times.append(min(reading.at, reading.processes_at) + config.stale_after)
-    if _startable(state, seen, config) and not config.dry_run:
+    if not config.dry_run and next(starts.startable(state, seen, config), None) is not None:
         return seen.now
     return min(time for time in times if time > seen.now)

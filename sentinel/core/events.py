@@ -1,18 +1,18 @@
-"""Make events of one GPU, and say who is on it. Every name is listed in docs/events.md. Pure."""
+"""Build the events of one GPU. docs/events.md lists every event name. Pure."""
 
 from __future__ import annotations
 
 from sentinel.core.actions import Event
-from sentinel.core.state import Busy, GpuState
+from sentinel.core.gpu_state import Busy, GpuState
 
 
 def gpu_event(name: str, gpu_state: GpuState, now: float, **fields: object) -> Event:
-    """Return an event about the GPU of ``gpu_state``."""
+    """Build an event about one GPU."""
     return Event(name=name, at=now, gpu=gpu_state.gpu.uuid, fields=fields)
 
 
-def who(gpu_state: GpuState) -> list[dict[str, object]]:
-    """Return the foreign processes on the GPU, as a field of an event."""
+def process_fields(gpu_state: GpuState) -> list[dict[str, object]]:
+    """Return the foreign processes on a GPU as a field of an event."""
     if not isinstance(gpu_state.occupancy, Busy):
         return []
     return [

@@ -1,4 +1,4 @@
-"""What the supervisor observed since its last tick, and the latest readings. Frozen.
+"""The observation of one tick: everything new since the last, and the latest readings.
 
 Times are seconds of the monotonic clock, sizes are bytes.
 """
@@ -18,11 +18,9 @@ from sentinel.protocol.stressor import ChildMessage
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call into the driver that the probe announced and that has not returned.
+    """A driver call that the probe announced and that has not returned."""
 
-    ``uuid`` is ``None`` while the driver is initialised or the GPUs are enumerated.
-    """
-
+    #: None while the driver is initialised or the GPUs are enumerated.
     uuid: str | None
     name: str
     since: float
@@ -30,31 +28,32 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildExit:
-    """The end of a child: its exit code (negative: the signal) and when it was seen."""
+    """The end of a child."""
 
+    #: The exit code; negative for a signal.
     code: int
+    #: When it was seen.
     at: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildFacts:
-    """What became known of one child since the last tick.
+    """New facts about one stressor child."""
 
-    ``generation`` tells it from an earlier child of the same GPU. ``killed_at`` is when our
-    SIGKILL was sent, ``garbage`` what it sent that was no message.
-    """
-
+    #: Distinguishes it from earlier children on the same GPU.
     generation: int
     child: OwnChild | None = None
     messages: tuple[ChildMessage, ...] = ()
+    #: When SIGKILL was sent.
     killed_at: float | None = None
     exit: ChildExit | None = None
+    #: The first invalid message.
     garbage: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeFacts:
-    """What became known of the probe since the last tick, and the calls that it is in."""
+    """New facts about the probe, and its calls in flight."""
 
     generation: int
     inventory: Inventory | None = None
@@ -65,40 +64,40 @@ class ProbeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceFacts:
-    """What became known of the service since the last tick.
-
-    ``serving``: it said that it answers clients. ``garbage`` is what it sent that was no message.
-    """
+    """New facts about the API process."""
 
     generation: int
+    #: It reported that it serves clients.
     serving: bool = False
     commands: tuple[Command, ...] = ()
     service_warnings: tuple[ServiceWarning, ...] = ()
     exit: ChildExit | None = None
+    #: The first invalid message.
     garbage: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """Everything that one tick decides on.
-
-    ``readings`` holds the latest of each GPU, old or new; the facts are only the new ones.
-    ``random_value`` is uniform in [0, 1) and drawn for this tick. ``stop`` is the reason for a
-    shutdown that was asked for, ``at_once`` that nobody is to be asked first, ``stalled`` how many
-    seconds longer than it meant to the supervisor did not run. ``local`` is what a clock on the
-    wall shows. ``reread``: somebody wants the settings read anew. ``probe_gone``: no probe lives,
-    old or new.
-    """
+    """The input of one tick."""
 
     now: float
+    #: The local wall-clock time; None if unknown.
     local: datetime | None = None
+    #: Uniform in [0, 1), drawn for this tick.
     random_value: float = 0.5
+    #: The latest reading of each GPU, old or new.
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    #: By UUID of the GPU.
     children: Mapping[str, ChildFacts] = field(default_factory=dict)
     probe: ProbeFacts | None = None
     service: ServiceFacts | None = None
-    reread: bool = False
+    #: A reload of the settings was requested.
+    reload_requested: bool = False
+    #: No probe process is left, not even a replaced one.
     probe_gone: bool = False
+    #: The reason of a requested shutdown.
     stop: str | None = None
+    #: Kill at once instead of requesting stops first.
     at_once: bool = False
+    #: How long the supervisor did not run beyond the planned wait, in seconds.
     stalled: float = 0.0

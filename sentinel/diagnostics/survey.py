@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sentinel.core import decide
-from sentinel.core.gpu.ignored_processes import let_be, not_yet
+from sentinel.core.gpu.ignored_processes import pending_ignores
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.node import limits
 from sentinel.core.observation import Observation
@@ -21,18 +21,16 @@ from sentinel.supervisor.signals import Signals
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """One GPU, what was read of it, and what would be done about it.
-
-    ``let_be`` says by PID which processes make it no busier, and why; ``not_yet`` which may come to
-    that, and what they wait for.
-    """
+    """One GPU, its reading, and the verdict about it."""
 
     gpu: Gpu
     reading: Reading | None
     occupancy: str
     verdict: Verdict
-    let_be: Mapping[int, str]
-    not_yet: Mapping[int, str]
+    #: The reason for each ignored process, by PID.
+    ignored_processes: Mapping[int, str]
+    #: The processes that may be ignored later, by PID.
+    pending_ignores: Mapping[int, str]
 
 
 def inventory(options: Options) -> tuple[Gpu, ...]:
@@ -70,7 +68,7 @@ def survey(options: Options) -> tuple[Survey, ...]:
 def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]:
     """Decide for real what each GPU would get if its reading stayed what it is."""
     now, gpus, config = time.monotonic(), found.gpus, found.config
-    up = ProbeUp(generation=1, since=now, heard=True)
+    up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(gpus, now, config, up, found.hidden)
     state = decide.decide(state, Observation(now=now, readings=readings), config).state
     # Idle must be seen twice before a start; the second look would be the next poll.
@@ -85,14 +83,11 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         reading = readings.get(gpu.uuid)
         verdict = verdicts[gpu.uuid]
         occupancy = type(gpu_state.occupancy).__name__.upper()
-        others = reading.processes if reading and reading.processes else ()
-        own = config.of(gpu.uuid)
-        spared, waiting = (ask(gpu_state, others, now, own) for ask in (let_be, not_yet))
         yield Survey(
             gpu=gpu,
             reading=reading,
             occupancy=occupancy,
             verdict=verdict,
-            let_be=spared,
-            not_yet=waiting,
+            ignored_processes=gpu_state.attribution.ignored,
+            pending_ignores=pending_ignores(gpu_state, config.of(gpu.uuid)),
         )

@@ -37,7 +37,7 @@ class Notifier:
             self._socket.setblocking(False)
 
     @property
-    def listened(self) -> bool:
+    def enabled(self) -> bool:
         """Whether a manager receives notifications."""
         return self._socket is not None
 

@@ -90,7 +90,7 @@ class ServiceProcess:
         if generation == self._handle.generation:
             self._handle.abandon()
 
-    def tell(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
+    def send(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
         """Send a message, or keep it until the channel has room: every command gets its result.
 
         The order is kept, since a client that has a result reads the views that came before it. Of

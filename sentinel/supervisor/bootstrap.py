@@ -60,7 +60,7 @@ class HostClock:
         """Read the local time."""
         return datetime.now()  # noqa: DTZ005 - quiet hours are in local time
 
-    def chance(self) -> float:
+    def random_value(self) -> float:
         """Draw a random number from 0 to 1."""
         return random.random()  # noqa: S311 - spreads pauses, not a secret
 
@@ -215,7 +215,7 @@ def _run(
             manager=Notifier(os.environ),
         )
     )
-    up = ProbeUp(generation=1, since=now, heard=True)
+    up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(
         found.gpus, now, config, up, found.hidden, serves=service is not None
     )

@@ -1,7 +1,7 @@
-"""The loop: observe, decide, act, publish. It waits for everything at once and for nothing else.
+"""Run the supervisor's loop: observe, react, kill, conclude, act, publish.
 
-It never sleeps, joins, reads the driver or writes to a terminal; all of that happens in processes
-and threads behind the Protocols below.
+The loop waits for everything at once and for nothing else. It never sleeps, joins, reads the driver
+or writes to a terminal; processes and threads behind the Protocols of ``ports`` do that.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from sentinel.config.model import Config
 from sentinel.core.actions import (
     Acknowledge,
     Action,
-    Ask,
     Event,
     Kill,
     KillProbe,
     KillService,
     Reply,
     RequestReload,
+    RequestStop,
     SetPace,
     Start,
     StartProbe,
     StartService,
 )
-from sentinel.core.decide import Decision, decide, watch
+from sentinel.core.decide import Decision, conclude, react, watch
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
-from sentinel.core.node.watchdog import Fed, feed
+from sentinel.core.node.watchdog import SentNotifications, next_notification
 from sentinel.core.observation import Observation
 from sentinel.core.state import ServiceUp, State
 from sentinel.errors import ExitCode
@@ -38,27 +38,30 @@ from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import GpuView
 from sentinel.supervisor.ports import Parts
 
-#: A living supervisor renews every child's lease this often, in seconds.
-RENEW_EVERY = 0.5
-#: How long readings are gathered while nothing is held, in seconds.
-GATHER = 0.02
-#: What is shown to the service: what changed at most so often, everything so often, in seconds.
-SHOW_EVERY, SHOW_ALL_EVERY = 0.25, 1.0
+#: The interval of lease renewals, in seconds.
+RENEW_EVERY_S = 0.5
+#: Readings are gathered for so long while nothing is held, in seconds.
+GATHER_S = 0.02
+#: The minimum interval of views that changed, and the interval of all views, in seconds.
+VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
+
+#: Actions after the views: replies refer to them, and a start takes milliseconds.
+_AFTER_VIEWS = Reply | StartProbe | StartService | Start
 
 
 class Supervisor:
-    """Owns the State and replaces it, tick by tick, until a shutdown is finished.
+    """Owns the state and replaces it, tick by tick, until a shutdown is finished.
 
     Args:
         state: The first state, from :func:`sentinel.core.decide.first_state`.
-        config: What was set.
-        parts: Read the GPUs, own the children, say when to end, tell the time, talk to clients.
+        config: The configuration.
+        parts: The probe, the children, the API process, signals, the clock and systemd.
         publish: Takes the new state and the events of each tick; must not block.
-        host: What is shown of where all this runs.
+        host: Facts about the daemon, for its view.
 
     Attributes:
-        state: All that is known.
-        config: What is set, as of the last tick.
+        state: The state after the last tick.
+        config: The configuration after the last tick.
     """
 
     def __init__(
@@ -78,11 +81,11 @@ class Supervisor:
         self._clock = parts.clock
         self._service = parts.service
         self._manager = parts.manager
-        self._fed = Fed()
+        self._sent = SentNotifications()
         self._publish = publish
         self._host = host or Host(pid=0, driver="", simulated=False)
-        self._shown: dict[str, GpuView] = {}
-        self._show_at = self._show_all_at = 0.0
+        self._views: dict[str, GpuView] = {}
+        self._views_at = self._all_views_at = 0.0
         self._readings: dict[str, Reading] = {}
         self._watch: Watch | None = None
         self._wake_at = self._due = self._renew_at = parts.clock.now()
@@ -91,7 +94,7 @@ class Supervisor:
         """Tick until a shutdown is finished.
 
         Returns:
-            7 when a child could not be killed, 2 when no stressor could ever run, else 0.
+            7 if a child could not be killed, 2 if no stressor could ever run, else 0.
         """
         while not self.state.finished:
             self.turn()
@@ -105,16 +108,24 @@ class Supervisor:
         return self.tick()
 
     def tick(self) -> Decision:
-        """Observe, decide, act and publish once."""
+        """Observe, decide and act once: kills first, replies after the views they refer to."""
         seen = self._observe()
-        decision = decide(self.state, seen, self.config)
+        reaction = react(self.state, seen, self.config)
+        for kill in reaction.kills:
+            self._spawner.kill(kill.uuid, kill.generation)
+        decision = conclude(self.state, reaction, seen, self.config)
         self.state, self.config = decision.state, decision.config
         self._wake_at = decision.wake_at
-        self._show(seen, now=any(isinstance(action, Reply) for action in decision.actions))
-        for action in decision.actions:
+        actions = [action for action in decision.actions if action not in reaction.kills]
+        later = [action for action in actions if isinstance(action, _AFTER_VIEWS)]
+        for action in actions:
+            if action not in later:
+                self._act(action)
+        self._send_views(seen, at_once=any(isinstance(action, Reply) for action in later))
+        for action in later:
             self._act(action)
-        self._tell()
-        self._feed(seen)
+        self._update_children()
+        self._notify(seen)
         self._publish(decision.state, decision.events)
         return decision
 
@@ -125,11 +136,11 @@ class Supervisor:
         self._due = min(self._wake_at, self._renew_at) if self._has_children() else self._wake_at
         self._clock.wait(files, max(0.0, self._due - self._clock.now()))
         if not self._has_children() and not (self._watch and self._watch.held):
-            # Nobody waits for us while nothing is held: let the readings of a poll come together.
-            self._clock.wait(self._interrupts.files(), GATHER)
+            # Nothing is held, so nothing is urgent: gather the readings of one poll.
+            self._clock.wait(self._interrupts.files(), GATHER_S)
 
     def _observe(self) -> Observation:
-        """Collect everything that is new into one value, stamped after the last of it."""
+        """Collect everything new into one observation, stamped after the last of it."""
         facts, readings = self._probe.collect()
         self._readings.update(readings)
         children = self._spawner.collect()
@@ -138,12 +149,12 @@ class Supervisor:
         return Observation(
             now=now,
             local=self._clock.local(),
-            random_value=self._clock.chance(),
+            random_value=self._clock.random_value(),
             readings=dict(self._readings),
             children=children,
             probe=facts,
             service=self._service.collect() if self._service is not None else None,
-            reread=self._interrupts.reread(),
+            reload_requested=self._interrupts.reload_requested(),
             probe_gone=self._probe.gone(),
             stop=stop,
             at_once=at_once,
@@ -155,12 +166,12 @@ class Supervisor:
         match action:
             case Kill(uuid=uuid, generation=generation):
                 self._spawner.kill(uuid, generation)
-            case Ask(uuid=uuid, generation=generation):
-                self._spawner.ask(uuid, generation)
+            case RequestStop(uuid=uuid, generation=generation):
+                self._spawner.request_stop(uuid, generation)
             case Acknowledge(uuid=uuid, generation=generation, number=number):
                 self._spawner.acknowledge(uuid, generation, number)
             case SetPace(uuid=uuid, generation=generation, share=share):
-                self._spawner.pace(uuid, generation, share)
+                self._spawner.set_pace(uuid, generation, share)
             case Start(uuid=uuid) as start:
                 self._spawner.start(
                     self.state.gpu_states[uuid].gpu,
@@ -171,13 +182,13 @@ class Supervisor:
             case KillProbe(generation=generation):
                 self._probe.kill(generation)
             case StartProbe(generation=generation):
-                self._probe.start(generation, self._left_out())
+                self._probe.start(generation, self._excluded())
                 self._watch = None
             case KillService() | StartService() | Reply() | RequestReload():
-                self._serve(action)
+                self._act_on_service(action)
 
-    def _serve(self, action: KillService | StartService | Reply | RequestReload) -> None:
-        """Perform one action on the service."""
+    def _act_on_service(self, action: KillService | StartService | Reply | RequestReload) -> None:
+        """Perform one action on the API process."""
         if self._service is None:
             return
         match action:
@@ -185,53 +196,53 @@ class Supervisor:
                 self._service.kill(generation)
             case StartService(generation=generation):
                 self._service.start(generation)
-                self._show_at = self._show_all_at = 0.0  # it knows nothing yet
+                self._views_at = self._all_views_at = 0.0  # a new one has no views yet
             case Reply(answer=answer):
-                self._service.tell(answer)
+                self._service.send(answer)
             case RequestReload():
-                self._service.tell(ReloadConfig())
+                self._service.send(ReloadConfig())
 
-    def _show(self, seen: Observation, *, now: bool) -> None:
-        """Show the service what has changed, if it is time; ``now`` before an answer."""
+    def _send_views(self, seen: Observation, *, at_once: bool) -> None:
+        """Send the API process the views that have changed, if they are due or ``at_once``."""
         if self._service is None or not isinstance(self.state.service, ServiceUp):
             return
-        if not now and seen.now < self._show_at:
+        if not at_once and seen.now < self._views_at:
             return
-        all_ = seen.now >= self._show_all_at
-        self._show_at = seen.now + SHOW_EVERY
+        all_ = seen.now >= self._all_views_at
+        self._views_at = seen.now + VIEWS_EVERY_S
         if all_:
-            self._show_all_at = seen.now + SHOW_ALL_EVERY
+            self._all_views_at = seen.now + ALL_VIEWS_EVERY_S
         for view in gpu_views(self.state, seen, self.config):
-            before = self._shown.get(view.uuid)
+            before = self._views.get(view.uuid)
             if all_ or before is None or replace(before, at=view.at) != view:
-                self._shown[view.uuid] = view
-                self._service.tell(view)
-        self._service.tell(host_view(self.state, seen.now, self.config, self._host))
+                self._views[view.uuid] = view
+                self._service.send(view)
+        self._service.send(host_view(self.state, seen.now, self.config, self._host))
 
-    def _left_out(self) -> tuple[str, ...]:
-        """Return the GPUs that a new probe must not touch."""
+    def _excluded(self) -> tuple[str, ...]:
+        """Return the GPUs that a new probe must not read."""
         readable = watch(self.state, self._clock.now()).gpus
         return tuple(uuid for uuid in self.state.gpu_states if uuid not in readable)
 
-    def _tell(self) -> None:
-        """Tell the probe what to read when that changed, and renew the leases when they are due."""
+    def _update_children(self) -> None:
+        """Send the probe a changed watch, and renew the leases if they are due."""
         now = self._clock.now()
         wanted = watch(self.state, now)
         if wanted != self._watch:
             self._watch = wanted
             self._probe.watch(wanted)
         if self._has_children() and now >= self._renew_at:
-            self._spawner.renew()
-            self._renew_at = now + RENEW_EVERY
+            self._spawner.renew_leases()
+            self._renew_at = now + RENEW_EVERY_S
 
-    def _feed(self, seen: Observation) -> None:
-        """Tell whoever started us how we are, if it is time."""
-        if self._manager is None or not self._manager.listened:
+    def _notify(self, seen: Observation) -> None:
+        """Send a due systemd notification."""
+        if self._manager is None or not self._manager.enabled:
             return
-        food = feed(self.state, seen, self.config, self._fed, self._manager.watchdog)
-        if not food.lines or self._manager.send(food.lines):
-            self._fed = food.fed
-        self._wake_at = min(self._wake_at, max(food.due, seen.now))
+        due = next_notification(self.state, seen, self.config, self._sent, self._manager.watchdog)
+        if not due.lines or self._manager.send(due.lines):
+            self._sent = due.sent
+        self._wake_at = min(self._wake_at, max(due.due, seen.now))
 
     def _has_children(self) -> bool:
         return bool(self._spawner.files())

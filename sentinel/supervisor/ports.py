@@ -1,4 +1,4 @@
-"""The parts around the supervisor's loop, as protocols."""
+"""Define the parts around the supervisor's loop as protocols. Nothing in them blocks."""
 
 from __future__ import annotations
 
@@ -15,129 +15,134 @@ from sentinel.protocol.views import GpuView, HostView
 
 
 class Clock(Protocol):
-    """The time, chance, and the only place where the supervisor waits."""
+    """The time, random numbers, and the only place where the supervisor waits."""
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
 
     def local(self) -> datetime:
-        """Return what a clock on the wall shows."""
+        """Return the local wall-clock time."""
 
-    def chance(self) -> float:
-        """Return a number from 0 to 1 that nobody can know; it spreads pauses."""
+    def random_value(self) -> float:
+        """Return an unpredictable number from 0 to 1."""
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
-        """Return when one of ``files`` can be read, or after ``timeout`` seconds."""
+        """Wait until one of ``files`` is readable, for at most ``timeout`` seconds."""
 
 
 class Probe(Protocol):
-    """The process that reads the GPUs, as the supervisor sees it."""
+    """The process that reads the GPUs."""
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
-        """Spawn a probe; it leaves the UUIDs in ``skip`` out."""
+        """Spawn a probe that does not read the GPUs in ``skip``."""
 
     def kill(self, generation: int) -> None:
-        """Kill the probe and forget it, whether it dies or not."""
+        """Kill the probe and forget it, whether it ends or not."""
 
     def watch(self, what: Watch) -> None:
-        """Tell the probe what to read."""
+        """Send the probe what to read."""
 
     def gone(self) -> bool:
-        """Return whether no probe of ours lives, not even one that was killed."""
+        """Check that no probe is left, not even one that was killed."""
 
     def files(self) -> list[int]:
-        """Return what to wait for."""
+        """List the descriptors to wait for."""
 
     def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
-        """Return what became known since the last call, and the newest reading of each GPU."""
+        """Collect the new facts about the probe, and the newest reading of each GPU."""
 
 
 class Spawner(Protocol):
-    """The stressor children, as the supervisor sees them. Nothing here blocks."""
+    """The stressor children, at most one on each GPU."""
 
     def start(
         self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
     ) -> None:
-        """Spawn a stressor on ``gpu`` that leaves ``committed`` bytes more than it is told to.
+        """Spawn a stressor.
 
-        One for ``clearing`` ends once it has had a context.
+        Args:
+            gpu: The GPU.
+            generation: The number of the child on this GPU.
+            clearing: The child ends once it has created a context.
+            committed: Memory to leave free besides the reserve, in bytes.
         """
 
     def kill(self, uuid: str, generation: int) -> None:
-        """Send SIGKILL to the child and everything it started."""
+        """Send SIGKILL to the child and its process group."""
 
-    def ask(self, uuid: str, generation: int) -> None:
-        """Ask the child to end."""
+    def request_stop(self, uuid: str, generation: int) -> None:
+        """Request the child to stop."""
 
     def acknowledge(self, uuid: str, generation: int, number: int) -> None:
-        """Tell the child that its finding of this number is known."""
+        """Acknowledge the child's finding of this number."""
 
-    def pace(self, uuid: str, generation: int, share: float) -> None:
-        """Tell the child to keep its GPU busy for this share of the time."""
+    def set_pace(self, uuid: str, generation: int, share: float) -> None:
+        """Set the share of the time for which the child keeps its GPU busy."""
 
-    def renew(self) -> None:
+    def renew_leases(self) -> None:
         """Renew the lease of every child."""
 
     def files(self) -> list[int]:
-        """Return what to wait for."""
+        """List the descriptors to wait for."""
 
     def collect(self) -> dict[str, ChildFacts]:
-        """Return what became known of each child since the last call."""
+        """Collect the new facts about each child."""
 
 
 class Service(Protocol):
-    """The process that talks to clients, as the supervisor sees it. Nothing here blocks."""
+    """The API process."""
 
     def start(self, generation: int) -> None:
-        """Spawn a service."""
+        """Spawn an API process."""
 
     def kill(self, generation: int) -> None:
-        """Kill the service and forget it."""
+        """Kill the API process and forget it."""
 
-    def tell(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
-        """Send it a view, an answer or a wish, once it has room for it."""
+    def send(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
+        """Queue a message, to be sent as soon as the socket has room."""
 
     def files(self) -> list[int]:
-        """Return what to wait for."""
+        """List the descriptors to wait for."""
 
     def collect(self) -> ServiceFacts | None:
-        """Return what became known since the last call."""
+        """Collect the new facts about the API process."""
 
 
 class Interrupts(Protocol):
-    """Where requests to end come from: signals, or the clock of a test."""
+    """The source of shutdown and reload requests: signals, or a test."""
 
     def files(self) -> list[int]:
-        """Return what to wait for."""
+        """List the descriptors to wait for."""
 
     def collect(self) -> tuple[str | None, bool]:
-        """Return why to end, if somebody asked since the last call, and whether at once."""
+        """Return the reason of a new shutdown request, or None, and whether to kill at once."""
 
-    def reread(self) -> bool:
-        """Return whether somebody asked since the last call for the settings to be read anew."""
+    def reload_requested(self) -> bool:
+        """Check, once per request, whether a reload of the settings was requested."""
 
 
-class Manager(Protocol):
-    """Who started us and wants to know how we are: systemd, or nobody."""
+class ServiceManager(Protocol):
+    """The service manager that started the supervisor: systemd, or none."""
 
-    #: How long it waits for a sign of life, in seconds; ``None`` where it does not.
+    #: The time limit of its watchdog, in seconds; None without one.
     watchdog: float | None
 
     @property
-    def listened(self) -> bool:
-        """Whether it wants to know."""
+    def enabled(self) -> bool:
+        """Whether there is a service manager."""
 
     def send(self, lines: Sequence[str]) -> bool:
-        """Tell it; return whether that went out. Must not block."""
+        """Send a notification; return whether it was sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """All that a supervisor has around it; without a ``service`` nobody is served."""
+    """The parts around a supervisor."""
 
     probe: Probe
     spawner: Spawner
     interrupts: Interrupts
     clock: Clock
+    #: None without an API process.
     service: Service | None = None
-    manager: Manager | None = None
+    manager: ServiceManager | None = None

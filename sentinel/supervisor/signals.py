@@ -19,12 +19,12 @@ class Signals:
 
     Args:
         detached: There is no terminal to close, so SIGHUP asks for a reload, as for any daemon; see
-            :meth:`reread`.
+            :meth:`reload_requested`.
     """
 
     def __init__(self, *, detached: bool = False) -> None:
         self._detached = detached
-        self._reread = False
+        self._reload_requested = False
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._theirs.setblocking(False)
@@ -63,7 +63,7 @@ class Signals:
             numbers = self._ours.recv(4096)
         came = [signal.Signals(number) for number in numbers if number in _ENDS]
         if self._detached and signal.SIGHUP in came:
-            self._reread = True
+            self._reload_requested = True
             came = [number for number in came if number is not signal.SIGHUP]
         if not came:
             return None, False
@@ -72,9 +72,9 @@ class Signals:
         self.at_once = self._interrupts > 1
         return came[0].name, self.at_once
 
-    def reread(self) -> bool:
+    def reload_requested(self) -> bool:
         """Check whether :meth:`collect` has taken a request to reload since the last call."""
-        wanted, self._reread = self._reread, False
+        wanted, self._reload_requested = self._reload_requested, False
         return wanted
 
 

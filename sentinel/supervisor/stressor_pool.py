@@ -86,7 +86,7 @@ class StressorPool:
             stressor.handle.kill()
             stressor.killed_at = time.monotonic()
 
-    def ask(self, uuid: str, generation: int) -> None:
+    def request_stop(self, uuid: str, generation: int) -> None:
         """Ask the child to stop."""
         self._send(uuid, generation, Stop())
 
@@ -94,11 +94,11 @@ class StressorPool:
         """Acknowledge the finding of this number."""
         self._send(uuid, generation, FindingAck(number=number))
 
-    def pace(self, uuid: str, generation: int, share: float) -> None:
+    def set_pace(self, uuid: str, generation: int, share: float) -> None:
         """Set the share of the time for which the child keeps its GPU busy."""
         self._send(uuid, generation, Pace(share=share))
 
-    def renew(self) -> None:
+    def renew_leases(self) -> None:
         """Renew the lease of every child."""
         for stressor in self._stressors.values():
             stressor.handle.send(Lease())

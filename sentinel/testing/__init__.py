@@ -71,7 +71,7 @@ class World:
         self.hidden = hidden
         self.utilization = False
         # The same in every run, or what a test found could not be found again.
-        self.chance: Callable[[], float] = random.Random(1).random  # noqa: S311 - no secret
+        self.random_value: Callable[[], float] = random.Random(1).random  # noqa: S311 - no secret
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
         self.next_pid = 100
@@ -170,9 +170,9 @@ class FakeClock:
         """Return what the clock on the world's wall shows."""
         return self._world.wall
 
-    def chance(self) -> float:
+    def random_value(self) -> float:
         """Return the next throw."""
-        return self._world.chance()
+        return self._world.random_value()
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Let time pass: no longer than one tick, so that nothing in the world is missed."""
@@ -185,7 +185,7 @@ class FakeInterrupts:
 
     def __init__(self) -> None:
         self.pending: tuple[str | None, bool] = (None, False)
-        self.rereads = False
+        self.reload_pending = False
 
     def files(self) -> list[int]:
         """Return nothing to wait for."""
@@ -196,9 +196,9 @@ class FakeInterrupts:
         pending, self.pending = self.pending, (None, False)
         return pending
 
-    def reread(self) -> bool:
+    def reload_requested(self) -> bool:
         """Return whether the settings are to be read anew, once."""
-        wanted, self.rereads = self.rereads, False
+        wanted, self.reload_pending = self.reload_pending, False
         return wanted
 
 
@@ -303,7 +303,7 @@ class FakeSpawner:
         self._world = world
         self.started: list[tuple[str, float]] = []
         self.killed: list[tuple[str, float]] = []
-        self.asked: list[tuple[str, float]] = []
+        self.stop_requests: list[tuple[str, float]] = []
         self.acknowledged: list[tuple[str, int, int]] = []
         self.paced: list[tuple[str, int, float]] = []
         self.cleared: list[tuple[str, float]] = []
@@ -342,19 +342,19 @@ class FakeSpawner:
         """Note what was acknowledged, which may be the last words of one that is gone."""
         self.acknowledged.append((uuid, generation, number))
 
-    def pace(self, uuid: str, generation: int, share: float) -> None:
+    def set_pace(self, uuid: str, generation: int, share: float) -> None:
         """Note the share of busy time that a living child was told."""
         self._own(uuid, generation).share = share
         self.paced.append((uuid, generation, share))
 
-    def ask(self, uuid: str, generation: int) -> None:
+    def request_stop(self, uuid: str, generation: int) -> None:
         """Let the child end by itself, unless it is mute."""
         child = self._own(uuid, generation)
-        self.asked.append((uuid, self._world.now))
+        self.stop_requests.append((uuid, self._world.now))
         if not child.mute and child.dies_at is None:
             child.dies_at, child.code = self._world.now + 0.05, ChildExitCode.DONE
 
-    def renew(self) -> None:
+    def renew_leases(self) -> None:
         """Do nothing: children of this world need no lease."""
 
     def files(self) -> list[int]:

@@ -61,7 +61,7 @@ class FakeService:
         assert generation == self.generation
         self.alive = False
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Keep what a living service is told."""
         if not self.alive:
             return

@@ -219,7 +219,7 @@ class Script:
         view = self.gpus[order.gpu]
         left = view.budget - sum(one.size for one in self.allocations.values())
         if order.id in self.allocations or order.size > left:
-            text = f"{order.id} is taken, or too much: {left} bytes can be promised"
+            text = f"{order.id} is taken, or too much: {left} bytes can be allocated"
             return CommandReply(number=order.number, refused=Refusal.CONFLICT, text=text)
         self.allocations[order.id] = Allocation(
             id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=time.monotonic()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sentinel.config.model import Config
+from sentinel.core.gpu.attribution import attribute
+from sentinel.core.gpu_state import GpuState
+from sentinel.protocol.gpu import Reading
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
@@ -32,6 +36,12 @@ def watched(world: World) -> list[str]:
     """Return the GPUs that the probe was told to read."""
     assert world.probe.watched is not None
     return list(world.probe.watched.gpus)
+
+
+def attributed(gpu_state: GpuState, reading: Reading, config: Config | None = None) -> GpuState:
+    """Attribute a reading, as every tick does."""
+    attribution = attribute(gpu_state, reading, config or Config())
+    return replace(gpu_state, attribution=attribution)
 
 
 def stressor(supervisor: Supervisor, index: int = 0) -> object:

@@ -29,7 +29,7 @@ def main() -> int:
         def __init__(self, spec: ProbeSpec) -> None:
             super().__init__(replace(spec, simulation=None))
 
-    probe_supervision.FIRST_EXCLUSION = LEFT_OUT
+    probe_supervision.MIN_EXCLUSION_S = LEFT_OUT
     discovery.ProbeProcess = OnNvml  # type: ignore[attr-defined]
     return run_command_line(sys.argv[1:])
 

@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
 from sentinel.core.decide import Decision, decide
-from sentinel.core.gpu.memory_accounting import SLACK, unattributed_memory
+from sentinel.core.gpu.memory_accounting import SLACK_BYTES
+from sentinel.core.gpu_state import Busy, Idle, Unknown
 from sentinel.core.observation import Call, Observation
-from sentinel.core.state import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
+from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopping
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
@@ -93,7 +94,9 @@ class Histories(RuleBasedStateMachine):
         self.world.at(index).foreign.clear()
         self.world.at(index).unlisted = 0
 
-    @rule(index=GPUS, memory=st.sampled_from([SLACK // 2, SLACK + 1, 20 * MIB, 50 * GIB]))
+    @rule(
+        index=GPUS, memory=st.sampled_from([SLACK_BYTES // 2, SLACK_BYTES + 1, 20 * MIB, 50 * GIB])
+    )
     def memory_grows_and_nobody_is_named(self, index: int, memory: int) -> None:
         self.world.at(index).unlisted = memory
         self.tick()
@@ -181,7 +184,8 @@ class Histories(RuleBasedStateMachine):
             seen = {process.pid for process in reading.processes or ()}
             assert not seen & {p.pid for p in self.world.gpus[start.uuid].foreign}
             unlisted = 32 * MIB if self.hidden else GIB
-            assert unattributed_memory(reading) <= unlisted, "somebody is there who is not listed"
+            attribution = decision.state.gpu_states[start.uuid].attribution
+            assert attribution.unattributed <= unlisted, "somebody is there who is not listed"
             assert self.world.now - reading.at <= 1.5 * self.config.poll, "on an old reading"
             assert start.uuid not in self.fatal
             assert self.world.now >= self.backoffs.get(start.uuid, 0.0)
@@ -211,7 +215,9 @@ class Histories(RuleBasedStateMachine):
         ):
             reading = self.supervisor._readings[uuid]
             assert reading.memory is not None
-            assert reading.memory.used <= gpu_state.stressor.expected + SLACK, "unexplained memory"
+            assert reading.memory.used <= gpu_state.stressor.expected + SLACK_BYTES, (
+                "unexplained memory"
+            )
         if isinstance(gpu_state.occupancy, Busy) and not haunted:  # what is left of us is nobody
             self.foreign_at[uuid] = self.world.now
         if not isinstance(gpu_state.occupancy, Idle):

@@ -1,4 +1,4 @@
-"""Guests: those to whom memory of a GPU was promised, and how much of it is to come. Pure."""
+"""Account for the memory that is allocated to processes beside a stressor. Pure."""
 
 from __future__ import annotations
 
@@ -6,141 +6,143 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
-from sentinel.core.identity import is_ours
-from sentinel.core.state import GpuState
+from sentinel.core.gpu_state import GpuState
 from sentinel.protocol.gpu import GpuProcess, Reading
 from sentinel.protocol.views import Allocation
 
-#: What is left to each holder beyond its promises, for the next CUDA context, for which it did not
-#: ask, and what libraries take with that.
-CONTEXT = 2**30
+#: Memory left to each allocated process tree beyond its allocations, in bytes: for its CUDA context
+#: and the libraries that come with it.
+CONTEXT_BYTES = 2**30
 
-#: What of each guest's memory is taken for its context and not for what was promised: 527 MiB on an
+#: The part of each allocated process's memory that counts as its context, in bytes: 527 MiB on an
 #: H200 (benchmarks/measured), and some for cards where it is more.
-CONTEXT_OF_EACH = 640 * 2**20
+CONTEXT_ALLOWANCE_BYTES = 640 * 2**20
 
-#: For so long after a promise nothing of ours is started beside the guest, in seconds: most take
-#: their memory at once, and a stressor that comes after that finds more of it left.
-SETTLING = 3.0
+#: No stressor is started for so long after an allocation, in seconds: most processes take their
+#: memory at once, and a later stressor finds more of it used.
+SETTLE_S = 3.0
 
-
-#: A stressor that left room for a promise is let go of for a larger one when no promise has begun
-#: or ended for so long, in seconds: who comes and goes with every request is not to cost a start.
-CALM = 60.0
+#: A stressor that left memory to allocations is restarted with more memory when no allocation has
+#: begun or ended for so long, in seconds, so that short allocations do not cost a start each.
+REGROW_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Holder:
-    """One to whom memory was promised: since when it lives, by what names, how many bytes."""
+class _Grant:
+    """All allocations of one process."""
 
     started: int
+    #: The id of its first allocation.
     name: str
-    most: int
+    #: All that it may hold, one context included, in bytes.
+    size: int
 
 
 def budget(gpu_state: GpuState, reading: Reading | None, config: Config) -> int:
-    """Return how many bytes of a GPU's memory may be promised in all; none where it is not known.
+    """Compute how much memory may be allocated in total, in bytes; 0 while it is unknown.
 
-    What the driver keeps for itself cannot be had, and one more guest is to have its context.
+    Excludes what the driver keeps, and one context for a further process.
     """
     if reading is None or reading.memory is None:
         return 0
     usable = reading.memory.used + reading.memory.free
-    most = max(0, usable - config.budget_reserve)
+    limit = max(0, usable - config.budget_reserve)
     if config.budget_limit is not None:
-        most = min(most, config.budget_limit)
-    holders = {(one.by.pid, one.by.started) for one in gpu_state.allocations.values()}
-    return max(0, min(most, usable - CONTEXT * (len(holders) + 1)))
+        limit = min(limit, config.budget_limit)
+    return max(0, min(limit, usable - CONTEXT_BYTES * (_process_count(gpu_state) + 1)))
 
 
 def available(gpu_state: GpuState, reading: Reading | None, config: Config) -> int:
-    """Return how much more of a GPU's memory may be promised, in bytes."""
-    given = sum(promise.size for promise in gpu_state.allocations.values())
+    """Compute how much more memory may be allocated, in bytes."""
+    given = sum(allocation.size for allocation in gpu_state.allocations.values())
     return max(0, budget(gpu_state, reading, config) - given)
 
 
-def can_be_told(gpu_state: GpuState) -> bool:
-    """Return whether the guests of a GPU can be told from others: all are seen, and all are listed.
+def are_distinguishable(gpu_state: GpuState) -> bool:
+    """Check that allocated processes can be told from newcomers: every process is listed.
 
-    Where the list may leave somebody out, a newcomer would be seen by the memory alone, and that is
-    what guests are to take.
+    Otherwise memory alone shows a newcomer, and allocated processes take memory, too.
     """
     return gpu_state.identity.complete and all(
-        promise.by.started is not None for promise in gpu_state.allocations.values()
+        allocation.by.started is not None for allocation in gpu_state.allocations.values()
     )
 
 
-def guests(gpu_state: GpuState, processes: Iterable[GpuProcess]) -> dict[int, str]:
-    """Return by PID which processes are guests, and by whose promise.
+def allocated_processes(gpu_state: GpuState, others: Iterable[GpuProcess]) -> dict[int, str]:
+    """Return the allocation of each allocated process, by PID.
 
-    Those of a holder are guests together, and none of them is one any more once they hold more
-    than they were promised, contexts apart, or nobody says how much. Our own child is nobody's
-    guest, though a holder may have started us.
+    A process with an allocation and its descendants share it. None of them counts as allocated
+    once they hold more together than it allows, contexts apart, or hold an unknown amount.
+
+    Args:
+        gpu_state: The GPU with its allocations.
+        others: The listed processes that are not Sentinel's own. The stressor never counts,
+            although an allocated process may have started Sentinel.
     """
-    if not gpu_state.allocations or not can_be_told(gpu_state):
+    if not gpu_state.allocations or not are_distinguishable(gpu_state):
         return {}
-    holders = _holders(gpu_state.allocations)
-    theirs: dict[int, list[GpuProcess]] = {}
-    for process in processes:
-        holder = None if is_ours(process, gpu_state.child) else _holder_of(process, holders)
-        if holder is not None:
-            theirs.setdefault(holder, []).append(process)
+    grants = _grants(gpu_state.allocations)
+    trees: dict[int, list[GpuProcess]] = {}
+    for process in others:
+        root = _granted_ancestor(process, grants)
+        if root is not None:
+            trees.setdefault(root, []).append(process)
     return {
-        process.pid: holders[pid].name
-        for pid, group in theirs.items()
-        if all(one.memory is not None for one in group)
-        and sum(map(_charged, group)) <= holders[pid].most
-        for process in group
+        process.pid: grants[pid].name
+        for pid, tree in trees.items()
+        if all(one.memory is not None for one in tree)
+        and sum(map(charged_memory, tree)) <= grants[pid].size
+        for process in tree
     }
 
 
 def committed(gpu_state: GpuState) -> int:
-    """Return how many bytes are promised on a GPU, the context of each holder included."""
-    sizes = sum(promise.size for promise in gpu_state.allocations.values())
-    holders = {(one.by.pid, one.by.started) for one in gpu_state.allocations.values()}
-    return sizes + CONTEXT * len(holders)
+    """Compute the allocated memory, one context per process included, in bytes."""
+    sizes = sum(allocation.size for allocation in gpu_state.allocations.values())
+    return sizes + CONTEXT_BYTES * _process_count(gpu_state)
 
 
-def outstanding(gpu_state: GpuState, reading: Reading | None) -> int:
-    """Return how many promised bytes no guest holds yet, contexts included."""
+def outstanding(gpu_state: GpuState) -> int:
+    """Compute the allocated memory that no process holds yet, contexts included, in bytes."""
     if not gpu_state.allocations:
         return 0
-    processes = reading.processes or () if reading is not None else ()
-    here = guests(gpu_state, processes)
-    held = sum(_charged(process) for process in processes if process.pid in here)
-    return max(0, committed(gpu_state) - held)
+    return max(0, committed(gpu_state) - gpu_state.attribution.allocated_memory)
 
 
-def _holders(allocations: Mapping[str, Allocation]) -> dict[int, _Holder]:
-    """Return the holders by PID; what they were promised, and one context, is theirs."""
-    found: dict[int, _Holder] = {}
-    for promise in allocations.values():
-        pid, started = promise.by.pid, promise.by.started
+def charged_memory(process: GpuProcess) -> int:
+    """Compute how much of an allocation a process uses, in bytes: all but its context."""
+    return max(0, (process.memory or 0) - CONTEXT_ALLOWANCE_BYTES)
+
+
+def _process_count(gpu_state: GpuState) -> int:
+    return len({(one.by.pid, one.by.started) for one in gpu_state.allocations.values()})
+
+
+def _grants(allocations: Mapping[str, Allocation]) -> dict[int, _Grant]:
+    """Sum the allocations of each process, by PID, and add one context."""
+    found: dict[int, _Grant] = {}
+    for allocation in allocations.values():
+        pid, started, size = allocation.by.pid, allocation.by.started, allocation.size
         if pid is None or started is None:
             continue
         before = found.get(pid)
         if before is None or before.started != started:
-            found[pid] = _Holder(started=started, name=promise.id, most=promise.size + CONTEXT)
+            found[pid] = _Grant(started=started, name=allocation.id, size=size + CONTEXT_BYTES)
         else:
-            found[pid] = replace(before, most=before.most + promise.size)
+            found[pid] = replace(before, size=before.size + size)
     return found
 
 
-def _holder_of(process: GpuProcess, holders: Mapping[int, _Holder]) -> int | None:
-    """Return the PID of the holder that a process is, or was started by, however far down."""
+def _granted_ancestor(process: GpuProcess, grants: Mapping[int, _Grant]) -> int | None:
+    """Return the PID of the process itself or its nearest ancestor with an allocation, or None."""
     if process.started is None:
         return None
-    own = holders.get(process.pid)
+    own = grants.get(process.pid)
     if own is not None and own.started == process.started:
         return process.pid
     for pid in process.ancestors or ():
-        above = holders.get(pid)
-        # A process that is older than its ancestor is that of an earlier one of this number.
+        above = grants.get(pid)
+        # A process older than its ancestor belongs to an earlier process with that PID.
         if above is not None and process.started >= above.started:
             return pid
     return None
-
-
-def _charged(process: GpuProcess) -> int:
-    """Return how much of what was promised a guest holds, in bytes: all but its context."""
-    return max(0, (process.memory or 0) - CONTEXT_OF_EACH)

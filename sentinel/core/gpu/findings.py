@@ -1,4 +1,4 @@
-"""Keep what stressors found wrong with a GPU: say it, count it, acknowledge it. Pure."""
+"""Record, report and acknowledge the findings of a stressor. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 from sentinel.core.actions import Acknowledge, Action, Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.teardown import Step
+from sentinel.core.gpu_state import Findings, GpuState
 from sentinel.core.observation import ChildFacts
-from sentinel.core.state import Findings, GpuState
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import Finding
 
 
 def fold(gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: float) -> Step:
-    """Take in the findings among what a child said, its last words included.
+    """Apply the findings among a child's messages.
 
-    A finding is sent until it is acknowledged, so one that is known is only acknowledged again.
+    A child repeats a finding until it is acknowledged, so a known one is only acknowledged again.
     """
     actions: list[Action] = []
     events: list[Event] = []
@@ -26,22 +26,22 @@ def fold(gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: f
         actions.append(
             Acknowledge(uuid=gpu_state.gpu.uuid, generation=facts.generation, number=finding.number)
         )
-        had = gpu_state.findings
-        if had.generation == facts.generation and finding.number <= had.number:
+        before = gpu_state.findings
+        if before.generation == facts.generation and finding.number <= before.number:
             continue
-        kept = Findings(
-            total=had.total + 1,
+        findings = Findings(
+            total=before.total + 1,
             generation=facts.generation,
             number=finding.number,
             last=finding,
         )
-        gpu_state = replace(gpu_state, findings=kept)
-        events.append(_say(gpu_state, finding, reading, now))
+        gpu_state = replace(gpu_state, findings=findings)
+        events.append(_event(gpu_state, finding, reading, now))
     return Step(gpu_state=gpu_state, actions=tuple(actions), events=tuple(events))
 
 
-def _say(gpu_state: GpuState, finding: Finding, reading: Reading | None, now: float) -> Event:
-    """Return the event with all of the evidence, and how the GPU was when that was read last."""
+def _event(gpu_state: GpuState, finding: Finding, reading: Reading | None, now: float) -> Event:
+    """Build the event with the whole finding and the latest readings of the GPU."""
     fields: dict[str, object] = {**vars(finding), "place": finding.place.value}
     fields["first"], fields["bits"] = list(finding.first), list(finding.bits)
     fields["kind"] = kind_of(finding)
@@ -52,7 +52,7 @@ def _say(gpu_state: GpuState, finding: Finding, reading: Reading | None, now: fl
 
 
 def kind_of(finding: Finding) -> str | None:
-    """Return whether the fault came back when it was tried again; ``None`` where nobody tried."""
+    """Name whether the fault came back on a retry; None if there was no retry."""
     if finding.repeated is None:
         return None
     return "repeatable" if finding.repeated else "transient"

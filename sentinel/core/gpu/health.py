@@ -1,6 +1,6 @@
-"""How a GPU does, by its temperature and by the memory on it that is not ours. Pure.
+"""Assess the health of a GPU by its temperature and its foreign memory. Pure.
 
-Worse is believed at once; better only with a margin, and not before its time.
+A worse level applies at once; a better one only with a margin and after a cool-down.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.memory_accounting import foreign_memory
-from sentinel.core.identity import OwnChild
-from sentinel.core.state import GpuState, HealthState, Unknown
+from sentinel.core.gpu_state import GpuState, HealthState, Unknown
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.views import GpuHealth
 
-#: The share of its speed that each condition leaves to whoever works there: from the GPU Management
-#: System's table of states.
+#: The share of full speed that each level allows: from the GPU Management System's table of states.
 MULTIPLIERS = {
     GpuHealth.OPTIMAL: 1.0,
     GpuHealth.NORMAL: 0.8,
@@ -25,40 +23,44 @@ MULTIPLIERS = {
     GpuHealth.CRITICAL: 0.0,
 }
 
-_WORSE = tuple(GpuHealth)
+_LEVELS = tuple(GpuHealth)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """In degrees Celsius and shares of the memory: below ``optimal`` a GPU is OPTIMAL, and so on.
+    """The limits of the levels, in degrees Celsius and shares of the memory."""
 
-    Above ``throttle`` and ``memory_critical`` it is CRITICAL, above ``critical`` it overheats.
-    """
-
+    #: OPTIMAL below.
     optimal: float
+    #: NORMAL below.
     normal: float
+    #: CRITICAL above.
     throttle: float
+    #: Overheating above.
     critical: float
+    #: OPTIMAL below.
     memory_optimal: float
+    #: NORMAL below.
     memory_normal: float
+    #: CRITICAL above.
     memory_critical: float
 
 
 def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
-    """Return what holds for a GPU: as it was set, but no higher than the device declares.
+    """Return the configured limits, lowered to those that the device declares.
 
-    It is CRITICAL above the most that it may have in operation at the latest, and overheats above
-    the temperature at which it slows itself down.
+    A GPU is CRITICAL above its maximum operating temperature, and overheats above its slowdown
+    temperature.
     """
-    told = gpu_state.telemetry
-    maximum = told.maximum_c if told is not None else None
-    slowdown = told.slowdown_c if told is not None else None
-    most = min(one for one in (config.temp_throttle, maximum, slowdown) if one is not None)
-    normal = min(config.temp_normal, most)
+    telemetry = gpu_state.telemetry
+    maximum = telemetry.maximum_c if telemetry is not None else None
+    slowdown = telemetry.slowdown_c if telemetry is not None else None
+    throttle = min(one for one in (config.temp_throttle, maximum, slowdown) if one is not None)
+    normal = min(config.temp_normal, throttle)
     return Thresholds(
         optimal=min(config.temp_optimal, normal),
         normal=normal,
-        throttle=most,
+        throttle=throttle,
         critical=config.temp_critical if slowdown is None else min(config.temp_critical, slowdown),
         memory_optimal=config.memory_optimal,
         memory_normal=config.memory_normal,
@@ -66,33 +68,33 @@ def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
     )
 
 
-def judge(
-    gpu_state: GpuState, reading: Reading | None, now: float, config: Config, child: OwnChild | None
+def assess(
+    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
 ) -> tuple[GpuState, list[Event]]:
-    """Return the slot with its condition by the latest reading, and the events if it is another.
+    """Update the health by the latest reading, and report a change.
 
-    A GPU that cannot be read stays in the condition it was in, which nobody is shown meanwhile.
+    A GPU that cannot be read keeps its level, which is not published in the meantime.
     """
     if reading is not None and reading.telemetry is not None:
         gpu_state = replace(gpu_state, telemetry=reading.telemetry)
     if isinstance(gpu_state.occupancy, Unknown) or reading is None or reading.memory is None:
         return gpu_state, []
     limits = thresholds(gpu_state, config)
-    share = foreign_memory(gpu_state, reading, child) / max(1, reading.memory.total)
+    share = foreign_memory(gpu_state, reading) / max(1, reading.memory.total)
     degrees = reading.temperature
-    before = gpu_state.health or _first(now)
-    health = _judged(before, degrees, share, limits, now, config)
-    found = health.level
-    pace = MULTIPLIERS[found] if config.throttle == "on" else 1.0
+    before = gpu_state.health or _initial(now)
+    health = _next(before, degrees, share, limits, now, config)
+    level = health.level
+    pace = MULTIPLIERS[level] if config.throttle == "on" else 1.0
     if health == gpu_state.health and pace == gpu_state.health_pace:
         return gpu_state, []
     gpu_state = replace(gpu_state, health=health, health_pace=pace)
     seen = {"temperature_c": degrees, "memory_foreign_share": round(share, 4)}
     events = []
-    if found is not before.level:
-        fields = {"before": before.level.value, "health": found.value, **seen}
+    if level is not before.level:
+        fields = {"before": before.level.value, "health": level.value, **seen}
         events.append(
-            gpu_event("gpu.health_changed", gpu_state, now, **fields, multiplier=MULTIPLIERS[found])
+            gpu_event("gpu.health_changed", gpu_state, now, **fields, multiplier=MULTIPLIERS[level])
         )
     if health.overheats and not before.overheats:
         fields = {"temperature_c": degrees, "limit_c": limits.critical}
@@ -101,19 +103,19 @@ def judge(
 
 
 def multiplier(gpu_state: GpuState) -> float:
-    """Return the share of its speed that a GPU leaves to a worker: none where it is unknown."""
+    """Return the share of full speed that a GPU's health allows; 0 while it is unknown."""
     if gpu_state.health is None or isinstance(gpu_state.occupancy, Unknown):
         return 0.0
     return MULTIPLIERS[gpu_state.health.level]
 
 
-def _first(now: float) -> HealthState:
-    """Return that of a GPU of which nothing is known yet."""
+def _initial(now: float) -> HealthState:
+    """Return the health before the first reading."""
     best = GpuHealth.OPTIMAL
     return HealthState(level=best, since=now, heat=best, heat_since=now, memory=best)
 
 
-def _judged(
+def _next(
     before: HealthState,
     degrees: float | None,
     share: float,
@@ -121,24 +123,25 @@ def _judged(
     now: float,
     config: Config,
 ) -> HealthState:
-    """Return what follows for a GPU from its temperature, where that is told, and its memory."""
-    told_at = before.told_at if degrees is None else now
+    """Compute the health from the temperature, if there is one, and the foreign memory."""
+    temperature_at = before.temperature_at if degrees is None else now
     if degrees is not None:
         heat = _heat(before, degrees, limits, now, config)
     else:
-        # A sensor may miss a beat; one that is silent for longer says nothing any more.
-        heat = before.heat if now - told_at <= config.stale_after else GpuHealth.OPTIMAL
+        # A sensor may miss a reading; after a longer gap its last value does not count.
+        fresh = now - temperature_at <= config.stale_after
+        heat = before.heat if fresh else GpuHealth.OPTIMAL
     memory = _memory(share, limits)
     if _rank(memory) < _rank(before.memory):
         memory = min(_memory(share + config.hysteresis / 100, limits), before.memory, key=_rank)
-    found = max(heat, memory, key=_rank)
+    worse = max(heat, memory, key=_rank)
     return HealthState(
-        level=found,
-        since=before.since if found is before.level else now,
+        level=worse,
+        since=before.since if worse is before.level else now,
         heat=heat,
         heat_since=before.heat_since if heat is before.heat else now,
         memory=memory,
-        told_at=told_at,
+        temperature_at=temperature_at,
         overheats=_overheats(before, degrees, limits, config),
     )
 
@@ -146,13 +149,13 @@ def _judged(
 def _heat(
     before: HealthState, degrees: float, limits: Thresholds, now: float, config: Config
 ) -> GpuHealth:
-    """Return what a temperature says: worse at once, better with a margin and in time.
+    """Compute the level by temperature: worse at once, better with a margin and a cool-down.
 
-    Only heat has to wait: a card cools slowly, and memory that is given back is back.
+    Only temperature has a cool-down: a card cools slowly, and freed memory is free at once.
     """
 
     def level(value: float) -> GpuHealth:
-        return _WORSE[_level(value, limits.optimal, limits.normal, limits.throttle)]
+        return _LEVELS[_level(value, limits.optimal, limits.normal, limits.throttle)]
 
     found = level(degrees)
     if _rank(found) >= _rank(before.heat):
@@ -165,15 +168,15 @@ def _heat(
 
 def _memory(share: float, limits: Thresholds) -> GpuHealth:
     levels = limits.memory_optimal, limits.memory_normal, limits.memory_critical
-    return _WORSE[_level(share, *levels)]
+    return _LEVELS[_level(share, *levels)]
 
 
-def _rank(condition: GpuHealth) -> int:
-    return _WORSE.index(condition)
+def _rank(level: GpuHealth) -> int:
+    return _LEVELS.index(level)
 
 
 def _level(value: float, optimal: float, normal: float, throttle: float) -> int:
-    """Return how bad a value is, from 0 to 3."""
+    """Rank a value from 0, best, to 3, worst."""
     if value > throttle:
         return 3
     return (value >= optimal) + (value >= normal)
@@ -182,7 +185,7 @@ def _level(value: float, optimal: float, normal: float, throttle: float) -> int:
 def _overheats(
     before: HealthState, degrees: float | None, limits: Thresholds, config: Config
 ) -> bool:
-    """Return whether it is too hot, or was and is not cooler than that by the margin."""
+    """Check whether a GPU is too hot, or was and has not cooled down by the margin."""
     if degrees is None:
         return before.overheats
     margin = config.hysteresis if before.overheats else 0.0

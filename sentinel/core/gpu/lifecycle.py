@@ -1,28 +1,26 @@
-"""One stressor's state machine: first fold in what happened, then take at most one step. Pure."""
+"""Advance the state machine of one stressor: apply messages and exits, then take one step. Pure."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Ask, Event, Kill
-from sentinel.core.events import gpu_event, who
-from sentinel.core.gpu.memory_accounting import unattributed_memory
-from sentinel.core.gpu.newcomer import PAIRING, expect, newcomer
-from sentinel.core.gpu.teardown import SETTLE_WITHIN, Step, settle
+from sentinel.core.actions import Event, Kill, RequestStop
+from sentinel.core.events import gpu_event, process_fields
+from sentinel.core.gpu.newcomer import LIST_WAIT_S
+from sentinel.core.gpu.teardown import SETTLE_TIMEOUT_S, Step, settle
+from sentinel.core.gpu_state import GpuState, Idle, Unknown
 from sentinel.core.observation import ChildExit, ChildFacts
-from sentinel.core.state import (
+from sentinel.core.stressor_state import (
     Backoff,
     Evidence,
     EvidenceKind,
-    GpuState,
-    Idle,
     Running,
     Starting,
     StopCause,
     Stopped,
     Stopping,
-    Unknown,
 )
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import (
@@ -36,70 +34,73 @@ from sentinel.protocol.stressor import (
     Ready,
 )
 
-#: After so many seconds of RUNNING the pause after a failure begins at its shortest again.
-FORGIVEN_AFTER = 60.0
-#: A child that lives this long after SIGKILL is reported: teardown took at most 0.3 s on an H200.
-UNKILLABLE_AFTER = 10.0
-#: What a stressor does of which nothing is heard any more.
+#: After so many seconds of RUNNING the back-off begins again at its minimum.
+FORGIVE_AFTER_S = 60.0
+#: A child that lives this long after SIGKILL is reported, in seconds: teardown took at most 0.3 s
+#: on an H200.
+UNKILLABLE_AFTER_S = 10.0
+#: The cause of a hang.
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
-#: How many characters of what a workload says that it is at are kept; a plugin may have written it.
-LONGEST_NOTE = 200
+#: A workload's note is cut to this many characters; a plugin may have written it.
+MAX_NOTE_LENGTH = 200
 
 
 def start(gpu_state: GpuState, reading: Reading, now: float, *, clearing: bool = False) -> GpuState:
-    """Return the slot with a child of the next generation in it."""
-    baseline = reading.memory.used if reading.memory else 0
-    unattributed = unattributed_memory(reading)
-    before = tuple(process.pid for process in reading.processes or ())
+    """Move a GPU to STARTING with a child of the next generation."""
     generation = gpu_state.generation + 1
     stressor = Starting(
         generation=generation,
         since=now,
-        baseline=baseline,
-        unattributed=unattributed,
-        before=before,
+        baseline=reading.memory.used if reading.memory else 0,
+        unattributed=gpu_state.attribution.unattributed,
+        before=tuple(process.pid for process in reading.processes or ()),
         clearing=clearing,
     )
     return replace(gpu_state, generation=generation, stressor=stressor, started=now)
 
 
-# --- folding in what happened ----------------------------------------------------------------
+# --- messages and exits ----------------------------------------------------------------------
 
 
 def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step:
-    """Fold in what became known of the child, message by message and its exit last."""
+    """Apply the new facts about the child: each message, and its exit last."""
     if facts.generation != gpu_state.generation:
         return Step(gpu_state=gpu_state)
     events: list[Event] = []
     if facts.child is not None and isinstance(gpu_state.stressor, Starting):
         gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, child=facts.child))
     for message in facts.messages:
-        gpu_state, event = _hear(gpu_state, message, now)
+        gpu_state, event = _apply(gpu_state, message, now)
         events += [event] if event else []
     if facts.garbage is not None and isinstance(gpu_state.stressor, Starting | Running):
         failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
-        gpu_state = _leave(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)
+        gpu_state = _to_stopping(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)
     if facts.killed_at is not None and isinstance(gpu_state.stressor, Stopping):
-        gpu_state = replace(
-            gpu_state, stressor=replace(gpu_state.stressor, killed_at=facts.killed_at)
-        )
+        stopping = replace(gpu_state.stressor, killed_at=facts.killed_at)
+        gpu_state = replace(gpu_state, stressor=stopping)
     if facts.exit is not None:
-        if isinstance(gpu_state.stressor, Starting) and gpu_state.stressor.contention is not None:
-            evidence = Evidence(
-                kind=EvidenceKind.MEMORY, at=facts.exit.at, grown=gpu_state.stressor.contention
-            )
-            events.append(_yielding(gpu_state, evidence, now))
-            gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=now, evidence=evidence)
-        if isinstance(gpu_state.stressor, Starting | Running):
-            gpu_state = _leave(gpu_state, StopCause.EXITED, now, kill_at=now)
-        if isinstance(gpu_state.stressor, Stopping):
-            gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, exit=facts.exit))
+        gpu_state, event = _exited(gpu_state, facts.exit, now)
+        events += [event] if event else []
     return Step(gpu_state=gpu_state, events=tuple(events))
 
 
-def _hear(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuState, Event | None]:
-    """Fold in one message of the child; what does not fit its state is passed over."""
+def _exited(gpu_state: GpuState, exit_: ChildExit, now: float) -> tuple[GpuState, Event | None]:
+    """Apply the exit of the child; one that saw memory contention has yielded by itself."""
+    event = None
+    if isinstance(gpu_state.stressor, Starting) and gpu_state.stressor.contention is not None:
+        grown = gpu_state.stressor.contention
+        evidence = Evidence(kind=EvidenceKind.MEMORY, at=exit_.at, grown=grown)
+        event = _yielding(gpu_state, evidence, now)
+        gpu_state = _to_stopping(gpu_state, StopCause.YIELD, now, kill_at=now, evidence=evidence)
+    gpu_state = _to_stopping(gpu_state, StopCause.EXITED, now, kill_at=now)
+    if isinstance(gpu_state.stressor, Stopping):
+        gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, exit=exit_))
+    return gpu_state, event
+
+
+def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuState, Event | None]:
+    """Apply one message of the child; ignore it if it does not fit the state."""
     match message, gpu_state.stressor:
         case CreatingContext(), Starting() as starting:
             return replace(gpu_state, stressor=replace(starting, attaching=True)), None
@@ -120,13 +121,18 @@ def _hear(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuSt
             fields = {**vars(message), "start_s": now - starting.since}
             return gpu_state, gpu_event("stressor.ready", gpu_state, now, **fields)
         case Note(text=text), Running() as running:
-            return replace(gpu_state, stressor=replace(running, note=text[:LONGEST_NOTE])), None
+            running = replace(running, note=text[:MAX_NOTE_LENGTH])
+            return replace(gpu_state, stressor=running), None
         case Progress(), Running() | Stopping() as stressor:
             if isinstance(stressor, Running):
                 stressor = replace(stressor, progress=message, last_progress=now)
             return replace(gpu_state, stressor=stressor), _mismatch(gpu_state, message, now)
         case Failed(), Starting() | Running():
-            return _leave(gpu_state, StopCause.EXITED, now, kill_at=now + 1.0, failed=message), None
+            kill_at = now + 1.0
+            gpu_state = _to_stopping(
+                gpu_state, StopCause.EXITED, now, kill_at=kill_at, failed=message
+            )
+            return gpu_state, None
         case Failed(), Stopping() as stopping:
             return replace(gpu_state, stressor=replace(stopping, failed=message)), None
         case _:
@@ -134,7 +140,7 @@ def _hear(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuSt
 
 
 def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> Event | None:
-    """Say that results were wrong, if any were; also in a child's last words."""
+    """Report wrong results, if there are any; also from a child that is stopping."""
     if not progress.errors:
         return None
     fields = {"errors": progress.errors, "checks": progress.checks}
@@ -145,24 +151,31 @@ def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> Event | No
 
 
 def step(
-    gpu_state: GpuState, reading: Reading | None, now: float, config: Config, *, stalled: bool
+    gpu_state: GpuState,
+    reading: Reading | None,
+    evidence: Evidence | None,
+    now: float,
+    config: Config,
+    *,
+    stalled: bool,
 ) -> Step:
-    """Take at most one step, from what the occupancy in ``gpu_state`` and the clock say.
+    """Take at most one step.
 
     Args:
-        gpu_state: With the facts folded in and its occupancy health anew.
+        gpu_state: The GPU with the facts applied and its current occupancy.
         reading: The latest reading of this GPU.
+        evidence: The evidence of a newcomer, or None.
         now: The time of this tick.
-        config: For the time limits.
-        stalled: Whether the supervisor itself did not run for a while just now.
+        config: The configuration of this GPU.
+        stalled: Whether the supervisor did not run for a while just now.
     """
     match gpu_state.stressor:
         case Starting() | Running():
-            return _live(expect(gpu_state, reading, now, config), reading, now, config)
-        case Stopping(exit=None):
-            return _dying(gpu_state, reading, now, config)
+            return _supervise(gpu_state, evidence, now, config)
+        case Stopping(exit=None) as stopping:
+            return _await_exit(gpu_state, stopping, evidence, now)
         case Stopping() as stopping:
-            return settle(gpu_state, stopping, reading, now, config, stalled=stalled)
+            return settle(gpu_state, stopping, reading, now, stalled=stalled)
         case Backoff(until=until) if now >= until:
             return Step(gpu_state=replace(gpu_state, stressor=Stopped()))
         case _:
@@ -170,26 +183,28 @@ def step(
 
 
 def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> Step:
-    """Ask a living child to end, and have it killed at ``kill_at`` otherwise, which may be now."""
+    """Request a living child to stop, to be killed at ``kill_at``; kill it if that is now."""
     if now >= kill_at:
         return _kill(gpu_state, cause, now)
-    ask = Ask(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
-    return Step(gpu_state=_leave(gpu_state, cause, now, kill_at=kill_at), actions=(ask,))
+    return _request_stop(gpu_state, cause, now, kill_at)
 
 
-def bring_forward(gpu_state: GpuState, kill_at: float) -> GpuState:
-    """Have a child that was asked to end killed no later than ``kill_at``."""
-    stopping = gpu_state.stressor
-    if not isinstance(stopping, Stopping) or stopping.kill_sent:
-        return gpu_state
-    return replace(gpu_state, stressor=replace(stopping, kill_at=min(kill_at, stopping.kill_at)))
+def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step:
+    """Stop a living child for a shutdown; bring the kill of one that is stopping forward."""
+    match gpu_state.stressor:
+        case Starting() | Running():
+            return stop(gpu_state, StopCause.SHUTDOWN, now, kill_at)
+        case Stopping(exit=None, kill_sent=False) as stopping:
+            stopping = replace(stopping, kill_at=min(kill_at, stopping.kill_at))
+            return _await_exit(replace(gpu_state, stressor=stopping), stopping, None, now)
+        case _:
+            return Step(gpu_state=gpu_state)
 
 
-def _live(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Step:
-    """Look after a living child: yield, drop what nobody can read, end what takes too long."""
+def _supervise(gpu_state: GpuState, evidence: Evidence | None, now: float, config: Config) -> Step:
+    """Yield to a newcomer, and end a child on an unknown GPU or past a time limit."""
     if isinstance(gpu_state.occupancy, Unknown):
         return _kill(gpu_state, StopCause.UNKNOWN, now)
-    evidence = newcomer(gpu_state, reading, now, config)
     if evidence is not None:
         return _yield(gpu_state, evidence, now, config)
     match gpu_state.stressor:
@@ -206,18 +221,18 @@ def _live(gpu_state: GpuState, reading: Reading | None, now: float, config: Conf
 
 
 def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) -> Step:
-    """Answer a newcomer: one SIGKILL in this tick, or a request where a kill harms the card."""
+    """Kill the child in this tick, or request it to stop first (yield.how = ask)."""
     events = (_yielding(gpu_state, evidence, now),)
     if config.yield_how == "kill":
-        return replace(_kill(gpu_state, StopCause.YIELD, now, evidence=evidence), events=events)
-    ask = Ask(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
-    kill_at = now + config.yield_grace
-    gpu_state = _leave(gpu_state, StopCause.YIELD, now, kill_at=kill_at, evidence=evidence)
-    return Step(gpu_state=gpu_state, actions=(ask,), events=events)
+        step = _kill(gpu_state, StopCause.YIELD, now, evidence=evidence)
+    else:
+        kill_at = now + config.yield_grace
+        step = _request_stop(gpu_state, StopCause.YIELD, now, kill_at, evidence)
+    return replace(step, events=events)
 
 
 def _yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
-    """Say who came, and to a stressor in which state."""
+    """Build the event that reports the evidence and the state of the stressor."""
     return gpu_event(
         "gpu.yielding",
         gpu_state,
@@ -226,9 +241,22 @@ def _yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
         evidence_at=evidence.at,
         read_s=evidence.took,
         grown=evidence.grown,
-        processes=who(gpu_state),
+        processes=process_fields(gpu_state),
         stressor=type(gpu_state.stressor).__name__.upper(),
     )
+
+
+def _request_stop(
+    gpu_state: GpuState,
+    cause: StopCause,
+    now: float,
+    kill_at: float,
+    evidence: Evidence | None = None,
+) -> Step:
+    """Request the child to stop, and schedule its kill."""
+    request = RequestStop(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+    gpu_state = _to_stopping(gpu_state, cause, now, kill_at=kill_at, evidence=evidence)
+    return Step(gpu_state=gpu_state, actions=(request,))
 
 
 def _kill(
@@ -238,17 +266,15 @@ def _kill(
     failed: Failed | None = None,
     evidence: Evidence | None = None,
 ) -> Step:
-    """Have the child killed in this tick."""
-    gpu_state = _leave(
+    """Kill the child in this tick."""
+    kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+    gpu_state = _to_stopping(
         gpu_state, cause, now, kill_at=now, failed=failed, evidence=evidence, kill_sent=True
     )
-    return Step(
-        gpu_state=gpu_state,
-        actions=(Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation),),
-    )
+    return Step(gpu_state=gpu_state, actions=(kill,))
 
 
-def _leave(
+def _to_stopping(
     gpu_state: GpuState,
     cause: StopCause,
     now: float,
@@ -258,7 +284,7 @@ def _leave(
     evidence: Evidence | None = None,
     kill_sent: bool = False,
 ) -> GpuState:
-    """Return the slot with its living child in STOPPING."""
+    """Move a living child to STOPPING."""
     live = gpu_state.stressor
     if not isinstance(live, Starting | Running):
         return gpu_state
@@ -270,7 +296,7 @@ def _leave(
         unattributed=live.unattributed,
         child=live.child,
         kill_at=kill_at,
-        ran=isinstance(live, Running) and now - live.since >= FORGIVEN_AFTER,
+        ran=isinstance(live, Running) and now - live.since >= FORGIVE_AFTER_S,
         clearing=isinstance(live, Starting) and live.clearing,
         evidence=evidence,
         kill_sent=kill_sent,
@@ -279,14 +305,14 @@ def _leave(
     return replace(gpu_state, stressor=stopping)
 
 
-def _dying(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Step:
-    """Wait for the child's exit: kill it when its time is over or somebody comes, and say so."""
-    stopping = gpu_state.stressor
-    if not isinstance(stopping, Stopping):
-        return Step(gpu_state=gpu_state)
+def _await_exit(
+    gpu_state: GpuState, stopping: Stopping, evidence: Evidence | None, now: float
+) -> Step:
+    """Kill a stopping child when its time is over or a newcomer appears; report a survivor.
+
+    After a yield request the full grace applies; any other stop is cut short by a newcomer.
+    """
     if not stopping.kill_sent:
-        # Who was asked because of a newcomer has its time; everybody else has it until one comes.
-        evidence = newcomer(gpu_state, reading, now, config) if stopping.evidence is None else None
         if evidence is None and now < stopping.kill_at:
             return Step(gpu_state=gpu_state)
         if evidence is not None:
@@ -295,7 +321,7 @@ def _dying(gpu_state: GpuState, reading: Reading | None, now: float, config: Con
         kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
         events = (_yielding(gpu_state, evidence, now),) if evidence else ()
         return Step(gpu_state=replace(gpu_state, stressor=stopping), actions=(kill,), events=events)
-    if not stopping.reported and now - stopping.kill_at >= UNKILLABLE_AFTER:
+    if not stopping.reported and now - stopping.kill_at >= UNKILLABLE_AFTER_S:
         pid = stopping.child.pid if stopping.child else None
         since = now - stopping.kill_at
         event = gpu_event("stressor.unkillable", gpu_state, now, pid=pid, since_s=since)
@@ -304,23 +330,20 @@ def _dying(gpu_state: GpuState, reading: Reading | None, now: float, config: Con
     return Step(gpu_state=gpu_state)
 
 
-# --- time and words --------------------------------------------------------------------------
-
-
 def deadline(gpu_state: GpuState, config: Config) -> float | None:
-    """Return when this slot must be looked at again even if nothing happens."""
+    """Return when this GPU needs the next step without any news; None if it needs none."""
     match gpu_state.stressor:
         case Starting(since=since):
             return since + config.start_timeout
-        case Running(last_progress=last, grown_at=grown_at):
-            paired = last if grown_at is None else grown_at + PAIRING - config.hang_after
-            return min(last, paired) + config.hang_after
+        case Running(last_progress=last, grown_since=since):
+            listed_at = math.inf if since is None else since + LIST_WAIT_S
+            return min(last + config.hang_after, listed_at)
         case Stopping(exit=ChildExit(at=at)):
-            return at + SETTLE_WITHIN
+            return at + SETTLE_TIMEOUT_S
         case Stopping(kill_sent=False, kill_at=kill_at):
             return kill_at
         case Stopping(reported=False, kill_at=kill_at):
-            return kill_at + UNKILLABLE_AFTER
+            return kill_at + UNKILLABLE_AFTER_S
         case Backoff(until=until):
             return until
         case Stopped() if isinstance(gpu_state.occupancy, Idle):

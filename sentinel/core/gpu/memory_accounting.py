@@ -1,48 +1,41 @@
-"""How much of a GPU's used memory somebody listed accounts for. Pure."""
+"""Compare the used memory of a GPU with what its processes account for. Pure."""
 
 from __future__ import annotations
 
 from sentinel.config.model import Config
-from sentinel.core.identity import OwnChild, is_ours
-from sentinel.core.state import GpuState, Running, Starting, Stopping
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
 
-#: Growth up to this many bytes is nobody. On an H200 the driver's figure did not move beside NVML
-#: clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
+#: Memory growth up to this many bytes is noise. On an H200 the driver's figure did not move beside
+#: NVML clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
 #: newcomer's first growth is larger (docs/handing-over.md).
-SLACK = 2**20
+SLACK_BYTES = 2**20
 
-#: Memory that no process accounts for and that is nobody's, unless ``idle.memory`` says otherwise,
-#: in bytes: where every process is listed, and where some may not be. Any CUDA context takes more
-#: than the latter, 527 MiB on an H200 (an empty one's total less what a newcomer finds free there,
-#: benchmarks/measured), and nvidia-smi shows 0 MiB on an idle H200.
-UNATTRIBUTED_LISTED = 2**30
-UNATTRIBUTED_HIDDEN = 32 * 2**20
+#: Defaults of ``idle.memory``: unattributed memory of an idle GPU, in bytes, where every process is
+#: listed and where some may not be. Any CUDA context takes more than the latter, 527 MiB on an
+#: H200 (an empty one's total less what a newcomer finds free there, benchmarks/measured), and
+#: nvidia-smi shows 0 MiB on an idle H200.
+IDLE_MEMORY_LISTED_BYTES = 2**30
+IDLE_MEMORY_UNLISTED_BYTES = 32 * 2**20
 
-#: How much memory the driver itself takes once a GPU is in use, and names nobody for, in bytes. On
-#: an H200 it is 8.8 MiB, whatever a stressor takes besides; a newcomer's context is 25 MiB more
-#: before it is listed, and that some 120 ms before its first allocation.
-OVERHEAD = 16 * 2**20
-
-
-def unattributed_memory(reading: Reading) -> int:
-    """Return how much memory is in use that no listed process holds, in bytes."""
-    named = sum(process.memory or 0 for process in reading.processes or ())
-    return reading.memory.used - named if reading.memory is not None else 0
+#: Memory of a context that NVML counts as used and lists for no process, in bytes. On an H200 it is
+#: 8.8 MiB, whatever a stressor takes besides; a newcomer's context is 25 MiB more before it is
+#: listed, some 120 ms before its first allocation.
+CONTEXT_OVERHEAD_BYTES = 16 * 2**20
 
 
-def foreign_memory(gpu_state: GpuState, reading: Reading, child: OwnChild | None) -> int:
-    """Return how much of the used memory is not our stressor's, in bytes.
+def foreign_memory(gpu_state: GpuState, reading: Reading) -> int:
+    """Compute the used memory that is not the stressor's, in bytes.
 
-    By what the driver says that our own processes hold; where it does not say, by what was there
-    before our stressor came.
+    Uses the memory that the driver reports for own processes, or else the memory that was used
+    before the stressor was started.
     """
     used = reading.memory.used if reading.memory is not None else 0
-    if child is None:
+    if gpu_state.child is None:
         return used
-    own = [process.memory for process in reading.processes or () if is_ours(process, child)]
-    if any(own):
-        return max(0, used - sum(amount or 0 for amount in own))
+    if gpu_state.attribution.own_memory:
+        return max(0, used - gpu_state.attribution.own_memory)
     match gpu_state.stressor:
         case Running(expected=int(expected), baseline=baseline):
             return max(0, used - (expected - baseline))
@@ -55,7 +48,8 @@ def foreign_memory(gpu_state: GpuState, reading: Reading, child: OwnChild | None
 
 
 def idle_memory(gpu_state: GpuState, config: Config) -> int:
-    """Return how much memory that nobody accounts for is nobody's, in bytes."""
+    """Return how much memory may be unattributed on an idle GPU, in bytes."""
     if config.idle_memory is not None:
         return config.idle_memory
-    return UNATTRIBUTED_LISTED if gpu_state.identity.complete else UNATTRIBUTED_HIDDEN
+    listed = gpu_state.identity.complete
+    return IDLE_MEMORY_LISTED_BYTES if listed else IDLE_MEMORY_UNLISTED_BYTES

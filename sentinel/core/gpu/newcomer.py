@@ -1,4 +1,4 @@
-"""Has somebody come to a GPU that we hold? What each witness says. Pure."""
+"""Detect a newcomer on a held GPU by processes, memory or compute activity. Pure."""
 
 from __future__ import annotations
 
@@ -6,163 +6,160 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.gpu.allocations import outstanding
-from sentinel.core.gpu.ignored_processes import let_be
-from sentinel.core.gpu.memory_accounting import OVERHEAD, SLACK, idle_memory, unattributed_memory
-from sentinel.core.identity import is_ours
-from sentinel.core.state import Busy, Evidence, EvidenceKind, GpuState, Idle, Running, Starting
+from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES, idle_memory
+from sentinel.core.gpu_state import Busy, GpuState, Idle
+from sentinel.core.stressor_state import Evidence, EvidenceKind, Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
 
-#: For so long after a stressor of ours, a GPU's utilisation tells of that, in seconds: NVML's
+#: The utilisation of a GPU may show a stressor's load for so long after its end, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.
-OWN_LOAD = 2.0
+OWN_LOAD_S = 2.0
 
-#: For so long growth waits for the list of processes that goes with it, in seconds, where somebody
-#: who is let be may be the one that grows. The list takes 0.1 ms to read, or far longer while a
-#: newcomer's context is made.
-PAIRING = 0.01
+#: Growth that an ignored process may explain waits so long for the next list of processes, in
+#: seconds. The list takes 0.1 ms to read, or far longer while a newcomer's context is created.
+LIST_WAIT_S = 0.01
 
 
 def newcomer(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config
 ) -> Evidence | None:
-    """Return the first evidence of somebody else on a GPU on which our child lives.
+    """Return the first evidence of a newcomer beside a living child, or None.
 
-    Two witnesses: the process list, and memory that grew although our child is steady. Memory tells
-    from RUNNING on, and before that while the child has not begun to create its context. Where the
-    list may leave somebody out, it still tells how much is our child's, who looks out itself while
-    it takes its memory; and there is a third witness: who computes.
+    Evidence is a listed foreign process, or memory that grew although the child is steady. Memory
+    counts while the child is RUNNING, and before it begins to create its context. Where processes
+    may be unlisted, the listed memory of the child counts as well, the child itself watches while
+    it takes its memory, and the number of computing processes is a third source.
+
+    Args:
+        gpu_state: The GPU with the attribution and occupancy of this reading.
+        reading: The latest reading, or None before the first.
+        now: The time of this tick.
+        config: The configuration of this GPU.
     """
+    match gpu_state.stressor:
+        case Starting() | Running() | Stopping(evidence=None, kill_sent=False):
+            pass
+        case _:
+            return None
     if reading is None or reading.fault is not None or reading.memory is None:
         return None
     grown = _grown(gpu_state, reading, reading.memory.used, now, config)
-    grown = max(grown, _beside(gpu_state, reading))
-    busy = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule != "leak"
-    by = gpu_state.occupancy.processes if isinstance(gpu_state.occupancy, Busy) else ()
-    if grown > SLACK:
-        return Evidence(
-            kind=EvidenceKind.MEMORY, at=reading.at, took=reading.took, grown=grown, processes=by
-        )
-    if busy:
-        return Evidence(
-            kind=EvidenceKind.PROCESS, at=reading.processes_at, took=reading.took, processes=by
-        )
-    if _others_compute(gpu_state, reading):
-        return Evidence(kind=EvidenceKind.COMPUTING, at=reading.at, took=reading.took)
-    return None
+    grown = max(grown, _unlisted_memory(gpu_state, reading))
+    occupancy = gpu_state.occupancy
+    processes = occupancy.processes if isinstance(occupancy, Busy) else ()
+    if grown > SLACK_BYTES:
+        kind, at = EvidenceKind.MEMORY, reading.at
+    elif isinstance(occupancy, Busy) and not gpu_state.leaks:
+        kind, at, grown = EvidenceKind.PROCESS, reading.processes_at, 0
+    elif _others_compute(gpu_state, reading):
+        kind, at, grown = EvidenceKind.COMPUTING, reading.at, 0
+    else:
+        return None
+    return Evidence(kind=kind, at=at, took=reading.took, grown=grown, processes=processes)
 
 
 def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config: Config) -> int:
-    """Return how many bytes are in use that neither our child nor what was there explains."""
+    """Compute the used memory that neither the child nor the state before it explains, in bytes."""
     match gpu_state.stressor:
         case Starting(contention=int(contention)):
             return contention
         case Starting(attaching=False, baseline=baseline):
-            return used - baseline - outstanding(gpu_state, reading)
-        case Running(expected=int(expected), spared=spared) as running:
-            spared_now = _spared_memory(gpu_state, reading, running, config)
-            # What guests are still to take, they may be taking: who else comes is listed soon.
-            grown = used - expected - max(0, spared_now - spared) - outstanding(gpu_state, reading)
-            if grown > SLACK and _waits_for_the_list(running, reading, spared_now, now):
+            return used - baseline - outstanding(gpu_state)
+        case Running(expected=int()) as running:
+            # Outstanding allocations may be taken now; any other newcomer is listed soon.
+            grown = used - (_explained_memory(gpu_state, running) or 0) - outstanding(gpu_state)
+            if grown > SLACK_BYTES and _awaits_list(gpu_state, running, reading, now):
                 return 0
-            if grown <= SLACK and not gpu_state.identity.complete:
-                # Only now may it be known that the list is not to be trusted: was the GPU idle?
-                unattributed = running.unattributed
-                return unattributed if unattributed > idle_memory(gpu_state, config) else grown
+            if grown <= SLACK_BYTES and not gpu_state.identity.complete:
+                # That the list is incomplete may be known only now: was the GPU idle at the start?
+                before = running.unattributed
+                return before if before > idle_memory(gpu_state, config) else grown
             return grown
         case _:
-            return 0  # our child's own memory grows
+            return 0  # the child's own memory grows
 
 
-def free_beside_stressor(gpu_state: GpuState, reading: Reading, config: Config) -> int | None:
-    """Return how many bytes are free beside our child and all that is explained besides.
+def free_beside_stressor(gpu_state: GpuState, reading: Reading) -> int | None:
+    """Compute the memory that neither the child nor ignored processes use, in bytes.
 
-    ``None`` while it is not known yet how much our child takes.
+    Returns:
+        None until the first reading after Ready.
     """
-    running = gpu_state.stressor
-    if not isinstance(running, Running) or running.expected is None or reading.memory is None:
+    if not isinstance(gpu_state.stressor, Running) or reading.memory is None:
         return None
-    spared = _spared_memory(gpu_state, reading, running, config)
-    explained = running.expected + max(0, spared - running.spared)
-    return reading.memory.free + reading.memory.used - explained
+    explained = _explained_memory(gpu_state, gpu_state.stressor)
+    return None if explained is None else reading.memory.free + reading.memory.used - explained
 
 
-def _beside(gpu_state: GpuState, reading: Reading) -> int:
-    """Return how many bytes there are beside our child where NVML says how many it holds, or 0.
+def _explained_memory(gpu_state: GpuState, running: Running) -> int | None:
+    """Add the growth of ignored processes to the expected memory; None while that is unknown."""
+    if running.expected is None:
+        return None
+    return running.expected + max(0, gpu_state.attribution.ignored_memory - running.ignored_memory)
 
-    For lists that may leave somebody out; what is there counts and not what grew, so it tells of
-    those, too, who came while our child took its own memory.
+
+def _unlisted_memory(gpu_state: GpuState, reading: Reading) -> int:
+    """Compute the memory beside a child whose own memory NVML lists, in bytes, or 0.
+
+    For lists that may be incomplete. It counts all memory and not only growth, so it also shows
+    newcomers that came while the child took its memory.
     """
     live = gpu_state.stressor
     if not isinstance(live, Starting | Running) or gpu_state.identity.complete:
         return 0
-    if not gpu_state.child_is_listed:
-        return 0  # what is taken for it may be somebody else
-    if reading.memory is None or reading.at + reading.took > reading.processes_at:
-        return 0  # our child may have grown since it was listed
-    own = [process.memory for process in reading.processes or () if is_ours(process, live.child)]
-    if not any(own):
-        return 0
-    beside = unattributed_memory(reading) - live.unattributed
-    return beside if beside > OVERHEAD else 0
+    if not gpu_state.child_is_listed or not gpu_state.attribution.own_memory:
+        return 0  # the process taken for the child may be another
+    if reading.at + reading.took > reading.processes_at:
+        return 0  # the child may have grown since it was listed
+    grown = gpu_state.attribution.unattributed - live.unattributed
+    return grown if grown > CONTEXT_OVERHEAD_BYTES else 0
 
 
-def _spared_memory(gpu_state: GpuState, reading: Reading, running: Running, config: Config) -> int:
-    """Return how many bytes NVML says that those hold who are let be."""
-    others = tuple(p for p in reading.processes or () if not is_ours(p, running.child))
-    if not others:
-        return 0
-    spared = let_be(gpu_state, others, reading.processes_at, config)
-    return sum(process.memory or 0 for process in others if process.pid in spared)
-
-
-def _waits_for_the_list(running: Running, reading: Reading, spared: int, now: float) -> bool:
-    """Return whether the processes that were listed last are older than the growth, by little."""
-    if not spared or reading.processes_at >= reading.at:
+def _awaits_list(gpu_state: GpuState, running: Running, reading: Reading, now: float) -> bool:
+    """Check whether the list of processes is slightly older than the growth."""
+    if not gpu_state.attribution.ignored_memory or reading.processes_at >= reading.at:
         return False
-    return running.grown_at is None or now < running.grown_at + PAIRING
+    return running.grown_since is None or now < running.grown_since + LIST_WAIT_S
 
 
-def expect(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> GpuState:
-    """Learn the used memory to expect from the first reading after Ready.
+def expect(gpu_state: GpuState, reading: Reading | None, now: float) -> GpuState:
+    """Update the expected memory: set by the first reading after Ready, lowered later.
 
-    Others may free what they held before us, so a lower figure lowers it, by no more than that. The
-    same goes for what those hold who are let be. It is noted since when there is growth.
+    Other processes may free memory that they held before the stressor, so a lower figure lowers
+    it, by no more than that; likewise for ignored processes. Also records since when there is
+    growth.
     """
     running = gpu_state.stressor
     if not isinstance(running, Running) or reading is None or reading.memory is None:
         return gpu_state
-    used = reading.memory.used
-    spared = _spared_memory(gpu_state, reading, running, config)
+    used, ignored = reading.memory.used, gpu_state.attribution.ignored_memory
     if running.expected is None:
-        paired = not spared or reading.processes_at > running.since
+        paired = not ignored or reading.processes_at > running.since
         if reading.at <= running.since or not paired or not isinstance(gpu_state.occupancy, Idle):
             return gpu_state
-        return replace(gpu_state, stressor=replace(running, expected=used, spared=spared))
+        return replace(gpu_state, stressor=replace(running, expected=used, ignored_memory=ignored))
     baseline, expected = running.baseline, running.expected
     if expected - baseline <= used < expected:
         baseline, expected = baseline - (expected - used), used
-    grown_at = None
-    if used > expected + SLACK:
-        grown_at = now if running.grown_at is None else running.grown_at
-    spared = min(spared, running.spared)
-    if (expected, spared, grown_at) == (running.expected, running.spared, running.grown_at):
-        return gpu_state
-    running = replace(
-        running, baseline=baseline, expected=expected, spared=spared, grown_at=grown_at
+    since = None
+    if used > expected + SLACK_BYTES:
+        since = now if running.grown_since is None else running.grown_since
+    ignored = min(ignored, running.ignored_memory)
+    updated = replace(
+        running, baseline=baseline, expected=expected, ignored_memory=ignored, grown_since=since
     )
-    return replace(gpu_state, stressor=running)
+    return gpu_state if updated == running else replace(gpu_state, stressor=updated)
 
 
 def _others_compute(gpu_state: GpuState, reading: Reading) -> bool:
-    """Return whether more processes compute than are ours, on a GPU where not all are listed.
+    """Check whether more processes compute than are Sentinel's own, where some may be unlisted.
 
-    The driver names who computes by PIDs of the host, which do not tell ours from others; so they
-    are counted.
+    The driver names them by PIDs of the host, which cannot be compared with own PIDs, so they are
+    counted.
     """
     running = gpu_state.stressor
     if not isinstance(running, Running) or gpu_state.identity.complete or reading.computing is None:
         return False
-    if reading.at < running.since + OWN_LOAD:
+    if reading.at < running.since + OWN_LOAD_S:
         return False
-    own = sum(is_ours(process, running.child) for process in reading.processes or ())
-    return len(set(reading.computing)) > max(1, own)
+    return len(set(reading.computing)) > max(1, len(gpu_state.attribution.own))

@@ -1,11 +1,11 @@
-"""How hard a stressor works: from targets, readings and the clock to its share of busy time. Pure.
+"""Control a stressor's share of busy time by targets, readings and the clock. Pure.
 
-Two loops, one on the utilisation that NVML reports and one on the power, each an integral
-controller of the logarithm: the share is multiplied by target over measured. Such a loop needs to
-know nothing of the GPU. Where the figure is proportional to the share, as the utilisation is, one
-correction is right; where a part of it is always there, as the power of an idle GPU is, what is
-left of an error after a correction is the share that this part has of the target. And it cannot
-wind up: it begins from the share that is in force, whoever asked for that.
+Two loops, one on NVML's utilisation and one on power, each an integral controller of the logarithm:
+the share is multiplied by target over measured. Such a loop needs no model of the GPU. If the
+figure is proportional to the share, as the utilisation is, one correction is exact. If it has a
+constant part, as the power of an idle GPU is, the error left after a correction is that part's
+share of the target. The loop cannot wind up: it starts from the share in force, whichever rule set
+it.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event, SetPace
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.teardown import Step
-from sentinel.core.state import GpuState, Pacing, Running, Targets
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.stressor_state import Pacing, Running, Targets
 from sentinel.protocol.gpu import Reading
 
-#: The least that a loop asks for: with less, nothing could be measured any more.
+#: The minimum share that a loop asks for: below it, nothing could be measured.
 MIN_PACE = 0.01
-#: What a stressor with a target power begins with, since nobody knows what its workload draws.
+#: The first share with a target power, since the draw of the workload is unknown.
 FIRST_FOR_POWER = 0.5
-#: For so long after a new pace, a reading may still tell of the old one, in seconds: NVML's
-#: sampling period and its average of the power are up to a second each. Or for a poll, over which
-#: power is told from the energy.
-SETTLING = 1.0
+#: A reading may show the old pace for so long after a new one, in seconds, or for one poll if that
+#: is longer: NVML's sampling period and its average of the power are up to a second each, and power
+#: from the energy counter is averaged over a poll.
+SETTLE_S = 1.0
 #: A pace is sent when it differs from the last one by more than this.
 MIN_PACE_CHANGE = 0.002
-#: A turn is due this much early, in seconds: sums of times are not exact, and a tick that came for
-#: it must not find that it is not quite there.
-EARLY = 0.001
-#: The most that one correction multiplies or divides by.
+#: A change of the duty cycle is due this much early, in seconds: sums of times are inexact, and
+#: the tick that is scheduled for the change must find it due.
+TIMER_SLACK_S = 0.001
+#: The maximum factor of one correction.
 MAX_CORRECTION = 2.0
 
 
 def step(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Step:
-    """Work out anew how hard the stressor is to work, and tell it where that has changed.
+    """Compute the stressor's share of busy time, and send a changed one.
 
     Args:
-        gpu_state: With everything else folded in; one without a RUNNING stressor stays as it is.
+        gpu_state: The GPU after its step; unchanged unless its stressor is RUNNING.
         reading: The latest reading of this GPU.
-        now: The time.
-        config: What holds for this GPU.
+        now: The time of this tick.
+        config: The configuration of this GPU.
     """
     running = gpu_state.stressor
     if not isinstance(running, Running):
@@ -66,20 +67,20 @@ def step(gpu_state: GpuState, reading: Reading | None, now: float, config: Confi
     return Step(
         gpu_state=gpu_state,
         actions=actions,
-        events=(_say(gpu_state, pacing, now),) if aimed else (),
+        events=(_event(gpu_state, pacing, now),) if aimed else (),
     )
 
 
 def deadline(gpu_state: GpuState, now: float, config: Config) -> float | None:
-    """Return when the next turn of a cycle of work and rest is due, if there is one."""
+    """Return when the duty cycle changes next; None without one."""
     if config.duty is None or not isinstance(gpu_state.stressor, Running):
         return None
     since = gpu_state.stressor.since
-    return since + config.duty.next_turn(now + EARLY - since)
+    return since + config.duty.next_turn(now + TIMER_SLACK_S - since)
 
 
-def wants_load(gpu_state: GpuState) -> bool:
-    """Return whether the utilisation must be known to keep a stressor at its pace."""
+def needs_utilization(gpu_state: GpuState) -> bool:
+    """Check whether a stressor's pace depends on the utilisation."""
     return (
         isinstance(gpu_state.stressor, Running)
         and gpu_state.stressor.pacing.targets.util is not None
@@ -87,18 +88,18 @@ def wants_load(gpu_state: GpuState) -> bool:
 
 
 def _targets(gpu_state: GpuState, running: Running, now: float, config: Config) -> Targets:
-    """Return what holds now; cycles begin with work when the stressor is Ready."""
+    """Return the current targets; a duty cycle begins with work at Ready."""
     duty = config.duty
     return Targets(
         util=config.util,
         power=config.power,
-        rests=duty is not None and duty.rests(now + EARLY - running.since),
+        rests=duty is not None and duty.rests(now + TIMER_SLACK_S - running.since),
         health=gpu_state.health_pace,
     )
 
 
 def _aim(pacing: Pacing, targets: Targets) -> Pacing:
-    """Take new targets; a loop whose own target is another one begins anew."""
+    """Set new targets; a loop whose target has changed starts over."""
     util, power = pacing.util, pacing.power
     if targets.util != pacing.targets.util:
         util = 1.0 if targets.util is None else targets.util
@@ -108,24 +109,24 @@ def _aim(pacing: Pacing, targets: Targets) -> Pacing:
 
 
 def _share(pacing: Pacing) -> float:
-    """Return the lowest of what everybody asks for."""
+    """Return the lowest share that any rule asks for."""
     ceiling = 0.0 if pacing.targets.rests else pacing.targets.health
     return min(ceiling, pacing.util, pacing.power)
 
 
 def _differs(share: float, sent: float) -> bool:
-    """Return whether the difference is worth a message; to rest or to work in full always is."""
+    """Check whether to send a share: it differs enough, or means rest or full speed."""
     return share != sent and (abs(share - sent) > MIN_PACE_CHANGE or share in {0.0, 1.0})
 
 
 def _measure(pacing: Pacing, reading: Reading, config: Config) -> Pacing:
-    """Take a sample where one is due, and correct by the mean of enough of them."""
+    """Take a sample if one is due, and correct by the mean of enough samples."""
     targets = pacing.targets
     if (targets.util is None and targets.power is None) or pacing.sent == 0.0:
         return pacing
-    if reading.load_at < pacing.sent_at + max(SETTLING, config.poll):
+    if reading.load_at < pacing.sent_at + max(SETTLE_S, config.poll):
         return pacing
-    # Polls keep time to a few milliseconds only.
+    # Polls are accurate to a few milliseconds.
     if reading.load_at < pacing.sampled_at + config.util_every - config.poll / 2:
         return pacing
     sample = (reading.utilization, reading.power)
@@ -148,15 +149,15 @@ def _measure(pacing: Pacing, reading: Reading, config: Config) -> Pacing:
 
 
 def _corrected(share: float, target: float, measured: float, tolerance: float) -> float:
-    """Return the share to ask for, where ``share`` led to what was ``measured``."""
+    """Correct a share that led to the measured value."""
     if abs(measured - target) <= tolerance:
         return share
     ratio = target / max(measured, target / MAX_CORRECTION)
     return min(1.0, max(MIN_PACE, share * max(1.0 / MAX_CORRECTION, ratio)))
 
 
-def _say(gpu_state: GpuState, pacing: Pacing, now: float) -> Event:
-    """Say what is aimed at from now on, and the share to begin with."""
+def _event(gpu_state: GpuState, pacing: Pacing, now: float) -> Event:
+    """Build the event that reports new targets and the first share."""
     targets = pacing.targets
     return gpu_event(
         "stressor.pace",

@@ -1,48 +1,43 @@
-"""After a child's exit: is its memory back, was it a failure, and what follows. Pure."""
+"""Settle a stressor after its exit: is its memory free, did it fail, what follows. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event
-from sentinel.core.events import gpu_event, who
-from sentinel.core.gpu.ignored_processes import foreign_processes
-from sentinel.core.gpu.leaks import CONTEXT_OVERHEAD, remains
-from sentinel.core.gpu.memory_accounting import SLACK, unattributed_memory
-from sentinel.core.identity import is_ours
+from sentinel.core.events import gpu_event, process_fields
+from sentinel.core.gpu import leaks
+from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES
+from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
 from sentinel.core.observation import ChildExit
-from sentinel.core.state import (
+from sentinel.core.stressor_state import (
     Backoff,
-    Busy,
     Evidence,
     Fatal,
-    GpuState,
     Handover,
-    Idle,
     StopCause,
     Stopped,
     Stopping,
-    Unknown,
 )
-from sentinel.protocol.gpu import GpuProcess, Reading
+from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import ChildExitCode, Failed, FailureKind
 
-#: Failures within an hour after which a GPU is given up, and the pauses before that, in seconds.
-FAILURES_PER_HOUR = 10
-HOUR = 3600.0
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 300.0
-#: How long after an exit the memory may take to be seen back before nobody waits for it any more.
-SETTLE_WITHIN = 5.0
+#: A GPU with so many failures within an hour is FATAL; before that, the pause after a failure
+#: doubles from the minimum to the maximum, in seconds.
+MAX_FAILURES_PER_HOUR = 10
+HOUR_S = 3600.0
+MIN_PAUSE_S = 1.0
+MAX_PAUSE_S = 300.0
+#: STOPPING ends so long after the exit even if the memory is not free, in seconds.
+SETTLE_TIMEOUT_S = 5.0
 SIGALRM = 14
-#: What no retry can mend.
-HOPELESS = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
+#: Failures that no retry can fix.
+PERMANENT_FAILURES = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one GPU's turn led to."""
+    """The result of one step of a GPU."""
 
     gpu_state: GpuState
     actions: tuple[Action, ...] = ()
@@ -50,31 +45,27 @@ class Step:
 
 
 def settle(
-    gpu_state: GpuState,
-    stopping: Stopping,
-    reading: Reading | None,
-    now: float,
-    config: Config,
-    *,
-    stalled: bool,
+    gpu_state: GpuState, stopping: Stopping, reading: Reading | None, now: float, *, stalled: bool
 ) -> Step:
-    """End STOPPING once the memory is back, or once nobody can say any more."""
+    """End STOPPING once the memory is free, or once that cannot be decided any more."""
     exit_ = stopping.exit
     if exit_ is None:
         return Step(gpu_state=gpu_state)
-    others = _after_exit(gpu_state, stopping, exit_, reading, config)
-    back = others is not None and _memory_back(stopping, others, reading)
-    late = now - exit_.at >= SETTLE_WITHIN or isinstance(gpu_state.occupancy, Unknown)
-    untold = others is not None and (
-        any(process.memory is None for process in others)
+    gone = _shows_exit(gpu_state, exit_, reading)
+    back = gone and _is_memory_back(gpu_state, stopping, reading)
+    late = now - exit_.at >= SETTLE_TIMEOUT_S or isinstance(gpu_state.occupancy, Unknown)
+    foreign = gpu_state.attribution.foreign
+    unmeasurable = gone and (
+        any(process.memory is None for process in foreign)
         or (stopping.evidence is not None and not gpu_state.identity.complete)
     )
-    if not (back or late or untold):
+    if not (back or late or unmeasurable):
         return Step(gpu_state=gpu_state)
-    ended = _ended(gpu_state, stopping, exit_, reading, now, back=back, stalled=stalled)
-    if back or others is None or reading is None:
+    memory_back = reading.at if back and reading else None
+    ended = _ended(gpu_state, stopping, exit_, reading, memory_back, now, stalled=stalled)
+    if back or not gone or reading is None:
         return ended
-    gpu_state, events = remains(ended.gpu_state, stopping, others, reading, now)
+    gpu_state, events = leaks.detect(ended.gpu_state, stopping, reading, now)
     return replace(ended, gpu_state=gpu_state, events=(*ended.events, *events))
 
 
@@ -83,20 +74,19 @@ def _ended(
     stopping: Stopping,
     exit_: ChildExit,
     reading: Reading | None,
+    memory_back: float | None,
     now: float,
     *,
-    back: bool,
     stalled: bool,
 ) -> Step:
-    """Return what follows the end of STOPPING: a hand-over, a failure or neither."""
-    memory_back = reading.at if back and reading else None
+    """End STOPPING as a hand-over, a failure or a plain stop."""
     if stopping.cause is StopCause.YIELD and stopping.evidence is not None:
         return _handed_over(gpu_state, stopping, stopping.evidence, exit_, memory_back, now)
-    failed = _why_failed(gpu_state, stopping, exit_, reading, stalled=stalled)
+    failed = _failure_of(gpu_state, stopping, exit_, reading, stalled=stalled)
     if failed is not None:
-        return _failure(gpu_state, stopping, failed, now)
+        return _failed(gpu_state, stopping, failed, now)
     fields = {
-        "cause": _soft_cause(stopping),
+        "cause": _stop_cause(stopping),
         "exit_code": exit_.code,
         "killed": stopping.kill_sent,
         "stop_s": max(0.0, exit_.at - stopping.since),
@@ -105,38 +95,25 @@ def _ended(
     return Step(gpu_state=replace(gpu_state, stressor=Stopped()), events=(event,))
 
 
-def _memory_back(
-    stopping: Stopping, others: tuple[GpuProcess, ...], reading: Reading | None
-) -> bool:
-    """Return whether a reading stamped after the exit shows our memory given back.
+def _is_memory_back(gpu_state: GpuState, stopping: Stopping, reading: Reading | None) -> bool:
+    """Check whether a reading after the exit shows the stressor's memory free.
 
-    What those hold who are listed is taken off, newcomers' and guests', too; each may have a
-    context whose own memory nobody names.
+    The memory of listed processes does not count; the context of each may add unattributed memory.
     """
     if reading is None or reading.memory is None:
         return False
-    limit = stopping.unattributed + SLACK + CONTEXT_OVERHEAD * len(reading.processes or ())
-    return all(one.memory is not None for one in others) and unattributed_memory(reading) <= limit
+    if any(process.memory is None for process in gpu_state.attribution.foreign):
+        return False
+    contexts = CONTEXT_OVERHEAD_BYTES * len(reading.processes or ())
+    limit = stopping.unattributed + SLACK_BYTES + contexts
+    return gpu_state.attribution.unattributed <= limit
 
 
-def _after_exit(
-    gpu_state: GpuState,
-    stopping: Stopping,
-    exit_: ChildExit,
-    reading: Reading | None,
-    config: Config,
-) -> tuple[GpuProcess, ...] | None:
-    """Return who is there in a reading stamped after the exit that no longer lists our child.
-
-    But for those who are let be.
-    """
+def _shows_exit(gpu_state: GpuState, exit_: ChildExit, reading: Reading | None) -> bool:
+    """Check whether a reading is stamped after the exit and does not list the child any more."""
     if reading is None or reading.processes is None or reading.fault is not None:
-        return None
-    if min(reading.at, reading.processes_at) <= exit_.at:
-        return None
-    if any(is_ours(process, stopping.child) for process in reading.processes):
-        return None
-    return foreign_processes(gpu_state, reading, stopping.child, config)
+        return False
+    return min(reading.at, reading.processes_at) > exit_.at and not gpu_state.attribution.own
 
 
 def _handed_over(
@@ -147,7 +124,7 @@ def _handed_over(
     memory_back: float | None,
     now: float,
 ) -> Step:
-    """Say what the yield took."""
+    """End a yield and report its times."""
     killed_at = stopping.killed_at
     if killed_at is None and stopping.kill_sent:
         killed_at = stopping.kill_at
@@ -168,9 +145,9 @@ def _handed_over(
         kill_s=handover.kill,
         exit_s=handover.exit,
         memory_back_s=handover.memory_back,
-        processes=who(gpu_state),
+        processes=process_fields(gpu_state),
     )
-    # Where only memory told of the newcomer, the GPU looked idle all along: it is not, until now.
+    # A GPU whose newcomer only memory showed has looked idle all along; it is idle from now on.
     occupancy = Idle(since=now) if isinstance(gpu_state.occupancy, Idle) else gpu_state.occupancy
     gpu_state = replace(
         gpu_state,
@@ -182,7 +159,7 @@ def _handed_over(
     return Step(gpu_state=gpu_state, events=(event,))
 
 
-def _why_failed(
+def _failure_of(
     gpu_state: GpuState,
     stopping: Stopping,
     exit_: ChildExit,
@@ -190,7 +167,7 @@ def _why_failed(
     *,
     stalled: bool,
 ) -> Failed | None:
-    """Return why this exit is a failure, or ``None``: we caused it, or others did."""
+    """Return the failure behind an exit; None if Sentinel or a newcomer caused the exit."""
     match stopping.cause:
         case StopCause.YIELD | StopCause.UNKNOWN | StopCause.SHUTDOWN | StopCause.POLICY:
             return None
@@ -203,22 +180,22 @@ def _why_failed(
     if stopping.clearing or lease_ran_out:
         return None
     if stopping.failed is not None:
-        beside = isinstance(gpu_state.occupancy, Busy) or _others_hold(stopping, reading)
-        if stopping.failed.kind is FailureKind.OUT_OF_MEMORY and beside:
+        shared = isinstance(gpu_state.occupancy, Busy) or _is_memory_used(stopping, reading)
+        if stopping.failed.kind is FailureKind.OUT_OF_MEMORY and shared:
             return None
         return stopping.failed
     if exit_.code == -SIGALRM:
         reason = "its interpreter was stuck in native code for longer than a lease"
         return Failed(kind=FailureKind.STUCK, reason=reason)
     if exit_.code < 0:
-        reason = f"ended by signal {-exit_.code}, which was not ours"
+        reason = f"ended by signal {-exit_.code}, which sentinel did not send"
     else:
-        reason = f"exited with code {exit_.code} and said nothing"
+        reason = f"exited with code {exit_.code} without a message"
     return Failed(kind=FailureKind.CRASH, reason=reason)
 
 
-def _soft_cause(stopping: Stopping) -> str:
-    """Return what to call an exit that is no failure."""
+def _stop_cause(stopping: Stopping) -> str:
+    """Name the cause of an exit that is no failure."""
     if stopping.cause is not StopCause.EXITED:
         return stopping.cause.value
     if stopping.clearing:
@@ -228,34 +205,28 @@ def _soft_cause(stopping: Stopping) -> str:
     return "lease ran out"
 
 
-def _others_hold(stopping: Stopping, reading: Reading | None) -> bool:
-    """Return whether somebody holds memory although our child is gone."""
+def _is_memory_used(stopping: Stopping, reading: Reading | None) -> bool:
+    """Check whether more memory is used than before the stressor was started."""
     if reading is None or reading.memory is None:
         return False
-    return reading.memory.used > stopping.baseline + SLACK
+    return reading.memory.used > stopping.baseline + SLACK_BYTES
 
 
-def _failure(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float) -> Step:
-    """Count a failure and pause, or give up."""
+def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float) -> Step:
+    """Count a failure; pause before the next start, or mark the GPU FATAL."""
     reason, kind = failed.reason, failed.kind.value
-    failures = (*(at for at in gpu_state.failures if now - at < HOUR), now)
+    failures = (*(at for at in gpu_state.failures if now - at < HOUR_S), now)
     streak = 1 if stopping.ran else gpu_state.streak + 1
     gpu_state = replace(gpu_state, failures=failures, streak=streak)
-    permanently_failed = failed.kind in HOPELESS
-    if permanently_failed or len(failures) >= FAILURES_PER_HOUR:
-        if not permanently_failed:
+    permanent = failed.kind in PERMANENT_FAILURES
+    if permanent or len(failures) >= MAX_FAILURES_PER_HOUR:
+        if not permanent:
             reason = f"{len(failures)} failures within an hour, the last: {reason}"
         event = gpu_event("stressor.fatal", gpu_state, now, reason=reason, kind=kind)
-        return Step(
-            gpu_state=replace(
-                gpu_state, stressor=Fatal(reason=reason, unusable=permanently_failed)
-            ),
-            events=(event,),
-        )
-    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (streak - 1))
+        fatal = Fatal(reason=reason, unusable=permanent)
+        return Step(gpu_state=replace(gpu_state, stressor=fatal), events=(event,))
+    pause = min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** (streak - 1))
     fields = {"reason": reason, "kind": kind, "pause_s": pause, "failures": len(failures)}
     event = gpu_event("stressor.failed", gpu_state, now, **fields)
-    return Step(
-        gpu_state=replace(gpu_state, stressor=Backoff(until=now + pause, reason=reason)),
-        events=(event,),
-    )
+    backoff = Backoff(until=now + pause, reason=reason)
+    return Step(gpu_state=replace(gpu_state, stressor=backoff), events=(event,))

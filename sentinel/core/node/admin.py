@@ -1,19 +1,22 @@
-"""Whether somebody told us to keep off a GPU: pauses, reservations, and the daemon's own. Pure."""
+"""Find the operator's hold on a GPU: a release, reservation, pause or drain. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.core.state import GpuState, State
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.state import State
 from sentinel.protocol.views import Reservation
 from sentinel.units import format_duration
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdminHold:
-    """Why we keep off: ``admin`` is the state's name, ``rule`` and ``reason`` are for verdicts."""
+    """Why an operator keeps a GPU free."""
 
+    #: The administrative state, as in :class:`sentinel.protocol.views.GpuView`.
     admin: str
+    #: For verdicts.
     rule: str
     reason: str
     since: float | None = None
@@ -22,9 +25,9 @@ class AdminHold:
 
 
 def admin_hold(state: State, gpu_state: GpuState, now: float) -> AdminHold | None:
-    """Return why we are to keep off this GPU, or ``None`` where nobody said so."""
+    """Return the hold on a GPU, or None."""
     if state.released is not None:
-        reason = "the driver was let go of (pause --release)"
+        reason = "the driver is released (pause --release)"
         return AdminHold(
             admin="RELEASED",
             rule="released",
@@ -43,22 +46,22 @@ def admin_hold(state: State, gpu_state: GpuState, now: float) -> AdminHold | Non
             until=reserved.until,
             reservation=reserved.id,
         )
-    if gpu_state.paused is not None:
-        reason = f"paused{_left(gpu_state.paused.until, now)}"
+    if gpu_state.pause is not None:
+        reason = f"paused{_left(gpu_state.pause.until, now)}"
         return AdminHold(
             admin="PAUSED",
             rule="paused",
             reason=reason,
-            since=gpu_state.paused.since,
-            until=gpu_state.paused.until,
+            since=gpu_state.pause.since,
+            until=gpu_state.pause.until,
         )
     if not state.occupying:
-        return AdminHold(admin="DRAINED", rule="drained", reason="told to hold nothing (stop)")
+        return AdminHold(admin="DRAINED", rule="drained", reason="drained (sentinel stop)")
     return None
 
 
 def reservation_of(state: State, uuid: str) -> Reservation | None:
-    """Return the reservation that this GPU is part of."""
+    """Return the reservation that includes this GPU, or None."""
     for reservation in state.reservations.values():
         if uuid in reservation.gpus:
             return reservation

@@ -1,4 +1,4 @@
-"""What clients ask about the memory of GPUs: to be promised some, and to give it back. Pure."""
+"""Apply the commands that allocate and deallocate memory of GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -8,127 +8,133 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.allocations import available, budget
+from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node.admin import reservation_of
-from sentinel.core.node.command_result import CommandResult, caller, wrong_gpus
+from sentinel.core.node.command_result import CommandResult, caller_fields, wrong_gpus
 from sentinel.core.observation import Observation
-from sentinel.core.state import GpuState, State, Unknown
+from sentinel.core.state import State
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
 from sentinel.protocol.views import Allocation
 from sentinel.units import format_size
 
-#: The most promises of memory that are kept on all GPUs together, and the longest id: all of them
-#: are shown in one message.
-_MOST_PROMISES = 128
-_LONGEST_ID = 100
-#: So many are named where one is asked for that there is not.
-_NAMED = 10
+#: Limits of all allocations together and of an id: one message lists all of them.
+_MAX_ALLOCATIONS = 128
+_MAX_ID_LENGTH = 100
+#: An answer lists at most so many ids.
+_MAX_LISTED = 10
 
 
-def apply_commands(
-    state: State, order: Allocate | Deallocate | Confirm, seen: Observation, config: Config
+def apply_command(
+    state: State, command: Allocate | Deallocate | Confirm, seen: Observation, config: Config
 ) -> CommandResult:
-    """Return what an order about promised memory led to."""
-    match order:
+    """Apply one command about allocated memory."""
+    match command:
         case Allocate():
-            return _allocate(state, order, seen, config)
+            return _allocate(state, command, seen, config)
         case Deallocate() | Confirm():
-            return _decide_on(state, order, seen.now)
+            return _confirm_or_end(state, command, seen.now)
 
 
 def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
-    """End the promises of which nobody will hear: the service that made them is gone."""
+    """End the unconfirmed allocations of an API process that is gone: no client knows them."""
     events: list[Event] = []
     for gpu_state in tuple(state.gpu_states.values()):
-        for promise in gpu_state.allocations.values():
-            if not promise.confirmed:
-                state, said = _end(state, promise, Caller(via="service"), now)
-                events += said
+        for allocation in gpu_state.allocations.values():
+            if not allocation.confirmed:
+                state, ended = _end(state, allocation, Caller(via="service"), now)
+                events += ended
     return state, events
 
 
-def _allocate(state: State, order: Allocate, seen: Observation, config: Config) -> CommandResult:
-    wrong = wrong_gpus(state, (order.gpu,)) or _wrong(state, order)
+def _allocate(state: State, command: Allocate, seen: Observation, config: Config) -> CommandResult:
+    wrong = wrong_gpus(state, (command.gpu,)) or _wrong(state, command)
     if wrong is not None:
         return wrong
     gpu_state, reading, own = (
-        state.gpu_states[order.gpu],
-        seen.readings.get(order.gpu),
-        config.of(order.gpu),
+        state.gpu_states[command.gpu],
+        seen.readings.get(command.gpu),
+        config.of(command.gpu),
     )
     left = available(gpu_state, reading, own)
-    if order.size > left:
-        most = format_size(budget(gpu_state, reading, own))
+    if command.size > left:
+        limit = format_size(budget(gpu_state, reading, own))
         text = (
-            f"{format_size(order.size)} of GPU {gpu_state.gpu.index} are asked for, and"
-            f" {format_size(left)} of {most} can be promised"
+            f"{format_size(command.size)} of GPU {gpu_state.gpu.index} requested,"
+            f" {format_size(left)} of {limit} can be allocated"
         )
         return CommandResult(state, text, refused=Refusal.CONFLICT)
-    promise = Allocation(id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=seen.now)
+    allocation = Allocation(
+        id=command.id, gpu=command.gpu, size=command.size, by=command.by, since=seen.now
+    )
     gpu_state = replace(
         gpu_state,
-        allocations={**gpu_state.allocations, order.id: promise},
+        allocations={**gpu_state.allocations, command.id: allocation},
         allocations_changed=seen.now,
     )
-    fields = {"id": order.id, "size": order.size, "by": caller(order.by)}
+    fields = {"id": command.id, "size": command.size, "by": caller_fields(command.by)}
     return CommandResult(
         _with(state, gpu_state),
-        f"promised {format_size(order.size)} of GPU {gpu_state.gpu.index}",
-        (order.gpu,),
+        f"allocated {format_size(command.size)} of GPU {gpu_state.gpu.index}",
+        (command.gpu,),
         events=[gpu_event("memory.allocated", gpu_state, seen.now, **fields)],
     )
 
 
-def _wrong(state: State, order: Allocate) -> CommandResult | None:
-    """Return what is wrong with what was asked for, if anything is."""
-    gpu_state = state.gpu_states[order.gpu]
-    if _find(state, order.id) is not None:
-        text = f"there is an allocation {order.id!r}"
+def _wrong(state: State, command: Allocate) -> CommandResult | None:
+    """Refuse an invalid or conflicting allocation; return None if it is valid."""
+    gpu_state = state.gpu_states[command.gpu]
+    if _find(state, command.id) is not None:
+        text = f"there is an allocation {command.id!r}"
         return CommandResult(state, text, refused=Refusal.CONFLICT)
     count = sum(len(one.allocations) for one in state.gpu_states.values())
-    if count >= _MOST_PROMISES:
-        text = f"there are {count} allocations already, and no more are kept"
+    if count >= _MAX_ALLOCATIONS:
+        text = f"there are {count} allocations already, which is the limit"
         return CommandResult(state, text, refused=Refusal.CONFLICT)
-    reserved = reservation_of(state, order.gpu)
-    if reserved is not None and reserved.by.uid != order.by.uid:
-        text = f"GPU {gpu_state.gpu.index} is reserved for somebody else: {reserved.reason}"
+    reserved = reservation_of(state, command.gpu)
+    if reserved is not None and reserved.by.uid != command.by.uid:
+        text = f"GPU {gpu_state.gpu.index} is reserved for another user: {reserved.reason}"
         return CommandResult(state, f"{text} ({reserved.id})", refused=Refusal.CONFLICT)
     if isinstance(gpu_state.occupancy, Unknown):
         text = f"GPU {gpu_state.gpu.index} is unknown: {gpu_state.occupancy.reason}"
         return CommandResult(state, text, refused=Refusal.CONFLICT)
-    if not order.id or len(order.id) > _LONGEST_ID or not order.id.isprintable():
-        text = f"an id is one line of 1 to {_LONGEST_ID} characters"
+    if not command.id or len(command.id) > _MAX_ID_LENGTH or not command.id.isprintable():
+        text = f"an id is one line of 1 to {_MAX_ID_LENGTH} characters"
         return CommandResult(state, text, refused=Refusal.INVALID)
-    if order.size <= 0:
-        return CommandResult(state, f"{order.size} bytes are no size", refused=Refusal.INVALID)
+    if command.size <= 0:
+        return CommandResult(
+            state, f"{command.size} is not a number of bytes above 0", refused=Refusal.INVALID
+        )
     return None
 
 
-def _decide_on(state: State, order: Deallocate | Confirm, now: float) -> CommandResult:
-    """Keep or end a promise."""
-    promise = _find(state, order.id)
-    if promise is None:
+def _confirm_or_end(state: State, command: Deallocate | Confirm, now: float) -> CommandResult:
+    """Confirm or end an allocation."""
+    allocation = _find(state, command.id)
+    if allocation is None:
         ids = sorted(
             one for gpu_state in state.gpu_states.values() for one in gpu_state.allocations
         )
-        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
-        known = f"{', '.join(ids[:_NAMED]) or 'none'}{more}"
-        text = f"there is no allocation {order.id!r}; there are: {known}"
+        more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
+        known = f"{', '.join(ids[:_MAX_LISTED]) or 'none'}{more}"
+        text = f"there is no allocation {command.id!r}; there are: {known}"
         return CommandResult(state, text, refused=Refusal.NOT_FOUND)
-    if isinstance(order, Confirm):
-        gpu_state = state.gpu_states[promise.gpu]
-        kept = {**gpu_state.allocations, promise.id: replace(promise, confirmed=True)}
+    if isinstance(command, Confirm):
+        gpu_state = state.gpu_states[allocation.gpu]
+        kept = {**gpu_state.allocations, allocation.id: replace(allocation, confirmed=True)}
         state = _with(state, replace(gpu_state, allocations=kept))
-        return CommandResult(state, f"allocation {promise.id} holds", (promise.gpu,))
-    state, events = _end(state, promise, order.by, now)
-    return CommandResult(state, f"allocation {promise.id} is over", (promise.gpu,), events=events)
+        return CommandResult(state, f"allocation {allocation.id} holds", (allocation.gpu,))
+    state, events = _end(state, allocation, command.by, now)
+    return CommandResult(
+        state, f"allocation {allocation.id} is over", (allocation.gpu,), events=events
+    )
 
 
-def _end(state: State, promise: Allocation, by: Caller, now: float) -> tuple[State, list[Event]]:
-    gpu_state = state.gpu_states[promise.gpu]
-    left = {name: one for name, one in gpu_state.allocations.items() if name != promise.id}
+def _end(state: State, allocation: Allocation, by: Caller, now: float) -> tuple[State, list[Event]]:
+    gpu_state = state.gpu_states[allocation.gpu]
+    left = {name: one for name, one in gpu_state.allocations.items() if name != allocation.id}
     gpu_state = replace(gpu_state, allocations=left, allocations_changed=now)
-    fields = {"id": promise.id, "size": promise.size, "by": caller(by)}
+    fields = {"id": allocation.id, "size": allocation.size, "by": caller_fields(by)}
     return _with(state, gpu_state), [gpu_event("memory.deallocated", gpu_state, now, **fields)]
 
 

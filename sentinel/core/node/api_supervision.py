@@ -1,112 +1,102 @@
-"""The service's state machine: when to start it, and when to replace it. Pure."""
+"""Start, watch and replace the API process. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sentinel.core.actions import Action, Event, KillService, RequestReload, StartService
+from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation, ServiceFacts
 from sentinel.core.state import ServiceDown, ServiceUp, State
 
-#: A service says once a second that it answers; one that was silent for so long does not.
-SILENT_AFTER = 10.0
-#: How long it may take to begin, in seconds: it imports a web server, maybe from a slow disk.
-BEGINS_WITHIN = 60.0
-#: The longest pause before the next one, in seconds.
-LONGEST_PAUSE = 30.0
-#: One that answered for so long has made good for the failures of those before it.
-FORGIVEN_AFTER = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServiceStep:
-    """What the service's turn led to."""
-
-    state: State
-    actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
+#: An API process without a report for so long is replaced, in seconds; it reports once a second.
+SILENCE_TIMEOUT_S = 10.0
+#: The time limit of its start, in seconds: it imports a web server, maybe from a slow disk.
+START_TIMEOUT_S = 60.0
+#: The maximum pause before the next start, in seconds.
+MAX_PAUSE_S = 30.0
+#: An API process that served for so long resets the back-off, in seconds.
+FORGIVE_AFTER_S = 60.0
 
 
 def first(now: float) -> ServiceDown:
-    """Return the state before the first service, which is due at once."""
+    """Return the state before the first API process, which is due at once."""
     return ServiceDown(generation=1, until=now)
 
 
-def step(state: State, seen: Observation) -> ServiceStep:
-    """Fold in what became known of the service, then take at most one step."""
-    if seen.reread and state.service is not None:
-        state = replace(state, reread=True)  # until there is somebody to do it
+def step(state: State, seen: Observation) -> NodeStep:
+    """Apply the new facts about the API process, then take at most one step."""
+    if seen.reload_requested and state.service is not None:
+        state = replace(state, reload_requested=True)  # until one serves
     match state.service:
         case ServiceDown(generation=generation, until=until):
             if seen.now < until or state.shutdown is not None:
-                return ServiceStep(state=state)
+                return NodeStep(state=state)
             up = ServiceUp(generation=generation, since=seen.now)
             start = StartService(generation=generation)
-            return ServiceStep(state=replace(state, service=up), actions=(start,))
+            return NodeStep(state=replace(state, service=up), actions=(start,))
         case ServiceUp() as up:
             facts = seen.service
             if facts is not None and facts.generation != up.generation:
                 facts = None
-            return _watch_over(state, up, facts, seen)
+            return _watch(state, up, facts, seen)
         case None:
-            return ServiceStep(state=state)
+            return NodeStep(state=state)
 
 
 def deadline(state: State) -> float | None:
-    """Return when the service must be looked at again even if it says nothing."""
+    """Return when the API process needs the next step without any news."""
     match state.service:
         case ServiceDown(until=until):
             return until if state.shutdown is None else None
         case ServiceUp() as up:
-            return _silent_at(up, state)
+            return _timeout_at(up, state)
         case None:
             return None
 
 
-def _watch_over(
-    state: State, up: ServiceUp, facts: ServiceFacts | None, seen: Observation
-) -> ServiceStep:
-    """Hear a service out, and replace one that ended, talks nonsense or does not answer."""
+def _watch(state: State, up: ServiceUp, facts: ServiceFacts | None, seen: Observation) -> NodeStep:
+    """Apply its reports; replace one that exited, sent garbage or is silent."""
     events: list[Event] = []
     actions: list[Action] = []
     if facts is not None and facts.serving:
-        if up.heard is None:
-            fields = {"start_s": seen.now - up.since}
-            events.append(Event(name="service.ready", at=seen.now, fields=fields))
-        up = replace(up, heard=seen.now)
+        if up.served_at is None:
+            start_s = seen.now - up.since
+            events.append(Event(name="service.ready", at=seen.now, fields={"start_s": start_s}))
+        up = replace(up, served_at=seen.now)
         state = replace(state, service=up, served=True)
-    for trouble in facts.service_warnings if facts is not None else ():
-        said = {"about": trouble.about, "text": trouble.text}
-        events.append(Event(name="service.warning", at=seen.now, fields=said))
+    for warning in facts.service_warnings if facts is not None else ():
+        fields = {"about": warning.about, "text": warning.text}
+        events.append(Event(name="service.warning", at=seen.now, fields=fields))
     why = None
     if facts is not None and facts.exit is not None:
         why = f"it exited with code {facts.exit.code}"
     elif facts is not None and facts.garbage is not None:
         why = facts.garbage
-    elif seen.now >= _silent_at(up, state):
-        why = f"it was silent for {seen.now - (up.heard or up.since):.0f} s"
+    elif seen.now >= _timeout_at(up, state):
+        why = f"it was silent for {seen.now - (up.served_at or up.since):.0f} s"
     if why is not None:
         if facts is None or facts.exit is None:
             actions.append(KillService(generation=up.generation))
         state, pause = _down(state, up, seen.now)
         failed = {"reason": why, "pause_s": pause}
         events.append(Event(name="service.failed", at=seen.now, fields=failed))
-    elif state.reread and up.heard is not None:
-        state = replace(state, reread=False)
+    elif state.reload_requested and up.served_at is not None:
+        state = replace(state, reload_requested=False)
         actions.append(RequestReload())
-    return ServiceStep(state=state, actions=tuple(actions), events=tuple(events))
+    return NodeStep(state=state, actions=tuple(actions), events=tuple(events))
 
 
-def _silent_at(up: ServiceUp, state: State) -> float:
-    """Return when its silence is too long; what we ourselves slept through does not count."""
-    since = up.since + BEGINS_WITHIN if up.heard is None else up.heard + SILENT_AFTER
-    return max(since, (state.stalled_at or 0.0) + SILENT_AFTER)
+def _timeout_at(up: ServiceUp, state: State) -> float:
+    """Return when its silence is too long; a stall of the supervisor does not count."""
+    since = up.since + START_TIMEOUT_S if up.served_at is None else up.served_at + SILENCE_TIMEOUT_S
+    return max(since, (state.stalled_at or 0.0) + SILENCE_TIMEOUT_S)
 
 
 def _down(state: State, up: ServiceUp, now: float) -> tuple[State, float]:
-    """Return the state without a service, and the pause: none at first, then 1, 2, 4 ... 30 s."""
-    lived = now - up.since if up.heard is not None else 0.0
-    failures = 0 if lived >= FORGIVEN_AFTER else state.service_failures
-    pause = 0.0 if failures == 0 else min(LONGEST_PAUSE, 2.0 ** (failures - 1))
+    """Schedule the next API process; return the pause: none at first, then 1, 2, 4 ... 30 s."""
+    lived = now - up.since if up.served_at is not None else 0.0
+    failures = 0 if lived >= FORGIVE_AFTER_S else state.service_failures
+    pause = 0.0 if failures == 0 else min(MAX_PAUSE_S, 2.0 ** (failures - 1))
     down = ServiceDown(generation=up.generation + 1, until=now + pause)
     return replace(state, service=down, service_failures=failures + 1), pause

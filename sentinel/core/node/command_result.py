@@ -1,4 +1,4 @@
-"""What one order led to, and the words that all orders share. Pure."""
+"""The result of one command, and checks that several commands share. Pure."""
 
 from __future__ import annotations
 
@@ -14,42 +14,49 @@ from sentinel.protocol.commands import Refusal
 
 @dataclass
 class CommandResult:
-    """What one order led to; it was refused where ``refused`` is set, and then changed nothing."""
+    """The result of one command."""
 
     state: State
+    #: The answer for people.
     text: str
+    #: The UUIDs of the affected GPUs.
     gpus: tuple[str, ...] = ()
+    #: Why the command was refused; it then changed nothing.
     refused: Refusal | None = None
     events: list[Event] = field(default_factory=list)
+    #: A new configuration, or None.
     config: Config | None = None
+    #: The reason for a shutdown, or None.
     stop: str | None = None
 
 
 def wrong_gpus(state: State, gpus: tuple[str, ...]) -> CommandResult | None:
-    """Return the refusal of an order that names a GPU which is not there, or ``None``."""
-    strange = [uuid for uuid in gpus if uuid not in state.gpu_states]
-    if not strange:
+    """Refuse a command that names an unknown GPU; return None if all are known."""
+    unknown = [uuid for uuid in gpus if uuid not in state.gpu_states]
+    if not unknown:
         return None
     known = ", ".join(
         f"{gpu_state.gpu.index} {uuid}" for uuid, gpu_state in state.gpu_states.items()
     )
-    text = f"there is no GPU {strange[0]!r}; there are: {known}"
+    text = f"there is no GPU {unknown[0]!r}; there are: {known}"
     return CommandResult(state, text, refused=Refusal.NO_SUCH_GPU)
 
 
 def wrong_seconds(state: State, seconds: float | None) -> CommandResult | None:
-    """Return the refusal of an order for what is no time, or ``None``."""
+    """Refuse a command with an invalid duration; return None if it is valid."""
     if seconds is None or (math.isfinite(seconds) and seconds > 0):
         return None
-    return CommandResult(state, f"{seconds!r} seconds are no time", refused=Refusal.INVALID)
+    return CommandResult(
+        state, f"{seconds!r} is not a number of seconds above 0", refused=Refusal.INVALID
+    )
 
 
 def names_of(state: State, gpus: tuple[str, ...]) -> str:
-    """Return the GPUs as people name them."""
+    """Name GPUs by their indices."""
     indices = ", ".join(str(state.gpu_states[uuid].gpu.index) for uuid in gpus)
     return f"GPU{'' if len(gpus) == 1 else 's'} {indices}"
 
 
-def caller(by: Caller) -> dict[str, object]:
-    """Return who asked, as a field of an event."""
+def caller_fields(by: Caller) -> dict[str, object]:
+    """Return the caller as a field of an event."""
     return {"via": by.via, "uid": by.uid, "pid": by.pid}

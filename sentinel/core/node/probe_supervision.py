@@ -1,62 +1,47 @@
-"""The probe's state machine: when to replace it, and which GPUs to leave out for now. Pure."""
+"""Start, watch and replace the probe, and exclude GPUs on which it hangs or crashes. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Action, Event, KillProbe, StartProbe
+from sentinel.core.actions import Event, KillProbe, StartProbe
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Call, Observation, ProbeFacts
-from sentinel.core.state import (
-    GpuState,
-    ProbeDown,
-    ProbeUp,
-    Running,
-    Starting,
-    State,
-    Stopping,
-    Suspect,
-)
+from sentinel.core.state import ProbeDown, ProbeUp, State, Suspect
+from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
 
-#: A call into the driver that has not returned after so many seconds hangs. The slowest seen was
-#: 0.3 s, while a context was torn down.
-CALL_HANGS_AFTER = 3.0
+#: A driver call that has not returned after so long hangs, in seconds. The slowest seen was 0.3 s,
+#: while a context was torn down.
+CALL_TIMEOUT_S = 3.0
 #: Initialisation may be slow: 1 to 3 s a GPU where persistence mode is off.
-INITIALISATION_HANGS_AFTER = 60.0
-#: Pauses before the next probe after one that ended without success, in seconds.
-LONGEST_PAUSE = 30.0
-#: A probe that lived so long has made good for the failures of those before it.
-FORGIVEN_AFTER = 60.0
-#: How often to look whether a probe is gone that was killed so that nothing uses the driver.
-GONE_EVERY = 0.1
-#: How long a GPU on which a call hung is left out at first and at most, in seconds.
-FIRST_EXCLUSION = 10.0
-LONGEST_EXCLUSION = 600.0
-#: How a process ends that crashed: by SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV. A probe that
-#: ends otherwise was killed by somebody, or gave up, and the call that it was in is not to blame.
-CRASHES = frozenset({-4, -6, -7, -8, -11})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeStep:
-    """What the probe's turn led to."""
-
-    state: State
-    actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
+INITIALISATION_TIMEOUT_S = 60.0
+#: The maximum pause before the next probe, in seconds.
+MAX_PAUSE_S = 30.0
+#: A probe that lived for so long resets the back-off, in seconds.
+FORGIVE_AFTER_S = 60.0
+#: How often to check whether a probe killed for a release of the driver is gone, in seconds.
+GONE_POLL_S = 0.1
+#: How long a GPU is excluded after a hang or crash, at first and at most, in seconds.
+MIN_EXCLUSION_S = 10.0
+MAX_EXCLUSION_S = 600.0
+#: The exit codes of a crash: SIGILL, SIGABRT, SIGBUS, SIGFPE and SIGSEGV. A probe that ends
+#: otherwise was killed or gave up, and its call in flight is not to blame.
+CRASH_CODES = frozenset({-4, -6, -7, -8, -11})
 
 
 def suspected(state: State, uuid: str, now: float) -> bool:
-    """Return whether the probe is to leave this GPU out now."""
+    """Check whether the probe must not read this GPU now."""
     suspect = state.suspects.get(uuid)
     return suspect is not None and now < suspect.until
 
 
 def readable(state: State, gpu_state: GpuState, now: float) -> bool:
-    """Return whether the probe is to read this GPU now; see :func:`sentinel.core.decide.watch`."""
+    """Check whether the probe must read this GPU now; see :func:`sentinel.core.decide.watch`."""
     match gpu_state.stressor:
         case Stopping(kill_sent=True, exit=None):
             return False
@@ -64,8 +49,8 @@ def readable(state: State, gpu_state: GpuState, now: float) -> bool:
             return not suspected(state, gpu_state.gpu.uuid, now)
 
 
-def step(state: State, seen: Observation, config: Config) -> ProbeStep:
-    """Fold in what became known of the probe, then take at most one step."""
+def step(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Apply the new facts about the probe, then take at most one step."""
     events: list[Event] = []
     probe = state.probe
     facts = seen.probe
@@ -73,56 +58,56 @@ def step(state: State, seen: Observation, config: Config) -> ProbeStep:
         state, events = _fold(state, probe, facts, seen.now)
     match state.probe:
         case ProbeUp() as up if state.released is not None and _holds_nothing(state):
-            down = ProbeDown(generation=up.generation + 1, until=math.inf, reason="let go of")
+            down = ProbeDown(generation=up.generation + 1, until=math.inf, reason="released")
             kill = KillProbe(generation=up.generation)
             state = replace(state, probe=down)
-            return ProbeStep(state=state, actions=(kill,), events=tuple(events))
+            return NodeStep(state=state, actions=(kill,), events=tuple(events))
         case ProbeDown() as down if state.released is not None:
             if seen.probe_gone and not down.gone:
                 events.append(Event(name="driver.released", at=seen.now))
             state = replace(state, probe=replace(down, until=math.inf, gone=seen.probe_gone))
-            return ProbeStep(state=state, events=tuple(events))
+            return NodeStep(state=state, events=tuple(events))
         case ProbeDown(until=math.inf) as down:
             state = replace(state, probe=replace(down, until=seen.now))
-            return ProbeStep(state=state, events=tuple(events))
+            return NodeStep(state=state, events=tuple(events))
         case ProbeDown(until=until, generation=generation) if seen.now >= until:
             if state.shutdown is not None:
-                return ProbeStep(state=state, events=tuple(events))
+                return NodeStep(state=state, events=tuple(events))
             up = ProbeUp(generation=generation, since=seen.now)
             start = StartProbe(generation=generation)
             state = replace(state, probe=up)
-            return ProbeStep(state=state, actions=(start,), events=tuple(events))
+            return NodeStep(state=state, actions=(start,), events=tuple(events))
         case ProbeUp() as up:
             calls = facts.calls if facts is not None else ()
-            done = _watch_over(state, up, calls, seen, config)
+            done = _watch(state, up, calls, seen, config)
             return replace(done, events=(*events, *done.events))
         case _:
-            return ProbeStep(state=state, events=tuple(events))
+            return NodeStep(state=state, events=tuple(events))
 
 
 def _holds_nothing(state: State) -> bool:
-    """Return whether no process of ours has a GPU: then the driver can be let go of."""
+    """Check that no child uses a GPU, so that the driver can be released."""
     stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
     return not any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
 
 
 def deadline(state: State, readings: Mapping[str, Reading], config: Config, now: float) -> float:
-    """Return when the probe must be looked at again even if it says nothing."""
+    """Return when the probe needs the next step without any news."""
     match state.probe:
         case ProbeDown(gone=False) if state.released is not None:
-            return now + GONE_EVERY
+            return now + GONE_POLL_S
         case ProbeDown(until=until):
             return until
         case ProbeUp() as up:
-            return _latest(state, up, readings) + min(config.stale_after, CALL_HANGS_AFTER)
+            return _last_sign_of_life(state, up, readings) + min(config.stale_after, CALL_TIMEOUT_S)
 
 
 def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, now: float) -> tuple[State, list[Event]]:
-    """Fold in the probe's own messages and its end."""
+    """Apply the probe's messages and its exit."""
     events = []
     if facts.inventory is not None:
-        # Counted from now: to initialise the driver may have taken longer than silence may last.
-        state = replace(state, probe=replace(probe, heard=True, since=now))
+        # Silence counts from now: initialising the driver may take longer than its limit.
+        state = replace(state, probe=replace(probe, ready=True, since=now))
         fields: dict[str, object] = {
             "driver": facts.inventory.driver,
             "gpus": len(facts.inventory.gpus),
@@ -145,12 +130,14 @@ def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, now: float) -> tuple[
 
 
 def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[State, Call | None]:
-    """Leave out every GPU on which a call was under way when the probe crashed.
+    """Exclude every GPU with a call in flight when the probe crashed.
 
-    It may have been any of them, and one that stays in would take the next probe down, too, and
-    with it the care for all. Returns the call that was begun last, as the one to name.
+    Any of them may be the cause, and would crash the next probe as well.
+
+    Returns:
+        The new state, and the latest call in flight, for the event.
     """
-    if code not in CRASHES:
+    if code not in CRASH_CODES:
         return state, None
     calls = [call for call in facts.calls if call.uuid is not None]
     last = {call.uuid: call for call in sorted(calls, key=lambda call: call.since)}
@@ -161,27 +148,27 @@ def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[Stat
 
 
 def _down(state: State, reason: str, now: float) -> tuple[State, float]:
-    """Return the state without a probe, and the pause: none at first, then 1, 2, 4 ... 30 s."""
+    """Schedule the next probe; return the pause: none at first, then 1, 2, 4 ... 30 s."""
     lived = now - state.probe.since if isinstance(state.probe, ProbeUp) else 0.0
-    failures = 0 if lived >= FORGIVEN_AFTER else state.probe_failures
-    pause = 0.0 if failures == 0 else min(LONGEST_PAUSE, 2.0 ** (failures - 1))
+    failures = 0 if lived >= FORGIVE_AFTER_S else state.probe_failures
+    pause = 0.0 if failures == 0 else min(MAX_PAUSE_S, 2.0 ** (failures - 1))
     down = ProbeDown(generation=state.probe.generation + 1, until=now + pause, reason=reason)
     return replace(state, probe=down, probe_failures=failures + 1), pause
 
 
-def _watch_over(
+def _watch(
     state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation, config: Config
-) -> ProbeStep:
-    """Replace a probe that hangs in a call, or from which nothing comes any more."""
+) -> NodeStep:
+    """Replace a probe that hangs in a call or is silent."""
     if not any(readable(state, gpu_state, seen.now) for gpu_state in state.gpu_states.values()):
-        up = replace(up, unasked=seen.now)
+        up = replace(up, unused_at=seen.now)
         state = replace(state, probe=up)
     stuck = [call for call in calls if _hangs(call, seen.now)]
     hung = min(stuck, key=lambda call: call.since, default=None)
-    silent = seen.now - _latest(state, up, seen.readings)
-    limit = config.stale_after if up.heard else INITIALISATION_HANGS_AFTER
+    silent = seen.now - _last_sign_of_life(state, up, seen.readings)
+    limit = config.stale_after if up.ready else INITIALISATION_TIMEOUT_S
     if hung is None and silent <= limit:
-        return ProbeStep(state=state)
+        return NodeStep(state=state)
     fields: dict[str, object] = {"silent_s": silent}
     if hung is not None:
         fields |= {"call": hung.name, "since_s": seen.now - hung.since}
@@ -190,24 +177,24 @@ def _watch_over(
             fields["pause_s"] = state.suspects[hung.uuid].until - seen.now
     event = Event(name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields)
     state, _ = _down(state, "it hung", seen.now)
-    return ProbeStep(state=state, actions=(KillProbe(generation=up.generation),), events=(event,))
+    return NodeStep(state=state, actions=(KillProbe(generation=up.generation),), events=(event,))
 
 
 def _hangs(call: Call, now: float) -> bool:
-    limit = INITIALISATION_HANGS_AFTER if call.uuid is None else CALL_HANGS_AFTER
+    limit = INITIALISATION_TIMEOUT_S if call.uuid is None else CALL_TIMEOUT_S
     return now - call.since > limit
 
 
 def _suspect(state: State, uuid: str, call: str, now: float, *, crashed: bool = False) -> State:
-    """Return the state in which this GPU is left out, longer each time."""
+    """Exclude a GPU, for longer each time."""
     before = state.suspects.get(uuid)
     strikes = before.strikes + 1 if before else 1
-    pause = min(LONGEST_EXCLUSION, FIRST_EXCLUSION * 2 ** (strikes - 1))
+    pause = min(MAX_EXCLUSION_S, MIN_EXCLUSION_S * 2 ** (strikes - 1))
     suspect = Suspect(until=now + pause, strikes=strikes, call=call, crashed=crashed)
     return replace(state, suspects={**state.suspects, uuid: suspect})
 
 
-def _latest(state: State, up: ProbeUp, readings: Mapping[str, Reading]) -> float:
-    """Return when the probe last gave a sign of life, or could not have because we did not run."""
+def _last_sign_of_life(state: State, up: ProbeUp, readings: Mapping[str, Reading]) -> float:
+    """Return when the probe was last known to work; a stall of the supervisor counts as that."""
     stamps = [reading.at for uuid, reading in readings.items() if uuid in state.gpu_states]
-    return max([up.since, up.unasked, state.stalled_at or up.since, *stamps])
+    return max([up.since, up.unused_at, state.stalled_at or up.since, *stamps])

@@ -1,4 +1,4 @@
-"""The end of it all: who asks for it, when it is over, and what could not be ended. Pure."""
+"""Begin and finish a shutdown, and report what could not be ended. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from datetime import datetime
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
-from sentinel.core.state import Fatal, GpuState, Running, Shutdown, Starting, State, Stopping
+from sentinel.core.state import Shutdown, State
+from sentinel.core.stressor_state import Fatal, Running, Starting, Stopping
 
-#: After the kill at the end of a shutdown's grace, how long exits are waited for, in seconds.
-GIVE_UP_AFTER = 10.0
+#: A shutdown waits so long for exits after its kills, in seconds, and after one without a grace.
+GIVE_UP_AFTER_S = 10.0
+GIVE_UP_AT_ONCE_AFTER_S = 1.0
 
 
 def permanently_failed(state: State) -> str | None:
-    """Return why no stressor can ever run on any GPU, or ``None`` where one may.
+    """Return why no stressor can run on any GPU, or None if one may.
 
-    That is so where each was refused for how it was set up, as by a wrong option of its workload.
+    That is the case once the setup of each failed, for example by a wrong option of its workload.
     """
     reason = None
     for gpu_state in state.gpu_states.values():
@@ -28,7 +32,7 @@ def permanently_failed(state: State) -> str | None:
 
 
 def unkillable(state: State) -> tuple[GpuState, ...]:
-    """Return the GPUs whose child was killed and did not end."""
+    """Return the GPUs with a child that did not end."""
     return tuple(
         gpu_state
         for gpu_state in state.gpu_states.values()
@@ -37,14 +41,14 @@ def unkillable(state: State) -> tuple[GpuState, ...]:
 
 
 def begin(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
-    """Begin to end, or end at once, when somebody or the clock says so."""
+    """Begin a shutdown by request or by the clock; a request may cut a running one short."""
     reason = seen.stop
     if reason is None and state.shutdown is None:
-        reason = _time_is_over(state, seen, config)
+        reason = _why_time_is_over(state, seen, config)
     if reason is None or (state.shutdown is not None and not seen.at_once):
         return state, []
     kill_at = seen.now if seen.at_once else seen.now + config.grace
-    wait = 1.0 if seen.at_once else GIVE_UP_AFTER
+    wait = GIVE_UP_AT_ONCE_AFTER_S if seen.at_once else GIVE_UP_AFTER_S
     shutdown = Shutdown(reason=reason, kill_at=kill_at, give_up_at=kill_at + wait)
     event = Event(
         name="sentinel.stopping", at=seen.now, fields={"reason": reason, "at_once": seen.at_once}
@@ -52,8 +56,8 @@ def begin(state: State, seen: Observation, config: Config) -> tuple[State, list[
     return replace(state, shutdown=shutdown), [event]
 
 
-def _time_is_over(state: State, seen: Observation, config: Config) -> str | None:
-    """Return why the clock ends it, if it does."""
+def _why_time_is_over(state: State, seen: Observation, config: Config) -> str | None:
+    """Return why the configured time is over, or None."""
     if config.run_for is not None and seen.now - state.counted_from >= config.run_for:
         return "its time is over"
     until = config.until
@@ -62,23 +66,22 @@ def _time_is_over(state: State, seen: Observation, config: Config) -> str | None
     return None
 
 
-def give_up(state: State, now: float) -> tuple[State, list[Event]]:
-    """Begin to end when there is nothing left that could ever run.
+def give_up(state: State, seen: Observation, _: Config) -> NodeStep:
+    """Begin a shutdown when no stressor can ever run.
 
-    Whoever changed the settings of one that ran is there to change them once more.
+    Not after a change of settings at run time: the operator can change them again.
     """
     reason = permanently_failed(state)
     if reason is None or state.shutdown is not None or state.reconfigured:
-        return state, []
-    shutdown = Shutdown(reason=reason, kill_at=now, give_up_at=now)
+        return NodeStep(state=state)
+    shutdown = Shutdown(reason=reason, kill_at=seen.now, give_up_at=seen.now)
     fields = {"reason": f"no stressor can run: {reason}", "at_once": False}
-    return replace(state, shutdown=shutdown), [
-        Event(name="sentinel.stopping", at=now, fields=fields)
-    ]
+    event = Event(name="sentinel.stopping", at=seen.now, fields=fields)
+    return NodeStep(state=replace(state, shutdown=shutdown), events=(event,))
 
 
 def is_over(state: State, now: float) -> bool:
-    """Return whether a shutdown is over: every child is gone and settled, or time is up."""
+    """Check whether a shutdown is over: every child has settled, or its time is over."""
     if state.shutdown is None:
         return False
     stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]

@@ -1,4 +1,4 @@
-"""What is said of each GPU though nothing happened: its state, and which rule decides. Pure."""
+"""Report the status of each GPU periodically, and the deciding rule when it changes. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.events import gpu_event, who
+from sentinel.core.events import gpu_event, process_fields
 from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import limits
+from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
-from sentinel.core.state import GpuState, Running, State
+from sentinel.core.state import State
+from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import Reading
 
 
-def explain(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
-    """Say for each GPU which rule decides now, where that is another than was said before."""
+def explain(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Report the deciding rule of each GPU for which it has changed."""
     if not config.explain:
-        return state, []
+        return NodeStep(state=state)
     events = []
     explained = dict(state.explained)
     for uuid, verdict in limits.verdicts(state, seen, config).items():
@@ -25,31 +28,32 @@ def explain(state: State, seen: Observation, config: Config) -> tuple[State, lis
             explained[uuid] = verdict.rule
             fields = {"allowed": verdict.allowed, "rule": verdict.rule, "reason": verdict.reason}
             events.append(gpu_event("gpu.verdict", state.gpu_states[uuid], seen.now, **fields))
-    return replace(state, explained=explained), events
+    return NodeStep(state=replace(state, explained=explained), events=tuple(events))
 
 
-def report(state: State, seen: Observation, config: Config) -> tuple[State, list[Event]]:
-    """Say each GPU's state and rate now and then."""
+def report(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Report the status of each GPU if it is due."""
     if seen.now < state.next_status:
-        return state, []
+        return NodeStep(state=state)
     verdicts = limits.verdicts(state, seen, config)
-    events = [
+    events = tuple(
         _status_of(gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
-    ]
-    return replace(state, next_status=seen.now + config.status_every), events
+    )
+    state = replace(state, next_status=seen.now + config.status_every)
+    return NodeStep(state=state, events=events)
 
 
 def _why_identity(gpu_state: GpuState) -> str:
-    """Return how it is known who is who on this GPU, and what may be missing."""
-    known = gpu_state.identity
-    if known.hidden is None:
-        return known.reason
-    return f"{known.reason}; other people's processes may not be listed: {known.hidden}"
+    """Describe how NVML lists the stressor, and what its list may lack."""
+    identity = gpu_state.identity
+    if identity.hidden is None:
+        return identity.reason
+    return f"{identity.reason}; foreign processes may not be listed: {identity.hidden}"
 
 
 def _pace_of(running: Running) -> dict[str, object]:
-    """Return how hard the stressor is to work, and does."""
+    """Return the targets of the stressor's pace, and the share in force."""
     pacing = running.pacing
     return {
         "share": pacing.sent,
@@ -66,7 +70,7 @@ def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, n
         "stressor": type(gpu_state.stressor).__name__.upper(),
         "rule": verdict.rule,
         "reason": verdict.reason,
-        "processes": who(gpu_state),
+        "processes": process_fields(gpu_state),
         "identity": gpu_state.identity.mode.value,
         "identity_reason": _why_identity(gpu_state),
         "memory_used": reading.memory.used if reading and reading.memory else None,

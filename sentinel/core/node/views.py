@@ -1,4 +1,4 @@
-"""What is shown of the state to those who are served, as values of their own. Pure."""
+"""Build the views of the state that the API process publishes. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,23 @@ from sentinel.config.model import Config
 from sentinel.core.gpu import allocations, health
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.gpu_state import Busy, GpuState, Unknown
 from sentinel.core.node import limits
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
-from sentinel.core.state import (
-    Busy,
-    GpuState,
-    Handover,
-    ProbeDown,
-    Running,
-    Starting,
-    State,
-    Stopping,
-    Unknown,
-)
+from sentinel.core.state import ProbeDown, State
+from sentinel.core.stressor_state import Handover, Running, Starting, Stopping
 from sentinel.protocol.gpu import GpuProcess, Reading
 from sentinel.protocol.views import GpuView, HandoverView, HostView, Phase
 
 
 class Host:
-    """What does not change while the daemon runs.
+    """Facts that do not change while the daemon runs.
 
     Args:
-        pid: Its PID.
-        driver: The version of the driver, or what stands for it.
-        simulated: Whether its GPUs are pretended.
+        pid: The PID of the daemon.
+        driver: The version of the driver, or a substitute for simulated GPUs.
+        simulated: Whether the GPUs are simulated.
     """
 
     def __init__(self, *, pid: int, driver: str, simulated: bool) -> None:
@@ -44,7 +36,7 @@ class Host:
 
 
 def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
-    """Return what is shown of the daemon as a whole."""
+    """Build the view of the daemon as a whole."""
     return HostView(
         at=now,
         pid=host.pid,
@@ -55,16 +47,16 @@ def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
         gpus=tuple(state.gpu_states),
         reservations=tuple(state.reservations.values()),
         allocations=tuple(
-            promise
+            allocation
             for gpu_state in state.gpu_states.values()
-            for promise in gpu_state.allocations.values()
+            for allocation in gpu_state.allocations.values()
         ),
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
 
 
 def gpu_views(state: State, seen: Observation, config: Config) -> tuple[GpuView, ...]:
-    """Return what is shown of each GPU."""
+    """Build the view of each GPU."""
     verdicts = limits.verdicts(state, seen, config)
     return tuple(
         _view(state, gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now, config)
@@ -94,7 +86,7 @@ def _view(
     now: float,
     config: Config,
 ) -> GpuView:
-    keeps_off = admin_hold(state, gpu_state, now)
+    hold = admin_hold(state, gpu_state, now)
     last = gpu_state.findings.last
     view = {
         "at": now,
@@ -105,16 +97,16 @@ def _view(
         "memory_total": gpu_state.gpu.memory_total,
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
-        "admin": keeps_off.admin if keeps_off else "ENABLED",
-        "until": keeps_off.until if keeps_off else None,
-        "reservation": keeps_off.reservation if keeps_off else None,
+        "admin": hold.admin if hold else "ENABLED",
+        "until": hold.until if hold else None,
+        "reservation": hold.reservation if hold else None,
         "rule": verdict.rule,
         "reason": verdict.reason,
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
         "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
         "findings": gpu_state.findings.total,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
-        "since": keeps_off.since if keeps_off and keeps_off.since else gpu_state.changed,
+        "since": hold.since if hold and hold.since else gpu_state.changed,
         "processes": _plain(gpu_state.occupancy.processes)
         if isinstance(gpu_state.occupancy, Busy)
         else (),
@@ -129,18 +121,18 @@ def _view(
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
         view |= {"health": gpu_state.health.level, "health_since": gpu_state.health.since}
     if reading is not None and reading.memory is not None:
-        here = allocations.guests(gpu_state, reading.processes or ())
+        allocated = gpu_state.attribution.allocated
         view |= {
-            "memory_foreign": foreign_memory(gpu_state, reading, gpu_state.child),
-            "allocated_processes": _plain(p for p in reading.processes or () if p.pid in here),
+            "memory_foreign": foreign_memory(gpu_state, reading),
+            "allocated_processes": _plain(p for p in reading.processes or () if p.pid in allocated),
             "memory_free": reading.memory.free,
-            "outstanding": allocations.outstanding(gpu_state, reading),
+            "outstanding": allocations.outstanding(gpu_state),
         }
-    return GpuView(**{**view, **_read(reading), **_running(gpu_state)})  # type: ignore[arg-type]
+    return GpuView(**{**view, **_reading_fields(reading), **_stressor_fields(gpu_state)})  # type: ignore[arg-type]
 
 
-def _read(reading: Reading | None) -> dict[str, object]:
-    """Return what was read of the GPU."""
+def _reading_fields(reading: Reading | None) -> dict[str, object]:
+    """Return the fields from a reading."""
     if reading is None:
         return {}
     return {
@@ -153,30 +145,30 @@ def _read(reading: Reading | None) -> dict[str, object]:
     }
 
 
-def _running(gpu_state: GpuState) -> dict[str, object]:
-    """Return what our stressor holds and does."""
+def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
+    """Return the fields about a living stressor."""
     stressor = gpu_state.stressor
     if not isinstance(stressor, Starting | Running | Stopping):
         return {}
-    found: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}
+    fields: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}
     if not isinstance(stressor, Running):
-        return found
-    found |= {"rule": "running", "reason": "running"}
-    found |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}
+        return fields
+    fields |= {"rule": "running", "reason": "running"}
+    fields |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}
     progress = stressor.progress
     if progress is not None and progress.seconds > 0:
-        found |= {
+        fields |= {
             "iterations_per_s": progress.iterations / progress.seconds,
             "flops_per_s": progress.flops / progress.seconds,
             "bytes_per_s": progress.bytes / progress.seconds,
             "checks": progress.checks,
             "errors": progress.errors,
         }
-    return found
+    return fields
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
-    """Return processes without their ancestors, who are nobody's business and take room."""
+    """Drop the ancestors of processes, which views do not need."""
     return tuple(replace(process, ancestors=None) for process in processes)
 
 

@@ -1,7 +1,7 @@
-"""What the service manager is told of us, and when its watchdog is fed. Pure.
+"""Decide when to notify systemd: readiness, status, shutdown and watchdog. Pure.
 
-systemd starts us anew where it does not hear ``WATCHDOG=1`` in time. So that is said by who decides
-and nobody else, and only while there is something true to decide on.
+systemd restarts a daemon that does not send ``WATCHDOG=1`` in time. It is sent only while the
+readings, on which everything depends, are recent.
 """
 
 from __future__ import annotations
@@ -10,96 +10,100 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
+from sentinel.core.gpu_state import Busy, GpuState, Idle
 from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.observation import Observation
-from sentinel.core.state import Busy, GpuState, Idle, ProbeDown, ProbeUp, Running, State
+from sentinel.core.state import ProbeDown, ProbeUp, State
+from sentinel.core.stressor_state import Running
 
-#: What is said in words is said anew at most this often, in seconds.
-STATUS_EVERY = 1.0
-#: How much longer the manager is to wait for our end than we mean to take, in seconds.
-MARGIN = 10.0
+#: The minimum interval of status lines, in seconds.
+STATUS_EVERY_S = 1.0
+#: How much longer systemd waits than a shutdown takes, in seconds.
+STOP_MARGIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fed:
-    """What was said so far: that we are ready, that we end, our words, and the watchdog's last."""
+class SentNotifications:
+    """The notifications that systemd has received."""
 
     ready: bool = False
     stopping: bool = False
     status: str = ""
     status_at: float = float("-inf")
-    at: float = float("-inf")
+    watchdog_at: float = float("-inf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notification:
-    """What to say now, what was said once that went out, and when to ask again at the latest."""
+    """The next datagram to systemd."""
 
+    #: Empty if nothing is due.
     lines: tuple[str, ...]
-    fed: Fed
+    #: What systemd has received once the lines are sent.
+    sent: SentNotifications
+    #: When to ask for the next notification at the latest.
     due: float
 
 
-def feed(
-    state: State, seen: Observation, config: Config, fed: Fed, watchdog: float | None = None
+def next_notification(
+    state: State,
+    seen: Observation,
+    config: Config,
+    sent: SentNotifications,
+    watchdog: float | None = None,
 ) -> Notification:
-    """Decide what the service manager is to be told after a tick.
+    """Decide what to send to systemd after a tick.
 
     Args:
         state: The state after the tick.
-        seen: What the tick was decided on.
-        config: What was set.
-        fed: What was said before; :class:`Fed` at first.
-        watchdog: How long the manager waits for its food, in seconds; ``None`` where it does not.
-
-    Returns:
-        The lines for one datagram, none where there is nothing to say. Where it could not be sent,
-        keep the old ``fed``, and they are said at the next tick.
+        seen: The observation of the tick.
+        config: The configuration.
+        sent: What was sent before; keep the old value if the lines could not be sent.
+        watchdog: The time limit of systemd's watchdog, in seconds, or None without one.
     """
     now = seen.now
     lines: list[str] = []
-    if not fed.ready and state.shutdown is None and _scanned(state, seen):
+    if not sent.ready and state.shutdown is None and _all_read(state, seen):
         lines.append("READY=1")
-        fed = replace(fed, ready=True)
-    if not fed.stopping and state.shutdown is not None:
-        left = max(0.0, state.shutdown.give_up_at - now) + MARGIN
+        sent = replace(sent, ready=True)
+    if not sent.stopping and state.shutdown is not None:
+        left = max(0.0, state.shutdown.give_up_at - now) + STOP_MARGIN_S
         lines += ["STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(left * 1e6)}"]
-        fed = replace(fed, stopping=True)
-    words = _words(state)
-    if words != fed.status and now >= fed.status_at + STATUS_EVERY:
-        lines.append(f"STATUS={words}")
-        fed = replace(fed, status=words, status_at=now)
-    due = fed.status_at + STATUS_EVERY if words != fed.status else float("inf")
+        sent = replace(sent, stopping=True)
+    status = _status_line(state)
+    if status != sent.status and now >= sent.status_at + STATUS_EVERY_S:
+        lines.append(f"STATUS={status}")
+        sent = replace(sent, status=status, status_at=now)
+    due = sent.status_at + STATUS_EVERY_S if status != sent.status else float("inf")
     if watchdog is not None:
-        # Fed twice as often as is needed, and with a tick's delay still in time.
-        if now >= fed.at + watchdog / 4 and _fresh(state, seen, config):
+        # Twice as often as systemd recommends, so that a delayed tick is still in time.
+        if now >= sent.watchdog_at + watchdog / 4 and _fresh(state, seen, config):
             lines.append("WATCHDOG=1")
-            fed = replace(fed, at=now)
-        due = min(due, max(now, fed.at) + watchdog / 4)
-    return Notification(lines=tuple(lines), fed=fed, due=due)
+            sent = replace(sent, watchdog_at=now)
+        due = min(due, max(now, sent.watchdog_at) + watchdog / 4)
+    return Notification(lines=tuple(lines), sent=sent, due=due)
 
 
-def _scanned(state: State, seen: Observation) -> bool:
-    """Return whether every GPU was read, or is known to be one that cannot be."""
+def _all_read(state: State, seen: Observation) -> bool:
+    """Check that every GPU was read or is excluded."""
     return all(
         uuid in seen.readings or suspected(state, uuid, seen.now) for uuid in state.gpu_states
     )
 
 
 def _fresh(state: State, seen: Observation, config: Config) -> bool:
-    """Return whether what we decide on is true, or somebody is at it to become so.
+    """Check that the readings are recent, or that probe supervision takes care of them.
 
-    A probe that is down on purpose, or initialises the driver, is watched over by
-    :mod:`sentinel.core.node.probe_supervision` and replaced in time; so is one that hangs on a GPU,
-    which is left out then. What remains is a supervisor that runs and hears nothing any more.
+    :mod:`sentinel.core.node.probe_supervision` replaces a probe that is down, initialises the
+    driver for too long, or hangs. The watchdog covers a supervisor that runs without readings.
     """
     match state.probe:
         case ProbeDown():
             return True
-        case ProbeUp(heard=False):
+        case ProbeUp(ready=False):
             return True
-        case ProbeUp(since=since, unasked=unasked):
-            begun = max(since, unasked, state.stalled_at or since)
+        case ProbeUp(since=since, unused_at=unused_at):
+            begun = max(since, unused_at, state.stalled_at or since)
     return all(
         _age(seen, gpu_state, begun) <= config.poll + config.stale_after
         for gpu_state in state.gpu_states.values()
@@ -108,27 +112,24 @@ def _fresh(state: State, seen: Observation, config: Config) -> bool:
 
 
 def _age(seen: Observation, gpu_state: GpuState, begun: float) -> float:
-    """Return how old the last reading of a GPU is, in seconds.
-
-    It is not older than the probe, nor than the moment at which we went on after a stop.
-    """
+    """Return the age of a GPU's reading, in seconds, at most that of the probe or a stall."""
     reading = seen.readings.get(gpu_state.gpu.uuid)
     return seen.now - max(begun, reading.at if reading else begun)
 
 
-def _words(state: State) -> str:
-    """Return in one line what we are at."""
+def _status_line(state: State) -> str:
+    """Summarise the state in one line."""
     if state.shutdown is not None:
         return f"stopping: {state.shutdown.reason}".splitlines()[0]
-    counts = Counter(_word(gpu_state) for gpu_state in state.gpu_states.values())
-    order = ("occupied", "idle", "busy", "unknown")
-    parts = [f"{counts[word]} {word}" for word in order if counts[word]]
+    counts = Counter(_summary(gpu_state) for gpu_state in state.gpu_states.values())
+    summaries = ("occupied", "idle", "busy", "unknown")
+    parts = [f"{counts[summary]} {summary}" for summary in summaries if counts[summary]]
     total = len(state.gpu_states)
     return f"{total} {'GPU' if total == 1 else 'GPUs'}: {', '.join(parts)}"
 
 
-def _word(gpu_state: GpuState) -> str:
-    """Return what a GPU is at."""
+def _summary(gpu_state: GpuState) -> str:
+    """Summarise the state of one GPU in one word."""
     if isinstance(gpu_state.stressor, Running):
         return "occupied"
     match gpu_state.occupancy:

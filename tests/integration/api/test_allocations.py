@@ -89,7 +89,7 @@ def test_what_is_taken_or_too_much_is_refused_and_undoes_nothing(front: Front) -
     for name, size in (("llm", GIB), ("other", 40 * GIB)):
         refused = allocate(front, name, size)
         assert (refused.status, refused.body["code"]) == (409, "conflict")
-        assert "can be promised" in refused.body["detail"]
+        assert "can be allocated" in refused.body["detail"]
     assert not [order for order in front.orders if isinstance(order, Deallocate)]
     assert set(front.script.allocations) == {"llm"}
 

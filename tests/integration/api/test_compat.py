@@ -176,7 +176,7 @@ def test_memory_is_allocated_by_the_same_verbs(front: Front) -> None:
     assert data(front, "/memory/available?gpu_id=1") == {"gpu_id": 1, "available_mb": left}
     status, taken = ask(front, "POST", "/memory/allocate", body)
     assert status == 409
-    assert "can be promised" in taken["error"]
+    assert "can be allocated" in taken["error"]
     status, given = ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})
     assert given["data"] == {"allocation_id": "llm_model", "available_mb": 139 * 1024}
     assert ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from sentinel.api.metrics import collector
 from sentinel.api.metrics.counters import BUCKETS
 from sentinel.api.metrics.definitions import METRICS
-from sentinel.core import state
+from sentinel.core import gpu_state, stressor_state
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase
@@ -133,14 +133,14 @@ def test_a_state_is_1_and_all_others_are_0(front: Front) -> None:
 
 def test_the_states_are_those_that_the_supervisor_knows() -> None:
     stressors = (
-        state.Stopped,
-        state.Starting,
-        state.Running,
-        state.Stopping,
-        state.Backoff,
-        state.Fatal,
+        stressor_state.Stopped,
+        stressor_state.Starting,
+        stressor_state.Running,
+        stressor_state.Stopping,
+        stressor_state.Backoff,
+        stressor_state.Fatal,
     )
-    occupancies = (state.Unknown, state.Busy, state.Idle)
+    occupancies = (gpu_state.Unknown, gpu_state.Busy, gpu_state.Idle)
     assert [kind.__name__.lower() for kind in stressors] == list(collector.STRESSOR)
     assert [kind.__name__.lower() for kind in occupancies] == list(collector.OCCUPANCY)
     code = (ROOT / "sentinel/core/node/admin.py").read_text()

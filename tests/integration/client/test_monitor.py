@@ -242,7 +242,7 @@ def test_memory_is_had_while_a_block_lasts(front: Front, monitor: sentinel.Monit
     with monitor.allocation("llm", "2GiB") as got:
         assert (got.size, got.holder.pid) == (2 * 2**30, os.getpid())
         assert monitor.available() == before - got.size == monitor.budget().available
-        with pytest.raises(ConflictError, match="can be promised"):
+        with pytest.raises(ConflictError, match="can be allocated"):
             monitor.allocate("llm", "1GiB")
         assert [one.id for one in monitor.client.allocations()] == ["llm"]
     assert [type(order) for order in front.orders if type(order) in {Allocate, Deallocate}] == [

@@ -47,7 +47,7 @@ def test_its_numbers_leave_the_supervisor_its_time() -> None:
     service = section("Service")
     assert (
         float(service["TimeoutStopSec"])
-        > Config().grace + shutdown.GIVE_UP_AFTER + LOG_FLUSH_TIMEOUT_S
+        > Config().grace + shutdown.GIVE_UP_AFTER_S + LOG_FLUSH_TIMEOUT_S
     )
     # Fed each quarter of it, and a poll may take its longest.
     polls = {setting.key: setting for setting in SETTINGS}["poll"]

@@ -30,7 +30,7 @@ def manager(address: str) -> Iterator[socket.socket]:
 def test_lines_arrive_as_one_datagram(tmp_path: Path, *, abstract: bool) -> None:
     address = f"@sentinel-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with manager(address) as listening, closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
-        assert notifier.listened
+        assert notifier.enabled
         assert notifier.send(["READY=1", "STATUS=2 GPUs: 2 idle"])
         assert listening.recv(4096) == b"READY=1\nSTATUS=2 GPUs: 2 idle"
         assert not notifier.send([])
@@ -69,7 +69,7 @@ def test_after_the_end_nothing_is_sent(tmp_path: Path) -> None:
         notifier.close()
         notifier.close()
         assert not notifier.send(["READY=1"])
-        assert not notifier.listened
+        assert not notifier.enabled
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_memory_is_had_beside_the_stressor_and_its_guests_are_no_newcomers(daemo
     assert "is over" in daemon.do("deallocate", "shell")
     too_much = daemon.ask("allocate", "shell", "16GiB")
     assert (too_much.code, too_much.out) == (1, "")
-    assert "GiB can be promised" in too_much.err
+    assert "GiB can be allocated" in too_much.err
 
 
 def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Live) -> None:

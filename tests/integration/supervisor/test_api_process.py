@@ -101,10 +101,10 @@ def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
     service, (child,) = deaf
     while child.send(LogRecord(number=1, line=LONG)):
         pass
-    service.tell(HOST)
-    service.tell(CommandReply(number=1))
-    service.tell(HostView(**{**vars(HOST), "at": 2.0}))
-    service.tell(CommandReply(number=2))
+    service.send(HOST)
+    service.send(CommandReply(number=1))
+    service.send(HostView(**{**vars(HOST), "at": 2.0}))
+    service.send(CommandReply(number=2))
     service.hear("what only informs waits for what is owed")
     kinds = (LogRecord, CommandReply, HostView)
     assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, LogRecord)]
@@ -142,7 +142,7 @@ def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
     number = 0
     while not done.is_set():
         number += 1
-        service.tell(CommandReply(number=number))
+        service.send(CommandReply(number=number))
         service.collect()
         listen()
     writer.join()
@@ -173,7 +173,7 @@ def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
     service, made = deaf
     while made[0].send(LogRecord(number=1, line=LONG)):
         pass
-    service.tell(CommandReply(number=7))
+    service.send(CommandReply(number=7))
     service.kill(1)
     service.start(2)
     service.collect()
@@ -202,7 +202,7 @@ def test_a_successor_is_told_the_settings_that_were_taken_over_last(
     service = api_process.ServiceProcess(began, listening=0)
     service.start(1)
     service.collect()
-    service.tell(CommandReply(number=WISH.number, refused=refused))
+    service.send(CommandReply(number=WISH.number, refused=refused))
     service.kill(1)
     service.start(2)
     assert told[0] == began

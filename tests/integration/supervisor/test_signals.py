@@ -25,7 +25,7 @@ def test_in_the_foreground_each_means_the_end(number: signal.Signals) -> None:
         send(signals, number)
         assert signals.collect() == (number.name, False)
         assert signals.first is number
-        assert not signals.reread()
+        assert not signals.reload_requested()
 
 
 def test_in_a_daemon_sighup_means_to_read_the_settings_anew_and_nothing_else() -> None:
@@ -33,10 +33,10 @@ def test_in_a_daemon_sighup_means_to_read_the_settings_anew_and_nothing_else() -
         send(signals, signal.SIGHUP, signal.SIGHUP)
         assert signals.collect() == (None, False)
         assert signals.first is None
-        assert signals.reread()
-        assert not signals.reread()
+        assert signals.reload_requested()
+        assert not signals.reload_requested()
         assert signals.collect() == (None, False)
-        assert not signals.reread()
+        assert not signals.reload_requested()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -45,4 +45,4 @@ def test_in_a_daemon_the_others_mean_the_end_beside_it(number: signal.Signals) -
         send(signals, signal.SIGHUP, number)
         assert signals.collect() == (number.name, False)
         assert signals.first is number
-        assert signals.reread()
+        assert signals.reload_requested()

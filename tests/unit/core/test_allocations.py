@@ -9,16 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.config.model import Config
-from sentinel.core.gpu.allocations import CALM as CALM_FOR
-from sentinel.core.gpu.allocations import CONTEXT, CONTEXT_OF_EACH, SETTLING, guests, outstanding
-from sentinel.core.state import GpuState, Running, Stopped
+from sentinel.core.gpu.allocations import (
+    CONTEXT_ALLOWANCE_BYTES,
+    CONTEXT_BYTES,
+    REGROW_S,
+    SETTLE_S,
+    allocated_processes,
+    outstanding,
+)
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.stressor_state import Running, Stopped
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal, Reserve
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
-from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.core_scenarios import attributed, occupied, stressor
 
 ME = Caller(via="unix", uid=1000, pid=5000, started=70)
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 * GIB)
@@ -71,8 +78,8 @@ def test_what_is_promised_is_made_free_and_a_smaller_stressor_leaves_it() -> Non
     assert "llm" in str(released.fields["reason"])
     beside(world, supervisor)
     place = world.at(0)
-    assert place.gpu.memory_total - place.used >= 40 * GIB + CONTEXT
-    assert world.spawner.started[-1][1] >= released.at + SETTLING
+    assert place.gpu.memory_total - place.used >= 40 * GIB + CONTEXT_BYTES
+    assert world.spawner.started[-1][1] >= released.at + SETTLE_S
 
 
 def test_a_guest_takes_what_it_was_promised_next_to_a_running_stressor() -> None:
@@ -142,7 +149,7 @@ def test_a_guest_that_takes_more_than_it_was_promised_is_a_newcomer() -> None:
     world, supervisor = held()
     promise(world, supervisor)
     beside(world, supervisor)
-    world.at(0).foreign = [process(5000, 41 * GIB + CONTEXT_OF_EACH + 2**21, started=70)]
+    world.at(0).foreign = [process(5000, 41 * GIB + CONTEXT_ALLOWANCE_BYTES + 2**21, started=70)]
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
@@ -184,7 +191,7 @@ def test_the_sum_is_no_more_than_the_limit() -> None:
 
 @pytest.mark.parametrize(
     ("reserve", "kept"),
-    [(2**29, CONTEXT), (2 * GIB, 2 * GIB)],
+    [(2**29, CONTEXT_BYTES), (2 * GIB, 2 * GIB)],
     ids=["a context", "the reserve"],
 )
 def test_by_default_the_limit_is_the_memory_less_the_reserve_and_a_context(
@@ -254,8 +261,10 @@ def test_our_own_stressor_is_nobodys_guest_though_a_holder_may_have_started_us()
     here = supervisor.state.gpu_states["GPU-0"]
     memory = Memory(total=140 * GIB, used=9 * GIB, free=131 * GIB)
     seen = Reading(uuid="GPU-0", at=world.now, memory=memory, processes=(ours,))
-    assert guests(here, (ours,)) == {}
-    assert outstanding(here, seen) == 10 * GIB + CONTEXT
+    here = attributed(here, seen)
+    assert here.attribution.own == (ours,)
+    assert here.attribution.allocated == {}
+    assert outstanding(here) == 10 * GIB + CONTEXT_BYTES
 
 
 def test_a_gpu_with_guests_is_nobodys_to_reserve_and_a_reserved_one_no_strangers() -> None:
@@ -279,7 +288,7 @@ def test_what_is_left_beside_a_large_promise_is_not_for_a_stressor() -> None:
     before = len(world.spawner.started)
     world.run_for(supervisor, 120.0)
     assert len(world.spawner.started) == before
-    assert world.service.views["GPU-0"].rule == "promised"
+    assert world.service.views["GPU-0"].rule == "allocations"
     assert ask(world, supervisor, Deallocate, id="llm") is None
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
@@ -291,8 +300,8 @@ def test_a_stressor_grows_again_some_time_after_the_last_promise_was_given_back(
     small = world.at(0).used
     assert ask(world, supervisor, Deallocate, id="llm") is None
     at, before = world.now, len(world.spawner.started)
-    world.run(supervisor, lambda: len(world.spawner.started) > before, within=CALM_FOR + 5)
-    assert world.now >= at + CALM_FOR
+    world.run(supervisor, lambda: len(world.spawner.started) > before, within=REGROW_S + 5)
+    assert world.now >= at + REGROW_S
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
     assert world.at(0).used > small
 
@@ -303,8 +312,8 @@ def test_many_small_promises_are_no_way_around_the_limit() -> None:
         wish = {"id": str(number), "gpu": "GPU-0", "size": 1}
         assert ask(world, supervisor, Allocate, **wish) is None
     here = supervisor.state.gpu_states["GPU-0"]
-    assert outstanding(here, None) == CONTEXT + 50
-    assert guests(here, (process(5000, 3 * GIB, started=70),)) == {}
+    assert outstanding(here) == CONTEXT_BYTES + 50
+    assert allocated_processes(here, (process(5000, 3 * GIB, started=70),)) == {}
 
 
 def test_there_are_no_more_promises_than_can_be_shown_at_once() -> None:
@@ -362,7 +371,7 @@ def gpu_state(*sizes: int, by: Caller = ME) -> GpuState:
     ],
 )
 def test_who_is_a_guest(one: GpuProcess, *, is_guest: bool) -> None:
-    assert (one.pid in guests(gpu_state(GIB), (one,))) is is_guest
+    assert (one.pid in allocated_processes(gpu_state(GIB), (one,))) is is_guest
 
 
 @given(
@@ -376,17 +385,17 @@ def test_guests_never_hold_more_than_was_promised_to_them(
     processes = tuple(
         process(6000 + number, amount * GIB, parent=5000) for number, amount in enumerate(amounts)
     )
-    found = guests(here, processes)
+    found = allocated_processes(here, processes)
     held_by_guests = sum(
-        max(0, (one.memory or 0) - CONTEXT_OF_EACH) for one in processes if one.pid in found
+        max(0, (one.memory or 0) - CONTEXT_ALLOWANCE_BYTES) for one in processes if one.pid in found
     )
-    most = sum(size * GIB for size in sizes) + (CONTEXT if sizes else 0)
+    most = sum(size * GIB for size in sizes) + (CONTEXT_BYTES if sizes else 0)
     assert held_by_guests <= most
     memory = Memory(total=140 * GIB, used=0, free=0)
     seen = Reading(uuid="GPU-0", at=0.0, memory=memory, processes=processes)
-    assert outstanding(here, seen) == most - held_by_guests
+    assert outstanding(attributed(here, seen)) == most - held_by_guests
 
 
 def test_occupied_worlds_promise_nothing() -> None:
     _, supervisor = occupied()
-    assert outstanding(supervisor.state.gpu_states["GPU-0"], None) == 0
+    assert outstanding(supervisor.state.gpu_states["GPU-0"]) == 0

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.state import Fatal, Running, Stopped
+from sentinel.core.stressor_state import Fatal, Running, Stopped
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     Configure,
@@ -284,12 +284,12 @@ def test_a_reservation_without_a_time_holds_until_it_is_ended() -> None:
 @pytest.mark.parametrize(
     ("wish", "refusal", "says"),
     [
-        ({"count": 3}, Refusal.INVALID, "3 GPUs are asked for, and there are 2"),
-        ({"count": 1, "gpus": ("GPU-0",)}, Refusal.INVALID, "either GPUs or how many"),
-        ({}, Refusal.INVALID, "either GPUs or how many"),
+        ({"count": 3}, Refusal.INVALID, "3 GPUs are requested, and there are 2"),
+        ({"count": 1, "gpus": ("GPU-0",)}, Refusal.INVALID, "name either GPUs or their number"),
+        ({}, Refusal.INVALID, "name either GPUs or their number"),
         ({"gpus": ("GPU-0", "GPU-0")}, Refusal.INVALID, "twice"),
         ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
-        ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "no time"),
+        ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "not a number of seconds"),
         ({"count": 1, "reason": "a\nb"}, Refusal.INVALID, "one line"),
         ({"count": 1, "reason": 201 * "x"}, Refusal.INVALID, "200 characters"),
         ({"count": 1, "id": "taken"}, Refusal.CONFLICT, "taken"),
@@ -320,7 +320,7 @@ def test_whoever_holds_a_gpu_is_named_to_those_who_want_to_reserve_it() -> None:
     assert ask(world, supervisor, Reserve, id="a", gpus=("GPU-0",), **wish) is Refusal.CONFLICT
     assert f"python (pid {newcomer.pid})" in told(world)
     assert ask(world, supervisor, Reserve, id="b", count=2, **wish) is Refusal.CONFLICT
-    assert "1 of 2 GPUs can be had" in told(world)
+    assert "1 of 2 GPUs can be reserved" in told(world)
     assert ask(world, supervisor, Unreserve, id="c") is Refusal.NOT_FOUND
 
 
@@ -354,9 +354,9 @@ def test_new_settings_reach_those_that_live_and_restart_only_whom_they_concern()
         ({"memory__target": "lots"}, "a test: "),
         ({"rearm": "7s", "memory__target": "200%"}, "a test: "),
         ({"rearm": "7s", "nonesuch": "1"}, "there is no setting 'nonesuch'"),
-        ({"poll": "2s"}, "poll is settled when sentinel begins"),
-        ({"metrics__address": "8766"}, "metrics.address is settled when sentinel begins"),
-        ({"history__size": "1GiB"}, "history.size is settled when sentinel begins"),
+        ({"poll": "2s"}, "poll is fixed while sentinel runs"),
+        ({"metrics__address": "8766"}, "metrics.address is fixed while sentinel runs"),
+        ({"history__size": "1GiB"}, "history.size is fixed while sentinel runs"),
     ],
 )
 def test_settings_are_taken_over_as_a_whole_or_not_at_all(
@@ -449,14 +449,14 @@ def test_services_that_die_at_once_are_started_ever_more_seldom() -> None:
 
 def test_an_answer_comes_after_what_it_changed_is_shown() -> None:
     world, supervisor = served(1)
-    tell = world.service.tell
+    send = world.service.send
     shown: list[str] = []
 
     def note(message: object) -> None:
         shown.append(type(message).__name__)
-        tell(message)
+        send(message)
 
-    vars(world.service)["tell"] = note
+    vars(world.service)["send"] = note
     world.service.ask(PauseGpus)
     supervisor.turn()
     assert shown[-1] == "CommandReply"
@@ -466,11 +466,11 @@ def test_an_answer_comes_after_what_it_changed_is_shown() -> None:
 
 def test_a_wish_to_read_the_settings_anew_goes_to_the_service() -> None:
     world, supervisor = served(1)
-    world.interrupts.rereads = True
+    world.interrupts.reload_pending = True
     supervisor.turn()
     supervisor.turn()
     assert world.service.rereads == 1
-    world.service.dies = world.interrupts.rereads = True
+    world.service.dies = world.interrupts.reload_pending = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     world.run_for(supervisor, 1)
     assert world.service.rereads == 2, "a service that is replaced hears of it later"
@@ -479,13 +479,13 @@ def test_a_wish_to_read_the_settings_anew_goes_to_the_service() -> None:
 def test_changes_are_shown_soon_and_not_at_every_tick() -> None:
     world, supervisor = served(1)
     times: list[float] = []
-    tell = world.service.tell
+    send = world.service.send
 
     def note(message: object) -> None:
         times.append(world.now)
-        tell(message)
+        send(message)
 
-    vars(world.service)["tell"] = note
+    vars(world.service)["send"] = note
     world.newcomer()
     world.run(supervisor, lambda: world.service.views["GPU-0"].occupancy == "BUSY", within=1.5)
     world.run_for(supervisor, 10)

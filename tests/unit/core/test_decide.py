@@ -6,7 +6,8 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
-from sentinel.core.state import Busy, Idle, Running, Starting, Unknown
+from sentinel.core.gpu_state import Busy, Idle, Unknown
+from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.gpu import Reading
 from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor

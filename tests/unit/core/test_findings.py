@@ -9,7 +9,7 @@ import pytest
 from sentinel.cli.event_format import describe
 from sentinel.config.model import Config
 from sentinel.core.gpu.findings import kind_of
-from sentinel.core.state import Running
+from sentinel.core.stressor_state import Running
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.supervisor.loop import Supervisor

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from sentinel.config.build import Given, build_config
 from sentinel.config.model import Config
-from sentinel.core.gpu.health import MULTIPLIERS, judge, multiplier, thresholds
-from sentinel.core.state import GpuState, HealthState, Idle, Running, Stopped, Unknown
+from sentinel.core.gpu.health import MULTIPLIERS, assess, multiplier, thresholds
+from sentinel.core.gpu_state import GpuState, HealthState, Idle, Unknown
+from sentinel.core.stressor_state import Running, Stopped
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.telemetry import Telemetry
@@ -31,7 +32,7 @@ def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> 
 
 
 def health(gpu_state: GpuState, seen: Reading, config: Config | None = None) -> GpuState:
-    return judge(gpu_state, seen, seen.at, config or Config(), None)[0]
+    return assess(gpu_state, seen, seen.at, config or Config())[0]
 
 
 def condition(gpu_state: GpuState) -> GpuHealth:
@@ -156,9 +157,7 @@ def test_overheating_is_said_once_until_it_is_cooler() -> None:
     said = []
     gpu_state = SLOT
     for at, degrees in enumerate((80, 91, 92, 89, 91, 87, 91)):
-        gpu_state, events = judge(
-            gpu_state, reading(degrees, at=float(at)), float(at), Config(), None
-        )
+        gpu_state, events = assess(gpu_state, reading(degrees, at=float(at)), float(at), Config())
         said += [at for event in events if event.name == "gpu.overheat"]
     assert said == [1, 6]
 

@@ -8,10 +8,11 @@ import pytest
 
 from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
-from sentinel.core.gpu.memory_accounting import SLACK
+from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu.newcomer import newcomer
-from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_ours
-from sentinel.core.state import Busy, Running
+from sentinel.core.gpu_state import Busy
+from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_own
+from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import MemoryContention
 from sentinel.supervisor.loop import Supervisor
@@ -144,8 +145,8 @@ def test_each_child_is_learned_anew() -> None:
     ],
 )
 def test_whose_process_it_is(process: GpuProcess, child: OwnChild, *, ours: bool) -> None:
-    assert is_ours(process, child) is ours
-    assert not is_ours(process, None)
+    assert is_own(process, child) is ours
+    assert not is_own(process, None)
 
 
 # --- where others may not be listed ----------------------------------------------------------
@@ -329,7 +330,7 @@ def test_who_was_listed_before_our_child_grew_tells_nothing_of_others() -> None:
     gpu_state = supervisor.state.gpu_states["GPU-0"]
     (reading,) = world.probe.collect()[1].values()
     assert reading.memory is not None
-    more = replace(reading.memory, used=reading.memory.used + SLACK)
+    more = replace(reading.memory, used=reading.memory.used + SLACK_BYTES)
     early = replace(reading, memory=more, processes=reading.processes, took=0.001)
     assert isinstance(gpu_state.stressor, Running)
     unsure = replace(gpu_state, stressor=replace(gpu_state.stressor, unattributed=-GIB))

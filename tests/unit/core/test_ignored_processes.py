@@ -8,12 +8,13 @@ import pytest
 
 from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
-from sentinel.core.gpu.ignored_processes import let_be, not_yet
-from sentinel.core.gpu.newcomer import PAIRING, expect, newcomer
-from sentinel.core.state import Running
+from sentinel.core.gpu.ignored_processes import pending_ignores
+from sentinel.core.gpu.newcomer import LIST_WAIT_S, expect, newcomer
+from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
+from tests.harness.core_scenarios import attributed
 
 MIB = 2**20
 LONG = parse_ignore_rules("name=a-very-long-name")
@@ -128,15 +129,16 @@ def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | Non
         processes=(replace(graphics(0), memory=named),),
         processes_at=now - 0.5,
     )
-    seen = expect(gpu_state, reading, now, ignore)
+    seen = expect(attributed(gpu_state, reading, ignore), reading, now)
     assert (newcomer(seen, reading, now, ignore) is None) is (named is not None)
-    late = now + PAIRING + 0.001
+    late = now + LIST_WAIT_S + 0.001
     again = replace(reading, at=late)  # a glance later, and the list still has not come
-    seen = expect(seen, again, late, ignore)
+    seen = expect(attributed(seen, again, ignore), again, late)
     assert newcomer(seen, again, late, ignore) is not None
     paired = replace(reading, processes=(graphics(70 * MIB),), processes_at=now + 0.001)
     if named is not None:
-        assert newcomer(expect(gpu_state, paired, now, ignore), paired, now, ignore) is None
+        seen = expect(attributed(gpu_state, paired, ignore), paired, now)
+        assert newcomer(seen, paired, now, ignore) is None
 
 
 # --- who is small ----------------------------------------------------------------------------
@@ -205,15 +207,14 @@ def test_who_may_be_let_be_later_is_told_what_that_waits_for() -> None:
     supervisor = world.supervisor(SMALL)
     world.run_for(supervisor, 5)
     gpu_state = supervisor.state.gpu_states["GPU-0"]
-    others = tuple(world.at(0).foreign)
-    assert not let_be(gpu_state, others, world.now, SMALL)
-    waiting = not_yet(gpu_state, others, world.now, SMALL)
+    assert not gpu_state.attribution.ignored
+    waiting = pending_ignores(gpu_state, SMALL)
     assert set(waiting) == {7}
     assert "memory<200MiB" in waiting[7]
     world.run_for(supervisor, 60)
     gpu_state = supervisor.state.gpu_states["GPU-0"]
-    assert set(let_be(gpu_state, others, world.now, SMALL)) == {7}
-    assert not not_yet(gpu_state, others, world.now, SMALL)
+    assert set(gpu_state.attribution.ignored) == {7}
+    assert not pending_ignores(gpu_state, SMALL)
 
 
 # --- MPS -------------------------------------------------------------------------------------

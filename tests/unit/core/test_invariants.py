@@ -12,7 +12,7 @@ from sentinel.config.schedule import parse_duty, parse_hours
 from sentinel.core.actions import Reply
 from sentinel.core.decide import Decision
 from sentinel.core.node.admin import admin_hold
-from sentinel.core.state import Fatal, Running, Starting
+from sentinel.core.stressor_state import Fatal, Running, Starting
 from sentinel.protocol.commands import (
     Configure,
     Drain,

@@ -8,8 +8,9 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
-from sentinel.core.gpu.leaks import MOST_CLEARINGS
-from sentinel.core.state import Busy, Running
+from sentinel.core.gpu.leaks import MAX_CLEARINGS
+from sentinel.core.gpu_state import Busy
+from sentinel.core.stressor_state import Running
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
@@ -134,7 +135,7 @@ def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
     yielded(world, supervisor)
     long_after(world, supervisor, 1000)
     times = [at for _, at in world.spawner.cleared]
-    assert len(times) == MOST_CLEARINGS
+    assert len(times) == MAX_CLEARINGS
     first, second = (later - earlier for earlier, later in pairwise(times))
     assert second > 3 * first
     busy = [event.fields["reason"] for event in world.events("gpu.busy")]

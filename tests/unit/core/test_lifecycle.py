@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.state import Backoff, Fatal
+from sentinel.core.stressor_state import Backoff, Fatal
 from sentinel.errors import ExitCode
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.testing import GIB, World

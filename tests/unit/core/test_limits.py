@@ -10,7 +10,7 @@ import pytest
 from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
-from sentinel.core.state import Running, Stopped
+from sentinel.core.stressor_state import Running, Stopped
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
 
@@ -162,7 +162,7 @@ def test_a_gpu_that_does_not_tell_its_utilisation_is_not_idle_by_it() -> None:
     world = World()
     world.at(0).utilization = None
     supervisor = world.supervisor(Config(idle_utilization=0.05))
-    assert "is not told (idle.utilization)" in reason(world, supervisor, 0)
+    assert "cannot be read (idle.utilization)" in reason(world, supervisor, 0)
     assert not world.spawner.started
 
 

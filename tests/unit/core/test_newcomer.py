@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill
-from sentinel.core.state import Running, Stopped
+from sentinel.core.stressor_state import Running, Stopped
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.supervisor.bootstrap import HostClock
 from sentinel.testing import GIB, World
@@ -119,7 +119,7 @@ def test_a_stressor_may_be_asked_to_yield_and_is_killed_when_its_time_is_over() 
         came = world.now
         world.newcomer(0)
         world.run(supervisor, times(world, "gpu.handed_over", 1))
-        assert [round(at - came, 1) for _, at in world.spawner.asked] == [0.0]
+        assert [round(at - came, 1) for _, at in world.spawner.stop_requests] == [0.0]
         assert [round(at - came, 1) for _, at in world.spawner.killed] == [3.0] * stubborn
         (handed,) = world.events("gpu.handed_over")
         assert (handed.fields["kill_s"] is None) is not stubborn
@@ -132,7 +132,7 @@ def test_how_to_yield_may_be_another_for_one_gpu() -> None:
     world.newcomer(1)
     world.run(supervisor, times(world, "gpu.handed_over", 2))
     assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
-    assert [uuid for uuid, _ in world.spawner.asked] == ["GPU-1"]
+    assert [uuid for uuid, _ in world.spawner.stop_requests] == ["GPU-1"]
 
 
 # --- for how long it is left alone -----------------------------------------------------------
@@ -173,7 +173,7 @@ def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
     clock = HostClock()
     for _ in range(5):
         world, supervisor = occupied(config=Config(rearm=10))
-        world.chance = clock.chance
+        world.random_value = clock.random_value
         world.newcomer(0)
         world.run(supervisor, times(world, "gpu.handed_over", 1))
         pauses.add(supervisor.state.gpu_states["GPU-0"].rearm)
@@ -183,7 +183,7 @@ def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
 
 def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> None:
     world, supervisor = occupied(config=Config(rearm=2.0, rearm_longest=20.0))
-    world.chance = lambda: 0.5
+    world.random_value = lambda: 0.5
     alone: list[float] = []
     for _ in range(8):
         world.newcomer(0)

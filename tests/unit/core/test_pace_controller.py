@@ -14,7 +14,8 @@ from sentinel.config.model import Config
 from sentinel.config.schedule import Duty, parse_duty
 from sentinel.core.actions import SetPace
 from sentinel.core.gpu import pace_controller
-from sentinel.core.state import GpuState, Running
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.stressor import Ready
 from sentinel.supervisor.loop import Supervisor
@@ -231,7 +232,7 @@ def test_the_lowest_wins(
     plant.gpu_state = replace(SLOT, health_pace=health)
     plant.now = BEGIN + elapsed
     plant.tick()
-    rests = duty is not None and (elapsed + pace_controller.EARLY) % 2100 >= 1800
+    rests = duty is not None and (elapsed + pace_controller.TIMER_SLACK_S) % 2100 >= 1800
     others = [] if util is None else [util]
     others += [] if power is None else [pace_controller.FIRST_FOR_POWER]
     assert plant.share == pytest.approx(

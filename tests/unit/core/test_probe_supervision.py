@@ -9,8 +9,9 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.core.actions import Action, KillProbe
 from sentinel.core.decide import decide
+from sentinel.core.gpu_state import Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
-from sentinel.core.state import Running, Unknown
+from sentinel.core.stressor_state import Running
 from sentinel.protocol.probe import Inventory
 from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor, times, watched
@@ -42,9 +43,11 @@ def test_probes_that_keep_dying_are_replaced_ever_more_slowly_and_children_stop(
 
 
 def test_a_probe_that_took_long_to_start_is_not_held_to_have_been_silent() -> None:
-    world, supervisor = occupied()
+    world = World()
+    supervisor = world.supervisor(Config(dry_run=True))
+    world.run_for(supervisor, 1)
     world.probe.exits_with = 1
-    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    world.run(supervisor, lambda: world.probe.generation == 2, within=1.2)
     inventory = ProbeFacts(generation=2, inventory=Inventory(gpus=(), driver="fake"))
     later = Observation(now=world.now + 40, probe=inventory)
     assert not [a for a in decide(supervisor.state, later, Config()).actions if _kills_probe(a)]

@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill
-from sentinel.core.state import Stopping
+from sentinel.core.stressor_state import Stopping
 from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor
 
@@ -16,10 +16,12 @@ def test_a_stop_asks_every_child_at_once_and_kills_what_stays() -> None:
     world.at(1).child.mute = True  # type: ignore[union-attr]
     world.interrupts.pending = ("SIGTERM", False)
     supervisor.tick()
-    assert len(world.spawner.asked) == 3
+    assert len(world.spawner.stop_requests) == 3
     world.run(supervisor, lambda: supervisor.state.finished, within=7)
     assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-1"]
-    assert world.spawner.killed[0][1] - world.spawner.asked[0][1] == pytest.approx(5, abs=0.05)
+    assert world.spawner.killed[0][1] - world.spawner.stop_requests[0][1] == pytest.approx(
+        5, abs=0.05
+    )
 
 
 def test_a_second_interrupt_kills_at_once() -> None:

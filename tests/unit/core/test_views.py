@@ -6,7 +6,7 @@ from functools import partial
 
 from sentinel.cli.event_format import describe
 from sentinel.config.model import Config
-from sentinel.core.state import Running
+from sentinel.core.stressor_state import Running
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import Note
 from sentinel.testing import World

@@ -1,4 +1,4 @@
-"""What systemd is told, and when its watchdog is fed: values in, values out."""
+"""What systemd is told, and when its watchdog is sent: values in, values out."""
 
 from __future__ import annotations
 
@@ -9,30 +9,21 @@ from typing import Any
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.node.watchdog import Fed, Notification, feed
+from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
+from sentinel.core.node.watchdog import Notification, SentNotifications, next_notification
 from sentinel.core.observation import Observation
-from sentinel.core.state import (
-    Busy,
-    GpuState,
-    Idle,
-    ProbeDown,
-    ProbeState,
-    ProbeUp,
-    Shutdown,
-    State,
-    StopCause,
-    Stopping,
-    Suspect,
-    Unknown,
-)
+from sentinel.core.state import ProbeDown, ProbeState, ProbeUp, Shutdown, State, Suspect
+from sentinel.core.stressor_state import StopCause, Stopping
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.testing import World
 from tests.harness.core_scenarios import occupied
 
 NOW = 1000.0
 WATCHDOG = 30.0
-UP = ProbeUp(generation=1, since=NOW - 100, heard=True)
-SAID = Fed(ready=True, status="2 GPUs: 2 unknown", status_at=NOW - 50, at=NOW - 20)
+UP = ProbeUp(generation=1, since=NOW - 100, ready=True)
+SAID = SentNotifications(
+    ready=True, status="2 GPUs: 2 unknown", status_at=NOW - 50, watchdog_at=NOW - 20
+)
 
 
 def gpu_state(index: int) -> GpuState:
@@ -56,9 +47,9 @@ def seen(*ages: float | None, fault: str | None = None) -> Observation:
 
 
 def told(
-    of: State, what: Observation, fed: Fed = SAID, watchdog: float | None = WATCHDOG
+    of: State, what: Observation, sent: SentNotifications = SAID, watchdog: float | None = WATCHDOG
 ) -> Notification:
-    return feed(of, what, Config(), fed, watchdog)
+    return next_notification(of, what, Config(), sent, watchdog)
 
 
 def suspect(until: float) -> dict[str, Suspect]:
@@ -83,15 +74,15 @@ def suspect(until: float) -> dict[str, Suspect]:
 def test_ready_is_said_once_every_gpu_was_read_or_is_known_not_to_be_readable(
     *, what: Observation, more: dict[str, Any], ready: bool
 ) -> None:
-    first = told(state(**more), what, Fed())
+    first = told(state(**more), what, SentNotifications())
     assert ("READY=1" in first.lines) == ready
-    assert first.fed.ready == ready
-    assert "READY=1" not in told(state(**more), what, first.fed).lines or not ready
+    assert first.sent.ready == ready
+    assert "READY=1" not in told(state(**more), what, first.sent).lines or not ready
 
 
 def test_what_could_not_be_sent_is_said_again() -> None:
-    assert "READY=1" in told(state(), seen(0, 0), Fed()).lines
-    assert "READY=1" in told(state(), seen(0, 0), Fed()).lines
+    assert "READY=1" in told(state(), seen(0, 0), SentNotifications()).lines
+    assert "READY=1" in told(state(), seen(0, 0), SentNotifications()).lines
 
 
 # --- the watchdog ----------------------------------------------------------------------------
@@ -129,22 +120,22 @@ def settling() -> State:
         (settling(), seen(0.1, 600), True),
         (state(probe=ProbeDown(generation=2, until=NOW + 30, reason="x")), seen(90, 90), True),
         (state(probe=ProbeUp(generation=2, since=NOW - 50)), seen(90, 90), True),
-        (state(probe=ProbeUp(generation=2, since=NOW - 5, heard=True)), seen(90, 90), True),
-        (state(probe=ProbeUp(generation=2, since=NOW - 7, heard=True)), seen(90, 90), False),
-        (state(probe=replace(UP, unasked=NOW - 1)), seen(90, 90), True),
+        (state(probe=ProbeUp(generation=2, since=NOW - 5, ready=True)), seen(90, 90), True),
+        (state(probe=ProbeUp(generation=2, since=NOW - 7, ready=True)), seen(90, 90), False),
+        (state(probe=replace(UP, unused_at=NOW - 1)), seen(90, 90), True),
         (state(stalled_at=NOW - 1), seen(90, 90), True),
     ],
 )
 def test_the_watchdog_is_fed_only_while_what_is_decided_on_is_fresh(
     *, of: State, what: Observation, fresh: bool
 ) -> None:
-    feeding = told(of, what)
-    assert ("WATCHDOG=1" in feeding.lines) == fresh
-    assert feeding.fed.at == (NOW if fresh else SAID.at)
+    notification = told(of, what)
+    assert ("WATCHDOG=1" in notification.lines) == fresh
+    assert notification.sent.watchdog_at == (NOW if fresh else SAID.watchdog_at)
 
 
 @pytest.mark.parametrize(
-    ("watchdog", "ago", "fed"),
+    ("watchdog", "ago", "sent"),
     [
         (30.0, 0.0, False),
         (30.0, 7.0, False),
@@ -155,25 +146,25 @@ def test_the_watchdog_is_fed_only_while_what_is_decided_on_is_fresh(
     ],
 )
 def test_the_watchdog_is_fed_long_before_half_of_its_time(
-    *, watchdog: float | None, ago: float, fed: bool
+    *, watchdog: float | None, ago: float, sent: bool
 ) -> None:
-    feeding = told(state(), seen(0, 0), replace(SAID, at=NOW - ago), watchdog)
-    assert ("WATCHDOG=1" in feeding.lines) == fed
+    notification = told(state(), seen(0, 0), replace(SAID, watchdog_at=NOW - ago), watchdog)
+    assert ("WATCHDOG=1" in notification.lines) == sent
     if watchdog is None:
-        assert feeding.due == float("inf")
+        assert notification.due == float("inf")
     else:
-        assert NOW < feeding.due <= NOW + watchdog / 4
+        assert NOW < notification.due <= NOW + watchdog / 4
 
 
 def test_a_whole_life_is_fed_in_time_and_a_deaf_one_is_not() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config())
-    fed, times = Fed(), []
+    sent, times = SentNotifications(), []
     for _ in range(2400):
         supervisor.turn()
         what = Observation(now=world.now, readings=supervisor._readings)
-        step = feed(supervisor.state, what, Config(), fed, 2.0)
-        fed = step.fed
+        step = next_notification(supervisor.state, what, Config(), sent, 2.0)
+        sent = step.sent
         if "WATCHDOG=1" in step.lines:
             times.append(world.now)
     assert world.now > 10
@@ -190,24 +181,24 @@ def test_the_words_say_how_many_gpus_are_at_what() -> None:
     third = replace(gpu_state(3), occupancy=Busy(rule="foreign", reason="x"))
     gpu_states |= {"GPU-2": replace(gpu_state(2), occupancy=Idle(since=1.0)), "GPU-3": third}
     gpu_states |= {"GPU-4": gpu_state(4), **supervisor.state.gpu_states}
-    feeding = told(state(gpu_states=gpu_states), seen(0, 0), Fed())
-    assert "STATUS=5 GPUs: 2 occupied, 1 idle, 1 busy, 1 unknown" in feeding.lines
+    notification = told(state(gpu_states=gpu_states), seen(0, 0), SentNotifications())
+    assert "STATUS=5 GPUs: 2 occupied, 1 idle, 1 busy, 1 unknown" in notification.lines
     assert isinstance(gpu_state(4).occupancy, Unknown)
 
 
 def test_words_that_changed_are_said_once_a_second_at_most() -> None:
     soon = replace(SAID, status="something else", status_at=NOW - 0.4)
-    feeding = told(state(), seen(0, 0), soon, None)
-    assert feeding.lines == ()
-    assert feeding.due == pytest.approx(NOW + 0.6)
+    notification = told(state(), seen(0, 0), soon, None)
+    assert notification.lines == ()
+    assert notification.due == pytest.approx(NOW + 0.6)
     later = told(state(), seen(0, 0), replace(soon, status_at=NOW - 1), None)
     assert later.lines == ("STATUS=2 GPUs: 2 unknown",)
-    assert told(state(), seen(0, 0), later.fed, None).lines == ()
+    assert told(state(), seen(0, 0), later.sent, None).lines == ()
 
 
 def test_the_end_is_said_once_with_how_long_it_may_take() -> None:
     ending = Shutdown(reason="SIGTERM", kill_at=NOW + 5, give_up_at=NOW + 15)
-    feeding = told(state(shutdown=ending), seen(0, 0), SAID, None)
-    assert feeding.lines[:2] == ("STOPPING=1", "EXTEND_TIMEOUT_USEC=25000000")
-    assert feeding.lines[2:] == ("STATUS=stopping: SIGTERM",)
-    assert told(state(shutdown=ending), seen(0, 0), feeding.fed, None).lines == ()
+    notification = told(state(shutdown=ending), seen(0, 0), SAID, None)
+    assert notification.lines[:2] == ("STOPPING=1", "EXTEND_TIMEOUT_USEC=25000000")
+    assert notification.lines[2:] == ("STATUS=stopping: SIGTERM",)
+    assert told(state(shutdown=ending), seen(0, 0), notification.sent, None).lines == ()

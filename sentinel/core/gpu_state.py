@@ -1,0 +1,191 @@
+"""The state of one GPU: occupancy, attribution, stressor, health, holds and history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sentinel.core.identity import Identity, IdentityMode, OwnChild, ResidentProcess
+from sentinel.core.stressor_state import Handover, Running, Starting, Stopped, Stopping, Stressor
+from sentinel.protocol.gpu import Gpu, GpuProcess
+from sentinel.protocol.stressor import Finding, MemoryTarget
+from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.views import Allocation, GpuHealth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """The GPU cannot be read. Never treated as idle."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """A foreign process uses the GPU, or a rule forbids to share it."""
+
+    rule: str
+    reason: str
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """No foreign process has used the GPU since then."""
+
+    since: float
+
+
+Occupancy = Unknown | Busy | Idle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """The owners of the processes and the memory in the latest reading of one GPU."""
+
+    #: Processes of Sentinel's own stressor.
+    own: tuple[GpuProcess, ...] = ()
+    #: Processes that make the GPU busy: neither own nor ignored.
+    foreign: tuple[GpuProcess, ...] = ()
+    #: The reason for each ignored process, by PID.
+    ignored: Mapping[int, str] = field(default_factory=dict)
+    #: The allocation of each allocated process, by PID. These are ignored, too.
+    allocated: Mapping[int, str] = field(default_factory=dict)
+    #: Memory of own processes, in bytes; 0 if the driver does not report it.
+    own_memory: int = 0
+    #: Memory of ignored processes, in bytes.
+    ignored_memory: int = 0
+    #: Memory of allocated processes without their contexts, in bytes.
+    allocated_memory: int = 0
+    #: Used memory that no listed process holds, in bytes.
+    unattributed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """Memory or load that remained after the last stressor and belongs to no process."""
+
+    #: Unattributed memory before that stressor, in bytes; None if no memory leaked.
+    unattributed: int | None = None
+    #: The GPU is fully used although no process is listed.
+    load: bool = False
+    #: How often a context was opened and closed to clear the leak.
+    clearings: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """The findings of a GPU's stressors."""
+
+    total: int = 0
+    #: The child that sent the last finding.
+    generation: int = 0
+    #: That child's number of the last finding.
+    number: int = 0
+    last: Finding | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthState:
+    """The health of a GPU: the worse of its temperature and its foreign memory."""
+
+    level: GpuHealth
+    since: float
+    #: Health by temperature.
+    heat: GpuHealth
+    heat_since: float
+    #: Health by foreign memory.
+    memory: GpuHealth
+    #: When a temperature was last read.
+    temperature_at: float = float("-inf")
+    #: The temperature is above the critical limit.
+    overheats: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """An operator's pause; it lasts until ended by a command if ``until`` is None."""
+
+    since: float
+    until: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """The settings that a stressor is started with and cannot change while it runs."""
+
+    workload: str
+    memory: MemoryTarget
+    chunk: int
+    reserve: int
+    goldens: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuState:
+    """Everything known of one GPU, as separate facts."""
+
+    gpu: Gpu
+    occupancy: Occupancy = field(default_factory=lambda: Unknown(reason="not read yet"))
+    #: Of the latest reading.
+    attribution: Attribution = field(default_factory=Attribution)
+    stressor: Stressor = field(default_factory=Stopped)
+    #: How NVML names the stressor, as far as learned.
+    identity: Identity = field(default_factory=Identity)
+    #: Processes of steady size, by PID; empty unless an ignore rule by size is set.
+    resident_processes: Mapping[int, ResidentProcess] = field(default_factory=dict)
+    leak: Leak = field(default_factory=Leak)
+    findings: Findings = field(default_factory=Findings)
+    #: The number of the last child.
+    generation: int = 0
+    #: How long the GPU must stay idle before the next start, in seconds.
+    rearm: float = 0.0
+    #: When the last stressor was started.
+    started: float = 0.0
+    #: When the last stressor was gone.
+    ended: float = float("-inf")
+    #: When newcomers appeared, within the last hour.
+    newcomers: tuple[float, ...] = ()
+    #: When stressors failed, within the last hour.
+    failures: tuple[float, ...] = ()
+    #: Failures since a stressor last ran well.
+    streak: int = 0
+    handover: Handover | None = None
+    #: The share of busy time that the GPU's health allows.
+    health_pace: float = 1.0
+    #: Of the last stressor.
+    launch_spec: LaunchSpec | None = None
+    pause: Pause | None = None
+    #: When the occupancy or the stressor last changed its state.
+    changed: float = 0.0
+    #: The latest that was read.
+    telemetry: Telemetry | None = None
+    health: HealthState | None = None
+    #: By id.
+    allocations: Mapping[str, Allocation] = field(default_factory=dict)
+    allocations_changed: float = 0.0
+    #: Memory that the last stressor left to allocations at its start, in bytes.
+    committed_at_start: int = 0
+    #: How many hand-overs there were.
+    yields: int = 0
+
+    @property
+    def child(self) -> OwnChild | None:
+        """The child on this GPU; it may be dead while its memory is not free yet."""
+        match self.stressor:
+            case Starting(child=child) | Running(child=child) | Stopping(child=child):
+                return child
+            case _:
+                return None
+
+    @property
+    def child_is_listed(self) -> bool:
+        """Whether the current child was found in NVML's list of processes."""
+        if self.identity.generation != self.generation:
+            return False
+        return self.identity.mode in {IdentityMode.DIRECT, IdentityMode.MAPPED}
+
+    @property
+    def leaks(self) -> bool:
+        """Whether leaked memory or load alone makes the GPU busy."""
+        return isinstance(self.occupancy, Busy) and self.occupancy.rule == "leak"
