@@ -8,19 +8,17 @@ from tests.harness.gpu_environment import Ground, SimulatedGround
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
 from tests.harness.sentinel_process import Sentry, eventually
 
-QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
+QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
 
-pytestmark = needs_namespaces
-scenery = pytest.mark.usefixtures("fake_torch")
+pytestmark = [needs_namespaces, pytest.mark.usefixtures("fake_torch")]
 
 
 def occupied(one: Sentry) -> None:
     one.wait_for("stressor.ready", gpu=0)
 
 
-@scenery
 def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Ground) -> None:
-    """Nobody lists it there: its memory alone tells that it comes, stays and leaves."""
+    """Its PID is not listed there; only its memory shows that it comes, stays and leaves."""
     with ground.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
         occupied(one)
         learned = one.wait_for("gpu.identity", gpu=0)
@@ -38,26 +36,25 @@ def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Grou
         assert one.names().count("gpu.yielding") == 1
 
 
-@pytest.mark.parametrize("phase", ["spawn", "import", "allocation"])
 def test_from_within_a_namespace_a_newcomer_outside_may_come_while_a_child_starts(
-    ground: Ground, phase: str
+    ground: Ground,
 ) -> None:
-    with ground.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
-        one.wait_for("stressor.starting", gpu=0)
-        if phase == "import":
-            eventually(one.stressors)
-        elif phase == "allocation":
-            eventually(lambda: not ground.empty())
-        with ground.job() as newcomer:
-            assert newcomer.got()
-            one.wait_for("gpu.handed_over", gpu=0)
-            newcomer.left()
-        ready = 2 if "stressor.ready" in one.names() else 1
-        one.wait_for("stressor.ready", gpu=0, count=ready)
+    slow = (*QUICK, "--workload", "bad_workloads.slow_import:well_behaved")
+    with ground.sentry(1, *slow, within=OWN_NAMESPACE) as one:
+        for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
+            one.wait_for("stressor.starting", gpu=0, count=nth)
+            if phase == "import":
+                eventually(one.stressors)
+            elif phase == "allocation":
+                eventually(lambda: not ground.empty())
+            with ground.job() as newcomer:
+                assert newcomer.got(), phase
+                one.wait_for("gpu.handed_over", gpu=0, count=nth)
+                newcomer.left()
+        one.wait_for("stressor.ready", gpu=0)
         assert "stressor.failed" not in one.names()
 
 
-@scenery
 def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
     with ground.sentry(1, *QUICK) as one:
         occupied(one)
@@ -72,8 +69,7 @@ def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
         one.wait_for("stressor.ready", gpu=0, count=2)
 
 
-@scenery
-def test_a_gpu_that_somebody_hidden_uses_is_never_occupied(ground: Ground) -> None:
+def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(ground: Ground) -> None:
     with ground.job(share=0.05, stay=600) as first:
         assert first.got()
         flags = (*QUICK, "--status-every", "1s")
@@ -85,12 +81,11 @@ def test_a_gpu_that_somebody_hidden_uses_is_never_occupied(ground: Ground) -> No
             assert "gpu.yielding" not in one.names()
 
 
-# --- drivers that name our own processes otherwise --------------------------------------------
+# --- drivers that list our own processes under other PIDs --------------------------------------
 
 
-@scenery
 @pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
-def test_a_driver_that_does_not_name_our_stressor_is_no_obstacle(
+def test_a_driver_that_does_not_list_our_stressor_is_no_obstacle(
     simulated: SimulatedGround, fault: str, mode: str
 ) -> None:
     simulated.registry.plant(simulated.uuid(), fault)
@@ -105,8 +100,7 @@ def test_a_driver_that_does_not_name_our_stressor_is_no_obstacle(
         assert one.names().count("gpu.yielding") == 1
 
 
-@scenery
-def test_a_host_where_nobody_is_listed_is_watched_by_its_memory(
+def test_a_host_without_listed_processes_is_watched_by_its_memory(
     simulated: SimulatedGround,
 ) -> None:
     simulated.registry.plant(simulated.uuid(), "blind")
