@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Many tests wait for other processes: more workers than cores keep the cores busy.
 WORKERS ?= 5
 # Test files are compiled once, not by every worker, even where the environment forbids bytecode.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 
 # What an installation depends on: the constraints, and pyproject.toml without the tools' settings.
 INPUTS := $(shell awk '/^\[/ { keep = !/^\[+tool\.(ruff|mypy|pytest|importlinter)/ } keep' \

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
-from tests.harness.gpu_environment import TESTS, Ground, RealGround, SimulatedGround
+from tests.harness.gpu_environment import Ground, RealGround, SimulatedGround, replace_torch
+from tests.harness.scheduling import ModuleFixtureScheduling
 from tests.harness.timing import TEST_TIMEOUT_S
 
 #: The duration of an example depends on what else the host does.
@@ -46,17 +47,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return collection_path.name == "test_openapi_conformance.py" or None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that share a module's fixture in one worker, so that it is set up once."""
-    for item in items:
-        if isinstance(item, pytest.Function) and _shares_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-
-
-def _shares_fixture(item: pytest.Function) -> bool:
-    definitions = item._fixtureinfo.name2fixturedefs.values()
-    return any(definition.scope == "module" for chain in definitions for definition in chain)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleFixtureScheduling:
+    return ModuleFixtureScheduling(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -89,11 +81,7 @@ def fake_torch(
     """Replace torch in stressors on simulated GPUs by a small part of it."""
     if request.node.get_closest_marker("gpu"):
         return
-    folder = tmp_path / "fake_torch"
-    folder.mkdir()
-    (folder / "torch.py").symlink_to(TESTS / "fake_torch.py")
-    paths = [str(folder), str(TESTS), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    replace_torch(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="session")

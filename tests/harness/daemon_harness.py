@@ -24,6 +24,7 @@ from sentinel.host.paths import Places, places
 from sentinel.supervisor.single_instance import running
 from tests.harness.gpu_environment import ROOT, SimulatedGround
 from tests.harness.sentinel_process import eventually, gone
+from tests.harness.timing import TIMEOUT_S
 
 #: Quick, and a workload that leaves the processors to others.
 QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
@@ -149,10 +150,10 @@ class Live:
         """End whatever is left, and say so."""
         self.family()
         with contextlib.suppress(SentinelError):
-            self.client.shutdown(10)
+            self.client.shutdown(TIMEOUT_S)
         left = self._known
         with contextlib.suppress(AssertionError):
-            eventually(lambda: all(gone(one) for one in left), 5)
+            eventually(lambda: all(gone(one) for one in left))
         left = [one for one in left if not gone(one)]
         for one in left:
             with contextlib.suppress(psutil.NoSuchProcess):

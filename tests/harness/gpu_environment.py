@@ -23,6 +23,15 @@ ROOT = Path(__file__).parents[2]
 TESTS = Path(__file__).parent
 
 
+def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have stressors import ``fake_torch.py`` as torch, by a link in ``folder``."""
+    place = folder / "fake_torch"
+    place.mkdir()
+    (place / "torch.py").symlink_to(TESTS / "fake_torch.py")
+    paths = [str(place), str(TESTS), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
 class Job:
     """Somebody else's process that wants a part of a GPU in its first allocation.
 

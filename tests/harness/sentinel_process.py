@@ -157,13 +157,13 @@ def sentry(
         assert not left, f"left behind: {left}"
 
 
-def eventually(true: Callable[[], object], within: float = TIMEOUT_S) -> float:
-    """Return how many seconds it took until something became true."""
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < within, "it did not become true"
-        time.sleep(0.01)
-    return time.monotonic() - began
+def eventually(condition: Callable[[], object], within: float = TIMEOUT_S) -> None:
+    """Wait until a condition holds; look often at first, and less often later."""
+    deadline, pause = time.monotonic() + within, 0.01
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not become true within {within:.0f} s"
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.1)
 
 
 def gone(process: psutil.Process) -> bool:

@@ -1,209 +1,118 @@
-"""Commands, library, agents and scripts against a real daemon on simulated GPUs, first to last."""
+"""Commands, library, agents and scripts against a real daemon on simulated GPUs."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import psutil
 import pytest
 
 import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
-from sentinel.host.procfs import read_stat
-from sentinel.host.simulation import Registry
+from sentinel.supervisor.single_instance import running
+from tests.harness.daemon_harness import QUICK, Live, live, read_line, surroundings
+from tests.harness.gpu_environment import ROOT, SimulatedGround, replace_torch
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
-ROOT = Path(__file__).parents[2]
-#: A workload that is not that of ``FLAGS``, and as easy.
+#: A workload besides that of ``QUICK``, as cheap.
 OTHER = "bad_workloads:well_behaved"
-FLAGS = ("--workload", "hold", "--rearm", "300ms", "--poll", "100ms", "--status-every", "1s")
-
-pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
-class Here:
-    """A daemon of its own on two simulated GPUs, and the commands that talk to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.registry = Registry(folder)
-        self.socket = folder / "sentinel.sock"
-        others = ("CUDA_", "SENTINEL_")
-        mine = {name: text for name, text in os.environ.items() if not name.startswith(others)}
-        self.environment = mine | {
-            "SENTINEL_SIM_DIR": str(folder),
-            "SENTINEL_CONFIG": os.devnull,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        }
-
-    def run(self, *words: str, code: int = 0) -> str:
-        """Run a command to its end, and return its standard output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "sentinel", *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout
-
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        """Run a command, and return it while it runs."""
-        command = [sys.executable, "-m", "sentinel", *words]
-        return subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def client(self) -> sentinel.Client:
-        return sentinel.connect(self.socket, timeout=30.0)
-
-    def held(self, gpu: int) -> bool:
-        return self.registry.memory(self.registry.gpus()[gpu].uuid).used > 2**30
-
-    def occupied(self) -> None:
-        """Wait until both GPUs are."""
-        within(lambda: all(gpu.occupied for gpu in self.client().status().gpus))
-
-
-def within(true: Callable[[], object]) -> None:
-    until = time.monotonic() + TIMEOUT_S
-    while not true():
-        assert time.monotonic() < until, "it did not become true"
-        time.sleep(0.05)
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Make this process a client of a daemon that tests start when they need it."""
+    folder = tmp_path_factory.mktemp("daemon")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        replace_torch(folder, monkeypatch)
+        with live(SimulatedGround(folder), monkeypatch) as one:
+            yield one
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
-    one = Here(tmp_path)
-    one.run("start", "--simulate", "2", *FLAGS)
-    pid = one.client().status().daemon.pid
-    family = psutil.Process(pid).children(recursive=True)
-    try:
-        one.occupied()
-        family = psutil.Process(pid).children(recursive=True)
-        yield one
-    finally:
-        stat = read_stat(pid)
-        if stat is not None and stat.alive:
-            os.kill(pid, signal.SIGTERM)
-        within(lambda: all((s := read_stat(p.pid)) is None or not s.alive for p in family))
-        within(lambda: (stat := read_stat(pid)) is None or not stat.alive)
+def here(clients: Live) -> Live:
+    """Provide a daemon that occupies two simulated GPUs."""
+    if running(clients.places) is None:
+        clients.start(2, "--status-every", "1s")
+    clients.occupied(0, 1)
+    return clients
 
 
-def test_gpus_are_let_go_of_on_request_and_taken_again(here: Here) -> None:
-    assert "occupied" in here.run("status")
-    here.run("pause", "0", "--for", "10m")
-    assert (here.held(0), here.held(1)) == (False, True)
-    assert "paused for another" in here.run("status")
-    here.run("resume", "0")
-    here.occupied()
-    here.run("stop")
-    assert not here.held(0)
-    assert not here.held(1)
-    here.run("restart", *FLAGS, "--workload", OTHER)
-    here.occupied()
-    status = json.loads(here.run("status", "--json"))
-    assert (status["running"], status["gpus"][0]["workload"]) == (True, OTHER)
-    here.run("reload")
-    here.run("restart", *FLAGS, "--util", "900%", code=2)
-    here.run("pause", "9", code=4)
-    pid = here.client().status().daemon.pid
-    here.run("shutdown")
-    stat = read_stat(pid)
-    assert stat is None or not stat.alive
-    here.run("status", code=3)
-    assert "stopped" in here.run("logs")
+def held(here: Live) -> tuple[bool, bool]:
+    """Check on which of the two GPUs memory is held."""
+    return not here.ground.empty(0), not here.ground.empty(1)
 
 
-def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Here) -> None:
-    uuid = here.run("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
-    assert uuid == here.registry.gpus()[1].uuid
-    assert not here.held(1)
-    assert "demo" in here.run("reservations")
-    here.run("reserve", "--gpu", "1", "--for", "1m", "--wait", "0", code=1)
-    here.run("unreserve", "--all-mine")
-    here.occupied()
+def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Live) -> None:
+    uuid = here.do("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
+    assert uuid == here.ground.uuid(1)
+    assert held(here) == (True, False)
+    assert "demo" in here.do("reservations")
+    assert here.ask("reserve", "--gpu", "1", "--for", "1m", "--wait", "0").code == 1
+    here.do("unreserve", "--all-mine")
+    here.occupied(0, 1)
 
 
-def test_the_library_has_the_same_verbs(here: Here) -> None:
-    client = here.client()
+def test_the_library_has_the_same_verbs(here: Live) -> None:
+    client = here.client
     events = client.events()
     with pytest.raises(NoSuchGpuError):
         client.gpu(9)
     assert client.health()
     got = client.reserve([0], reason="library", seconds=60)
-    assert not here.held(0)
+    assert held(here) == (False, True)
     with pytest.raises(ConflictError, match="library"):
         client.reserve([0], seconds=60, wait=0)
     assert next(events).name
     events.close()
     assert client.unreserve(got.id).gpus == got.gpus
-    client.shutdown()
-    with pytest.raises(NotRunningError):
-        client.status()
 
 
-def test_a_reservation_ends_with_its_command_however_that_ends(here: Here) -> None:
-    assert here.registry.gpus()[0].uuid in here.run(
-        "exec", "--gpu", "0", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 5", code=5
-    )
-    within(lambda: not here.client().reservations())
-    with here.begin("exec", "--gpus", "2", "--", "sh", "-c", "echo on; exec sleep 600") as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "on\n"
-        (one,) = here.client().reservations()
+def test_a_reservation_ends_with_its_command_however_that_ends(here: Live) -> None:
+    shell = "echo $CUDA_VISIBLE_DEVICES; exit 5"
+    with here.running("exec", "--gpu", "0", "--", "sh", "-c", shell) as job:
+        assert read_line(job) == here.ground.uuid(0)
+        assert job.wait(TIMEOUT_S) == 5
+    eventually(lambda: not here.client.reservations())
+    shell = "echo on; exec sleep 600"
+    with here.running("exec", "--gpus", "2", "--", "sh", "-c", shell) as job:
+        assert read_line(job) == "on"
+        (one,) = here.client.reservations()
         assert (one.bound, one.holder.pid) == (True, job.pid)
-        assert not here.held(0)
+        assert held(here) == (False, False)
         job.kill()
-    within(lambda: not here.client().reservations())
-    here.occupied()
+    eventually(lambda: not here.client.reservations())
 
 
-def test_a_command_does_not_notice_that_the_daemon_dies(here: Here) -> None:
-    with here.begin("exec", "--gpus", "1", "--", "sh", "-c", "echo on; exec sleep 600") as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "on\n"
-        os.kill(here.client().status().daemon.pid, signal.SIGKILL)
-        within(lambda: not here.held(0) and not here.held(1))
-        assert job.poll() is None
-        job.terminate()
-        assert job.wait(TIMEOUT_S) == -signal.SIGTERM
-
-
-def test_the_log_is_followed(here: Here) -> None:
-    with here.begin("logs", "-f", "-n", "0") as follower:
+def test_the_log_is_followed(here: Live) -> None:
+    with here.running("logs", "-f", "-n", "0") as follower:
+        assert read_line(follower), "the status of each second shows that it reached the end"
+        here.do("pause", "1")
         assert follower.stdout is not None
-        assert follower.stdout.readline(), "a status, each second: it has found the end"
-        here.run("pause", "1")
         assert any("paused" in line for line in islice(follower.stdout, 10))
-        follower.kill()
+    here.do("resume", "1")
 
 
 # --- sentinel mcp ----------------------------------------------------------------------------
 
 
-def test_an_agent_sees_gpus_and_has_them_kept_free(here: Here) -> None:
+def test_an_agent_sees_gpus_and_reserves_them(here: Live) -> None:
     anyio.run(_be_an_agent, here)
 
 
-async def _be_an_agent(here: Here) -> None:
+async def _be_an_agent(here: Live) -> None:
     import mcp  # which takes most of a second, where this test runs and nowhere else
     from mcp.client.stdio import StdioServerParameters
 
     own = StdioServerParameters(
-        command=sys.executable, args=["-m", "sentinel", "mcp"], env=here.environment
+        command=sys.executable, args=["-m", "sentinel", "mcp"], env=dict(os.environ)
     )
     async with mcp.Client(own, read_timeout_seconds=TIMEOUT_S) as agent:
 
@@ -224,19 +133,20 @@ async def _be_an_agent(here: Here) -> None:
         assert tools["reserve"].input_schema["required"] == ["seconds", "reason"]
         assert [gpu["stressor"] for gpu in (await call("status"))["gpus"]] == ["RUNNING"] * 2
         (one,) = (await call("status", gpu=1))["gpus"]
-        assert one["uuid"] == here.registry.gpus()[1].uuid
+        assert one["uuid"] == here.ground.uuid(1)
 
         got = await call("reserve", gpus=["0"], seconds=600, reason="an agent's run")
-        assert got["gpus"] == [here.registry.gpus()[0].uuid]
-        assert (here.held(0), here.held(1)) == (False, True)
-        assert "an agent's run" in await anyio.to_thread.run_sync(here.run, "reservations")
+        assert got["gpus"] == [here.ground.uuid(0)]
+        assert held(here) == (False, True)
+        assert [one.reason for one in here.client.reservations()] == ["an agent's run"]
         again = {"gpus": ["0"], "seconds": 60, "reason": "again", "wait_s": 0}
         assert "an agent's run" in await refused("reserve", **again)
         await call("unreserve", id=got["id"])
         assert (await call("status"))["reservations"] == []
+        await anyio.to_thread.run_sync(here.occupied, 0, 1)
 
         await call("pause", gpus=[1], seconds=60)
-        assert not here.held(1)
+        assert held(here) == (True, False)
         await call("resume", gpus=[1])
         assert "no GPU matches '9'" in await refused("pause", gpus=[9])
         assert "how many GPUs" in await refused("reserve", seconds=60, reason="none")
@@ -245,73 +155,95 @@ async def _be_an_agent(here: Here) -> None:
         assert "at least 1 item" in await refused("pause", gpus=[])  # which would mean all
 
 
+# --- the commands ----------------------------------------------------------------------------
+
+
+def test_gpus_are_released_on_request_and_occupied_again(here: Live) -> None:
+    assert "occupied" in here.do("status")
+    here.do("pause", "0", "--for", "10m")
+    assert held(here) == (False, True)
+    assert "paused for another" in here.do("status")
+    here.do("resume", "0")
+    here.occupied(0, 1)
+    here.do("stop")
+    assert held(here) == (False, False)
+    here.do("restart", *QUICK, "--workload", OTHER)
+    here.occupied(0, 1)
+    status = json.loads(here.do("status", "--json"))
+    assert (status["running"], status["gpus"][0]["workload"]) == (True, OTHER)
+    here.do("reload")
+    assert here.ask("restart", *QUICK, "--util", "900%").code == 2
+    assert here.ask("pause", "9").code == 4
+    here.do("shutdown")
+    here.leaves_nothing()
+    assert here.ask("status").code == 3
+    with pytest.raises(NotRunningError):
+        here.client.status()
+    assert "stopped" in here.do("logs")
+
+
 # --- sentinel.hold ---------------------------------------------------------------------------
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
-    """Return a place without a daemon."""
-    here = Here(tmp_path)
-    for name in ("SENTINEL_SIM_DIR", "SENTINEL_CONFIG", "PYTHONPATH"):
-        monkeypatch.setenv(name, here.environment[name])
-    return here
+def alone(
+    simulated: SimulatedGround, fake_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> SimulatedGround:
+    """Provide simulated GPUs without a daemon."""
+    for name, value in surroundings(simulated.folder).items():
+        monkeypatch.setenv(name, value)
+    return simulated
 
 
-def test_a_script_holds_gpus_and_lets_go(alone: Here) -> None:
-    with sentinel.hold(gpus=[1], memory="50%", simulate=2) as held:
-        status = held.wait_held(TIMEOUT_S)
+def test_a_script_holds_gpus_and_releases_them(alone: SimulatedGround) -> None:
+    with sentinel.hold(gpus=[1], memory="50%", simulate=2) as first:
+        status = first.wait_held(TIMEOUT_S)
         assert [gpu.index for gpu in status.gpus] == [1]
-        assert (alone.held(0), alone.held(1)) == (False, True)
+        assert (alone.empty(0), alone.empty(1)) == (True, False)
         with sentinel.hold(gpus=[1], simulate=2) as second, pytest.raises(GpuHeldError):
             second.wait_held(TIMEOUT_S)
-    assert not alone.held(1)
+    assert alone.empty(1)
 
 
-def test_a_script_that_is_killed_leaves_nothing_held(alone: Here) -> None:
+def test_a_script_that_is_killed_leaves_nothing_held(alone: SimulatedGround) -> None:
     program = (
         "import sentinel, time\n"
         "with sentinel.hold(simulate=1) as held:\n"
-        "    held.wait_held(60)\n"
+        f"    held.wait_held({TIMEOUT_S})\n"
         "    print('held', flush=True)\n"
         "    time.sleep(600)\n"
     )
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(
-        command, env=alone.environment, stdout=subprocess.PIPE, text=True
-    ) as script:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
         assert script.stdout is not None
         assert script.stdout.readline() == "held\n"
         script.kill()
-    within(lambda: not alone.held(0))
+    eventually(alone.empty)
 
 
-def test_the_example_works_as_it_stands(alone: Here) -> None:
+def run_example(*command: str) -> list[str]:
+    """Run an example to its end; return the lines of its output."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/hold/hold.py"), "--simulate", "1", "--seconds", "1"],
-        env=alone.environment,
-        capture_output=True,
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
         text=True,
         timeout=TIMEOUT_S,
         check=True,
     )
-    assert done.stdout.splitlines()[1:] == ["still held", "let go"]
+    return done.stdout.splitlines()
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_example_of_hold_works() -> None:
+    lines = run_example(str(ROOT / "examples/hold/hold.py"), "--simulate", "1", "--seconds", "1")
+    assert lines[1:] == ["still held", "let go"]
 
 
 # --- sentinel.supervise ----------------------------------------------------------------------
 
 
-def test_a_program_with_a_supervisor_in_it_hands_over(alone: Here) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/embedded/embedded.py")],
-        env=alone.environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
-    assert done.stdout.splitlines() == [
-        "GPU 0 was handed over",
-        "exit code 0, hand-overs: 1",
-    ]
-    assert not alone.held(0)
-    assert not alone.held(1)
+def test_a_program_with_a_supervisor_in_it_hands_over(alone: SimulatedGround) -> None:
+    lines = run_example(str(ROOT / "examples/embedded/embedded.py"))
+    assert lines == ["GPU 0 was handed over", "exit code 0, hand-overs: 1"]
+    assert alone.empty(0)
+    assert alone.empty(1)

@@ -18,21 +18,21 @@ import pytest
 import sentinel
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Live, live, settings_file
-from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.gpu_environment import ROOT, SimulatedGround, replace_torch
 from tests.harness.openapi_document import DOCUMENT as OPENAPI
 from tests.harness.timing import TIMEOUT_S
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
 
-#: What the daemon cares for, and how quickly; `sentinel restart` takes no such thing away.
+#: The daemon's settings; `sentinel restart` removes none of them.
 FILE = 'gpus = ["0", "1"]\nrearm = "300ms"\nworkload = "hold"\n'
-#: What runs for a while, or reads what is typed.
+#: Words of commands that need a process of their own: they run for a while, or read their input.
 _APART = {"--for", "mcp"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: what it is of, there and here."""
+    """One line of a table: the system, what is done there and here, and an example."""
 
     system: str
     there: str
@@ -61,12 +61,14 @@ ROWS = rows()
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     ground = SimulatedGround(tmp_path_factory.mktemp("ground"))
-    with pytest.MonkeyPatch.context() as monkeypatch, live(ground, monkeypatch) as one:
-        settings_file(ground.folder).write_text(FILE)
-        monkeypatch.chdir(ground.folder)
-        monkeypatch.setenv("PWD", str(ground.folder))
-        one.do("start", "--simulate", "3")
-        yield one
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        replace_torch(ground.folder, monkeypatch)
+        with live(ground, monkeypatch) as one:
+            settings_file(ground.folder).write_text(FILE)
+            monkeypatch.chdir(ground.folder)
+            monkeypatch.setenv("PWD", str(ground.folder))
+            one.do("start", "--simulate", "3")
+            yield one
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def monitor(daemon: Live) -> Iterator[sentinel.Monitor]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: re.sub(r"\W+", "-", row.example)[:60])
-def test_what_was_done_there_is_done_here(
+def test_the_example_works(
     daemon: Live, monitor: sentinel.Monitor, row: Row, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert re.fullmatch(r"`[^`]+`", row.example), f"{row.there}: an example is one piece of code"
@@ -85,7 +87,7 @@ def test_what_was_done_there_is_done_here(
         request(daemon, example)
     elif re.match(r"([A-Z_]+=\S+ )*sentinel( |$)", example):
         command(daemon, example)
-    else:  # what its callbacks print, and its last line, is for people
+    else:
         exec(example, {"sentinel": sentinel, "client": daemon.client, "monitor": monitor})  # noqa: S102
 
 
@@ -123,10 +125,10 @@ def command(daemon: Live, example: str) -> None:
         assert done.returncode == 0, done
 
 
-# --- that nothing is left out ----------------------------------------------------------------
+# --- completeness ----------------------------------------------------------------------------
 
 
-#: Every command, flag, call and key of their documents; the routes have a test of their own.
+#: Every command, flag, call and key of their documents, without the routes.
 NAMES = {
     "KeepGPU": """
         GlobalGPUController CudaGPUController keep() release() vram_to_keep interval
@@ -166,7 +168,7 @@ def test_every_name_of_each_system_has_its_line(system: str) -> None:
     assert missing == []
 
 
-def test_every_route_of_theirs_that_is_served_has_its_line() -> None:
+def test_every_route_of_the_gpu_management_system_has_its_line() -> None:
     paths = OPENAPI["paths"]
     served = {
         f"{method.upper()} {path}"
