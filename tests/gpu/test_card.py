@@ -200,7 +200,7 @@ def test_who_only_has_a_context_is_somebody(real: RealGround) -> None:
     with occupied(real, "--workload", "hold") as one, real.job(share=0.0, stay=2.0) as visitor:
         assert visitor.got()
         handed = one.wait_for("gpu.handed_over", gpu=0)
-        assert handed["by"] == [] or handed["by"][0]["pid"] == visitor.pid
+        assert handed["processes"] == [] or handed["processes"][0]["pid"] == visitor.pid
         visitor.left()
         one.wait_for("stressor.ready", gpu=0, count=2)
 
