@@ -1,1 +1,1 @@
-"""What the host can see of its GPUs, and the process that looks."""
+"""The process that reads GPUs through the driver."""

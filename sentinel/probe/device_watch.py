@@ -1,7 +1,7 @@
-"""Notice that a CUDA program starts, by how often it opens a GPU's device node.
+"""Detect the start of a CUDA program by the number of opens of a GPU's device node.
 
-That is well before its memory shows. It is a hint to read more often and nothing else: a
-container's own nodes are other inodes, whose opens nobody reports.
+That is long before its memory appears. It only makes reads more frequent: device nodes inside a
+container are other inodes, whose opens are not reported.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from sentinel.probe.import_stubs import without_ctypes_util
 
-#: Opens of one node that make a CUDA program. On an H200 host cuInit opened the node of a GPU in
-#: use 4 or 5 times within 7 ms and once more 10 ms later; NVML clients and nvidia-smi did 3 times
-#: within 3 ms, and ``nvidia-smi -l`` a 4th time 6 ms later.
-_OPENS = 5
+#: Opens of one node that indicate a CUDA program. On an H200 host cuInit opened the node of a GPU
+#: in use 4 or 5 times within 7 ms and once more 10 ms later. NVML clients and nvidia-smi did so 3
+#: times within 3 ms, and ``nvidia-smi -l`` a 4th time 6 ms later.
+_BURST_OPENS = 5
 
-#: A pause in seconds after which the next open begins a new count. nvidia-smi opens a node 3 times
-#: again at its end, 30 ms and more after the last, which must not add up.
-_PAUSE = 0.015
+#: The pause after which the next open starts a new count. nvidia-smi opens a node 3 times again at
+#: its end, 30 ms or more after the last open, which must not add up.
+_MAX_GAP_S = 0.015
 
 
 class Burst:
@@ -30,17 +30,17 @@ class Burst:
         self._last = float("-inf")
 
     def opened(self, now: float) -> bool:
-        """Count an open at ``now``, in seconds; return whether it is a CUDA program by now."""
-        self._count = self._count + 1 if now - self._last <= _PAUSE else 1
+        """Count an open at ``now``; return whether the burst indicates a CUDA program."""
+        self._count = self._count + 1 if now - self._last <= _MAX_GAP_S else 1
         self._last = now
-        return self._count >= _OPENS
+        return self._count >= _BURST_OPENS
 
 
 class NodeWatch:
-    """Follows device nodes in a thread of its own, where the host lets it.
+    """Follows device nodes in a thread of its own, if the host allows it.
 
-    A host may have no inotify instance left, and a node may not exist: then nothing is ever
-    noticed, and readings stay as frequent as they are.
+    If no inotify instance is left, or a node does not exist, nothing is detected and reads keep
+    their usual interval.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class NodeWatch:
             threading.Thread(target=self._follow, name="opens", daemon=True).start()
 
     def add(self, node: str, on_burst: Callable[[], None]) -> bool:
-        """Call ``on_burst`` from the watching thread whenever a CUDA program opens ``node``.
+        """Call ``on_burst`` from the watching thread when a CUDA program opens ``node``.
 
         It may be called several times for one program. Returns whether ``node`` is watched.
         """
@@ -72,7 +72,7 @@ class NodeWatch:
         return True
 
     def _follow(self) -> None:
-        # Woken by every open: the kernel merges equal events that nobody has read yet.
+        # Wake up for every open: the kernel merges equal events that are still unread.
         while True:
             for event in self._inotify.read():
                 burst, on_burst = self._watched.get(event.wd, (None, None))

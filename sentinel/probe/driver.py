@@ -1,4 +1,4 @@
-"""What the probe asks of a driver, real or pretended, and the ways in which it can fail."""
+"""The calls that the probe makes to a driver, real or simulated, and how they can fail."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 from sentinel.protocol.telemetry import Telemetry
 
-#: Which list names a process that stands in several. A client of MPS is in the compute list too
-#: on some drivers, and only the MPS list says what it is; whoever computes is no mere display.
+#: Which list determines the kind of a process that is in several. Some drivers put MPS clients in
+#: the compute list, too, and only the MPS list gives their kind; compute outranks graphics.
 _RANKS = {ProcessKind.MPS: 0, ProcessKind.COMPUTE: 1, ProcessKind.GRAPHICS: 2}
 
 
 class DriverError(Exception):
-    """Say that the driver did not answer.
+    """A driver call failed.
 
     Args:
         code: A short name for programs, such as ``gpu_is_lost``.
-        reason: One sentence for people, with the remedy where one is known.
+        reason: One sentence for users, with the remedy if one is known.
     """
 
     def __init__(self, code: str, reason: str) -> None:
@@ -28,11 +28,11 @@ class DriverError(Exception):
 
 
 class DriverGoneError(DriverError):
-    """The driver as a whole: missing, not loaded, or other than its library. A new process may."""
+    """The whole driver: missing, not loaded, or of another version than its library."""
 
 
 class GpuLostError(DriverError):
-    """One GPU left the bus or needs a reset; no second try can help."""
+    """One GPU left the bus or needs a reset; a retry cannot help."""
 
 
 class ReadError(DriverError):
@@ -40,70 +40,70 @@ class ReadError(DriverError):
 
 
 class Driver(Protocol):
-    """The driver, asked for one thing at a time; every call may block for as long as it likes.
+    """A driver; every call may block without limit.
 
-    Calls for different GPUs may run at once in different threads. All but :meth:`node` raise one
-    of the three errors above.
+    Calls for different GPUs may run at the same time in different threads. All but :meth:`node`
+    raise one of the three errors above.
     """
 
     def open(self) -> None:
-        """Load and initialise it; called once, first."""
+        """Load and initialize it; called once, first."""
 
     def version(self) -> str:
         """Return the version of the driver."""
 
     def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
-        """Return the GPUs in nvidia-smi's order.
+        """List the GPUs in nvidia-smi's order.
 
-        One that cannot be reached is left out. ``memory_total`` is 0 where it could not be read,
-        and for those in ``skip``, which are only asked for their UUID.
+        Unreachable GPUs are left out. ``memory_total`` is 0 if it could not be read, and for GPUs
+        in ``skip``, for which only the UUID is read.
         """
 
     def memory(self, uuid: str) -> Memory:
-        """Return the memory of one GPU now, without what the driver keeps for itself."""
+        """Read the memory of one GPU, without the driver's own."""
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Return every process on one GPU once, by PID, as the driver names it."""
+        """List every process on one GPU once, by PID."""
 
     def exclusive(self, uuid: str) -> bool:
         """Return whether one GPU is in a compute mode other than the shared one."""
 
     def mig(self, uuid: str) -> bool:
-        """Return whether one GPU is divided by MIG; ``False`` where it cannot be."""
+        """Return whether one GPU is divided by MIG; False if it cannot be."""
 
     def display(self, uuid: str) -> bool:
         """Return whether a display is active on one GPU."""
 
     def utilization(self, uuid: str) -> float | None:
-        """Return the share of the time, of late, in which a kernel ran; ``None`` if never told."""
+        """Return the recent share of the time in which a kernel ran, or None if not supported."""
 
     def temperature(self, uuid: str) -> int | None:
-        """Return the temperature of one GPU in degrees Celsius; ``None`` if never told."""
+        """Read the temperature in degrees Celsius, or None if not supported."""
 
     def power(self, uuid: str) -> float | None:
-        """Return what one GPU draws, of late, in watts; ``None`` if never told."""
+        """Read the recent mean power in watts, or None if not supported."""
 
     def sm_clock(self, uuid: str) -> int | None:
-        """Return the clock of one GPU's multiprocessors in MHz; ``None`` if never told."""
+        """Read the clock of the multiprocessors in MHz, or None if not supported."""
 
     def telemetry(self, uuid: str) -> Telemetry:
-        """Return all that one GPU tells of itself; what it does not tell is ``None``."""
+        """Read all telemetry of one GPU; unsupported fields are None."""
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
-        """Return the host's PIDs of those who used one GPU since the last call.
+        """List the host PIDs of processes that used one GPU since the last call.
 
-        ``None`` at the first call, and where the driver does not tell.
+        None at the first call, and if the driver does not support it.
         """
 
     def node(self, uuid: str) -> str | None:
-        """Return the path of one GPU's device node, or ``None`` where nobody says."""
+        """Return the path of one GPU's device node, or None if it is unknown."""
 
 
 def merge_lists(lists: dict[ProcessKind, list[tuple[int, int | None]]]) -> tuple[GpuProcess, ...]:
-    """Return the ``(pid, memory)`` of three lists as one, by PID and each PID once.
+    """Merge the ``(pid, memory)`` of three lists into one, with each PID once.
 
-    A PID in several lists, or twice in one, is named by the first of MPS, compute and graphics,
-    with the most memory that any entry gives it.
+    A PID that occurs repeatedly gets the first kind of MPS, compute and graphics, and the largest
+    memory of its entries.
     """
     merged: dict[int, GpuProcess] = {}
     for kind in sorted(lists, key=_RANKS.__getitem__):

@@ -1,4 +1,4 @@
-"""Keeps out of the probe what its libraries import and do not need."""
+"""Keep unneeded imports of libraries out of the probe."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without_ctypes_util() -> Iterator[None]:
-    """Let libraries import a stand-in for ctypes.util, which knows no library.
+    """Replace ctypes.util by a stub that finds no library.
 
-    The real one brings shutil, tempfile and all compressors, a megabyte in the probe. NVML's
-    binding uses nothing of it; inotify_simple asks it for the C library, which is in every process
-    already: that is what ``CDLL(None)`` gives.
+    The real module imports shutil, tempfile and all compressors, a megabyte in the probe. NVML's
+    binding does not need it. inotify_simple uses it to find the C library, which every process has
+    loaded already: that is what ``CDLL(None)`` returns.
     """
     name = "ctypes.util"
     if name in sys.modules:

@@ -1,7 +1,7 @@
-"""The process that reads the GPUs and posts what it sees, so that nothing else talks to a driver.
+"""The probe process: it reads the GPUs and publishes readings; no other process uses the driver.
 
-A call on a GPU whose context is being torn down takes up to 300 ms, one on a broken GPU may never
-return, and neither may keep the others from being read: see rounds.py.
+A call on a GPU whose context is being torn down takes up to 300 ms, and one on a broken GPU may
+never return. Neither may delay the other GPUs: see scheduler.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Protocol
 from sentinel.host.child_setup import setup_child_process
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
-from sentinel.probe.process_info import Identifier
-from sentinel.probe.publisher import Outbox
-from sentinel.probe.reader import Reader, Tools
+from sentinel.probe.process_info import ProcessIdentifier
+from sentinel.probe.publisher import Publisher
+from sentinel.probe.reader import Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places, slots_of
@@ -26,7 +26,7 @@ from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
 
 
 class Handle(Protocol):
-    """A file descriptor on its way into a child, as multiprocessing.reduction.DupFd makes it."""
+    """A file descriptor in transit to a child process; multiprocessing.reduction.DupFd."""
 
     def detach(self) -> int:
         """Return the descriptor in the child, once."""
@@ -35,54 +35,53 @@ class Handle(Protocol):
 def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: Handle) -> None:
     """Read GPUs until the other end of ``channel`` is closed; the target of a spawned process.
 
-    It sends an Inventory and then Readings; or Unavailable, and ends with exit code 0 if that is
-    so from the start, 1 if the driver goes away later. It takes Watch messages; before the first
-    one it reads all GPUs at every poll, but for those to be skipped: no call is made for them
-    until a Watch names them. A GPU that was known and is not there is read like the others: its
-    readings say that it is gone until it is back.
+    It sends an Inventory and then Readings. Without a driver it sends Unavailable and ends: with
+    exit code 0 at the start, 1 later. It receives Watch messages; before the first one it reads all
+    GPUs at every poll, except for those to be skipped, which it does not call until a Watch names
+    them. A known GPU that is missing is read like the others: its readings report it as lost until
+    it is back.
 
     Args:
         spec: What to read, and how often.
-        channel: A socket of whole messages (SOCK_SEQPACKET); when it is full, readings are left
-            out and never waited for.
+        channel: A socket of whole messages (SOCK_SEQPACKET); when it is full, readings are dropped.
         parent: The PID of the supervisor.
-        inflight_calls: Where each driver call is announced before it is made.
+        inflight_calls: The board on which each driver call is announced before it is made.
     """
     setup_child_process(parent, "sentinel: probe, reads GPUs")
     channel.settimeout(None)
-    outbox = Outbox(channel)
+    publisher = Publisher(channel)
     announcements = InflightCalls.attach(inflight_calls.detach())
     driver = _driver(spec)
     try:
         inventory = _enumerate(driver, spec.skip, announcements)
     except DriverError as error:
-        outbox.send_last(Unavailable(code=error.code, reason=error.reason))
+        publisher.send_last(Unavailable(code=error.code, reason=error.reason))
         return
-    outbox.send_last(inventory)
-    scheduler = ReadScheduler(lambda error: _give_up(outbox, error))
-    tools = Tools(
+    publisher.send_last(inventory)
+    scheduler = ReadScheduler(lambda error: _end(publisher, error))
+    services = SharedServices(
         driver=driver,
         inflight_calls=announcements,
-        identifier=Identifier(),
-        outbox=outbox,
+        identifier=ProcessIdentifier(),
+        publisher=publisher,
         wake=scheduler.wake,
     )
     readers = [
-        Reader(uuid=uuid, slots=slots_of(place), spec=spec, tools=tools)
+        Reader(uuid=uuid, slots=slots_of(place), spec=spec, services=services)
         for place, uuid in enumerate(places([gpu.uuid for gpu in inventory.gpus], spec.known))
     ]
-    # All glances come first, and one after the other: they must never wait for a poll.
+    # Memory jobs come first and side by side, as they must never wait for a full poll.
     scheduler.start(
         [*(reader.poll_memory for reader in readers), *(reader.poll for reader in readers)]
     )
-    # In a thread, since to ask a driver for a node is a call that may hang like any other.
+    # In a thread: the driver call that returns a device node may hang like any other.
     watching = (driver, [r for r in readers if r.uuid not in spec.skip], scheduler)
     threading.Thread(target=_watch_nodes, args=watching, name="nodes", daemon=True).start()
-    _follow_orders(channel, readers, scheduler)
+    _follow_watches(channel, readers, scheduler)
 
 
 def _driver(spec: ProbeSpec) -> Driver:
-    """Return the driver that ``spec`` asks for. Only what is used is ever imported."""
+    """Create the driver that ``spec`` selects, importing nothing else."""
     if spec.simulation is None:
         from sentinel.probe.nvml.driver import NvmlDriver
 
@@ -96,7 +95,7 @@ def _driver(spec: ProbeSpec) -> Driver:
 
 
 def _enumerate(driver: Driver, skip: tuple[str, ...], inflight_calls: InflightCalls) -> Inventory:
-    """Open the driver and return what it has, each call announced in the driver's own slot."""
+    """Open the driver and list its GPUs, announcing each call in the driver's own slot."""
     inflight_calls.announce(0, "open")
     driver.open()
     inflight_calls.announce(0, "version")
@@ -108,7 +107,7 @@ def _enumerate(driver: Driver, skip: tuple[str, ...], inflight_calls: InflightCa
 
 
 def _watch_nodes(driver: Driver, readers: list[Reader], scheduler: ReadScheduler) -> None:
-    """Let every CUDA program that opens a GPU's node make its reader hurry."""
+    """Boost the reader of a GPU when a CUDA program opens its device node."""
     opens = NodeWatch()
 
     def boost(reader: Reader) -> None:
@@ -121,17 +120,19 @@ def _watch_nodes(driver: Driver, readers: list[Reader], scheduler: ReadScheduler
             opens.add(node, functools.partial(boost, reader))
 
 
-def _give_up(outbox: Outbox, error: BaseException) -> None:
-    """End the process: only a new one can load a driver anew, or be trusted to read every GPU."""
+def _end(publisher: Publisher, error: BaseException) -> None:
+    """End the process: only a new one can reload the driver and read every GPU reliably."""
     if isinstance(error, DriverGoneError):
-        outbox.send_last(Unavailable(code=error.code, reason=error.reason))
+        publisher.send_last(Unavailable(code=error.code, reason=error.reason))
     else:
         traceback.print_exception(error)
     os._exit(1)
 
 
-def _follow_orders(channel: socket.socket, readers: list[Reader], scheduler: ReadScheduler) -> None:
-    """Pass on what the supervisor wants read, until it is gone."""
+def _follow_watches(
+    channel: socket.socket, readers: list[Reader], scheduler: ReadScheduler
+) -> None:
+    """Apply the supervisor's Watch messages until it is gone."""
     while True:
         try:
             data = channel.recv(MAX_DATAGRAM_BYTES)
@@ -141,7 +142,7 @@ def _follow_orders(channel: socket.socket, readers: list[Reader], scheduler: Rea
             os._exit(0)
         watch = decode(data, [Watch])
         for reader in readers:
-            reader.order(
+            reader.configure(
                 wanted=reader.uuid in watch.gpus,
                 held=reader.uuid in watch.held,
                 load=reader.uuid in watch.load,

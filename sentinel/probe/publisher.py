@@ -1,4 +1,4 @@
-"""The probe's way to the supervisor, for all of its threads; no reading waits there for room."""
+"""Send the probe's messages to the supervisor from any thread, without waiting for room."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sentinel.protocol.codec import encode
 from sentinel.protocol.probe import ProbeMessage
 
 
-class Outbox:
-    """The way to the supervisor, for all threads."""
+class Publisher:
+    """Sends messages to the supervisor, from any thread."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
 
     def send(self, message: ProbeMessage) -> bool:
-        """Send ``message`` now or not at all; return whether it went.
+        """Send ``message`` now or drop it; return whether it was sent.
 
         Raises:
             WireError: It is too large.
@@ -24,11 +24,11 @@ class Outbox:
         try:
             self._channel.send(encode(message), socket.MSG_DONTWAIT)
         except OSError:
-            return False  # full, or the supervisor is gone, which the main thread hears of
+            return False  # full, or the supervisor is gone, which ends the main thread
         return True
 
     def send_last(self, message: ProbeMessage) -> None:
-        """Send ``message``, waiting for room for at most a second."""
+        """Send ``message``, waiting for room for up to a second."""
         if not self.send(message):
             select.select([], [self._channel], [], 1.0)
             self.send(message)

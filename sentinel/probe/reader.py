@@ -1,8 +1,7 @@
-"""Read one GPU: all of it at every poll, and its memory all the time while it is held.
+"""Read one GPU: everything at every poll, and its memory much more often while it is held.
 
-In two turns, because a call for the processes blocks for as long as somebody's context is made or
-torn down, and nothing may keep the memory of a held GPU from being read: it tells of a newcomer
-first.
+These are two jobs, because a call for the processes blocks while a context is created or torn down.
+The memory of a held GPU must be read meanwhile: it shows a newcomer first.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import TypeVar
 
 from sentinel.errors import WireError
 from sentinel.probe.driver import Driver, DriverError, GpuLostError, ReadError
-from sentinel.probe.process_info import Identifier
-from sentinel.probe.publisher import Outbox
+from sentinel.probe.process_info import ProcessIdentifier
+from sentinel.probe.publisher import Publisher
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import ProbeSpec
@@ -25,45 +24,46 @@ from sentinel.protocol.telemetry import Telemetry
 
 T = TypeVar("T")
 
-#: A read that fails is tried so often, with this pause between, before it is a fault.
-TRIES = 3
-RETRY_PAUSE = 0.01
+#: Failed reads before a fault is published, and the pause between them.
+MAX_TRIES = 3
+RETRY_PAUSE_S = 0.01
 
-#: How often a held GPU is read after a burst of opens of its node, and for how long, in seconds.
-HURRIED_INTERVAL = 0.005
-HURRY = 2.0
+#: The interval for a held GPU after a burst of opens of its device node, and the burst's effect.
+BOOST_INTERVAL_S = 0.005
+BOOST_DURATION_S = 2.0
 
-#: A step of the used memory by this or more is looked into: whose is it? In bytes. It is the slack
-#: within which growth is nobody; the first steps of a context are smaller, and its PID comes later.
+#: A change of the used memory by this or more triggers a read of the processes. Smaller growth is
+#: noise; the first steps of a context are smaller, and its PID appears later.
 MEMORY_JUMP_BYTES = 2**20
 
-#: For how long after a leap the processes are read at every interval, in seconds. A PID shows up to
-#: 60 ms after the first memory, and a child's exit is complete some time after its memory is back;
-#: neither changes the memory again.
-SETTLING = 0.5
+#: How long after a jump the processes are read at every interval. A PID appears up to 60 ms after
+#: the first memory, and a child's exit completes some time after its memory is free; neither
+#: changes the memory again.
+SETTLING_S = 0.5
 
-#: How long NVML's word on compute mode, MIG and displays holds, in seconds. To ask for MIG takes
-#: 0.2 to 0.4 ms of CPU on an H200, more than all else, and people change none while they work.
-MODES_HOLD = 5.0
+#: How long a reading of compute mode, MIG and displays is valid. Querying MIG takes 0.2 to 0.4 ms
+#: of CPU on an H200, more than all other calls, and these settings hardly ever change.
+MODES_VALIDITY_S = 5.0
 
-#: How often a GPU is asked for all that it tells of itself, in seconds, where somebody wants that.
-TELEMETRY_EVERY = 1.0
+#: The interval of telemetry, if the supervisor requests it.
+TELEMETRY_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tools:
-    """What all readers share; ``wake`` lets somebody look at what is due."""
+class SharedServices:
+    """The parts that all readers share."""
 
     driver: Driver
     inflight_calls: InflightCalls
-    identifier: Identifier
-    outbox: Outbox
+    identifier: ProcessIdentifier
+    publisher: Publisher
+    #: Has the scheduler check what is due.
     wake: Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Orders:
-    """What the supervisor wants of a GPU; by its number two changes that cancel out are seen."""
+class _Demand:
+    """What the supervisor requests of a GPU; the number reveals two changes that cancel out."""
 
     number: int
     wanted: bool
@@ -72,7 +72,7 @@ class _Orders:
 
 @dataclass(frozen=True, kw_only=True)
 class _Modes:
-    """What rarely changes on a GPU; ``None`` before the first look."""
+    """Settings that rarely change; None before the first read."""
 
     exclusive: bool | None = None
     mig: bool | None = None
@@ -81,7 +81,7 @@ class _Modes:
 
 @dataclass(frozen=True, kw_only=True)
 class _Load:
-    """How the GPU does; ``None`` where it does not tell, or nobody asked."""
+    """The load of a GPU; None if it is not available or not requested."""
 
     at: float = 0.0
     utilization: float | None = None
@@ -90,264 +90,266 @@ class _Load:
     sm_clock: int | None = None
 
 
-class ReaderTurn:
-    """One thing to do again and again: ``read`` takes the time and returns when to come again."""
+class ReadJob:
+    """A repeated read: ``read`` takes the time and returns when it is due next."""
 
     def __init__(self, read: Callable[[float], float]) -> None:
         self.due = 0.0
         self._read = read
-        self._asked = False
+        self._requested = False
 
-    def ask(self) -> None:
-        """Have it taken at once; once more if it is just being taken."""
-        self._asked = True
+    def request(self) -> None:
+        """Make the job due now, and once more if it is running."""
+        self._requested = True
         self.due = 0.0
 
-    def take(self) -> None:
-        """Do it, and say when to come again."""
-        self._asked = False
+    def run(self) -> None:
+        """Read, and set the next due time."""
+        self._requested = False
         self.due = self._read(time.monotonic())
-        if self._asked:
+        if self._requested:
             self.due = 0.0
 
 
 class Reader:
-    """Reads one GPU and posts what it sees.
+    """Reads one GPU and publishes its readings.
 
     Args:
         uuid: The GPU.
-        slots: The places on the board of its two turns: the glance's and the poll's.
-        spec: How often to read it.
-        tools: What it shares with the readers of the other GPUs.
+        slots: The board's slots of the two jobs: for memory, and for polls.
+        spec: The intervals.
+        services: The parts that all readers share.
 
     Attributes:
-        glance: The turn that reads the memory at every interval while the GPU is held.
-        poll: The turn that reads everything at every poll, and the processes when memory leaps.
+        poll_memory: The job that reads the memory of a held GPU at every interval.
+        poll: The job that reads everything at every poll, and the processes after a memory jump.
     """
 
-    def __init__(self, *, uuid: str, slots: tuple[int, int], spec: ProbeSpec, tools: Tools) -> None:
+    def __init__(
+        self, *, uuid: str, slots: tuple[int, int], spec: ProbeSpec, services: SharedServices
+    ) -> None:
         self.uuid = uuid
-        self.poll_memory = ReaderTurn(self._glance)
-        self.poll = ReaderTurn(self._poll)
-        self._glance_slot, self._poll_slot = slots
+        self.poll_memory = ReadJob(self._poll_memory)
+        self.poll = ReadJob(self._poll)
+        self._memory_slot, self._poll_slot = slots
         self._spec = spec
-        self._tools = tools
-        # What others say: each is written whole and read whole.
-        self._orders = _Orders(number=0, wanted=uuid not in spec.skip, held=False)
-        self._hurry_until = 0.0
+        self._services = services
+        # Written by other threads, each as a whole.
+        self._demand = _Demand(number=0, wanted=uuid not in spec.skip, held=False)
+        self._boosted_until = 0.0
         self._load_wanted = self._telemetry_wanted = False
-        # What is known: each is one value, with the time when its reading began.
+        # The latest readings, each one value with the time when its read began.
         self._memory: tuple[float, float, Memory] | None = None
         self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
         self._modes = _Modes()
         self._load = _Load()
         self._computing: tuple[int, ...] | None = None
         self._faulty = False
-        # The glance's own, and the poll's own.
-        self._glance_failures = self._poll_failures = 0
+        # Private to the memory job or to the poll job.
+        self._memory_failures = self._poll_failures = 0
         self._settled_at = 0.0
-        self._followed: _Orders | None = None
-        self._next_poll = self._modes_until = self._tell_at = 0.0
-        self._look = False
-        # What of it the supervisor has; guarded, since both turns post.
-        self._posting = threading.Lock()
+        self._applied: _Demand | None = None
+        self._next_poll = self._modes_until = self._next_telemetry = 0.0
+        self._recheck = False
+        # What the supervisor has received; guarded, since both jobs publish.
+        self._publishing = threading.Lock()
         self._sent_used = -1
-        self._owing = False
+        self._unsent = False
 
-    def order(
+    def configure(
         self, *, wanted: bool, held: bool, load: bool = False, telemetry: bool = False
     ) -> None:
-        """Take the supervisor's wish; a change of it is answered by a full reading at once.
+        """Set what to read; a change of ``wanted`` or ``held`` triggers a full reading at once.
 
-        But for the wish to know the ``load`` and the ``telemetry``, which may wait for the next
-        poll.
+        ``load`` and ``telemetry`` take effect at the next poll.
         """
-        had, self._load_wanted, self._telemetry_wanted = self._orders, load, telemetry
+        had, self._load_wanted, self._telemetry_wanted = self._demand, load, telemetry
         if (had.wanted, had.held) != (wanted, held):
-            self._orders = _Orders(number=had.number + 1, wanted=wanted, held=held)
-        self.poll_memory.ask()
-        self.poll.ask()
+            self._demand = _Demand(number=had.number + 1, wanted=wanted, held=held)
+        self.poll_memory.request()
+        self.poll.request()
 
     def boost(self) -> bool:
-        """Read every few milliseconds for a while, if the GPU is held; return whether it is new."""
+        """Read a held GPU every few milliseconds for a while; return False if it already is."""
         now = time.monotonic()
-        already, self._hurry_until = now < self._hurry_until, now + HURRY
+        already, self._boosted_until = now < self._boosted_until, now + BOOST_DURATION_S
         if not already:
-            self.poll_memory.ask()
+            self.poll_memory.request()
         return not already
 
-    # --- the glance --------------------------------------------------------------------------
+    # --- memory of a held GPU ----------------------------------------------------------------
 
-    def _glance(self, now: float) -> float:
-        """Read the memory of a held GPU; where it moved, post it at once and have it looked into.
+    def _poll_memory(self, now: float) -> float:
+        """Read the memory of a held GPU; publish a change, and have the processes read.
 
         Raises:
             DriverGoneError: The driver as a whole is gone.
         """
-        if not self._orders.held or self._faulty:
+        if not self._demand.held or self._faulty:
             return math.inf
         try:
-            memory = self._read_memory(self._glance_slot)
+            memory = self._read_memory(self._memory_slot)
         except GpuLostError as error:
-            self._post_fault(now, error, lost=True)
+            self._publish_fault(now, error, lost=True)
             return math.inf
         except ReadError as error:
-            self._glance_failures += 1
-            if self._glance_failures < TRIES:
-                return now + RETRY_PAUSE
-            self._glance_failures = 0
-            self._post_fault(now, error, lost=False)
+            self._memory_failures += 1
+            if self._memory_failures < MAX_TRIES:
+                return now + RETRY_PAUSE_S
+            self._memory_failures = 0
+            self._publish_fault(now, error, lost=False)
             return math.inf
-        self._glance_failures = 0
+        self._memory_failures = 0
         step = abs(memory.used - self._sent_used)
         if step >= MEMORY_JUMP_BYTES:
-            self._settled_at = now + SETTLING
-        if (step or self._owing) and self._processes is not None:
-            self._post()  # not before the first look at the processes: that would say UNKNOWN
+            self._settled_at = now + SETTLING_S
+        if (step or self._unsent) and self._processes is not None:
+            self._publish()  # only with a list of processes: without one it means UNKNOWN
         if now < self._settled_at:
-            self._look = True
-            self.poll.ask()
-            self._tools.wake()
+            self._recheck = True
+            self.poll.request()
+            self._services.wake()
         interval = self._spec.watch_interval
-        if now < self._hurry_until:
-            interval = min(interval, HURRIED_INTERVAL)
-        return _next_beat(now, interval)
+        if now < self._boosted_until:
+            interval = min(interval, BOOST_INTERVAL_S)
+        return _next_multiple(now, interval)
 
-    # --- the poll ----------------------------------------------------------------------------
+    # --- polls -------------------------------------------------------------------------------
 
     def _poll(self, now: float) -> float:
-        """Read everything when the time has come, or just the processes when a glance asked.
+        """Read everything if a poll is due, or only memory and processes if they were requested.
 
         Raises:
             DriverGoneError: The driver as a whole is gone.
         """
-        orders = self._orders
-        if orders != self._followed:
-            self._followed, self._next_poll, self._modes_until = orders, now, now
+        orders = self._demand
+        if orders != self._applied:
+            self._applied, self._next_poll, self._modes_until = orders, now, now
         if not (orders.wanted or orders.held):
             return math.inf
-        due, look, self._look = now >= self._next_poll, self._look, False
+        due, look, self._recheck = now >= self._next_poll, self._recheck, False
         if not due and not (look and not self._faulty):
             return self._next_poll
         try:
             if due:
                 self._read_fully(now)
             else:
-                # The memory first, and together: what the list then leaves unexplained was there.
+                # The memory first: whatever the list then does not explain was there before it.
                 self._read_memory(self._poll_slot)
                 self._read_processes()
-                self._post()
+                self._publish()
         except GpuLostError as error:
-            self._post_fault(now, error, lost=True)
+            self._publish_fault(now, error, lost=True)
         except ReadError as error:
             self._poll_failures += 1
-            if self._poll_failures < TRIES:
-                self._look = True
-                return now + RETRY_PAUSE
-            self._post_fault(now, error, lost=False)
+            if self._poll_failures < MAX_TRIES:
+                self._recheck = True
+                return now + RETRY_PAUSE_S
+            self._publish_fault(now, error, lost=False)
         else:
             self._recover(full=due)
         self._poll_failures = 0
         if due:
-            self._next_poll = _next_beat(now, self._spec.poll)
+            self._next_poll = _next_multiple(now, self._spec.poll)
         return self._next_poll
 
     def _read_fully(self, now: float) -> None:
-        """Read what is due and post it, changed or not; a held GPU's memory is the glance's."""
-        if self._memory is None or self._faulty or not self._orders.held:
+        """Read and publish what is due; the memory job reads the memory of a held GPU."""
+        if self._memory is None or self._faulty or not self._demand.held:
             self._read_memory(self._poll_slot)
         self._read_processes()
         if now >= self._modes_until:
             self._modes = self._read_modes()
-            self._modes_until = now + MODES_HOLD
+            self._modes_until = now + MODES_VALIDITY_S
         self._load = self._read_load()
         self._computing = None
         if self._spec.computing:
-            ask_who = self._tools.driver.computing
-            self._computing = self._ask(self._poll_slot, "computing", ask_who)
+            computing = self._services.driver.computing
+            self._computing = self._call(self._poll_slot, "computing", computing)
         telemetry = None
-        if self._telemetry_wanted and now >= self._tell_at:
-            self._tell_at = now + TELEMETRY_EVERY - self._spec.poll / 2  # polls keep time roughly
-            telemetry = self._ask_politely("telemetry", self._tools.driver.telemetry)
+        if self._telemetry_wanted and now >= self._next_telemetry:
+            # Less half a poll, since polls are only roughly on time.
+            self._next_telemetry = now + TELEMETRY_INTERVAL_S - self._spec.poll / 2
+            telemetry = self._call_optional("telemetry", self._services.driver.telemetry)
             if telemetry is not None:
                 telemetry = replace(telemetry, power_w=self._load.power)
-        self._post(telemetry)
+        self._publish(telemetry)
 
     def _read_modes(self) -> _Modes:
-        """Return what rarely changes."""
-        driver, slot = self._tools.driver, self._poll_slot
+        """Read the settings that rarely change."""
+        driver, slot = self._services.driver, self._poll_slot
         return _Modes(
-            exclusive=self._ask(slot, "exclusive", driver.exclusive),
-            mig=self._ask(slot, "mig", driver.mig),
-            display=self._ask(slot, "display", driver.display),
+            exclusive=self._call(slot, "exclusive", driver.exclusive),
+            mig=self._call(slot, "mig", driver.mig),
+            display=self._call(slot, "display", driver.display),
         )
 
     def _read_load(self) -> _Load:
-        """Return how the GPU does.
+        """Read the load.
 
-        What nobody decides about a newcomer by is no reason for a fault: where it cannot be read,
-        it is not known.
+        A failed call is a fault only if newcomers are detected by its value; otherwise the value is
+        None.
         """
-        driver, slot, now = self._tools.driver, self._poll_slot, time.monotonic()
+        driver, slot, now = self._services.driver, self._poll_slot, time.monotonic()
         utilization = None
-        if self._load_wanted or (self._spec.utilization and not self._orders.held):
-            # Where nothing is held, somebody may be seen by it alone; to a pace it is a figure.
-            held = self._orders.held
+        if self._load_wanted or (self._spec.utilization and not self._demand.held):
+            # On a GPU that is not held, utilization alone may show a foreign process.
+            held = self._demand.held
             if held:
-                utilization = self._ask_politely("utilization", driver.utilization)
+                utilization = self._call_optional("utilization", driver.utilization)
             else:
-                utilization = self._ask(slot, "utilization", driver.utilization)
+                utilization = self._call(slot, "utilization", driver.utilization)
         return _Load(
             at=now,
             utilization=utilization,
-            temperature=self._ask_politely("temperature", driver.temperature),
-            power=self._ask_politely("power", driver.power),
-            sm_clock=self._ask_politely("sm_clock", driver.sm_clock),
+            temperature=self._call_optional("temperature", driver.temperature),
+            power=self._call_optional("power", driver.power),
+            sm_clock=self._call_optional("sm_clock", driver.sm_clock),
         )
 
-    def _ask_politely(self, call: str, ask: Callable[[str], T | None]) -> T | None:
-        """Make a call whose failure is just not to know."""
+    def _call_optional(self, call: str, ask: Callable[[str], T | None]) -> T | None:
+        """Make a call; return None if it fails."""
         try:
-            return self._ask(self._poll_slot, call, ask)
+            return self._call(self._poll_slot, call, ask)
         except ReadError:
             return None
 
     def _recover(self, *, full: bool) -> None:
-        """Let the glances go on after a full reading without a fault."""
+        """Resume the memory job after a full reading without a fault."""
         if full and self._faulty:
             self._faulty = False
-            self.poll_memory.ask()
-            self._tools.wake()
+            self.poll_memory.request()
+            self._services.wake()
 
-    # --- both --------------------------------------------------------------------------------
+    # --- calls and readings ------------------------------------------------------------------
 
     def _read_memory(self, slot: int) -> Memory:
         began = time.monotonic()
-        memory = self._ask(slot, "memory", self._tools.driver.memory)
+        memory = self._call(slot, "memory", self._services.driver.memory)
         if self._memory is None or self._memory[0] < began:
             self._memory = (began, time.monotonic() - began, memory)
         return memory
 
     def _read_processes(self) -> None:
         began = time.monotonic()
-        listed = self._ask(self._poll_slot, "processes", self._tools.driver.processes)
-        self._processes = (began, self._tools.identifier.identify(listed))
+        listed = self._call(self._poll_slot, "processes", self._services.driver.processes)
+        self._processes = (began, self._services.identifier.identify(listed))
 
-    def _ask(self, slot: int, call: str, ask: Callable[[str], T]) -> T:
-        """Make a call of the driver, announced for as long as it takes."""
-        self._tools.inflight_calls.announce(slot, call)
+    def _call(self, slot: int, call: str, ask: Callable[[str], T]) -> T:
+        """Make a driver call, and announce it while it runs."""
+        self._services.inflight_calls.announce(slot, call)
         try:
             return ask(self.uuid)
         finally:
-            self._tools.inflight_calls.finish(slot)
+            self._services.inflight_calls.finish(slot)
 
-    def _post(self, telemetry: Telemetry | None = None) -> None:
-        """Post what is known; where there is no room for it, the next glance or poll posts again.
+    def _publish(self, telemetry: Telemetry | None = None) -> None:
+        """Publish the latest readings; if the channel is full, the next read publishes again.
 
         Raises:
-            ReadError: It is more than a message can hold, and to cut it short would be a lie.
+            ReadError: A message cannot hold them; a truncated list would be wrong.
         """
-        with self._posting:
+        with self._publishing:
             if self._memory is None or self._processes is None:
                 return
             at, took, memory = self._memory
@@ -371,23 +373,23 @@ class Reader:
                 telemetry=telemetry,
             )
             try:
-                sent = self._tools.outbox.send(reading)
+                sent = self._services.publisher.send(reading)
             except WireError as error:
                 raise ReadError("too_large", str(error)) from error
-            self._owing = not sent
+            self._unsent = not sent
             if sent:
                 self._sent_used = memory.used
 
-    def _post_fault(self, now: float, error: DriverError, *, lost: bool) -> None:
-        """Post that nothing is known, and why; from now on only polls try again."""
-        with self._posting:
+    def _publish_fault(self, now: float, error: DriverError, *, lost: bool) -> None:
+        """Publish that the GPU is unknown, and why; from now on only polls retry."""
+        with self._publishing:
             self._faulty = True
             self._modes_until = 0.0
             self._sent_used = -1
             reading = Reading(uuid=self.uuid, at=now, fault=str(error), lost=lost)
-            self._tools.outbox.send(reading)
+            self._services.publisher.send(reading)
 
 
-def _next_beat(now: float, interval: float) -> float:
-    """Return the next multiple of ``interval``: all GPUs keep time together, without drift."""
+def _next_multiple(now: float, interval: float) -> float:
+    """Return the next multiple of ``interval``, which keeps all GPUs in step without drift."""
     return (now // interval + 1) * interval

@@ -1,4 +1,4 @@
-"""The real driver, through NVML. Nothing else imports pynvml, and all its errors end here."""
+"""The real driver, through NVML. Only this module imports pynvml; it translates all errors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError, merge_lists
 from sentinel.probe.import_stubs import without_ctypes_util
 from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
-from sentinel.probe.nvml.power import Meter
+from sentinel.probe.nvml.power import PowerMeter
 from sentinel.probe.nvml.telemetry import TelemetryReader
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 from sentinel.protocol.telemetry import Telemetry
 
-#: How long a GPU may take to say who it is where another call hung, in seconds; as for all calls.
-_PATIENCE = 3.0
+#: How long a GPU may take to identify itself if a call has hung before; the limit of every call.
+_CALL_TIMEOUT_S = 3.0
 
 _NEW_MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
-#: The functions behind each list, the one for the newest drivers first. pynvml itself only tries
-#: the newest, which drivers before 510.39 do not have.
+#: The functions for each list, those of the newest drivers first. pynvml itself only tries the
+#: newest, which drivers before 510.39 lack.
 _LISTS = {
     ProcessKind.MPS: (
         "nvmlDeviceGetMPSComputeRunningProcesses_v3",
@@ -40,31 +40,31 @@ _LISTS = {
 
 
 class NvmlDriver:
-    """NVML, asked through nvidia-ml-py."""
+    """NVML, through nvidia-ml-py."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: dict[str, Any] = {}
-        # What each GPU was found not to have, by the names of functions: to ask for MIG costs more
-        # than all else together. Forgotten with the handle, since a GPU may come back as another.
+        # The functions that each GPU does not support: querying MIG costs more than all else
+        # together. Discarded with the handle, since a GPU may come back as another one.
         self._absent: dict[str, set[str]] = {}
         self._memory_version: int | None = None
-        #: When the newest sample was taken that :meth:`computing` has seen, by UUID.
+        #: By UUID: the time of the newest sample that :meth:`computing` has returned.
         self._sampled: dict[str, int] = {}
-        self._meter = Meter(self._supported)
-        self._teller = TelemetryReader(self._query_optional)
+        self._meter = PowerMeter(self._supported)
+        self._telemetry = TelemetryReader(self._query_optional)
 
     def open(self) -> None:
-        """Load libnvidia-ml and initialise it; a driver without persistence takes seconds.
+        """Load libnvidia-ml and initialize it; takes seconds without persistence mode.
 
         Raises:
-            DriverGoneError: There is no driver, or it cannot be talked to.
+            DriverGoneError: There is no driver, or it cannot be initialized.
         """
         try:
             with without_ctypes_util():
                 import pynvml
         except ImportError as error:
-            reason = "nvidia-ml-py is not installed, so no NVIDIA driver can be asked"
+            reason = "nvidia-ml-py is not installed, so the NVIDIA driver cannot be queried"
             raise DriverGoneError("no_binding", reason) from error
         self._nvml = pynvml
         self._memory_version = pynvml.nvmlMemory_v2
@@ -75,7 +75,7 @@ class NvmlDriver:
             raise DriverGoneError(error.code, f"NVML cannot start: {error.reason}") from error
 
     def version(self) -> str:
-        """Return the driver's version, which only people want to know."""
+        """Return the driver's version, for display only."""
         try:
             with self._translated():
                 return as_text(self._nvml.nvmlSystemGetDriverVersion())
@@ -83,24 +83,24 @@ class NvmlDriver:
             return "unknown"
 
     def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
-        """Return the GPUs in NVML's order, but for those that are lost.
+        """List the GPUs in NVML's order, without lost ones.
 
-        Where a call hung before, one that does not say who it is within 3 s is left out as well.
+        If a call has hung before, a GPU that does not identify itself within 3 s is left out, too.
         """
         with self._translated():
             count = self._nvml.nvmlDeviceGetCount()
         if skip:
-            return self._gpus_that_answer(count, skip)
-        found = (self._gpu(index, skip) for index in range(count))
+            return self._responding_gpus(count, skip)
+        found = (self._identify(index, skip) for index in range(count))
         return tuple(gpu for gpu in found if gpu is not None)
 
     def memory(self, uuid: str) -> Memory:
-        """Return the memory of one GPU, without the driver's own where the driver tells it apart.
+        """Read the memory of one GPU, without the driver's own if the driver separates it.
 
         Drivers before 510 have only the older call, which counts their own memory as used.
         """
         version = None if _NEW_MEMORY in self._absent.get(uuid, ()) else self._memory_version
-        # No context manager: hundreds of times a second, this is most of what the probe does.
+        # No context manager: at hundreds of calls a second, it would dominate the probe's load.
         try:
             now = self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=version)
         except Exception as error:
@@ -118,24 +118,24 @@ class NvmlDriver:
         return Memory(total=now.total, used=now.used, free=now.free)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Return everyone on one GPU, from all of NVML's three lists."""
+        """List every process on one GPU, from NVML's three lists."""
         with self._translated(uuid):
             return merge_lists({kind: self._list(kind, uuid) for kind in _LISTS})
 
     def exclusive(self, uuid: str) -> bool:
-        """Return whether the compute mode admits one process only, or none."""
+        """Return whether the compute mode allows at most one process."""
         with self._translated(uuid):
             mode = self._supported("nvmlDeviceGetComputeMode", uuid)
             return mode is not None and mode != self._nvml.NVML_COMPUTEMODE_DEFAULT
 
     def mig(self, uuid: str) -> bool:
-        """Return whether MIG is on; ``False`` on GPUs and drivers without it."""
+        """Return whether MIG is on; False on GPUs and drivers without it."""
         with self._translated(uuid):
             modes = self._supported("nvmlDeviceGetMigMode", uuid)
             return modes is not None and modes[0] != 0
 
     def display(self, uuid: str) -> bool:
-        """Return whether a display is active; ``False`` on GPUs without."""
+        """Return whether a display is active; False on GPUs without one."""
         with self._translated(uuid):
             return bool(self._supported("nvmlDeviceGetDisplayActive", uuid))
 
@@ -145,36 +145,36 @@ class NvmlDriver:
             rates = self._supported("nvmlDeviceGetUtilizationRates", uuid)
             return None if rates is None else rates.gpu / 100
 
-    # A sick sensor is no reason to look for the GPU anew, as a lost one is: that touches others.
+    # A failing sensor must not trigger a new lookup of the GPU, which touches other GPUs.
 
     def temperature(self, uuid: str) -> int | None:
-        """Return the temperature of the chip in degrees Celsius."""
+        """Read the temperature of the chip in degrees Celsius."""
         with self._translated():
             where = self._nvml.NVML_TEMPERATURE_GPU
             degrees: int | None = self._supported("nvmlDeviceGetTemperature", uuid, where)
             return degrees
 
     def power(self, uuid: str) -> float | None:
-        """Return the mean power of late in watts; see :class:`~sentinel.probe.nvml.power.Meter`."""
+        """Return the recent mean power in watts; see PowerMeter."""
         with self._translated():
             return self._meter.power(self._nvml, uuid)
 
     def sm_clock(self, uuid: str) -> int | None:
-        """Return the clock of the multiprocessors in MHz, as it is now."""
+        """Read the present clock of the multiprocessors in MHz."""
         with self._translated():
             which = self._nvml.NVML_CLOCK_SM
             megahertz: int | None = self._supported("nvmlDeviceGetClockInfo", uuid, which)
             return megahertz
 
     def telemetry(self, uuid: str) -> Telemetry:
-        """Return all that one GPU tells of itself; what fails is not known, and no fault."""
+        """Read all telemetry of one GPU; a failed call yields None and is no fault."""
         with self._translated():
-            return self._teller.tell(self._nvml, uuid)
+            return self._telemetry.read(self._nvml, uuid)
 
     def computing(self, uuid: str) -> tuple[int, ...] | None:
-        """Return the host's PIDs of those who used the GPU since the last call.
+        """List the host PIDs of processes that used the GPU since the last call.
 
-        The driver samples who uses it, and names them to everybody by PIDs of the host.
+        The driver samples the processes, and reports PIDs of the host in every namespace.
         """
         nvml, since = self._nvml, self._sampled.get(uuid)
         with self._translated(uuid):
@@ -184,7 +184,7 @@ class NvmlDriver:
             except nvml.NVMLError as error:
                 if error.value != nvml.NVML_ERROR_NOT_FOUND:
                     return None
-                found = []  # nobody used it
+                found = []  # no process used it
             self._sampled[uuid] = max([since or 0, *(sample.timeStamp for sample in found)])
             used = (s.pid for s in found if s.timeStamp > (since or 0) and (s.smUtil or s.memUtil))
             return None if since is None else tuple(sorted({int(pid) for pid in used}))
@@ -198,17 +198,17 @@ class NvmlDriver:
             return None
         return f"/dev/nvidia{minor}"
 
-    def _gpus_that_answer(self, count: int, skip: Collection[str]) -> tuple[Gpu, ...]:
-        """Ask one GPU after the other in a thread, and go on in another where that hangs."""
+    def _responding_gpus(self, count: int, skip: Collection[str]) -> tuple[Gpu, ...]:
+        """Identify the GPUs in a thread, and continue in another thread after one that hangs."""
         found: list[Gpu] = []
         answers: queue.SimpleQueue[Gpu | DriverError | None] | None = None
         for index in range(count):
             if answers is None:
                 answers = queue.SimpleQueue()
-                asking = (range(index, count), skip, answers)
-                threading.Thread(target=self._ask_who, args=asking, daemon=True).start()
+                arguments = (range(index, count), skip, answers)
+                threading.Thread(target=self._identify_all, args=arguments, daemon=True).start()
             try:
-                answer = answers.get(timeout=_PATIENCE)
+                answer = answers.get(timeout=_CALL_TIMEOUT_S)
             except queue.Empty:
                 answers = None
                 continue
@@ -217,25 +217,25 @@ class NvmlDriver:
             found += [answer] if answer is not None else []
         return tuple(found)
 
-    def _ask_who(
+    def _identify_all(
         self,
         indices: range,
         skip: Collection[str],
         answers: queue.SimpleQueue[Gpu | DriverError | None],
     ) -> None:
-        """Put what each GPU says of itself into ``answers``."""
+        """Put the identity of each GPU into ``answers``."""
         try:
             for index in indices:
-                answers.put(self._gpu(index, skip))
+                answers.put(self._identify(index, skip))
         except DriverError as error:
             answers.put(error)
 
-    def _gpu(self, index: int, skip: Collection[str]) -> Gpu | None:
-        """Return the GPU at ``index``, or ``None`` if it is too broken to say who it is."""
+    def _identify(self, index: int, skip: Collection[str]) -> Gpu | None:
+        """Identify the GPU at ``index``; return None if it is too broken for that."""
         nvml = self._nvml
         try:
             with self._translated():
-                # By index, not by UUID: a search for a UUID touches other GPUs on its way.
+                # By index, not by UUID: a search by UUID touches other GPUs on its way.
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
         except (GpuLostError, ReadError):
@@ -243,18 +243,18 @@ class NvmlDriver:
         self._handles[uuid] = handle
         if uuid in skip:
             return Gpu(uuid=uuid, index=index, name="", pci_bus_id="", memory_total=0)
-        name = self._for_people("name", lambda: nvml.nvmlDeviceGetName(handle))
-        pci_bus_id = self._for_people("bus", lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
+        name = self._display_text("name", lambda: nvml.nvmlDeviceGetName(handle))
+        pci_bus_id = self._display_text("bus", lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
         try:
             total = self.memory(uuid).total
         except (GpuLostError, ReadError):
             total = 0
         return Gpu(uuid=uuid, index=index, name=name, pci_bus_id=pci_bus_id, memory_total=total)
 
-    def _for_people(self, what: str, ask: Callable[[], str | bytes]) -> str:
-        """Return a text that only people read: no GPU is left out because of that.
+    def _display_text(self, what: str, ask: Callable[[], str | bytes]) -> str:
+        """Return a text for display only, whose failure does not exclude the GPU.
 
-        The binding cannot decode the name on a board with a broken one.
+        The binding cannot decode the name of some broken boards.
         """
         try:
             with self._translated():
@@ -263,17 +263,17 @@ class NvmlDriver:
             return f"unreadable {what}"
 
     def _handle(self, uuid: str) -> Any:
-        """Return NVML's handle, looked up anew after an error: a reset GPU gets another."""
+        """Return NVML's handle; it is looked up again after an error, as a reset changes it."""
         handle = self._handles.get(uuid)
         if handle is None:
             handle = self._handles[uuid] = self._look_up(uuid)
         return handle
 
     def _look_up(self, uuid: str) -> Any:
-        """Return the handle of a GPU, whatever its index is now.
+        """Look up the handle of a GPU, independent of its present index.
 
-        The search by UUID was seen to miss GPUs that are there (NVIDIA/go-nvml#41), so before one
-        is said to be gone, all that are left are asked who they are.
+        The search by UUID has missed existing GPUs (NVIDIA/go-nvml#41), so all GPUs are asked for
+        their UUID before one counts as gone.
         """
         nvml = self._nvml
         try:
@@ -282,7 +282,7 @@ class NvmlDriver:
             if error.value not in NO_SUCH_GPU:
                 raise
             for index in range(nvml.nvmlDeviceGetCount()):
-                # One that cannot say who it is is not known to be this one.
+                # One that cannot return its UUID cannot be identified.
                 with contextlib.suppress(nvml.NVMLError, UnicodeDecodeError):
                     handle = nvml.nvmlDeviceGetHandleByIndex(index)
                     if as_text(nvml.nvmlDeviceGetUUID(handle)) == uuid:
@@ -290,14 +290,14 @@ class NvmlDriver:
             raise GpuLostError("not_found", GPU_IS_GONE) from error
 
     def _forget(self, uuid: str) -> None:
-        """Look everything of this GPU up anew at the next call."""
+        """Discard the handle and the unsupported functions of this GPU."""
         self._handles.pop(uuid, None)
         self._absent.pop(uuid, None)
 
     def _list(self, kind: ProcessKind, uuid: str) -> list[tuple[int, int | None]]:
-        """Return one list of processes; a driver without MPS or graphics has none of those.
+        """Read one list of processes; a driver without MPS or graphics has empty ones.
 
-        Without a compute list nobody could say who is there, and that is an error.
+        Without a compute list, processes are unknown, which is an error.
         """
         handle = self._handle(uuid)
         absent = self._absent.setdefault(uuid, set())
@@ -319,7 +319,7 @@ class NvmlDriver:
         return []
 
     def _query_optional(self, name: str, uuid: str, *arguments: Any) -> Any:
-        """Return what a function says of this GPU, or ``None`` where it does not.
+        """Call a function for this GPU; return None if the call fails.
 
         Raises:
             NVMLError: The GPU, or the driver as a whole, is gone.
@@ -332,7 +332,7 @@ class NvmlDriver:
             return None
 
     def _supported(self, name: str, uuid: str, *arguments: Any) -> Any:
-        """Return what a function says of this GPU, or ``None`` where there is no such thing."""
+        """Call a function for this GPU; return None if it is not supported."""
         handle = self._handle(uuid)
         absent = self._absent.setdefault(uuid, set())
         question = f"{name}{arguments or ''}"
@@ -340,7 +340,7 @@ class NvmlDriver:
             return None
         ask = getattr(self._nvml, name, None)
         try:
-            if ask is not None:  # a binding older than the function has none
+            if ask is not None:  # the binding is older than the function
                 return ask(handle, *arguments)
         except self._nvml.NVMLError as error:
             if error.value not in ABSENT:
@@ -350,7 +350,7 @@ class NvmlDriver:
 
     @contextlib.contextmanager
     def _translated(self, uuid: str | None = None) -> Iterator[None]:
-        """Turn whatever is raised into one of the driver's errors, and forget the handle."""
+        """Translate any exception into a driver error, and discard the handle."""
         try:
             yield
         except Exception as error:
@@ -361,20 +361,20 @@ class NvmlDriver:
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> DriverError:
-        """Return the driver's error for whatever pynvml raised.
+        """Return the driver error for an exception of pynvml.
 
-        Garbage from one GPU makes the binding raise anything, such as a MemoryError over a list of
-        billions; it must not end the probe, which reads the others.
+        Garbage from one GPU can make the binding raise anything, such as a MemoryError over a list
+        of billions. It must not end the probe, which reads other GPUs.
         """
         if not isinstance(error, self._nvml.NVMLError):
             code = "undecodable" if isinstance(error, UnicodeDecodeError) else "garbage"
-            return ReadError(code, f"NVML's answer cannot be understood: {error!r}")
+            return ReadError(code, f"NVML's answer is invalid: {error!r}")
         number = error.value
         code = self._names().get(number, f"nvml_{number}")
         return error_of(number, code, error)
 
     def _names(self) -> dict[int, str]:
-        """Return NVML's own names of its error codes, in lower case."""
+        """Return NVML's names of its error codes, in lower case."""
         prefix = "NVML_ERROR_"
         return {
             number: name.removeprefix(prefix).lower()
@@ -384,10 +384,10 @@ class NvmlDriver:
 
 
 def as_text(value: str | bytes) -> str:
-    """Return ``value`` as text; older bindings give bytes, and broken boards any bytes."""
+    """Decode ``value``; older bindings return bytes, and broken boards arbitrary ones."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _size(value: int | None) -> int | None:
-    """Return a process's memory, or ``None`` where NVML says that it does not know."""
+    """Return a process's memory, or None if NVML does not know it."""
     return None if value is None else int(value)

@@ -1,6 +1,6 @@
-"""What each of NVML's error codes means: the driver as a whole, one GPU for good, or one call.
+"""The meaning of NVML's error codes: the whole driver, one GPU for good, or one call.
 
-[docs/nvml.md](../../docs/nvml.md) tells people the same.
+[docs/nvml.md](../../docs/nvml.md) describes them for users.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ GPU_IS_GONE = "the GPU is gone"
 
 _NO_DRIVER = "there is no NVIDIA driver here"
 
-#: NVML's codes that mean the driver as a whole, each with what to tell people.
+#: NVML's codes for a failure of the whole driver, each with a reason for users.
 _GONE = {
     1: "NVML was shut down under us",
     9: f"{_NO_DRIVER}: its kernel module is not loaded; load it with `modprobe nvidia`",
@@ -20,7 +20,7 @@ _GONE = {
     "upgraded while it ran: reboot, or reload the module",
 }
 
-#: NVML's codes that mean one GPU, for good.
+#: NVML's codes for the loss of one GPU.
 _LOST = {
     11: "the GPU's interrupts do not arrive; look for a cable or power fault",
     15: "the GPU fell off the bus or is otherwise lost; see `dmesg` for its XID",
@@ -28,28 +28,28 @@ _LOST = {
     28: GPU_IS_GONE,
 }
 
-#: NVML's other codes that have a remedy.
+#: NVML's other codes with a known remedy.
 _REMEDIES = {
     4: "no permission; NVML wants root for this, or CAP_SYS_ADMIN in a container",
     17: "the operating system blocked the call; a container may lack the device node",
     999: "NVML knows no better than `unknown error`; in a container, recreate it",
 }
 
-#: NVML's codes that mean that this GPU or this driver has no such thing to tell: NOT_SUPPORTED,
+#: NVML's codes for calls that this GPU or driver does not support: NOT_SUPPORTED,
 #: FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH and DEPRECATED.
 ABSENT = frozenset({3, 13, 25, 26})
 
-#: NVML's codes that mean that there is no such GPU: NOT_FOUND and GPU_NOT_FOUND.
+#: NVML's codes for a missing GPU: NOT_FOUND and GPU_NOT_FOUND.
 NO_SUCH_GPU = frozenset({6, 28})
 
 
 def error_of(number: int, code: str, error: Exception) -> DriverError:
-    """Return the driver's error for one of NVML's.
+    """Return the driver error for an error of NVML.
 
     Args:
         number: NVML's code.
         code: Its name, for programs.
-        error: What NVML says itself, which is asked only where nothing better is known.
+        error: The original error, whose text is used if no better reason is known.
     """
     if number in _GONE:
         return DriverGoneError(code, _GONE[number])

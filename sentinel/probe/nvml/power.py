@@ -1,4 +1,4 @@
-"""What a GPU draws, of late, in the best way that it tells."""
+"""Measure the recent power of a GPU by the best method that it supports."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: The shortest time over which power is told from the energy, and the longest, in seconds. The
-#: counter moves in steps of up to some 100 ms.
-_ENERGY_OVER = (0.5, 10.0)
+#: The shortest and the longest period over which power is derived from energy. The counter
+#: advances in steps of up to some 100 ms.
+_ENERGY_PERIOD_S = (0.5, 10.0)
 
 
-class Meter:
-    """Tells the power of GPUs.
+class PowerMeter:
+    """Measures the power of GPUs.
 
     Args:
-        ask: Returns what a function of NVML says of a GPU, or ``None`` where it has no such thing.
+        query: Calls a function of NVML; returns None if the GPU does not support it.
     """
 
-    def __init__(self, ask: Callable[..., Any]) -> None:
-        self._ask = ask
-        #: When the energy of a GPU was read last, in seconds, and what it was, in millijoules.
+    def __init__(self, query: Callable[..., Any]) -> None:
+        self._query = query
+        #: By UUID: the time of the last energy reading, and its value in millijoules.
         self._energy: dict[str, tuple[float, int]] = {}
 
     def power(self, nvml: Any, uuid: str) -> float | None:
-        """Return the mean power of the last second in watts, where the GPU tells that.
+        """Return the mean power of the last second in watts, if the GPU supports that.
 
-        That is so from Ampere on, but for the A100. Elsewhere it is the mean since the last call,
-        told from the energy, which takes milliseconds of CPU; and where there is no such counter,
-        at the first call and after a long pause, what NVML says of the power, which on some cards
-        is of a moment and on others a mean over a second.
+        GPUs since Ampere do, except for the A100. Otherwise it is the mean since the last call,
+        derived from the energy, which takes milliseconds of CPU. Without an energy counter, at the
+        first call and after a long pause, it is NVML's power usage: an instant value on some cards,
+        the mean of a second on others.
         """
         field = getattr(nvml, "NVML_FI_DEV_POWER_AVERAGE", None)
-        told = self._ask("nvmlDeviceGetFieldValues", uuid, [field]) if field else None
+        told = self._query("nvmlDeviceGetFieldValues", uuid, [field]) if field else None
         if told and told[0].nvmlReturn == 0:
             return float(told[0].value.uiVal / 1000)
         by_energy = self._by_energy(uuid)
         if by_energy is not None:
             return by_energy
-        milliwatts: int | None = self._ask("nvmlDeviceGetPowerUsage", uuid)
+        milliwatts: int | None = self._query("nvmlDeviceGetPowerUsage", uuid)
         return None if milliwatts is None else milliwatts / 1000
 
     def _by_energy(self, uuid: str) -> float | None:
-        """Return the mean since the last call, where there was one and not long ago."""
+        """Return the mean since the last call, or None if there is none or it is too long ago."""
         now = time.monotonic()
-        energy: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption", uuid)
+        energy: int | None = self._query("nvmlDeviceGetTotalEnergyConsumption", uuid)
         if energy is None:
             return None
         before, had = self._energy.get(uuid, (0.0, 0))
-        least, most = _ENERGY_OVER
+        least, most = _ENERGY_PERIOD_S
         if now - before < least:
             return None
         self._energy[uuid] = now, energy
-        # The counter begins anew when the driver is loaded anew.
+        # The counter restarts when the driver is reloaded.
         if now - before > most or energy < had:
             return None
         return (energy - had) / 1000 / (now - before)

@@ -14,9 +14,9 @@ import pytest
 
 from sentinel.probe.device_watch import Burst, NodeWatch
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
-from sentinel.probe.process_info import Identifier
-from sentinel.probe.publisher import Outbox
-from sentinel.probe.reader import TRIES, Reader, Tools
+from sentinel.probe.process_info import ProcessIdentifier
+from sentinel.probe.publisher import Publisher
+from sentinel.probe.reader import MAX_TRIES, Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
@@ -120,17 +120,17 @@ def reader_over(driver: Scripted, poll: float = NEVER) -> Iterator[tuple[Reader,
     """Provide a reader over ``driver`` and the socket on which it posts."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     inflight_calls = InflightCalls.create()
-    tools = Tools(
+    services = SharedServices(
         driver=driver,
         inflight_calls=inflight_calls,
-        identifier=Identifier(),
-        outbox=Outbox(theirs),
+        identifier=ProcessIdentifier(),
+        publisher=Publisher(theirs),
         wake=lambda: None,
     )
     spec = ProbeSpec(poll=poll, watch_interval=NEVER)
     ours.setblocking(False)
     with ours, theirs:
-        yield Reader(uuid="GPU-1", slots=(1, 2), spec=spec, tools=tools), ours
+        yield Reader(uuid="GPU-1", slots=(1, 2), spec=spec, services=services), ours
     inflight_calls.close()
 
 
@@ -138,7 +138,7 @@ def first_reading(driver: Scripted) -> Reading:
     """Return what a reader over ``driver`` posts first."""
     with reader_over(driver) as (reader, posts):
         while True:
-            reader.poll.take()
+            reader.poll.run()
             with contextlib.suppress(BlockingIOError):
                 return decode(posts.recv(MAX_DATAGRAM_BYTES), [Reading])
             assert reader.poll.due - time.monotonic() < 0.02, "it is not tried again within 20 ms"
@@ -179,11 +179,11 @@ def test_mig_is_read_again_when_the_orders_change() -> None:
     driver = Scripted()
     with reader_over(driver, poll=1e-6) as (reader, posts):
         for _ in range(3):
-            reader.poll.take()
+            reader.poll.run()
             assert decode(posts.recv(MAX_DATAGRAM_BYTES), [Reading]).mig is False
         assert driver.asked_for_mig == 1
-        reader.order(wanted=True, held=True)
-        reader.poll.take()
+        reader.configure(wanted=True, held=True)
+        reader.poll.run()
         assert driver.asked_for_mig == 2
 
 
@@ -191,14 +191,14 @@ def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same(
     """Whoever changes their mind within a millisecond still gets a full reading."""
     driver = Scripted()
     with reader_over(driver) as (reader, posts):
-        reader.poll.take()
+        reader.poll.run()
         assert len(heard(posts)) == 1
-        reader.order(wanted=True, held=True)
-        reader.order(wanted=True, held=False)
-        reader.poll.take()
+        reader.configure(wanted=True, held=True)
+        reader.configure(wanted=True, held=False)
+        reader.poll.run()
         assert len(heard(posts)) == 1
-        reader.order(wanted=True, held=False)
-        reader.poll.take()
+        reader.configure(wanted=True, held=False)
+        reader.poll.run()
         assert not heard(posts), "the same order again is no change"
 
 
@@ -206,14 +206,14 @@ def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same(
 def test_the_utilisation_is_read_where_somebody_wants_to_know(*, held: bool) -> None:
     driver = Scripted()
     with reader_over(driver, poll=1e-6) as (reader, _):
-        reader.order(wanted=True, held=held)
-        reader.poll.take()
+        reader.configure(wanted=True, held=held)
+        reader.poll.run()
         assert driver.asked_for_load == 0
-        reader.order(wanted=True, held=held, load=True)
-        reader.poll.take()
+        reader.configure(wanted=True, held=held, load=True)
+        reader.poll.run()
         assert driver.asked_for_load == 1
-        reader.order(wanted=True, held=held)
-        reader.poll.take()
+        reader.configure(wanted=True, held=held)
+        reader.poll.run()
         assert driver.asked_for_load == 1
 
 
@@ -237,15 +237,15 @@ def test_a_utilisation_that_cannot_be_read_is_a_fault_only_where_others_are_told
             raise ReadError("unknown", f"{uuid} is sick")
 
     with reader_over(Sick(), poll=1e-6) as (reader, channel):
-        reader.order(wanted=True, held=held, load=True)
-        for _ in range(TRIES):
-            reader.poll.take()
+        reader.configure(wanted=True, held=held, load=True)
+        for _ in range(MAX_TRIES):
+            reader.poll.run()
         last = decode(channel.recv(MAX_DATAGRAM_BYTES), (Reading,))
     assert (last.fault is None) is held
 
 
 def test_every_gpu_has_two_slots_of_its_own() -> None:
-    """A slot tells the GPU, and no two turns share one; the first slot is the driver's."""
+    """A slot identifies the GPU, and no two jobs share one; the first slot is the driver's."""
     slots = [slot for index in range(MAX_GPUS) for slot in slots_of(index)]
     assert len({0, *slots}) == 1 + 2 * MAX_GPUS
     assert [gpu_of(slot) for slot in slots_of(5)] == [5, 5]
@@ -256,17 +256,17 @@ def test_a_poll_that_blocks_never_keeps_the_memory_from_being_read() -> None:
     """The glance posts growth while a call for the processes hangs in the driver."""
     driver = Stuck()
     with reader_over(driver) as (reader, posts):
-        reader.order(wanted=True, held=True)
-        reader.poll.take()
-        reader.poll_memory.take()
+        reader.configure(wanted=True, held=True)
+        reader.poll.run()
+        reader.poll_memory.run()
         heard(posts)
         driver.stuck.clear()
         reader._next_poll = 0.0
-        poll = threading.Thread(target=reader.poll.take)
+        poll = threading.Thread(target=reader.poll.run)
         poll.start()
         until(driver.asked.is_set)
         driver.used = 64 * 2**20
-        reader.poll_memory.take()
+        reader.poll_memory.run()
         until(lambda: any(r.memory and r.memory.used for r in heard(posts)))
         assert poll.is_alive()
         driver.stuck.set()
@@ -304,11 +304,11 @@ def heard(posts: socket.socket) -> list[Reading]:
     return found
 
 
-# --- taking turns ----------------------------------------------------------------------------
+# --- the scheduler --------------------------------------------------------------------------
 
 
 class Counting:
-    """A turn that is due every few milliseconds and counts, and blocks while it is told to."""
+    """A job that is due every few milliseconds, counts its runs and blocks on demand."""
 
     def __init__(self) -> None:
         self.due = 0.0
@@ -318,7 +318,7 @@ class Counting:
         self.go_on.set()
         self._inside = False
 
-    def take(self) -> None:
+    def run(self) -> None:
         """Count, and block if told to."""
         self.overlapped |= self._inside
         self._inside = True
@@ -329,38 +329,38 @@ class Counting:
 
     def stop(self) -> None:
         """Be never due again."""
-        self.take = self.retire  # type: ignore[method-assign]
+        self.run = self.retire  # type: ignore[method-assign]
 
     def retire(self) -> None:
         """Do nothing, for ever."""
         self.due = float("inf")
 
 
-def test_turns_that_block_hold_nobody_else_up() -> None:
+def test_jobs_that_block_do_not_delay_others() -> None:
     """The others go on as before, each in one thread at a time; so do the blocked ones later."""
-    turns = [Counting() for _ in range(5)]
-    *blocked, free = turns
+    jobs = [Counting() for _ in range(5)]
+    *blocked, free = jobs
     threads = threading.active_count()
     scheduler = ReadScheduler(lambda error: None)
-    scheduler.start(turns)
+    scheduler.start(jobs)
     for _ in range(3):
-        for turn in blocked:
-            turn.go_on.clear()
+        for job in blocked:
+            job.go_on.clear()
         reached = free.count + 20
         until(lambda reached=reached: free.count > reached)  # type: ignore[misc]
-        for turn in blocked:
-            turn.go_on.set()
-        for turn in turns:
-            goal = turn.count + 5
-            until(lambda turn=turn, goal=goal: turn.count > goal)  # type: ignore[misc]
-    assert not any(turn.overlapped for turn in turns)
+        for job in blocked:
+            job.go_on.set()
+        for job in jobs:
+            goal = job.count + 5
+            until(lambda job=job, goal=goal: job.count > goal)  # type: ignore[misc]
+    assert not any(job.overlapped for job in jobs)
     until(lambda: threading.active_count() - threads <= 3)  # who leads, and two that wait
-    for turn in turns:
-        turn.stop()
+    for job in jobs:
+        job.stop()
 
 
 def test_a_turn_that_fails_is_not_passed_over() -> None:
-    """Whoever gave the turns is told, in place of a GPU that is silently never read again."""
+    """Whoever gave the jobs is told, in place of a GPU that is silently never read again."""
     told: list[BaseException] = []
     failing = Counting()
     failing.take = fail  # type: ignore[method-assign]
@@ -471,7 +471,7 @@ def test_a_name_service_that_hangs_leaves_users_unknown() -> None:
         never.wait()
         return "nobody"
 
-    identifier = Identifier(find_user=hang)
+    identifier = ProcessIdentifier(find_user=hang)
     for pid in (os.getpid(), os.getppid()):
         (process,) = identifier.identify([GpuProcess(pid=pid, memory=5)])
         assert asked.wait(TIMEOUT_S)
@@ -483,4 +483,4 @@ def test_a_name_service_that_hangs_leaves_users_unknown() -> None:
 def test_a_pid_that_is_not_in_proc_stays_a_number() -> None:
     """A process of another container is foreign and unverified, never an error."""
     process = GpuProcess(pid=2**31 - 1, kind=ProcessKind.GRAPHICS)
-    assert Identifier().identify([process]) == (process,)
+    assert ProcessIdentifier().identify([process]) == (process,)
