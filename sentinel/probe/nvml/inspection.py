@@ -83,7 +83,7 @@ class _InspectedDriver(NvmlDriver):
     def model(self, index: int) -> str:
         """Read the name of a GPU's model."""
         handle = self._handles[str(index)]
-        return self._for_people("name", lambda: self._nvml.nvmlDeviceGetName(handle))
+        return self._display_text("name", lambda: self._nvml.nvmlDeviceGetName(handle))
 
     def numbers(self, index: int, function: str, more: Iterable[int]) -> Sequence[int] | None:
         """Call a function that returns numbers; None if it is not supported."""

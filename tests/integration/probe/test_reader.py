@@ -319,7 +319,7 @@ class Counting:
         self._inside = False
 
     def run(self) -> None:
-        """Count, and block if told to."""
+        """Count, and block while ``go_on`` is cleared."""
         self.overlapped |= self._inside
         self._inside = True
         self.go_on.wait()
@@ -328,16 +328,16 @@ class Counting:
         self.due = time.monotonic() + 0.002
 
     def stop(self) -> None:
-        """Be never due again."""
+        """Never be due again."""
         self.run = self.retire  # type: ignore[method-assign]
 
     def retire(self) -> None:
-        """Do nothing, for ever."""
+        """Do nothing."""
         self.due = float("inf")
 
 
 def test_jobs_that_block_do_not_delay_others() -> None:
-    """The others go on as before, each in one thread at a time; so do the blocked ones later."""
+    """Each job runs in one thread at a time, and blocked jobs continue later."""
     jobs = [Counting() for _ in range(5)]
     *blocked, free = jobs
     threads = threading.active_count()
@@ -354,27 +354,27 @@ def test_jobs_that_block_do_not_delay_others() -> None:
             goal = job.count + 5
             until(lambda job=job, goal=goal: job.count > goal)  # type: ignore[misc]
     assert not any(job.overlapped for job in jobs)
-    until(lambda: threading.active_count() - threads <= 3)  # who leads, and two that wait
+    until(lambda: threading.active_count() - threads <= 3)  # the leader, and two that wait
     for job in jobs:
         job.stop()
 
 
-def test_a_turn_that_fails_is_not_passed_over() -> None:
-    """Whoever gave the jobs is told, in place of a GPU that is silently never read again."""
-    told: list[BaseException] = []
+def test_a_job_that_fails_is_reported() -> None:
+    """Otherwise its GPU would silently not be read any more."""
+    errors: list[BaseException] = []
     failing = Counting()
-    failing.take = fail  # type: ignore[method-assign]
-    ReadScheduler(told.append).start([failing])
-    until(lambda: bool(told))
-    assert isinstance(told[0], ZeroDivisionError)
+    failing.run = fail  # type: ignore[method-assign]
+    ReadScheduler(errors.append).start([failing])
+    until(lambda: bool(errors))
+    assert isinstance(errors[0], ZeroDivisionError)
 
 
 def fail() -> None:
-    """Raise what nobody expects."""
+    """Raise an unexpected error."""
     raise ZeroDivisionError
 
 
-# --- its parts -------------------------------------------------------------------------------
+# --- parts -----------------------------------------------------------------------------------
 
 
 def test_a_board_shows_calls_from_announcement_to_finish() -> None:
