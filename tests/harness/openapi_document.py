@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
-from sentinel.api.app import make_app
-from sentinel.api.openapi import document
 
-DOCUMENT: dict[str, Any] = json.loads(document(make_app()))
+@cache
+def openapi_document() -> dict[str, Any]:
+    """Build the document; that imports FastAPI, which most test runs do without."""
+    from sentinel.api.app import make_app
+    from sentinel.api.openapi import document
+
+    return dict(json.loads(document(make_app())))

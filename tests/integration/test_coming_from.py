@@ -19,7 +19,7 @@ import sentinel
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Live, live, settings_file
 from tests.harness.gpu_environment import ROOT, SimulatedGround, replace_torch
-from tests.harness.openapi_document import DOCUMENT as OPENAPI
+from tests.harness.openapi_document import openapi_document
 from tests.harness.timing import TIMEOUT_S
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
@@ -169,7 +169,7 @@ def test_every_name_of_each_system_has_its_line(system: str) -> None:
 
 
 def test_every_route_of_the_gpu_management_system_has_its_line() -> None:
-    paths = OPENAPI["paths"]
+    paths = openapi_document()["paths"]
     served = {
         f"{method.upper()} {path}"
         for path, methods in paths.items()

@@ -19,7 +19,7 @@ from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, Front, UnixConnection
 from tests.harness.api_harness import ask as plain
-from tests.harness.openapi_document import DOCUMENT
+from tests.harness.openapi_document import openapi_document
 
 MIB = 2**20
 
@@ -311,7 +311,7 @@ def test_what_holds_is_shown_whatever_the_file_says_by_now(tmp_path: Path) -> No
 
 
 def test_its_document_is_the_daemons_own() -> None:
-    paths = DOCUMENT["paths"]
+    paths = openapi_document()["paths"]
     ours = {path.removeprefix("/api/gpu"): set(paths[path]) for path in paths if "/api/gpu" in path}
     assert ours == {
         "/status": {"get"},

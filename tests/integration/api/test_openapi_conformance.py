@@ -18,9 +18,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.harness.api_harness import Front
-from tests.harness.openapi_document import DOCUMENT
+from tests.harness.openapi_document import openapi_document
 
-schema = schemathesis.openapi.from_dict(DOCUMENT)
+schema = schemathesis.openapi.from_dict(openapi_document())
 Case = schemathesis.Case[Any]
 #: Streams have no end.
 FINITE = schema.exclude(path=["/v1/events", "/v1/watch"])

@@ -17,6 +17,8 @@ from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 
+pytestmark = pytest.mark.usefixtures("fake_torch")
+
 #: A program that has memory allocated, lets a child take it, and has more than is left beside us.
 PROGRAM = """
 import subprocess, sys, sentinel

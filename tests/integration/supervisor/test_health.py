@@ -16,6 +16,8 @@ from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 
+pytestmark = pytest.mark.usefixtures("fake_torch")
+
 #: A program that is promised memory, takes it when it is told to, in itself or in a child, and says
 #: what came of it.
 GUEST = """
