@@ -1,4 +1,4 @@
-"""Prove on one GPU that flipped bits are found: a stressor tries it, under a real supervisor."""
+"""Prove on one GPU that flipped bits are found: a stressor runs trials under a real supervisor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.diagnostics.trial.assessment import why_incomplete
-from sentinel.diagnostics.trial.recorder import Listener, run_heard
+from sentinel.diagnostics.trial.recorder import Listener, run_recorded
 from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import (
@@ -26,9 +26,9 @@ CLEAN = "clean"
 
 _WORKLOAD = "sentinel.stressor.verification.selftest:selftest"
 
-#: What is set for it. A person looks on, so it begins sooner than a sentinel that runs for months;
-#: and what is computed beside flipped bits is no record for others.
-_SET: Mapping[str, Any] = {
+#: Settings of a selftest. A person waits for it, so it starts sooner than a daemon; and results
+#: next to flipped bits must not become golden checksums.
+_SETTINGS: Mapping[str, Any] = {
     "memory": MemoryTarget(size=2 * 2**30),
     "goldens": "off",
     "poll": 0.2,
@@ -38,53 +38,50 @@ _SET: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """What is to be tried: ``flips`` bits in each place, ``rounds`` results with none.
+    """The trials to run."""
 
-    No ``dtypes`` are all that the GPU can do.
-    """
-
+    #: How many bits to flip in each place.
     flips: int
+    #: How many results to compute without a flip.
     rounds: int
+    #: All that the GPU supports, if empty.
     dtypes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a selftest of ``gpu`` went.
-
-    ``proofs`` are the trials that came to their end, in their order. ``error`` is why these are not
-    all, if so: an IncompleteError where others needed the GPU or a signal came, a ConfigError where
-    the GPU or its torch cannot do what was asked, else a SelftestError. ``code`` is what it all
-    comes to, and ``clean`` whether nothing of ours is stuck, both for
-    :func:`sentinel.supervisor.bootstrap.leave`.
-    """
+    """The result of a selftest."""
 
     gpu: Gpu
+    #: The completed trials, in order.
     proofs: tuple[SelftestResult, ...]
+    #: Why trials are missing, or None: an IncompleteError if a process needed the GPU or a signal
+    #: came, a ConfigError if the GPU or torch does not support them, else a SelftestError.
     error: SentinelError | None
     code: ExitCode
+    #: Whether nothing is stuck; see :func:`sentinel.supervisor.bootstrap.leave`.
     clean: bool
 
 
 def run_selftest(
-    options: Options, trials: Trials, tell: Callable[[SelftestResult], object]
+    options: Options, trials: Trials, report: Callable[[SelftestResult], object]
 ) -> Outcome:
-    """Run the trials on the first GPU that is meant, until all are told or the GPU is needed.
+    """Run the trials on the first selected GPU, until all are done or the GPU is needed.
 
     Args:
-        options: Which GPUs are meant, and how the supervisor is set, but for what a selftest sets.
-        trials: What is to be tried.
-        tell: Called with each as it is known, in a thread of its own; what it raises is lost.
+        options: The selection of GPUs and the settings, except those that a selftest sets.
+        trials: The trials to run.
+        report: Receives each result, in a thread of its own; what it raises is lost.
 
     Raises:
         SentinelError: As for :func:`sentinel.supervisor.bootstrap.supervise`: nothing was started.
     """
-    config = replace(options.config, workload=_workload(trials), **_SET)
-    # The loop must never wait for a terminal, so another thread tells of the proofs. That one is
-    # waited for in the end, when nothing is held any more.
-    with ThreadPoolExecutor(1, "selftest") as teller:
-        listener = _Listener(config.workload, lambda proof: teller.submit(tell, proof))
-        ended, clean = run_heard(replace(options, config=config, only_first=True), listener)
+    config = replace(options.config, workload=_workload(trials), **_SETTINGS)
+    # The loop must never wait for a terminal, so another thread reports the results. It is joined
+    # at the end, when no GPU is held.
+    with ThreadPoolExecutor(1, "selftest") as reporter:
+        listener = _Listener(config.workload, lambda proof: reporter.submit(report, proof))
+        ended, clean = run_recorded(replace(options, config=config, only_first=True), listener)
     proofs, error = tuple(listener.proofs), listener.why_early()
     (gpu,) = listener.gpus.values()
     code = ended if ended is ExitCode.UNKILLABLE else _code(proofs, error)
@@ -92,12 +89,12 @@ def run_selftest(
 
 
 def is_well(proof: SelftestResult) -> bool:
-    """Return whether all that was flipped was found, or nothing where nothing was."""
+    """Check that all flipped bits were found, or that there was no false alarm."""
     return proof.found == (0 if proof.place == CLEAN else proof.tried)
 
 
 def summary(proofs: Sequence[SelftestResult]) -> str:
-    """Return in a few words what was found in all trials together."""
+    """Summarise the results of all trials."""
     flipped = [proof for proof in proofs if proof.place != CLEAN]
     clean = [proof for proof in proofs if proof.place == CLEAN]
     found, tried = sum(p.found for p in flipped), sum(p.tried for p in flipped)
@@ -106,14 +103,14 @@ def summary(proofs: Sequence[SelftestResult]) -> str:
 
 
 def _workload(trials: Trials) -> str:
-    """Return what is run, as ``--workload`` takes it."""
+    """Format the workload with its options, as ``--workload`` takes it."""
     given = {"flips": trials.flips, "rounds": trials.rounds}
     named = {"dtypes": "+".join(trials.dtypes)} if trials.dtypes else {}
     return f"{_WORKLOAD}:{','.join(f'{key}={value}' for key, value in (given | named).items())}"
 
 
 def _code(proofs: Sequence[SelftestResult], error: SentinelError | None) -> ExitCode:
-    """Return the exit code; a trial that failed counts, however the others went."""
+    """Compute the exit code; a failed trial counts, however the others went."""
     if error is not None and not isinstance(error, IncompleteError):
         return error.exit_code
     if not all(map(is_well, proofs)):
@@ -122,19 +119,19 @@ def _code(proofs: Sequence[SelftestResult], error: SentinelError | None) -> Exit
 
 
 class _Listener(Listener):
-    """Keeps what was proved, and ends it with the last proof or a fault that nobody planted."""
+    """Collects the results, and ends with the last one or with a fault that was not planted."""
 
-    def __init__(self, workload: str, tell: Callable[[SelftestResult], object]) -> None:
+    def __init__(self, workload: str, report: Callable[[SelftestResult], object]) -> None:
         super().__init__(workload)
         self.proofs: list[SelftestResult] = []
-        self._tell = tell
-        self._proved = False
+        self._report = report
+        self._done = False
         self._finding: Finding | None = None
 
     def why_early(self) -> SentinelError | None:
-        """Return why it ended before all was proved, if it did; for when it is over."""
+        """Explain why the selftest ended before all trials were done, or return None."""
         trial = self.trial
-        if self._proved:
+        if self._done:
             return None
         if self._finding is not None:
             return SelftestError(_describe(self._finding))
@@ -142,37 +139,39 @@ class _Listener(Listener):
             (gpu,) = self.gpus.values()
             return IncompleteError(
                 f"GPU {gpu.index} is not idle: {trial.waiting or 'it was not read in time'}",
-                "Choose another one with --gpu, or wait: nothing was started.",
+                "Choose another GPU with --gpu, or wait. Nothing was started.",
             )
         if trial.failure is not None and trial.interrupted is None:
             if trial.failure.kind == FailureKind.UNUSABLE:
                 return ConfigError(trial.failure.reason)
             return SelftestError(f"the stressor failed: {trial.failure.reason}")
-        why = why_incomplete(trial) or "somebody came to the GPU who is not listed"
-        told = f"until then {summary(self.proofs)}" if self.proofs else "nothing was proved"
+        why = why_incomplete(trial) or "an unlisted process took memory of the GPU"
+        results = (
+            f"before that, {summary(self.proofs)}" if self.proofs else "no trial was completed"
+        )
         remedy = "Run it again when the GPU is idle." if trial.interrupted is None else ""
-        return IncompleteError(f"the selftest was not finished: {why}; {told}", remedy)
+        return IncompleteError(f"the selftest is incomplete: {why}; {results}", remedy)
 
-    def _hear_message(self, message: ChildMessage) -> None:
+    def _take_message(self, message: ChildMessage) -> None:
         match message:
             case SelftestResult():
                 self.proofs.append(message)
-                self._tell(message)
+                self._report(message)
             case SelftestDone():
-                self._proved = True
+                self._done = True
             case Finding():
                 self._finding = self._finding or message
             case _:
-                super()._hear_message(message)
+                super()._take_message(message)
 
     def _why_done(self) -> str | None:
-        if self._proved:
-            return "all trials were told"
-        return None if self._finding is None else "the GPU was wrong of its own"
+        if self._done:
+            return "all trials are done"
+        return None if self._finding is None else "the GPU had a fault of its own"
 
 
 def _describe(finding: Finding) -> str:
-    """Return a finding that nobody planted, in words."""
+    """Describe a finding that was not planted."""
     where = f" at {finding.first}" if finding.first else ""
     dtype = f" of {finding.dtype}" if finding.dtype else ""
-    return f"a {finding.place.value}{dtype} was wrong{where}, and nothing had been flipped in it"
+    return f"a {finding.place.value}{dtype} was wrong{where} although no bit was flipped in it"

@@ -34,10 +34,10 @@ class Survey:
 
 
 def inventory(options: Options) -> tuple[Gpu, ...]:
-    """Return the GPUs that would be cared for.
+    """List the GPUs that would be used.
 
     Raises:
-        SentinelError: There is no driver, no visible GPU, or a selector names none.
+        SentinelError: There is no driver, no visible GPU, or a selector matches none.
     """
     with Signals() as signals, find_gpus(options, signals) as found:
         found.probe.close()
@@ -45,10 +45,10 @@ def inventory(options: Options) -> tuple[Gpu, ...]:
 
 
 def survey(options: Options) -> tuple[Survey, ...]:
-    """Read every GPU once and say what would be done, without doing it.
+    """Read every GPU once and decide, without acting on the decision.
 
     Raises:
-        SentinelError: As for :func:`supervise`, the locks left out.
+        SentinelError: As for :func:`supervise`, except for the locks.
     """
     readings: dict[str, Reading] = {}
     with Signals() as signals, find_gpus(options, signals) as found:
@@ -66,7 +66,7 @@ def survey(options: Options) -> tuple[Survey, ...]:
 
 
 def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]:
-    """Decide for real what each GPU would get if its reading stayed what it is."""
+    """Decide for each GPU as if its reading stayed the same."""
     now, gpus, config = time.monotonic(), found.gpus, found.config
     up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(gpus, now, config, up, found.hidden)

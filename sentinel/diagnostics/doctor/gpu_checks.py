@@ -184,7 +184,7 @@ def _errors(gpu: GpuFacts) -> Finding:
         if isinstance(recent, Unread) or ever.why is not None:
             return _unread(check, ever, "it is unknown whether the memory was sound")
         return well(
-            check, "no uncorrected ones", "of the time before the driver was loaded nothing is told"
+            check, "no uncorrected errors", "those before the driver was loaded are unknown"
         )
     if ever[0] > 0:
         found = f"{ever[0]} uncorrected in its life"

@@ -1,4 +1,4 @@
-"""Looks at a host: everything that can be told without a call into the driver."""
+"""Gather facts about the host without a call into the driver."""
 
 from __future__ import annotations
 

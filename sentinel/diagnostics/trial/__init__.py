@@ -1,1 +1,1 @@
-"""What does one workload do on one GPU, and does it keep to what a workload must."""
+"""Run one workload on one GPU and check that it follows the rules for workloads."""

@@ -1,4 +1,4 @@
-"""Judges a trial: what is wrong with the workload, each with what to do about it. Pure."""
+"""Assess a trial: each problem of the workload, with what to do about it. Pure."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from sentinel.diagnostics.trial.measurement import Trial
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind, Progress
 from sentinel.units import format_duration, format_size
 
-#: How much the used memory may move although nobody took any. CUDA programs that start on other
-#: GPUs of the host were seen to move it by 64 KiB for a moment.
+#: Changes of the used memory up to this size are noise. CUDA programs that start on other GPUs of
+#: the host change it by 64 KiB for a moment.
 _NOISE = 2**20
 
 #: What to do about each kind of failure.
 _REMEDIES = {
-    FailureKind.WORKLOAD: "Mend the error, or catch it where it is none.",
-    FailureKind.RETURNED: "Go on until ctx.pace() says False: `while ctx.pace(): ...`.",
+    FailureKind.WORKLOAD: "Fix the error, or catch it if it is expected.",
+    FailureKind.RETURNED: "Continue until ctx.pace() is False: `while ctx.pace(): ...`.",
     FailureKind.MALFORMED: "",  # the reason says what to write
     FailureKind.UNUSABLE: "",
-    FailureKind.OUT_OF_MEMORY: "Work in ctx.chunks, and take all else that is needed before the "
-    "second call of ctx.pace(); or leave more with --memory.",
-    FailureKind.NOT_READY: "Call ctx.pace() twice, soon: what is before the second is preparation.",
+    FailureKind.OUT_OF_MEMORY: "Work in ctx.chunks, and allocate everything else before the "
+    "second call of ctx.pace(); or leave more free with --memory.",
+    FailureKind.NOT_READY: "Call ctx.pace() twice, and soon: preparation ends at the second call.",
     FailureKind.HANG: "Queue at most ctx.quantum seconds of work between two calls of ctx.pace().",
-    FailureKind.STUCK: "Release the interpreter's lock in native code, or cut the work up.",
-    FailureKind.GARBAGE: "Leave the stressor's own socket alone, and report once a round.",
-    FailureKind.CRASH: "See what it wrote to standard error; what it calls may have a bug.",
+    FailureKind.STUCK: "Release the GIL in native code, or split the work.",
+    FailureKind.GARBAGE: "Do not use the stressor's socket, and report once a round.",
+    FailureKind.CRASH: "Check its standard error; a library that it calls may have a bug.",
     FailureKind.SPAWN: "Free processes, memory or file descriptors of this host.",
 }
 
-#: Whether others can be ruled out.
-_UNLISTED = {True: "", False: " (here somebody may be there and not be listed)"}
+#: A hint for hosts where processes may be hidden.
+_UNLISTED = {True: "", False: " (processes may be hidden here)"}
 
 
 class Verdict(StrEnum):
-    """What a trial came to."""
+    """The result of a trial."""
 
     WELL = "well"
     MISBEHAVED = "misbehaved"
     UNUSABLE = "unusable"
     """The workload refused its options, or nothing could run here."""
     INCOMPLETE = "incomplete"
-    """The GPU was needed by somebody else, or the trial was interrupted."""
+    """Another process needed the GPU, or the trial was interrupted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong: its kind for programs, what was seen, and what to do."""
+    """One problem: its kind for programs, what was observed, and what to do."""
 
     kind: str
     what: str
@@ -56,7 +56,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The verdict, what it rests on, and why the trial is incomplete if it is."""
+    """The verdict, the problems behind it, and why the trial is incomplete, or None."""
 
     verdict: Verdict
     problems: tuple[Problem, ...] = ()
@@ -64,7 +64,7 @@ class Judgement:
 
 
 def judge(trial: Trial) -> Judgement:
-    """Return what a trial came to."""
+    """Assess a trial."""
     problems = tuple(_problems(trial))
     incomplete = why_incomplete(trial)
     verdict = Verdict.WELL if incomplete is None else Verdict.INCOMPLETE
@@ -77,22 +77,22 @@ def judge(trial: Trial) -> Judgement:
 
 
 def _too_long(progress: tuple[Progress, ...]) -> bool:
-    """Return whether quanta are too long, and not one of them because the host was busy just then.
+    """Check whether quanta are too long, not just one of them because the host was busy.
 
-    That is so if they were in most of the times that its messages cover, or in two of them.
+    That is so if they were in most of the intervals between messages, or in two of them.
     """
     long = sum(said.max_quantum_s > MAX_QUANTUM_S for said in progress)
     return long >= 2 or 2 * long > len(progress)  # noqa: PLR2004 - as said
 
 
 def grown(trial: Trial) -> int:
-    """Return by how many bytes the used memory grew after Ready."""
+    """Compute how many bytes the used memory grew after Ready."""
     used = [reading.memory.used for reading in trial.readings if reading.memory is not None]
     return max(trial.newcomer or 0, max(used) - used[0] if used else 0)
 
 
 def _problems(trial: Trial) -> Iterator[Problem]:
-    """Yield everything that is wrong with the workload."""
+    """Yield every problem of the workload."""
     if trial.failure is not None:
         kind = FailureKind(trial.failure.kind)
         yield Problem(kind=kind.value, what=trial.failure.reason, do=_REMEDIES[kind])
@@ -101,17 +101,17 @@ def _problems(trial: Trial) -> Iterator[Problem]:
         longest = max(said.max_quantum_s for said in trial.progress)
         yield Problem(
             kind="long_quantum",
-            what=f"up to {format_duration(longest)} between two calls of ctx.pace(), where "
-            f"{format_duration(MAX_QUANTUM_S)} is the most",
-            do="Queue less: ctx.measure(work) says how long something takes, ctx.quantum how much "
-            "there should be. Wait for nothing in the loop.",
+            what=f"up to {format_duration(longest)} between two calls of ctx.pace(); "
+            f"at most {format_duration(MAX_QUANTUM_S)} is allowed",
+            do="Queue less: ctx.measure(work) measures the time of some work, ctx.quantum is the "
+            "time to fill. Do not wait in the loop.",
         )
     if _ignored_the_stop(trial):
         after = f" within {format_duration(trial.stop.after)}" if trial.stop else ""
         yield Problem(
             kind="slow_stop",
-            what=f"it did not end by itself{after} when it was asked to, and was killed",
-            do="Return as soon as ctx.pace() says False, and call it every 50 ms or sooner.",
+            what=f"it did not stop{after} after the request, and was killed",
+            do="Return as soon as ctx.pace() is False, and call it every 50 ms or sooner.",
         )
     errors = sum(said.errors for said in trial.progress)
     if errors or trial.findings:
@@ -124,21 +124,21 @@ def _problems(trial: Trial) -> Iterator[Problem]:
 
 
 def _growth(trial: Trial) -> Iterator[Problem]:
-    """Yield that the memory grew after Ready, if it did and nobody is known to have taken it."""
+    """Yield a problem if memory grew after Ready and no known process took it."""
     do = (
-        "Take all memory, and do each kind of work once, before the second call of ctx.pace(); "
-        "libraries load kernels and take workspace when they are first used."
+        "Allocate all memory, and run each kind of work, before the second call of ctx.pace(); "
+        "libraries load kernels and allocate workspace at their first use."
     )
     what = f"the used memory grew by {format_size(grown(trial))} after it was ready"
     if trial.newcomer is not None and not trial.people and trial.ready is not None:
-        what += f", and nobody else is listed on the GPU{_UNLISTED[trial.all_listed]}: "
+        what += f", and no other process is listed on the GPU{_UNLISTED[trial.all_listed]}: "
         yield Problem(kind="memory_growth", what=what + "sentinel yielded", do=do)
     elif trial.newcomer is None and grown(trial) > _NOISE:
         yield Problem(kind="memory_growth", what=what, do=do)
 
 
 def _ignored_the_stop(trial: Trial) -> bool:
-    """Return whether it was asked, in time and while it went round, and did not end by itself."""
+    """Check whether it was asked to stop while it ran, and had to be killed."""
     if trial.unkillable:
         return True
     asked = trial.ready is not None and trial.interrupted is None
@@ -146,15 +146,15 @@ def _ignored_the_stop(trial: Trial) -> bool:
 
 
 def why_incomplete(trial: Trial) -> str | None:
-    """Return why not all was seen, if so, and the workload is not to blame."""
+    """Explain why the trial is incomplete without a fault of the workload, or return None."""
     if trial.interrupted is not None:
         return f"it was ended by {trial.interrupted}"
     if trial.gpu is None:
         return f"no GPU was idle: {trial.waiting or 'none was read in time'}"
     if trial.newcomer is not None and not trial.people and trial.ready is None:
-        return "somebody took memory of the GPU while the workload started"
+        return "another process took memory of the GPU while the workload started"
     if trial.people:
         return f"the GPU was needed by {', '.join(trial.people)}"
     if trial.failure is None and trial.newcomer is None and trial.stop is None:
-        return f"the stressor was let go of: {trial.waiting or 'nobody said why'}"
+        return f"the stressor was released: {trial.waiting or 'the reason is unknown'}"
     return None

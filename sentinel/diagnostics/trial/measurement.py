@@ -1,4 +1,4 @@
-"""What was seen of one workload on one GPU, before anybody judges it. Pure.
+"""The measurements of a trial: one workload on one GPU. Pure.
 
 Times are in seconds, sizes in bytes.
 """
@@ -13,7 +13,7 @@ from sentinel.protocol.stressor import Progress, Ready
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """How the stressor failed: the ``kind`` and ``reason`` of its event."""
+    """The failure of the stressor, as in its event."""
 
     kind: str
     reason: str
@@ -21,39 +21,42 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """How it ended when it was asked to: after how long, and whether it had to be killed."""
+    """The end of the stressor after a request to stop."""
 
+    #: Seconds from the request.
     after: float
+    #: Whether it had to be killed.
     killed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """All that was seen.
-
-    ``gpu`` is where the stressor was started, ``None`` where none was; ``waiting`` is what was last
-    said of a GPU that was not idle. ``start`` is how long it took from the spawn to ``ready``,
-    ``ran`` from there to its stop or end; ``note`` is what the workload said last of what it is at.
-    ``readings`` are those of its GPU while it ran, from the first after Ready on. ``newcomer`` is
-    how many bytes there were more than explained, or zero for another sign, when it had to yield,
-    ``people`` are those who had come then, as far as the driver lists them, and ``all_listed`` is
-    whether it lists everybody here. ``interrupted`` is the signal that ended the trial early.
-    """
+    """All measurements."""
 
     workload: str
+    #: The GPU of the stressor, or None if none was started.
     gpu: Gpu | None = None
+    #: Why the last GPU was not idle.
     waiting: str | None = None
+    #: Seconds from the spawn to ``ready``.
     start: float | None = None
     ready: Ready | None = None
+    #: Seconds from ``ready`` to the stop or end.
     ran: float = 0.0
     progress: tuple[Progress, ...] = ()
+    #: The readings of the GPU while the workload ran.
     readings: tuple[Reading, ...] = ()
     findings: int = 0
+    #: The last note of the workload.
     note: str | None = None
     failure: Failure | None = None
+    #: Unexplained bytes at a yield; 0 for other evidence, None without a yield.
     newcomer: int | None = None
+    #: The newcomers, as far as the driver lists them.
     people: tuple[str, ...] = ()
     stop: Stop | None = None
+    #: Whether the driver lists all processes here.
     all_listed: bool = True
     unkillable: bool = False
+    #: The signal that ended the trial early.
     interrupted: str | None = None

@@ -1,4 +1,4 @@
-"""Runs one workload on one GPU with a real supervisor, and listens to all of its parts."""
+"""Run one workload on one GPU under a real supervisor, and record what all parts report."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.event_log import Sink
 from sentinel.supervisor.ports import Interrupts, Parts, Probe, Spawner
 
-#: How long a GPU may take to be seen idle before it is given up, in seconds: one that was said to
-#: be in use, whose last user may just be leaving, and one of which nothing is known.
-_FREE_WITHIN = 5.0
-_READ_WITHIN = 20.0
+#: How long to wait for an idle GPU: if one is known to be in use, since its last process may be
+#: exiting, and if none has been read.
+_IDLE_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 20.0
 
-#: What is said last of a stressor. One that cannot be killed has no end that could be waited for.
+#: The last events about a stressor. One that cannot be killed has no exit to wait for.
 _ENDS = frozenset(
     {
         "gpu.handed_over",
@@ -37,17 +37,17 @@ _ENDS = frozenset(
 
 
 class Listener(ABC):
-    """Takes in what becomes known, from two threads, each with fields of its own.
+    """Records messages, readings and events, from two threads with fields of their own.
 
-    The loop's thread brings readings and a child's messages, the journal's the events. It is over
-    once a stressor ended or cannot be ended, no GPU was idle in time, a signal came, or
-    :meth:`_why_done` says so.
+    The loop's thread brings readings and messages, the event log's thread the events. The trial is
+    over once a stressor exited or cannot be killed, no GPU was idle in time, a signal came, or
+    :meth:`_why_done` returns a reason.
 
     Args:
-        workload: What is run, as it was asked for.
+        workload: The workload to run.
 
     Attributes:
-        gpus: The GPUs that are cared for, by UUID; empty before they are found.
+        gpus: The selected GPUs by UUID; empty before discovery.
     """
 
     def __init__(self, workload: str) -> None:
@@ -63,38 +63,38 @@ class Listener(ABC):
 
     @property
     def trial(self) -> Trial:
-        """All that was seen so far, without how it worked meanwhile."""
+        """The measurements so far, without those of the work itself."""
         return replace(self._events, ready=self._ready, interrupted=self._interrupted)
 
     # --- the loop's thread ---
 
-    def hear_probe(
-        self, heard: tuple[ProbeFacts | None, dict[str, Reading]]
+    def take_probe(
+        self, found: tuple[ProbeFacts | None, dict[str, Reading]]
     ) -> tuple[ProbeFacts | None, dict[str, Reading]]:
-        """Return what the probe said, as it is."""
-        return heard
+        """Record what the probe sent, and pass it on."""
+        return found
 
-    def hear_children(self, heard: dict[str, ChildFacts]) -> dict[str, ChildFacts]:
-        """Keep what the stressor says, and when it ended."""
-        for facts in heard.values():
+    def take_children(self, found: dict[str, ChildFacts]) -> dict[str, ChildFacts]:
+        """Record the messages and the exit of the stressor."""
+        for facts in found.values():
             for message in facts.messages:
-                self._hear_message(message)
+                self._take_message(message)
             if facts.exit is not None:
                 self._ended_at = facts.exit.at
-        return heard
+        return found
 
-    def hear_signals(self, heard: tuple[str | None, bool]) -> tuple[str | None, bool]:
-        """Return a signal that came, or else that it is over, if it is."""
-        signal, at_once = heard
+    def take_signals(self, found: tuple[str | None, bool]) -> tuple[str | None, bool]:
+        """Pass on a signal, or the reason why the trial is over."""
+        signal, at_once = found
         return self._over(signal), at_once
 
-    def _hear_message(self, message: ChildMessage) -> None:
-        """Keep what matters of one message of the stressor."""
+    def _take_message(self, message: ChildMessage) -> None:
+        """Record one message of the stressor."""
         if isinstance(message, Ready):
             self._ready, self._ready_at = message, time.monotonic()
 
     def _over(self, signal: str | None) -> str | None:
-        """Return why it is over, if it is now; ``signal`` is what would end it early."""
+        """Explain why the trial is over now, or return None; ``signal`` ends it early."""
         now = time.monotonic()
         self._began = now if self._began is None else self._began
         why = signal
@@ -108,20 +108,20 @@ class Listener(ABC):
 
     def _why_over(self, looked: float) -> str | None:
         if self._settled:
-            return "the stressor has come to an end"
-        timeouts = _READ_WITHIN if self._events.waiting is None else _FREE_WITHIN
+            return "the stressor has exited"
+        timeouts = _READ_TIMEOUT_S if self._events.waiting is None else _IDLE_TIMEOUT_S
         if self._events.gpu is None and looked >= timeouts:
             return "no GPU is idle"
         return self._why_done()
 
     @abstractmethod
     def _why_done(self) -> str | None:
-        """Return why all was heard, if it was."""
+        """Explain why the measurements are complete, or return None."""
 
-    # --- the journal's thread ---
+    # --- the event log's thread ---
 
-    def hear_event(self, event: Event) -> None:
-        """Keep what the supervisor says of the stressor and of its GPU."""
+    def take_event(self, event: Event) -> None:
+        """Record one event about the stressor or its GPU."""
         seen = self._events
         if seen.gpu is not None and event.gpu not in {None, seen.gpu.uuid}:
             return
@@ -135,20 +135,20 @@ class Listener(ABC):
         self._settled = self._settled or event.name in _ENDS
 
 
-def run_heard(
+def run_recorded(
     options: Options,
     listener: Listener,
     sink_for: Callable[[Mapping[str, Gpu]], Sink] | None = None,
 ) -> tuple[ExitCode, bool]:
-    """Run a supervisor with real parts until ``listener`` has heard enough.
+    """Run a supervisor with real parts until ``listener`` is done.
 
     Args:
-        options: What to run, on which GPUs; at most one of them is to be occupied.
-        listener: Takes in what becomes known.
-        sink_for: Makes a sink that is told of the events, too, given the GPUs by UUID.
+        options: The workload and the GPUs; at most one is occupied.
+        listener: Records what the parts report.
+        sink_for: Builds another sink of the events, given the GPUs by UUID.
 
     Returns:
-        The supervisor's exit code, and whether nothing of ours is stuck.
+        The supervisor's exit code, and whether nothing is stuck.
 
     Raises:
         SentinelError: As for :func:`sentinel.supervisor.bootstrap.supervise`.
@@ -158,26 +158,26 @@ def run_heard(
         listener.gpus = gpus
         further = sink_for(gpus) if sink_for is not None else None
 
-        def hear(event: Event) -> None:
-            listener.hear_event(event)
+        def record(event: Event) -> None:
+            listener.take_event(event)
             if further is not None:
                 further(event)
 
-        return hear
+        return record
 
     def around(parts: Parts) -> Parts:
         return replace(
             parts,
-            probe=cast("Probe", _Overheard(parts.probe, listener.hear_probe)),
-            spawner=cast("Spawner", _Overheard(parts.spawner, listener.hear_children)),
-            interrupts=cast("Interrupts", _Overheard(parts.interrupts, listener.hear_signals)),
+            probe=cast("Probe", _Recorded(parts.probe, listener.take_probe)),
+            spawner=cast("Spawner", _Recorded(parts.spawner, listener.take_children)),
+            interrupts=cast("Interrupts", _Recorded(parts.interrupts, listener.take_signals)),
         )
 
     return run_parts(options, sink, around)
 
 
 def _of_gpu(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
-    """Return what is known once this was said of its GPU, or of one that it waits for."""
+    """Update the measurements by an event about a GPU."""
     people = _people(fields.get("processes", ()))
     match name:
         case "gpu.busy" | "gpu.unknown":
@@ -186,7 +186,7 @@ def _of_gpu(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
             return replace(seen, waiting=waiting, people=people)
         case "gpu.yielding":
             if fields["evidence"] == "computing":
-                people = people or ("somebody who computes and is not listed",)
+                people = people or ("an unlisted process that computes",)
             return replace(seen, newcomer=fields["grown"], people=people)
         case "gpu.handed_over":
             return replace(seen, people=seen.people or people)
@@ -197,7 +197,7 @@ def _of_gpu(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
 
 
 def _of_stressor(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
-    """Return what is known once this was said of the stressor."""
+    """Update the measurements by an event about the stressor."""
     match name:
         case "stressor.ready":
             return replace(seen, start=fields["start_s"])
@@ -215,25 +215,25 @@ def _of_stressor(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
 
 
 def _people(by: Any) -> tuple[str, ...]:
-    """Return who is meant, for people."""
+    """Format processes for people."""
     return tuple(f"{one.get('name') or 'a process'} (pid {one['pid']})" for one in by)
 
 
-class _Overheard:
-    """A part of which what ``collect`` returns is heard, too; all else is as it is.
+class _Recorded:
+    """A part with a recorder of what its ``collect`` returns.
 
     Args:
-        part: The real one.
-        hear: Takes what its ``collect`` returned, and returns what the supervisor gets.
+        part: The real part.
+        record: Takes what its ``collect`` returned, and returns what the supervisor gets.
     """
 
-    def __init__(self, part: Any, hear: Callable[[Any], Any]) -> None:
+    def __init__(self, part: Any, record: Callable[[Any], Any]) -> None:
         self._part = part
-        self._hear = hear
+        self._record = record
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._part, name)
 
     def collect(self) -> Any:
-        """Return what became known since the last call."""
-        return self._hear(self._part.collect())
+        """Collect from the real part, through the recorder."""
+        return self._record(self._part.collect())

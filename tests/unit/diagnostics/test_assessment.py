@@ -57,25 +57,25 @@ def test_a_workload_with_nothing_wrong_is_well() -> None:
 @pytest.mark.parametrize(
     ("trial", "kind", "what", "do"),
     [
-        (failed(FailureKind.WORKLOAD), "workload", "it was so", "Mend the error"),
-        (failed(FailureKind.RETURNED), "returned", "it was so", "until ctx.pace() says False"),
+        (failed(FailureKind.WORKLOAD), "workload", "it was so", "Fix the error"),
+        (failed(FailureKind.RETURNED), "returned", "it was so", "until ctx.pace() is False"),
         (failed(FailureKind.MALFORMED), "malformed", "it was so", ""),
         (failed(FailureKind.OUT_OF_MEMORY), "out_of_memory", "it was so", "second call"),
         (failed(FailureKind.NOT_READY), "not_ready", "it was so", "ctx.pace() twice"),
         (failed(FailureKind.HANG), "hang", "it was so", "ctx.quantum"),
-        (failed(FailureKind.STUCK), "stuck", "it was so", "lock"),
+        (failed(FailureKind.STUCK), "stuck", "it was so", "GIL"),
         (failed(FailureKind.CRASH), "crash", "it was so", "standard error"),
         (failed(FailureKind.GARBAGE), "garbage", "it was so", "socket"),
         (
             replace(WELL, newcomer=64 * 2**20, stop=None),
             "memory_growth",
-            "grew by 64 MiB after it was ready, and nobody else is listed on the GPU: sentinel",
+            "grew by 64 MiB after it was ready, and no other process is listed on the GPU",
             "before the second call",
         ),
         (
             replace(WELL, newcomer=64 * 2**20, stop=None, all_listed=False),
             "memory_growth",
-            "(here somebody may be there and not be listed)",
+            "(processes may be hidden here)",
             "before the second call",
         ),
         (
@@ -87,7 +87,7 @@ def test_a_workload_with_nothing_wrong_is_well() -> None:
         (
             replace(WELL, progress=(said(), said(0.12), said(), said(0.2), said())),
             "long_quantum",
-            "up to 200 ms between two calls of ctx.pace(), where 50 ms is the most",
+            "up to 200 ms between two calls of ctx.pace(); at most 50 ms is allowed",
             "Queue less",
         ),
         (
@@ -99,8 +99,8 @@ def test_a_workload_with_nothing_wrong_is_well() -> None:
         (
             replace(WELL, stop=Stop(after=2.0, killed=True)),
             "slow_stop",
-            "did not end by itself within 2 s when it was asked to, and was killed",
-            "as soon as ctx.pace() says False",
+            "did not stop within 2 s after the request, and was killed",
+            "as soon as ctx.pace() is False",
         ),
         (
             replace(WELL, progress=(said(), said(errors=2))),
@@ -143,7 +143,7 @@ def test_what_is_not_the_workloads_fault_is_unusable(kind: FailureKind) -> None:
         (replace(WELL, interrupted="SIGINT"), "ended by SIGINT"),
         (Trial(workload="work", waiting="MIG is on"), "no GPU was idle: MIG is on"),
         (Trial(workload="work"), "none was read in time"),
-        (replace(WELL, stop=None, waiting="the GPU is lost"), "let go of: the GPU is lost"),
+        (replace(WELL, stop=None, waiting="the GPU is lost"), "released: the GPU is lost"),
     ],
 )
 def test_what_others_ended_is_incomplete(trial: Trial, why: str) -> None:

@@ -227,7 +227,7 @@ def test_each_fact_about_a_host_leads_to_its_line(
         ({"aggregate": FAILED}, "ECC errors", "warning", "no permission"),
         ({"volatile": Unread(), "aggregate": Unread()}, "ECC errors", "ok", "not supported"),
         ({"volatile": Unread()}, "ECC errors", "ok", "recent ones are not counted"),
-        ({"aggregate": Unread()}, "ECC errors", "ok", "nothing is told"),
+        ({"aggregate": Unread()}, "ECC errors", "ok", "are unknown"),
         ({"volatile": Unread(), "aggregate": (2,)}, "ECC errors", "warning", "2 uncorrected"),
         ({"remapped": (0, 1, 1, 0)}, "repairs of memory", "problem", "remap of a row is pending"),
         ({"remapped": (0, 1, 1, 1)}, "repairs of memory", "problem", "Replace the card"),
