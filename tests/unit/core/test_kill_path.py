@@ -1,0 +1,222 @@
+"""The path from a newcomer's reading to the SIGKILL: short, one way, and before everything else."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import sentinel
+from sentinel.config.model import Config
+from sentinel.core.decide import decide
+from sentinel.core.observation import Observation
+from sentinel.protocol.commands import CommandReply, PauseGpus
+from sentinel.protocol.gpu import GpuProcess, ProcessKind
+from sentinel.protocol.views import GpuView
+from sentinel.supervisor.loop import Supervisor
+from sentinel.testing import GIB, World
+from tests.harness.core_scenarios import occupied
+
+ROOT = Path(sentinel.__file__).parent
+#: The files of the path itself, in the order in which a newcomer's reading passes them.
+STAGES = (
+    "supervisor/loop.py",
+    "core/decide.py",
+    "core/gpu/step.py",
+    "core/gpu/attribution.py",
+    "core/gpu/occupancy.py",
+    "core/gpu/newcomer.py",
+    "core/gpu/lifecycle.py",
+)
+MAX_FILES = 16
+
+
+class Trace:
+    """The functions of Sentinel that one tick calls between its readings and its first kill."""
+
+    def __init__(self, world: World, supervisor: Supervisor) -> None:
+        self.calls: list[tuple[str, str, dict[str, Any]]] = []
+        self._world = world
+        collect, kill = world.probe.collect, world.spawner.kill
+        vars(world.probe)["collect"] = self._then(collect, after=self._begin)
+        vars(world.spawner)["kill"] = self._then(kill, before=lambda: sys.setprofile(None))
+        try:
+            supervisor.tick()
+        finally:
+            sys.setprofile(None)
+            del vars(world.probe)["collect"], vars(world.spawner)["kill"]
+
+    @property
+    def files(self) -> list[str]:
+        """The files in the order of their first call, without the fakes."""
+        return list(dict.fromkeys(file for file, _, _ in self.calls))
+
+    def arguments(self, file: str, function: str) -> list[dict[str, Any]]:
+        """Return the arguments of each call of a function."""
+        return [values for where, name, values in self.calls if (where, name) == (file, function)]
+
+    def _begin(self) -> None:
+        self._note(sys._getframe(2), "call", None)  # the loop itself, which runs already
+        sys.setprofile(self._note)
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event != "call" or not path.is_relative_to(ROOT):
+            return
+        file = path.relative_to(ROOT).as_posix()
+        if not file.startswith("testing/"):
+            self.calls.append((file, frame.f_code.co_name, dict(frame.f_locals)))
+
+    @staticmethod
+    def _then(
+        call: Callable[..., Any],
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            before()
+            result = call(*arguments)
+            after()
+            return result
+
+        return wrapped
+
+
+def crowded() -> tuple[World, Supervisor]:
+    """Return a world with an ignored process beside a stressor, and a newcomer not yet read."""
+    world, supervisor = occupied()
+    light = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=0, started=7)
+    world.at(0).foreign.append(light)
+    world.run_for(supervisor, 0.2)
+    world.newcomer(0, memory=GIB)
+    return world, supervisor
+
+
+def trace() -> Trace:
+    world, supervisor = crowded()
+    found = Trace(world, supervisor)
+    assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
+    return found
+
+
+def test_the_path_passes_at_most_sixteen_files() -> None:
+    files = trace().files
+    assert len(files) <= MAX_FILES, files
+
+
+def test_the_path_passes_each_stage_once_and_in_order() -> None:
+    stages = [file for file, _, _ in trace().calls if file in STAGES]
+    firsts = list(dict.fromkeys(stages))
+    assert tuple(firsts) == STAGES
+    for earlier, later in pairwise(STAGES[3:]):
+        last = len(stages) - 1 - stages[::-1].index(earlier)
+        assert last < stages.index(later), f"{later} was entered before {earlier} was done"
+
+
+def test_a_reading_is_attributed_once() -> None:
+    found = trace()
+    assert len(found.arguments("core/gpu/attribution.py", "attribute")) == 1
+    assert len(found.arguments("core/gpu/ignored_processes.py", "ignored_processes")) == 1
+
+
+def test_each_process_is_compared_with_the_child_once() -> None:
+    compared = trace().arguments("core/identity.py", "is_own")
+    pids = Counter(values["process"].pid for values in compared)
+    assert len(pids) == 3, "the child, the ignored process and the newcomer"
+    assert set(pids.values()) == {1}
+
+
+def test_nothing_about_the_node_is_decided_before_the_kill() -> None:
+    assert not [file for file in trace().files if file.startswith("core/node/")]
+
+
+# --- kills come before views and replies -----------------------------------------------------
+
+
+def served() -> tuple[World, Supervisor]:
+    """Return a world with an API process and a stressor on each of two GPUs."""
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(), serves=True)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    world.run_for(supervisor, 0.5)
+    return world, supervisor
+
+
+def record(world: World) -> list[str]:
+    """Record the kills and the messages to the API process in their order."""
+    order: list[str] = []
+    kill, send = world.spawner.kill, world.service.send
+
+    def kill_recorded(uuid: str, generation: int) -> None:
+        order.append("kill")
+        kill(uuid, generation)
+
+    def send_recorded(message: object) -> None:
+        order.append(type(message).__name__)
+        send(message)
+
+    vars(world.spawner)["kill"] = kill_recorded
+    vars(world.service)["send"] = send_recorded
+    return order
+
+
+def test_a_kill_comes_before_the_view_and_the_view_before_the_reply() -> None:
+    world, supervisor = served()
+    order = record(world)
+    world.newcomer(0)
+    world.service.ask(PauseGpus, gpus=("GPU-1",))
+    supervisor.tick()
+    assert order[0] == "kill"
+    assert order.count("kill") == 1
+    assert order[-1] == CommandReply.__name__
+    assert GpuView.__name__ in order[1:-1]
+    assert world.service.views["GPU-0"].stressor == "STOPPING"
+
+
+def test_a_kill_does_not_wait_for_the_api_process() -> None:
+    world, supervisor = served()
+    killed_when_sent: list[bool] = []
+
+    def broken(_: object) -> None:
+        killed_when_sent.append(bool(world.spawner.killed))
+        raise OSError
+
+    vars(world.service)["send"] = broken
+    world.newcomer(0)
+    world.service.ask(PauseGpus, gpus=("GPU-1",))
+    with pytest.raises(OSError):  # noqa: PT011 - raised above
+        supervisor.tick()
+    assert killed_when_sent == [True]
+
+
+def test_a_kill_does_not_wait_for_the_rest_of_the_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, supervisor = served()
+
+    def broken(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("sentinel.supervisor.loop.conclude", broken)
+    world.newcomer(0)
+    world.newcomer(1)
+    with pytest.raises(AssertionError):
+        supervisor.tick()
+    assert sorted(uuid for uuid, _ in world.spawner.killed) == ["GPU-0", "GPU-1"]
+
+
+def test_the_two_parts_of_a_tick_are_one_decision() -> None:
+    world, supervisor = crowded()
+    before = supervisor.state
+    decision = supervisor.tick()
+    assert supervisor._readings["GPU-0"].processes is not None
+    seen = Observation(now=world.now, local=world.wall, readings=dict(supervisor._readings))
+    again = decide(before, seen, Config())
+    assert [type(action) for action in again.actions] == [type(one) for one in decision.actions]
+    assert again.state.gpu_states["GPU-0"].stressor == decision.state.gpu_states["GPU-0"].stressor
