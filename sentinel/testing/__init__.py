@@ -52,7 +52,11 @@ __all__ = [
 
 SIGKILL = 9
 #: More ticks than this without any time passing are a loop that never waits.
-MOST_TICKS_AT_ONCE = 50
+MAX_TICKS_AT_ONCE = 50
+#: A run takes coarse steps after so long, in seconds: by then nothing that a test did is new.
+FINE_S = 2.0
+#: The maximum coarse step, in seconds; well below the poll interval of a real probe.
+COARSE_TICK_S = 0.25
 
 
 class World:
@@ -69,6 +73,7 @@ class World:
         self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, by a clock on a wall
         self.tick = tick
         self.hidden = hidden
+        self._coarse = False
         self.utilization = False
         # The same in every run, or what a test found could not be found again.
         self.random_value: Callable[[], float] = random.Random(1).random  # noqa: S311 - no secret
@@ -105,23 +110,32 @@ class World:
         Raises:
             AssertionError: It does not hold within so many seconds of the world's time.
         """
-        end = self.now + within
+        begin = self.now
         decisions = []
         stuck = 0
-        while not until():
-            before = self.now
-            if self.now > end:
-                message = f"did not happen within {within} s; events: {self.names()}"
-                raise AssertionError(message)
-            decisions.append(supervisor.turn())
-            stuck = 0 if self.now > before else stuck + 1
-            assert stuck < MOST_TICKS_AT_ONCE, "ticks for ever without waiting"
+        try:
+            while not until():
+                before = self.now
+                if before > begin + within:
+                    message = f"did not happen within {within} s; events: {self.names()}"
+                    raise AssertionError(message)
+                self._coarse = before >= begin + FINE_S
+                decisions.append(supervisor.turn())
+                stuck = 0 if self.now > before else stuck + 1
+                assert stuck < MAX_TICKS_AT_ONCE, "ticks for ever without waiting"
+        finally:
+            self._coarse = False
         return decisions
 
     def run_for(self, supervisor: Supervisor, seconds: float) -> list[Decision]:
         """Let ``seconds`` pass, tick by tick; return the decisions."""
         end = self.now + seconds
         return self.run(supervisor, lambda: self.now >= end, within=seconds + 1)
+
+    def step(self, timeout: float) -> None:
+        """Let time pass for one wait of the supervisor: for ``timeout`` seconds or one tick."""
+        tick = max(self.tick, COARSE_TICK_S) if self._coarse else self.tick
+        self.pass_time(min(timeout, tick))
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass at once, and children live their lives meanwhile."""
@@ -177,7 +191,7 @@ class FakeClock:
     def wait(self, files: Sequence[int], timeout: float) -> None:
         """Let time pass: no longer than one tick, so that nothing in the world is missed."""
         del files
-        self._world.pass_time(min(timeout, self._world.tick))
+        self._world.step(timeout)
 
 
 class FakeInterrupts:

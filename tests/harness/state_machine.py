@@ -23,10 +23,9 @@ MIB = 2**20
 GPUS = st.integers(0, 1)
 PLAIN = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
 
-# Shrinking a history takes minutes; the one that failed is printed step by step as it is.
-LONG = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, phases=[Phase.explicit, Phase.generate]
-)
+#: Shrinking a history takes minutes; a failed history is printed step by step without it. The
+#: number of histories and steps is that of the profile (tests/conftest.py).
+HISTORY_SETTINGS = settings(phases=[Phase.explicit, Phase.generate])
 
 
 class Histories(RuleBasedStateMachine):

@@ -25,7 +25,7 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.stressor import MemoryContention
 from sentinel.testing import GIB
-from tests.harness.state_machine import GPUS, LONG, MIB, PLAIN, Histories
+from tests.harness.state_machine import GPUS, HISTORY_SETTINGS, MIB, PLAIN, Histories
 
 LIMITED = replace(
     PLAIN,
@@ -165,10 +165,10 @@ class ServedHistories(Histories):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = LONG
+TestHistories.settings = HISTORY_SETTINGS
 TestHiddenHistories = HiddenHistories.TestCase
-TestHiddenHistories.settings = LONG
+TestHiddenHistories.settings = HISTORY_SETTINGS
 TestLimitedHistories = LimitedHistories.TestCase
-TestLimitedHistories.settings = LONG
+TestLimitedHistories.settings = HISTORY_SETTINGS
 TestServedHistories = ServedHistories.TestCase
-TestServedHistories.settings = LONG
+TestServedHistories.settings = HISTORY_SETTINGS
