@@ -124,7 +124,7 @@ def test_each_event_has_an_example_all_of_whose_fields_are_explained(name: str) 
 
 def test_the_document_of_the_events_lists_exactly_the_rules_that_can_decide() -> None:
     code = "".join(path.read_text() for path in sorted((PACKAGE / "core").rglob("*.py")))
-    rules = set(re.findall(r'(?:Verdict\.no\(\s*|rule=)"([\w.]+)"', code)) - {"idle"}
+    rules = set(re.findall(r'(?:Verdict\.deny\(\s*|rule=)"([\w.]+)"', code)) - {"idle"}
     _, _, text = (ROOT / "docs/events.md").read_text().partition("\n## Rules\n")
     rows = re.findall(r"^\| (`[^|]+`) \|", text.partition("\n## ")[0], re.MULTILINE)
     assert {rule for row in rows for rule in re.findall(r"`([\w.]+)`", row)} == rules
