@@ -1,4 +1,4 @@
-"""What `status` and `top` show of each GPU: a row of short texts. Values in, text out."""
+"""Format the GPUs and the daemon as rows and lines, for `status` and `top`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = (
     "RATE",
     "HAND-OVER",
 )
-#: The column that is cut first, and those whose figures stand below each other.
+#: The column that is truncated first, and the right-aligned columns.
 FLEXIBLE = 3
 RIGHT = (0, 2, 4, 5, 6, 7, 8)
 
@@ -37,14 +37,14 @@ STYLES = {
     "unknown": "red",
 }
 
-#: A state of our stressor by which a GPU is called, whatever else is true of it.
+#: States of the stressor that take precedence as the state of the GPU.
 _BY_STRESSOR = {"RUNNING": "occupied", "STARTING": "starting", "STOPPING": "stopping"}
 _BY_FAILURE = {"BACKOFF": "backoff", "FATAL": "failed"}
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 
 
 def state(gpu: GpuStatus) -> str:
-    """Return one word for what a GPU is: what we do on it, what was ordered, who is on it."""
+    """Return the state of a GPU: of its stressor, its pause or reservation, or its occupancy."""
     stressor, admin = gpu.stressor.upper(), gpu.admin.upper()
     if stressor in _BY_STRESSOR:
         return _BY_STRESSOR[stressor]
@@ -56,7 +56,7 @@ def state(gpu: GpuStatus) -> str:
 
 
 def row(gpu: GpuStatus, reservations: Sequence[ReservationInfo] = ()) -> tuple[str, ...]:
-    """Return the cells of a GPU; an empty one is not known."""
+    """Return the cells of a GPU; an empty cell is unknown."""
     return (
         f"{gpu.index}{'!' if gpu.findings else ''}",
         state(gpu),
@@ -72,21 +72,21 @@ def row(gpu: GpuStatus, reservations: Sequence[ReservationInfo] = ()) -> tuple[s
 
 
 def facts(status: Status, now: datetime) -> Iterator[str]:
-    """Yield the lines about the daemon as a whole."""
+    """Yield the lines about the daemon."""
     daemon = status.daemon
     running = format_duration(max(0.0, round((now - daemon.since).total_seconds())))
-    pretended = ", SIMULATED GPUs" if daemon.simulated else f", driver {daemon.driver}"
+    driver = ", SIMULATED GPUs" if daemon.simulated else f", driver {daemon.driver}"
     ending = f" ({daemon.ending})" if daemon.ending else ""
-    yield f"{daemon.phase}{ending}  {daemon.workload}{pretended}"
+    yield f"{daemon.phase}{ending}  {daemon.workload}{driver}"
     yield f"pid {daemon.pid} for {running}, version {daemon.version}"
     yield f"socket {daemon.socket}"
     yield f"log {daemon.log or 'on the standard output of the daemon'}"
     if daemon.age_s is not None and daemon.age_s > 5:  # noqa: PLR2004 - as /v1/health has it
-        yield f"NOT FRESH: the supervisor said this {format_duration(daemon.age_s)} ago"
+        yield f"STALE: the last update by the supervisor is {format_duration(daemon.age_s)} old"
 
 
 def notes(status: Status) -> Iterator[str]:
-    """Yield what a row has no room for: what is wrong with a GPU, and until when it is kept off."""
+    """Yield the problems, pauses, reservations and allocations that do not fit into a row."""
     for gpu in status.gpus:
         word = state(gpu)
         if gpu.findings:
@@ -97,22 +97,22 @@ def notes(status: Status) -> Iterator[str]:
         if word == "paused" and gpu.until_s is not None:
             yield f"GPU {gpu.index}: paused for another {format_duration(gpu.until_s)}"
         if gpu.health in {"throttled", "critical"}:
-            yield f"GPU {gpu.index}: {gpu.health}, {gpu.multiplier:.0%} of its speed is left"
-        if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale, as decide has it
+            yield f"GPU {gpu.index}: {gpu.health}, {gpu.multiplier:.0%} of its speed permitted"
+        if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale_after
             yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
     for one in status.reservations:
         why = f" for {one.reason}" if one.reason else ""
         end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
         yield f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
-    for given in status.allocations:
-        holder = given.holder
-        whose = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
-        where = given.gpu if given.index is None else given.index
-        yield f"GPU {where}: {format_size(given.size)} allocated as {given.id}{whose}"
+    for allocation in status.allocations:
+        holder = allocation.holder
+        user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
+        where = allocation.gpu if allocation.index is None else allocation.index
+        yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
 
 
 def rate(gpu: GpuStatus) -> str:
-    """Return how fast our stressor works, in the unit that says most."""
+    """Format the rate of the stressor, in FLOP/s, bytes/s or iterations/s."""
     for value, unit in ((gpu.flops_per_s, "F/s"), (gpu.bytes_per_s, "B/s")):
         if value:
             size, prefix = next((step for step in _UNITS if value >= step[0]), _UNITS[-1])
@@ -121,20 +121,20 @@ def rate(gpu: GpuStatus) -> str:
 
 
 def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
-    """Return who has a GPU: we, others, or the one for whom it is kept."""
+    """Format the holder of a GPU: sentinel, foreign processes, or a reservation."""
     if gpu.stressor.upper() in _BY_STRESSOR:
         return f"sentinel {gpu.workload}" if gpu.workload else "sentinel"
     if gpu.processes:
         more = f" +{len(gpu.processes) - 1}" if len(gpu.processes) > 1 else ""
-        return _person(gpu.processes[0]) + more
-    kept = next((one for one in reservations if one.id == gpu.reservation), None)
-    if kept is None:
+        return _process(gpu.processes[0]) + more
+    reservation = next((one for one in reservations if one.id == gpu.reservation), None)
+    if reservation is None:
         return ""
-    return kept.reason or kept.holder.name or kept.id
+    return reservation.reason or reservation.holder.name or reservation.id
 
 
-def _person(process: Process) -> str:
-    """Return who a process is, the most telling first: the end is cut where there is no room."""
+def _process(process: Process) -> str:
+    """Format a process, most important part first, because the end may be truncated."""
     if process.user:
         return f"{process.user} {process.pid} {process.name or ''}".rstrip()
     return f"{process.name or 'pid'} {process.pid}"
@@ -150,7 +150,7 @@ def _memory(gpu: GpuStatus) -> str:
 
 
 def _handover(gpu: GpuStatus) -> str:
-    """Return how long the last hand-over took until the memory was back, and when it was."""
+    """Format the duration and the age of the last hand-over."""
     if gpu.handover is None:
         return ""
     took = gpu.handover.memory_back

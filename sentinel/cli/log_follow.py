@@ -1,4 +1,4 @@
-"""The end of a log file, and what is added to it, also when it is rotated."""
+"""Read the end of a log file, and follow it across rotations."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import BinaryIO
 
 from sentinel.errors import ConfigError
 
-#: How often a log is looked at for news, in seconds.
-EVERY = 0.25
+#: How often a log is polled.
+POLL_INTERVAL_S = 0.25
 
-#: How much is read at a time, from the end backwards, in bytes; and the longest line.
-_BLOCK = 64 * 1024
-_LONGEST = 2**20
+_BLOCK_BYTES = 64 * 1024
+#: A longer line is truncated at its beginning.
+_MAX_LINE_BYTES = 2**20
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last ``count`` lines of a file, without their ends.
+    """Return the last ``count`` lines of a file, without newlines.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The file cannot be read.
     """
     with _opened(path) as file:
         lines, _ = _end(file, count)
@@ -30,40 +30,39 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def follow(path: Path, count: int, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Yield the last ``count`` lines of a file, and then each line that is added, for ever.
+    """Yield the last ``count`` lines of a file, then each new line, without end.
 
-    A file that was renamed is read to its end before the one that took its place; one that was
-    cut short is read from its beginning.
+    A renamed file is read to its end before its successor; a truncated file is read from its start.
 
     Args:
         path: The file.
-        count: How many lines to begin with.
-        wait: Called between two looks, with seconds; a test's own may raise to end it.
+        count: The number of lines to start with.
+        wait: Sleeps between two polls; a test may raise in it to end the loop.
 
     Raises:
-        ConfigError: It cannot be read at first.
+        ConfigError: The file cannot be read at the start.
     """
     file = _opened(path)
     try:
         lines, rest = _end(file, count)
         yield from lines
         while True:
-            replaced = _another(path, file)
-            while data := file.read(_BLOCK):
+            successor = _successor(path, file)
+            while data := file.read(_BLOCK_BYTES):
                 *whole, rest = (rest + data).split(b"\n")
                 yield from map(_text, whole)
-                rest = rest[-_LONGEST:]
-            if replaced is not None:
+                rest = rest[-_MAX_LINE_BYTES:]
+            if successor is not None:
                 if rest:
                     yield _text(rest)
                 file.close()
-                file, rest = replaced, b""
+                file, rest = successor, b""
                 continue
             if file.tell() > os.fstat(file.fileno()).st_size:
                 file.seek(0)
                 rest = b""
                 continue
-            wait(EVERY)
+            wait(POLL_INTERVAL_S)
     finally:
         file.close()
 
@@ -75,24 +74,24 @@ def _opened(path: Path) -> BinaryIO:
         raise ConfigError(f"the log {path} cannot be read: {error.strerror}") from error
 
 
-def _another(path: Path, file: BinaryIO) -> BinaryIO | None:
-    """Return the file that has taken the place of one that is open, if there is another."""
+def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """Open the successor of a rotated file, or return None if there is none."""
     ours = os.fstat(file.fileno())
     try:
         there = path.stat()
         if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
             return None
         return path.open("rb")
-    except OSError:  # between two names; it will be there at the next look
+    except OSError:  # during the rotation; the next poll finds it
         return None
 
 
 def _end(file: BinaryIO, count: int) -> tuple[list[str], bytes]:
-    """Return the last whole lines, and what has been written of the next; read up to the end."""
+    """Return the last complete lines and the start of the next one; leave the file at its end."""
     end = position = file.seek(0, os.SEEK_END)
     data = b""
     while position > 0 and data.count(b"\n") <= count:
-        step = min(_BLOCK, position)
+        step = min(_BLOCK_BYTES, position)
         position -= step
         file.seek(position)
         data = file.read(step) + data

@@ -1,4 +1,4 @@
-"""The commands and what they have in common: errors in one shape, and flags that belong to run."""
+"""Dispatch the commands, and report errors; options without a command belong to ``run``."""
 
 from __future__ import annotations
 
@@ -18,76 +18,70 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-#: Each command by what it is for, with the module that has it, under a name where it has several.
+#: The commands by section: the module (and the name in it, if not ``command``) and a summary.
 SECTIONS = {
     "The daemon": {
-        "run": ("sentinel.cli.daemon.run", "Keep idle GPUs busy in the foreground (the default)."),
-        "start": (
-            "sentinel.cli.daemon.start",
-            "Start the daemon, or let the one that runs occupy.",
+        "run": ("sentinel.cli.daemon.run", "Occupy idle GPUs in the foreground (the default)."),
+        "start": ("sentinel.cli.daemon.start", "Start the daemon, or enable a running one."),
+        "stop": (
+            "sentinel.cli.daemon.control:stop",
+            "Drain: release every GPU; the daemon stays.",
         ),
-        "stop": ("sentinel.cli.daemon.control:stop", "Let go of every GPU; the daemon stays."),
         "restart": (
             "sentinel.cli.daemon.control:restart",
-            "Begin anew with other settings; the daemon stays.",
+            "Replace the settings and start all stressors again.",
         ),
-        "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings anew: all or none."),
+        "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings again."),
         "shutdown": (
             "sentinel.cli.daemon.control:shutdown",
-            "Let go of every GPU and end the daemon.",
+            "Release every GPU and end the daemon.",
         ),
     },
-    "Looking": {
-        "status": ("sentinel.cli.daemon.status", "Show every GPU, the daemon and its last words."),
-        "top": (
-            "sentinel.cli.daemon.top",
-            "The same live, with keys to pause, resume and reserve.",
-        ),
-        "page": (
-            "sentinel.cli.tools.web",
-            "Print the address of the web page, to open in a browser.",
-        ),
-        "history": ("sentinel.cli.daemon.history", "Show who used which GPU when, and how it did."),
+    "Status": {
+        "status": ("sentinel.cli.daemon.status", "Show every GPU, the daemon and its last events."),
+        "top": ("sentinel.cli.daemon.top", "Show every GPU live; pause, resume and reserve."),
+        "page": ("sentinel.cli.tools.web", "Print the address of the web page."),
+        "history": ("sentinel.cli.daemon.history", "Show past use and readings of the GPUs."),
         "logs": ("sentinel.cli.daemon.logs", "Show the end of the daemon's log, and follow it."),
     },
-    "Handing over": {
-        "pause": ("sentinel.cli.daemon.control:pause", "Let go of GPUs and keep off for a while."),
+    "Hand-over": {
+        "pause": ("sentinel.cli.daemon.control:pause", "Release GPUs and do not occupy them."),
         "resume": ("sentinel.cli.daemon.control:resume", "End a pause."),
-        "reserve": ("sentinel.cli.daemon.reserve:reserve", "Have GPUs kept free for you."),
-        "unreserve": ("sentinel.cli.daemon.reserve:unreserve", "Give back what you reserved."),
-        "reservations": ("sentinel.cli.daemon.reserve:reservations", "List what is reserved."),
+        "reserve": ("sentinel.cli.daemon.reserve:reserve", "Reserve GPUs."),
+        "unreserve": ("sentinel.cli.daemon.reserve:unreserve", "End reservations."),
+        "reservations": ("sentinel.cli.daemon.reserve:reservations", "List the reservations."),
         "allocate": (
             "sentinel.cli.daemon.reserve:allocate",
-            "Have memory of a GPU kept for a process.",
+            "Allocate memory of a GPU to a process.",
         ),
-        "deallocate": ("sentinel.cli.daemon.reserve:deallocate", "Give that memory back."),
-        "exec": ("sentinel.cli.daemon.exec_", "Run a command on GPUs that are kept free for it."),
-        "mcp": ("sentinel.cli.tools.mcp", "Give agents tools to see, pause and reserve GPUs."),
+        "deallocate": ("sentinel.cli.daemon.reserve:deallocate", "End an allocation."),
+        "exec": ("sentinel.cli.daemon.exec_", "Run a command on reserved GPUs."),
+        "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
     },
-    "Setting up and proving": {
-        "config": ("sentinel.cli.tools.config", "Show what is set and by whom, or check a file."),
-        "doctor": ("sentinel.cli.tools.doctor", "Say whether this host is safe for sentinel."),
-        "workloads": (
-            "sentinel.cli.tools.workloads",
-            "List the workloads and options, or try one.",
-        ),
+    "Configuration and tests": {
+        "config": ("sentinel.cli.tools.config", "Show the settings, or check a file."),
+        "doctor": ("sentinel.cli.tools.doctor", "Check whether sentinel can run on this host."),
+        "workloads": ("sentinel.cli.tools.workloads", "List the workloads, or try one."),
         "selftest": (
             "sentinel.cli.tools.selftest",
-            "Prove on one GPU that flipped bits are found.",
+            "Prove on one GPU that flipped bits are detected.",
         ),
-        "goldens": ("sentinel.cli.tools.goldens", "List the golden checksums, or carry them over."),
+        "goldens": ("sentinel.cli.tools.goldens", "List or merge the golden checksums."),
         "completion": ("sentinel.cli.manpage:completion", "Print the completion for a shell."),
     },
-    "Trying it out": {
-        "simulate-job": ("sentinel.cli.tools.simulate_job", "Be a foreign job on a simulated GPU."),
-        "demo": ("sentinel.cli.tools.demo", "Watch a hand-over on two simulated GPUs."),
+    "Demonstration": {
+        "simulate-job": (
+            "sentinel.cli.tools.simulate_job",
+            "Act as a foreign job on a simulated GPU.",
+        ),
+        "demo": ("sentinel.cli.tools.demo", "Show a hand-over on two simulated GPUs."),
     },
 }
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
 class _Commands(click.Group):
-    """Commands imported on dispatch; what is no command belongs to ``run``."""
+    """A group that imports a command on dispatch; ``run`` is the default."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return list(COMMANDS)
@@ -100,11 +94,11 @@ class _Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing:  # for the completion, which asks what could be typed
+        if ctx.resilient_parsing:  # for the completion
             return super().parse_args(ctx, args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(COMMANDS)}"
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(COMMANDS)}"
             raise click.UsageError(f"there is no command {args[0]!r}{hint}")
         if not args or (args[0] not in COMMANDS and args[0] not in {"--help", "-h", "--version"}):
             args = ["run", *args]
@@ -113,9 +107,9 @@ class _Commands(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        if incomplete.startswith("-"):  # run's, which need no command
+        if incomplete.startswith("-"):  # options of run
             run = self.get_command(ctx, "run")
-            assert run is not None  # noqa: S101 - it stands above
+            assert run is not None  # noqa: S101 - it is in COMMANDS
             return [
                 *click.Command.shell_complete(self, ctx, incomplete),
                 *run.shell_complete(ctx, incomplete),
@@ -136,24 +130,24 @@ class _Commands(click.Group):
     cls=_Commands,
     name="sentinel",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 doctor found warnings, goldens a conflict, a selftest a check "
-    "that fails, a workload misbehaved, or GPUs were not to be had or not free in time, 2 doctor "
-    "found problems, or wrong usage, 3 no daemon runs, or a trial or a selftest could "
-    "not be finished, 4 no such GPU or not allowed, 5 no driver, 7 something could not be killed, "
-    "75 another sentinel holds the GPU, 130 and 143 ended by a signal before it was ready or by a "
-    "second Ctrl+C.",
+    epilog="Exit codes: 0 done, passed or running; 1 a negative result: warnings of doctor, a "
+    "failed trial or selftest, a conflict of goldens, or GPUs that are not available in time; "
+    "2 wrong usage or configuration, or problems found by doctor; 3 no daemon runs, or an "
+    "incomplete trial or selftest; 4 no such GPU, or not permitted; 5 no driver or NVML; 7 a child "
+    "could not be killed; 75 another sentinel holds the GPU; 130 and 143 ended by a signal before "
+    "it was ready, or by a second Ctrl+C.",
 )
 @click.version_option(__version__, prog_name="sentinel")
 def sentinel_command() -> None:
-    """Keep idle NVIDIA GPUs busy, and give each back the instant somebody else needs it.
+    """Keep idle NVIDIA GPUs busy, and yield each one as soon as a foreign process appears.
 
-    Options without a command are those of `run`: see `sentinel run --help`. A GPU is named by
-    nvidia-smi's index, by its UUID or the beginning of it, or by its PCI address.
+    Options without a command are those of `run`: see `sentinel run --help`. A GPU is selected by
+    nvidia-smi index, UUID or a unique prefix of it, or PCI address.
     """
 
 
 def run_command_line(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; an error is one message on standard error."""
+    """Run one command and return its exit code; print an error to standard error."""
     try:
         result = sentinel_command.main(list(arguments), prog_name="sentinel", standalone_mode=False)
     except SentinelError as error:
@@ -161,15 +155,15 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return int(error.exit_code)
     except click.ClickException as error:
         print(f"sentinel: {error.format_message()}", file=sys.stderr)
-        context = getattr(error, "ctx", None)  # an error of usage knows its command
+        context = getattr(error, "ctx", None)  # a usage error has its command
         print(f"Try: {context.command_path if context else 'sentinel'} --help", file=sys.stderr)
         return int(ExitCode.USAGE)
     except click.exceptions.Abort:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return int(ExitCode.OK)
-    except Exception:  # noqa: BLE001 - a bug of ours is exit code 2, whatever it is
+    except Exception:  # noqa: BLE001 - a bug of sentinel is exit code 2
         traceback.print_exc()
-        print("sentinel: this is a bug in sentinel; all its stressors are gone", file=sys.stderr)
+        print("sentinel: this is a bug in sentinel; all its stressors have ended", file=sys.stderr)
         return int(ExitCode.USAGE)
     return int(result or 0)

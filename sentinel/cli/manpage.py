@@ -13,15 +13,15 @@ from sentinel.protocol.version import __version__
 
 _ENVIRONMENT = {
     "SENTINEL_SOCKET": "The path of the daemon's socket, for the daemon and its clients.",
-    "SENTINEL_CONFIG": "The file with settings, where --config names none.",
-    "SENTINEL_SIM_DIR": "The folder of the simulated GPUs, and of the daemon that holds them.",
-    "CUDA_VISIBLE_DEVICES": "Which GPUs are meant, as CUDA reads it.",
-    "NO_COLOR": "Anything in it turns colours off; so does TERM=dumb.",
+    "SENTINEL_CONFIG": "The configuration file, unless --config is given.",
+    "SENTINEL_SIM_DIR": "The directory of the simulated GPUs and of their daemon.",
+    "CUDA_VISIBLE_DEVICES": "The visible GPUs, as CUDA reads it.",
+    "NO_COLOR": "Disables colours if not empty; so does TERM=dumb.",
 }
 
 
 def page() -> str:
-    """Return the manual page as roff, the same at every call."""
+    """Return the manual page as roff."""
     return "\n".join(_lines()) + "\n"
 
 
@@ -29,7 +29,7 @@ def _lines() -> Iterator[str]:
     top = sentinel_command
     yield f'.TH SENTINEL 1 "" "sentinel {__version__}" "User Commands"'
     yield ".SH NAME"
-    yield "sentinel \\- keep idle NVIDIA GPUs busy, and give each back at once"
+    yield "sentinel \\- keep idle NVIDIA GPUs busy, and yield each one at once"
     yield ".SH SYNOPSIS"
     yield ".B sentinel\n[\\fICOMMAND\\fR] [\\fIOPTION\\fR]..."
     yield ".SH DESCRIPTION"
@@ -49,7 +49,7 @@ def _lines() -> Iterator[str]:
 
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
-    """Yield what there is to say of a command, and of those below it."""
+    """Yield the section of a command and of its subcommands."""
     yield f".SS sentinel {_escaped(_usage(context))}"
     yield from _paragraphs(command.help or "")
     for option in command.get_params(context):
@@ -58,13 +58,13 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
             yield from _item(*record)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None:
-                yield from _command(below, click.Context(below, context, info_name=name))
+            sub = command.get_command(context, name)
+            if sub is not None:
+                yield from _command(sub, click.Context(sub, context, info_name=name))
 
 
 def _usage(context: click.Context) -> str:
-    """Return how a command is typed, without the program's name and what can be given anywhere."""
+    """Return the usage of a command without the name of the program."""
     path = context.command_path.removeprefix("sentinel ")
     pieces = context.command.collect_usage_pieces(context)
     return " ".join([path, *pieces])
@@ -83,7 +83,7 @@ def _item(name: str, text: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which roff takes nothing for a command of its own."""
+    """Escape the special characters of roff."""
     plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
     plain = plain.replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
     return f"\\&{plain}" if plain.startswith(".") else plain
@@ -95,13 +95,13 @@ def _escaped(text: str) -> str:
 def completion(ctx: click.Context, shell: str) -> int:
     """Print the completion for a shell.
 
-    For bash, write `eval "$(sentinel completion bash)"` into ~/.bashrc; for zsh, the same with zsh
+    For bash, put `eval "$(sentinel completion bash)"` into ~/.bashrc; for zsh, the same with zsh
     into ~/.zshrc, after compinit.
 
     For fish, once: sentinel completion fish > ~/.config/fish/completions/sentinel.fish
     """
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"this version of click knows no completion for {shell}")
+        raise click.UsageError(f"this version of click has no completion for {shell}")
     click.echo(kind(ctx.find_root().command, {}, "sentinel", "_SENTINEL_COMPLETE").source())
     return int(ExitCode.OK)

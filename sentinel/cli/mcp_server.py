@@ -1,7 +1,7 @@
-"""What agents are given over the Model Context Protocol: tools that ask the daemon, as a client.
+"""Serve tools for agents over the Model Context Protocol, as a client of the daemon.
 
-Nothing here can do what the command line cannot. A tool waits for less than the minute after which
-most agents give a call up: one that was given up goes on all the same, and its answer is lost.
+The tools can do no more than the command line. They wait for less than a minute: most agents then
+abandon a call, the command goes on, and its response is lost.
 """
 
 from __future__ import annotations
@@ -20,42 +20,41 @@ from sentinel.client import Client, Outcome
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.protocol.version import __version__
 
-#: The longest that a tool may wait, and the longest that anything may be asked for, in seconds.
-_LONGEST_WAIT = 45
-_WEEK = 7 * 86_400
+_MAX_WAIT_S = 45
+_MAX_DURATION_S = 7 * 86_400
 
 _INSTRUCTIONS = """\
-Sentinel keeps the idle NVIDIA GPUs of this host busy with stressors and lets go of each as soon as
-somebody else's process comes to it: a job needs no permission and may simply start. Reserve GPUs
-where they must be free and stay so for a while, use what the answer names in CUDA_VISIBLE_DEVICES,
-and unreserve them when done. Pause where nothing of sentinel's may run, as for a measurement."""
+Sentinel keeps the idle NVIDIA GPUs of this host busy with stressors, and yields each one as soon as
+a foreign process appears: a job needs no permission and can simply start. Reserve GPUs that must
+stay free for a while, set CUDA_VISIBLE_DEVICES to the UUIDs in the response, and unreserve them
+when done. Pause GPUs on which no stressor may run, for example during a measurement."""
 
-_NAMED = "by nvidia-smi's index, by UUID or its unique beginning, or by PCI address"
+_SELECTED_BY = "by nvidia-smi index, UUID or a unique prefix of it, or PCI address"
 
 _Selector = str | int
 _Selectors = Annotated[list[_Selector], Field(min_length=1, max_length=128)]
 _Gpus = Annotated[
-    _Selectors | None, Field(description=f"Which GPUs, {_NAMED}; left out, all of them.")
+    _Selectors | None, Field(description=f"The GPUs, {_SELECTED_BY}; all by default.")
 ]
-_Seconds = Annotated[float, Field(gt=0, le=_WEEK, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(gt=0, le=_MAX_DURATION_S, allow_inf_nan=False)]
 _Wait = Annotated[
     float,
     Field(
         ge=0,
-        le=_LONGEST_WAIT,
+        le=_MAX_WAIT_S,
         allow_inf_nan=False,
-        description="Wait so many seconds at most until their memory is free; 0 does not wait.",
+        description="Maximum wait for free memory, in seconds; 0 does not wait.",
     ),
 ]
 
 
 def serve(client: Client) -> None:
-    """Answer the agent at standard input and output until it closes them.
+    """Serve an agent over standard input and output until it closes them.
 
     Args:
-        client: Talks to the daemon; that need not run, and each tool says so if it does not.
+        client: The client of the daemon. Without a daemon, each tool returns an error.
     """
-    # What the library tells at INFO, each call among it, is of no use beside the agent's own log.
+    # At INFO the library logs each call, which the agent logs itself.
     server: MCPServer[Any] = MCPServer(
         "sentinel", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
@@ -73,7 +72,7 @@ def serve(client: Client) -> None:
 
 
 class _Tools:
-    """The tools; agents read what their docstrings and fields say."""
+    """The tools; agents see their docstrings and the descriptions of their fields."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -82,13 +81,13 @@ class _Tools:
         self,
         gpu: Annotated[
             _Selector | None,
-            Field(description=f"Only this one, {_NAMED}; left out, all of them and the daemon."),
+            Field(description=f"One GPU, {_SELECTED_BY}; all GPUs and the daemon by default."),
         ] = None,
     ) -> dict[str, Any]:
-        """Show the GPUs of this host: who uses each, what sentinel does there, and why.
+        """Show the GPUs of this host: their processes, the state of sentinel there, and the reason.
 
-        With all GPUs come the daemon and the reservations. Sizes are bytes, fields that end in _s
-        seconds, shares of 1; null is not known.
+        For all GPUs, the daemon and the reservations are included. Sizes are in bytes, fields that
+        end in _s in seconds, shares from 0 to 1; null is unknown.
         """
         with _as_tool_errors():
             if gpu is None:
@@ -99,46 +98,47 @@ class _Tools:
         self,
         gpus: _Gpus = None,
         seconds: Annotated[
-            _Seconds | None, Field(description="For so long; left out, until it is resumed.")
+            _Seconds | None, Field(description="The duration; until resume by default.")
         ] = None,
         wait_s: _Wait = 30.0,
     ) -> dict[str, Any]:
-        """Have sentinel let go of GPUs and keep off them, whoever uses them meanwhile.
+        """Release GPUs, and do not occupy them until the pause ends.
 
-        Returns once their memory is free. An error after wait_s says what is still held; the pause
-        holds all the same. Say seconds where you can: nobody else ends a pause that was forgotten.
+        Returns when their memory is free. An error after wait_s names the GPUs that are still held;
+        the pause is in force nevertheless. Set seconds if possible: a forgotten pause never ends.
         """
         with _as_tool_errors():
-            return _told(self._client.pause(gpus or (), seconds=seconds, wait=wait_s))
+            return _outcome(self._client.pause(gpus or (), seconds=seconds, wait=wait_s))
 
     def resume(self, gpus: _Gpus = None) -> dict[str, Any]:
-        """End the pause of GPUs, whoever asked for it; sentinel occupies them when they are idle.
+        """End the pause of GPUs, by any user; sentinel occupies them when they are idle.
 
-        It ends no reservation.
+        Reservations are not affected.
         """
         with _as_tool_errors():
-            return _told(self._client.resume(gpus or ()))
+            return _outcome(self._client.resume(gpus or ()))
 
     def reserve(
         self,
         seconds: Annotated[
-            _Seconds, Field(description="For so long at most; unreserve gives them back earlier.")
+            _Seconds, Field(description="The maximum duration; unreserve ends it earlier.")
         ],
         reason: Annotated[
-            str, Field(min_length=1, max_length=200, description="What others are told it is for.")
+            str,
+            Field(min_length=1, max_length=200, description="The purpose, shown to others."),
         ],
         count: Annotated[
-            int | None, Field(ge=1, le=128, description="So many GPUs, those had most easily.")
+            int | None, Field(ge=1, le=128, description="The number of GPUs; sentinel chooses.")
         ] = None,
         gpus: Annotated[
-            _Selectors | None, Field(description=f"These GPUs, {_NAMED}, instead of a count.")
+            _Selectors | None, Field(description=f"The GPUs, {_SELECTED_BY}, instead of a count.")
         ] = None,
         wait_s: _Wait = 30.0,
     ) -> dict[str, Any]:
-        """Have GPUs kept free for you: say how many, or which.
+        """Reserve GPUs, by count or by name.
 
-        Returns once the memory of all of them is free, with the id that unreserve takes and their
-        UUIDs, which go into CUDA_VISIBLE_DEVICES. After an error nothing is reserved.
+        Returns when the memory of all of them is free, with the id for unreserve and the UUIDs for
+        CUDA_VISIBLE_DEVICES. After an error nothing is reserved.
         """
         with _as_tool_errors():
             if gpus is None and count is not None:
@@ -146,32 +146,32 @@ class _Tools:
             elif gpus is not None and count is None:
                 wanted = gpus
             else:
-                raise ConfigError("say how many GPUs, by count, or which, by gpus; not both")
+                raise ConfigError("set either count or gpus")
             got = self._client.reserve(wanted, reason=reason, seconds=seconds, wait=wait_s)
             return dict(to_json(got))
 
     def unreserve(
         self,
-        id: Annotated[  # noqa: A002 - as it is called everywhere
-            str, Field(min_length=1, description="As reserve answered, or as status lists it.")
+        id: Annotated[  # noqa: A002 - the public name
+            str, Field(min_length=1, description="The id that reserve returned or status lists.")
         ],
     ) -> dict[str, Any]:
         """End a reservation; sentinel occupies its GPUs again when they are idle.
 
-        End your own only, unless you were told to end another's.
+        End only your own reservations, unless you were asked to end another one.
         """
         with _as_tool_errors():
-            return _told(self._client.unreserve(id))
+            return _outcome(self._client.unreserve(id))
 
 
 @contextlib.contextmanager
 def _as_tool_errors() -> Iterator[None]:
-    """Have the agent read our errors; of any other it is told nothing but that it happened."""
+    """Pass errors of sentinel to the agent; the library hides the text of all others."""
     try:
         yield
     except SentinelError as error:
         raise ToolError(str(error)) from error
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {"text": outcome.text, "gpus": list(outcome.gpus)}

@@ -1,4 +1,4 @@
-"""Tables on standard output, as wide as the terminal; colours only where they are wanted."""
+"""Print tables that fit the terminal, with colours if they are enabled."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-#: Columns are one space apart, and the flexible one keeps at least so many.
+from sentinel.cli.event_format import printable
+
+#: The space between columns, and the minimum width of the flexible one.
 _GAP = 1
-_LEAST = 6
+_MIN_WIDTH = 6
 
 
 def wants_colour() -> bool:
-    """Return whether standard output is a terminal that shows colours, and nobody minds."""
+    """Check whether standard output is a terminal with colours, and colours are not disabled."""
     dumb = os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
 
 
 def console() -> Console:
-    """Return standard output as rich sees it: it takes no text of ours for markup."""
+    """Return a rich console for standard output, without markup."""
     return Console(
         color_system="auto" if wants_colour() else None,
         markup=False,
@@ -42,22 +44,22 @@ def table(
     right: Sequence[int] = (),
     styles: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return a table without lines that is at most ``width`` columns wide, if it can be.
+    """Build a table without lines, at most ``width`` columns wide if possible.
 
     Args:
-        header: The name of each column.
-        rows: Their cells.
-        flexible: The column that is cut where there is no room for all.
-        width: The most columns.
-        right: The columns that are aligned to the right.
-        styles: The style of a cell that has exactly this text.
+        header: The names of the columns.
+        rows: The cells.
+        flexible: The column that is truncated if necessary.
+        width: The maximum width.
+        right: The right-aligned columns.
+        styles: Styles by the exact text of a cell.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [
         max(cell_len(row[number]) for row in [header, *cells]) for number in range(len(header))
     ]
     others = sum(widths) - widths[flexible] + _GAP * (len(header) - 1)
-    widths[flexible] = max(_LEAST, min(widths[flexible], width - others))
+    widths[flexible] = max(_MIN_WIDTH, min(widths[flexible], width - others))
     made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     for number, name in enumerate(header):
         made.add_column(
@@ -83,8 +85,3 @@ def print_table(
     """Print a table; see :func:`table`."""
     out = console()
     out.print(table(header, rows, flexible=flexible, width=out.width, right=right, styles=styles))
-
-
-def printable(text: str) -> str:
-    """Return text without what would move a terminal's cursor: processes choose their names."""
-    return "".join(one if one.isprintable() else "?" for one in text)

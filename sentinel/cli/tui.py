@@ -1,4 +1,4 @@
-"""The screen of ``sentinel top``. The daemon is asked by threads, so that no key waits for it."""
+"""The screen of ``sentinel top``; requests run in threads, so that no key waits for the daemon."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, Static
 
 from sentinel.cli import gpu_table
-from sentinel.cli.output import printable
+from sentinel.cli.event_format import printable
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_brief, format_duration, parse_duration
 
-#: How much of the past is kept, in looks, and how much of it the table has room for.
-_KEPT = 60
-_SHORT = 10
+#: The number of samples that are kept, and that fit into the table.
+_MAX_SAMPLES = 60
+_TABLE_SAMPLES = 10
 
-#: The table without the last hand-over, which stands below, and with a graph in its place.
-_HEADER = (*gpu_table.HEADER[:-1], "SO FAR")
+#: A graph replaces the last hand-over, which is below the table.
+_HEADER = (*gpu_table.HEADER[:-1], "HISTORY")
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-def graph(values: Sequence[float | None], most: float) -> str:
-    """Return a bar for each value, as high as its share of ``most``; a dot for what is unknown."""
+def graph(values: Sequence[float | None], maximum: float) -> str:
+    """Return a bar for each value as a share of ``maximum``, and a dot for an unknown value."""
     steps = len(_BARS) - 1
     return "".join(
-        "·" if value is None else _BARS[max(0, min(steps, round(steps * value / (most or 1.0))))]
+        "·" if value is None else _BARS[max(0, min(steps, round(steps * value / (maximum or 1.0))))]
         for value in values
     )
 
 
-class _Past:
-    """What one GPU did at the last looks."""
+class _Samples:
+    """The last samples of one GPU."""
 
     def __init__(self) -> None:
-        self.load: deque[float | None] = deque(maxlen=_KEPT)
-        self.power: deque[float | None] = deque(maxlen=_KEPT)
-        self.memory: deque[float | None] = deque(maxlen=_KEPT)
+        self.load: deque[float | None] = deque(maxlen=_MAX_SAMPLES)
+        self.power: deque[float | None] = deque(maxlen=_MAX_SAMPLES)
+        self.memory: deque[float | None] = deque(maxlen=_MAX_SAMPLES)
 
-    def note(self, gpu: GpuStatus) -> None:
-        """Add what it does now."""
+    def add(self, gpu: GpuStatus) -> None:
+        """Add a sample."""
         self.load.append(gpu.utilization)
         self.power.append(gpu.power_w)
         used = gpu.memory_used
         self.memory.append(None if used is None else used / gpu.memory_total)
 
-    def watts(self) -> float:
-        """Return the most power that it drew."""
+    def max_power_w(self) -> float:
+        """Return the maximum power draw."""
         return max((value for value in self.power if value is not None), default=1.0)
 
-    def shortly(self) -> str:
-        """Return a small graph of its load, or of its power where nobody asks for the load."""
+    def short_graph(self) -> str:
+        """Return a small graph of the load, or of the power if the load is unknown."""
         known = any(value is not None for value in self.load)
-        past, most = (self.load, 1.0) if known else (self.power, self.watts())
-        return graph(list(past)[-_SHORT:], most)
+        samples, maximum = (self.load, 1.0) if known else (self.power, self.max_power_w())
+        return graph(list(samples)[-_TABLE_SAMPLES:], maximum)
 
 
-class _AskHowLong(ModalScreen[float | None]):
-    """Asks for how long a GPU is to be reserved."""
+class _DurationDialog(ModalScreen[float | None]):
+    """Ask for the duration of a reservation."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss_none", "Cancel")]
     CSS = """
-    _AskHowLong { align: center middle; }
+    _DurationDialog { align: center middle; }
     #ask { width: 50; height: auto; border: round $accent; padding: 0 1; }
     """
 
@@ -81,28 +81,28 @@ class _AskHowLong(ModalScreen[float | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="ask"):
-            yield Label(f"Reserve GPU {self._index} for how long? Escape cancels.")
-            yield Input("1h", id="how-long")
+            yield Label(f"Duration of the reservation of GPU {self._index}? Escape cancels.")
+            yield Input("1h", id="duration")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the answer, if it is a duration."""
+        """Accept a valid duration."""
         try:
             self.dismiss(parse_duration(event.value))
         except ValueError as error:
             self.app.notify(str(error), severity="error", markup=False)
 
     def action_dismiss_none(self) -> None:
-        """Reserve nothing."""
+        """Cancel."""
         self.dismiss(None)
 
 
 class Live(App[None]):
-    """Every GPU, again and again.
+    """Every GPU, live.
 
     Args:
-        client: Asks the daemon.
-        first: What it said already.
-        every: Seconds from one look to the next.
+        client: The client of the daemon.
+        first: The first status.
+        every: The seconds between two requests.
     """
 
     TITLE = "sentinel"
@@ -110,13 +110,13 @@ class Live(App[None]):
     CSS = """
     #facts { height: auto; color: $text-muted; }
     #gpus { height: 1fr; }
-    #chosen { height: auto; border-top: solid $primary; }
+    #selected { height: auto; border-top: solid $primary; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pause", "Pause"),
         Binding("r", "resume", "Resume"),
         Binding("v", "reserve", "Reserve"),
-        Binding("u", "unreserve", "Give back"),
+        Binding("u", "unreserve", "Unreserve"),
         Binding("q", "quit", "Quit"),
     ]
 
@@ -125,45 +125,45 @@ class Live(App[None]):
         self._client = client
         self._status = first
         self._every = every
-        self._past: dict[str, _Past] = {}
-        self._ended = threading.Event()
-        self._asked_again = threading.Event()
+        self._samples: dict[str, _Samples] = {}
+        self._stopped = threading.Event()
+        self._refresh = threading.Event()
 
     def compose(self) -> ComposeResult:
-        """Make the parts of the screen, from above."""
+        """Create the widgets, from top to bottom."""
         yield Static(id="facts", markup=False)
         yield DataTable[Text](id="gpus", cell_padding=0, cursor_type="row")
-        yield Static(id="chosen", markup=False)
+        yield Static(id="selected", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Show what is known and begin to ask."""
+        """Show the first status and start to poll."""
         table = self._table()
         for number, name in enumerate(_HEADER):
             table.add_column(self._cell(number, name), key=name)
         self.show(self._status)
-        threading.Thread(target=self._look, name="look", daemon=True).start()
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
 
     def on_unmount(self) -> None:
-        """Stop asking."""
-        self._ended.set()
-        self._asked_again.set()
+        """Stop polling."""
+        self._stopped.set()
+        self._refresh.set()
 
     # --- showing -----------------------------------------------------------------------------
 
     def show(self, status: Status) -> None:
-        """Show what the daemon said."""
+        """Show a status."""
         self._status = status
         now = datetime.now().astimezone()
         facts = [printable(line) for line in gpu_table.facts(status, now)]
         self.query_one("#facts", Static).update("\n".join(facts[:2]))
         for gpu in status.gpus:
-            self._past.setdefault(gpu.uuid, _Past()).note(gpu)
+            self._samples.setdefault(gpu.uuid, _Samples()).add(gpu)
         self._fill()
-        self._show_chosen()
+        self._show_selected()
 
     def fail(self, error: SentinelError) -> None:
-        """Show that the daemon is not there, and leave the rest as it was."""
+        """Show an error, and leave the rest unchanged."""
         text = Text(printable(error.what), style="bold red")
         self.query_one("#facts", Static).update(text)
 
@@ -176,14 +176,14 @@ class Live(App[None]):
                 table.add_row(*("" for _ in _HEADER), key=uuid)  # type: ignore[arg-type]
         for gpu in self._status.gpus:
             cells = gpu_table.row(gpu, self._status.reservations)[:-1]
-            for number, cell in enumerate((*cells, self._past[gpu.uuid].shortly())):
+            for number, cell in enumerate((*cells, self._samples[gpu.uuid].short_graph())):
                 style = gpu_table.STYLES.get(cell, "")
                 table.update_cell(
                     gpu.uuid, _HEADER[number], self._cell(number, cell, style), update_width=True
                 )
 
     def _cell(self, number: int, text: str, style: str = "") -> Text:
-        """Return a cell, a space from the one before; the flexible one is cut."""
+        """Return a cell with a space before it; truncate the flexible one."""
         plain = printable(text)
         if number == gpu_table.FLEXIBLE:
             room = max(8, self.size.width - 66)
@@ -191,52 +191,53 @@ class Live(App[None]):
         right = "right" if number in gpu_table.RIGHT else "left"
         return Text(f"{' ' if number else ''}{plain}", style=style, justify=right)  # type: ignore[arg-type]
 
-    def _show_chosen(self) -> None:
-        """Show more of the GPU that the cursor is on."""
-        gpu = self._chosen()
+    def _show_selected(self) -> None:
+        """Show the details of the selected GPU."""
+        gpu = self._selected()
         lines = []
         if gpu is not None:
-            past = self._past[gpu.uuid]
+            samples = self._samples[gpu.uuid]
+            most = samples.max_power_w()
             lines = [
                 f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}",
                 f"{gpu.reason}{f'; {gpu.note}' if gpu.note else ''}",
-                f"load   {graph(past.load, 1.0)}",
-                f"memory {graph(past.memory, 1.0)}",
-                f"power  {graph(past.power, past.watts())} of {past.watts():.0f}W",
+                f"load   {graph(samples.load, 1.0)}",
+                f"memory {graph(samples.memory, 1.0)}",
+                f"power  {graph(samples.power, most)} of {most:.0f}W",
             ]
             if gpu.handover is not None:
                 took, ago = gpu.handover.exit, gpu.handover.ago_s
-                lines.append(f"handed over {format_brief(ago)} ago within {format_brief(took)}")
+                lines.append(f"handed over {format_brief(ago)} ago in {format_brief(took)}")
         notes = [
             line for line in gpu_table.notes(self._status) if "reserved" in line or "find" in line
         ]
         text = "\n".join(printable(line) for line in [*lines, *notes])
-        self.query_one("#chosen", Static).update(text)
+        self.query_one("#selected", Static).update(text)
 
     def on_data_table_row_highlighted(self) -> None:
         """Follow the cursor."""
-        self._show_chosen()
+        self._show_selected()
 
     def _table(self) -> DataTable[Text]:
         return self.query_one("#gpus", DataTable)
 
-    def _chosen(self) -> GpuStatus | None:
+    def _selected(self) -> GpuStatus | None:
         row = self._table().cursor_row
         return self._status.gpus[row] if 0 <= row < len(self._status.gpus) else None
 
     # --- keys --------------------------------------------------------------------------------
 
     def action_pause(self) -> None:
-        """Let go of the chosen GPU."""
-        self._order(lambda uuid: self._client.pause([uuid], wait=0).text)
+        """Pause the selected GPU."""
+        self._send(lambda uuid: self._client.pause([uuid], wait=0).text)
 
     def action_resume(self) -> None:
-        """End its pause."""
-        self._order(lambda uuid: self._client.resume([uuid]).text)
+        """Resume the selected GPU."""
+        self._send(lambda uuid: self._client.resume([uuid]).text)
 
     def action_reserve(self) -> None:
-        """Ask for how long, and have it kept free."""
-        gpu = self._chosen()
+        """Reserve the selected GPU for a duration."""
+        gpu = self._selected()
         if gpu is None:
             return
         uuid = gpu.uuid
@@ -245,11 +246,11 @@ class Live(App[None]):
             if seconds is not None:
                 self._in_thread(lambda: self._reserve(uuid, seconds))
 
-        self.push_screen(_AskHowLong(gpu.index), reserve)
+        self.push_screen(_DurationDialog(gpu.index), reserve)
 
     def action_unreserve(self) -> None:
-        """Give back the reservation of the chosen GPU."""
-        gpu = self._chosen()
+        """End the reservation of the selected GPU."""
+        gpu = self._selected()
         id_ = None if gpu is None else gpu.reservation
         if id_ is None:
             self.notify("this GPU is not reserved", severity="warning")
@@ -260,45 +261,45 @@ class Live(App[None]):
         got = self._client.reserve([uuid], reason="sentinel top", seconds=seconds)
         return f"reserved as {got.id} for {format_duration(seconds)}"
 
-    def _order(self, order: Callable[[str], str]) -> None:
-        """Carry out an order for the chosen GPU."""
-        gpu = self._chosen()
+    def _send(self, command: Callable[[str], str]) -> None:
+        """Send a command for the selected GPU."""
+        gpu = self._selected()
         if gpu is not None:
             uuid = gpu.uuid
-            self._in_thread(lambda: order(uuid))
+            self._in_thread(lambda: command(uuid))
 
     # --- threads -----------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Ask the daemon again and again, and at once after an order."""
-        while not self._ended.is_set():
+    def _poll(self) -> None:
+        """Request the status periodically, and at once after a command."""
+        while not self._stopped.is_set():
             try:
                 status = self._client.status()
             except SentinelError as error:
                 self._post(self.fail, error)
             else:
                 self._post(self.show, status)
-            self._asked_again.wait(self._every)
-            self._asked_again.clear()
+            self._refresh.wait(self._every)
+            self._refresh.clear()
 
-    def _in_thread(self, order: Callable[[], str]) -> None:
-        """Give an order, and say what came of it."""
+    def _in_thread(self, command: Callable[[], str]) -> None:
+        """Send a command in a thread, and show its outcome."""
 
-        def give() -> None:
+        def send() -> None:
             try:
-                text = order() or "done"
+                text = command() or "done"
             except SentinelError as error:
-                self._post(self._tell, str(error), "error")
+                self._post(self._notify_outcome, str(error), "error")
             else:
-                self._post(self._tell, text, "information")
-            self._asked_again.set()
+                self._post(self._notify_outcome, text, "information")
+            self._refresh.set()
 
-        threading.Thread(target=give, name="order", daemon=True).start()
+        threading.Thread(target=send, name="command", daemon=True).start()
 
-    def _tell(self, text: str, severity: str) -> None:
+    def _notify_outcome(self, text: str, severity: str) -> None:
         self.notify(text, severity=severity, markup=False)  # type: ignore[arg-type]
 
-    def _post(self, show: Callable[..., None], *what: object) -> None:
-        """Have something shown by the thread that shows; it may have ended meanwhile."""
+    def _post(self, show: Callable[..., None], *values: object) -> None:
+        """Call ``show`` in the main thread, unless it has ended."""
         with contextlib.suppress(RuntimeError):
-            self.call_from_thread(show, *what)
+            self.call_from_thread(show, *values)

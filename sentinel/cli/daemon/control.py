@@ -1,4 +1,4 @@
-"""``sentinel stop``, ``reload`` and ``shutdown``: orders to the daemon as a whole."""
+"""``sentinel stop``, ``reload``, ``shutdown``, ``pause``, ``resume`` and ``restart``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sentinel.client import Client
 
 
 @click.command("stop")
-@wait_option("How long to wait until the memory of every GPU is back")
+@wait_option("Maximum wait until the memory of every GPU is free")
 @json_option
 @with_client
 def stop(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Let go of every GPU; the daemon stays, and `sentinel start` goes on.
+    """Drain: release every GPU; the daemon stays, and `sentinel start` enables it again.
 
-    Exit code 1 if something is still held after that time.
+    Exit code 1 if a GPU is still held after --wait.
     """
     return show(client.stop(wait), as_json=as_json)
 
@@ -27,31 +27,31 @@ def stop(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - c
 @json_option
 @with_client
 def reload_(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Read the settings anew; take over all of them, or none.
+    """Read the settings again, and apply all of them or none.
 
-    Exit code 2 if one is not allowed; nothing has changed then.
+    Exit code 2 if a setting is invalid; then nothing has changed.
     """
     return show(client.reload(), as_json=as_json)
 
 
 @click.command("shutdown")
-@wait_option("How long to wait until the daemon is gone")
+@wait_option("Maximum wait for the end of the daemon")
 @json_option
 @with_client
 def shutdown(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Let go of every GPU and end the daemon."""
+    """Release every GPU and end the daemon."""
     return show(client.shutdown(wait), as_json=as_json)
 
 
 @click.command("pause")
 @gpus
-@duration("--for", "seconds", "Resume by itself after so long; without it, by `sentinel resume`.")
+@duration("--for", "seconds", "Resume after this time; the default is never.")
 @click.option(
     "--release",
     is_flag=True,
-    help="Let go of the driver as well, for a GPU reset or a driver upgrade; for all GPUs at once.",
+    help="Release the driver as well, for a GPU reset or a driver upgrade; only for all GPUs.",
 )
-@wait_option("How long to wait until the memory is back")
+@wait_option("Maximum wait for free memory")
 @json_option
 @with_client
 def pause(
@@ -62,10 +62,10 @@ def pause(
     wait: float,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Let go of these GPUs, of all without any, and keep off.
+    """Release these GPUs, by default all, and do not occupy them until the pause ends.
 
-    A GPU is named by nvidia-smi's index, by its UUID or the beginning of it, or by its PCI
-    address. Exit code 1 if something is still held after --wait.
+    A GPU is selected by nvidia-smi index, UUID or a unique prefix of it, or PCI address. Exit code
+    1 if a GPU is still held after --wait.
     """
     outcome = client.pause(gpus, seconds=seconds, release=release, wait=wait)
     return show(outcome, as_json=as_json)
@@ -76,7 +76,7 @@ def pause(
 @json_option
 @with_client
 def resume(client: Client, gpus: tuple[str, ...], as_json: bool) -> int:  # noqa: FBT001 - click's
-    """End the pause of these GPUs, of all without any."""
+    """End the pause of these GPUs, by default all."""
     return show(client.resume(gpus), as_json=as_json)
 
 
@@ -89,9 +89,9 @@ def restart(
     as_json: bool,  # noqa: FBT001 - click's
     given: Mapping[str, str],
 ) -> int:
-    """Take over these settings, and occupy anew with them; the daemon stays.
+    """Apply these settings, and start all stressors again; the daemon stays.
 
-    Settings given here replace all those that the daemon was started with. Without any, those
-    stay, and the file is read anew.
+    The given settings replace all flags of the daemon. Without any, its flags stay, and the file is
+    read again.
     """
     return show(client.restart(given or None), as_json=as_json)

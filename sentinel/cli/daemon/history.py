@@ -1,4 +1,4 @@
-"""``sentinel history``: who used which GPU when, how the GPUs did, and what happened on them."""
+"""``sentinel history``: show past uses, readings and events of the GPUs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,26 @@ from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
 from sentinel.units import format_brief, parse_duration
 
-_USES = ("GPU", "FROM", "UNTIL", "FOR", "WHO")
-_READINGS = ("GPU", "TEMP MIN", "MEAN", "MAX", "POWER MIN", "MEAN", "MAX", "OTHERS", "OURS", "READ")
+_USES = ("GPU", "FROM", "UNTIL", "FOR", "USER")
+_READINGS = (
+    "GPU",
+    "TEMP MIN",
+    "MEAN",
+    "MAX",
+    "POWER MIN",
+    "MEAN",
+    "MAX",
+    "FOREIGN",
+    "OURS",
+    "READ",
+)
 
 
 def _since(context: click.Context, _: click.Parameter, text: str) -> str:
-    """Return what the daemon takes: a time before now, or a moment with its offset.
+    """Convert to the form of the API: a duration before now, or a time with an offset.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The text is neither.
     """
     if context.resilient_parsing:
         return text
@@ -32,22 +43,22 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
         try:
             return datetime.fromisoformat(text.strip()).astimezone().isoformat()
         except (ValueError, OverflowError):
-            what = f"--since: {text!r} is neither a time nor a moment"
+            what = f"--since: {text!r} is neither a duration nor a time"
             raise ConfigError(what, "Write one such as 2h, 7d or '2026-11-20 19:40'.") from None
     return text
 
 
 @click.command("history")
-@click.option("--gpu", metavar="GPU", help="Only this one; one that is gone by its UUID.")
+@click.option("--gpu", metavar="GPU", help="Only this GPU; a removed one by its UUID.")
 @click.option(
     "--since",
     metavar="TIME",
     default="1d",
     show_default=True,
     callback=_since,
-    help="How far back, such as 2h; or from when on, such as '2026-11-20 19:40', in local time.",
+    help="Start: a duration before now, such as 2h, or a local time, such as '2026-11-20 19:40'.",
 )
-@click.option("--events", is_flag=True, help="List the events instead, the last 1000 at most.")
+@click.option("--events", is_flag=True, help="List the events instead, at most the last 1000.")
 @json_option
 @with_client
 def command(
@@ -57,11 +68,11 @@ def command(
     events: bool,  # noqa: FBT001 - click's
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Show who used which GPU when, and how each did, as far back as is kept.
+    """Show past uses of the GPUs, and their readings.
 
-    Of each GPU below: the least, mean and greatest temperature and power, the share of the time in
-    which others used it and in which a stressor worked on it, and for how long it was read. An
-    empty cell is not known. For sentinel's own times, WHO is sentinel.
+    The readings of each GPU are its minimum, mean and maximum temperature and power, the shares of
+    the time in which foreign processes and stressors used it, and the time with readings. An empty
+    cell is unknown. USER is sentinel for its stressors.
     """
     if events:
         _show_events(client.recorded_events(gpu, since, limit=1000), as_json=as_json)
@@ -86,7 +97,7 @@ def command(
 def _readings(
     client: Client, gpu: str | None, since: str
 ) -> Iterator[tuple[int | None, str, PastReading]]:
-    """Yield the index and UUID of each GPU with the one reading that stands for the whole time."""
+    """Yield the index and UUID of each GPU with one reading for the whole time."""
     for index, uuid in _gpus(client, gpu):
         for reading in client.history(uuid, since, points=1):
             yield index, uuid, reading
@@ -97,7 +108,7 @@ def _gpus(client: Client, gpu: str | None) -> list[tuple[int | None, str]]:
         return [(one.index, one.uuid) for one in client.status().gpus]
     try:
         one = client.gpu(gpu)
-    except NoSuchGpuError:  # one that is gone; the history knows whether it was
+    except NoSuchGpuError:  # a removed GPU may be in the history
         return [(None, gpu)]
     return [(one.index, one.uuid)]
 
@@ -109,7 +120,7 @@ def _show(uses: Sequence[PastUse], readings: Sequence[tuple[int | None, str, Pas
     from sentinel.cli.output import print_table
 
     if not uses:
-        click.echo("Nobody used a GPU in this time, as far as is known.")
+        click.echo("No use of a GPU is recorded in this time.")
     else:
         print_table(_USES, [_use(use) for use in uses], flexible=4, right=(0, 3))
     if readings:
@@ -124,15 +135,15 @@ def _use(use: PastUse) -> tuple[str, ...]:
         _clock(use.began),
         "now" if use.going_on else _clock(use.until),
         format_brief(use.seconds),
-        _who(use),
+        _user(use),
     )
 
 
-def _who(use: PastUse) -> str:
+def _user(use: PastUse) -> str:
     if use.ours:
         return f"sentinel {use.pid}"
     if use.pid is None:
-        return "somebody who is not listed"
+        return "a process that is not listed"
     return f"{use.user or ''} {use.pid} {use.who or ''}".strip()
 
 
@@ -149,7 +160,7 @@ def _reading(index: int | None, uuid: str, reading: PastReading) -> tuple[str, .
 
 
 def _clock(moment: datetime) -> str:
-    """Return a moment as a clock here shows it, with its day where that is not today."""
+    """Format a time in local time, with its date if it is not today."""
     here = moment.astimezone()
     today = here.date() == datetime.now().astimezone().date()
     return f"{here:%H:%M:%S}" if today else f"{here:%m-%d %H:%M:%S}"
@@ -166,7 +177,7 @@ def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
 
 
 def _line(event: PastEvent) -> str:
-    """Return an event as its line of the log."""
-    beside = {"event": event.name, "time": event.at.isoformat()}
+    """Convert an event to its line in the log."""
+    header = {"event": event.name, "time": event.at.isoformat()}
     about = {} if event.gpu is None else {"gpu": event.gpu, "index": event.index}
-    return json.dumps({**event.fields, **beside, **about})
+    return json.dumps({**event.fields, **header, **about})

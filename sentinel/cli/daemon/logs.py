@@ -1,4 +1,4 @@
-"""``sentinel logs``: what the daemon wrote, and what it writes."""
+"""``sentinel logs``: show the log of the daemon, and follow it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.host.paths import find_log
 
 
 @click.command("logs")
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on with each new line.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Follow the log.")
 @click.option(
     "-n",
     "--lines",
@@ -25,9 +25,9 @@ from sentinel.host.paths import find_log
     type=click.IntRange(0, 1_000_000),
     default=50,
     show_default=True,
-    help="Begin with so many lines.",
+    help="Number of lines to show first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The JSON lines as they are in the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON lines of the file.")
 @address_options
 def command(
     following: bool,  # noqa: FBT001 - click's
@@ -36,7 +36,7 @@ def command(
     socket: str | None,
     simulated: bool,  # noqa: FBT001
 ) -> int:
-    """Show the end of the daemon's log; it need not be running."""
+    """Show the end of the daemon's log, also if it does not run."""
     path = _log(socket, simulated_folder(chosen=simulated))
     lines: Iterable[str] = follow(path, count) if following else last_lines(path, count)
     if not as_json:
@@ -47,7 +47,7 @@ def command(
 
 
 def readable(lines: Iterable[str]) -> Iterable[str]:
-    """Yield what a person reads of the lines of a log."""
+    """Format the lines of a log for people."""
     from sentinel.cli.output import wants_colour
 
     colour = wants_colour()

@@ -1,4 +1,4 @@
-"""``sentinel reserve``, ``unreserve``, ``reservations``: GPUs that are kept free for somebody."""
+"""``sentinel reserve``, ``unreserve``, ``reservations``, ``allocate`` and ``deallocate``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sentinel.units import format_size
 
 
 def choice(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``count`` and ``named``: how many GPUs, or which."""
+    """Add ``--gpus`` as ``count`` and ``--gpu`` as ``named``."""
     for option in (
         click.option(
             "--gpu",
@@ -33,10 +33,10 @@ def choice(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="GPU,...",
             multiple=True,
             callback=selectors,
-            help="These: index, UUID or its beginning, PCI address. May be given several times.",
+            help="These GPUs: index, UUID or unique prefix, PCI address; may be repeated.",
         ),
         click.option(
-            "--gpus", "count", metavar="N", type=click.IntRange(1, 128), help="So many, the best."
+            "--gpus", "count", metavar="N", type=click.IntRange(1, 128), help="This many GPUs."
         ),
     ):
         function = option(function)
@@ -44,23 +44,23 @@ def choice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wanted(count: int | None, named: tuple[str, ...]) -> int | tuple[str, ...]:
-    """Return how many GPUs, or which: one of both.
+    """Return the count or the selectors.
 
     Raises:
-        ConfigError: Neither was said, or both.
+        ConfigError: Neither or both were given.
     """
     if (count is None) == (not named):
         raise ConfigError(
-            "say how many GPUs, or which", "Either --gpus 2, or --gpu 0,GPU-952937bc."
+            "give the number of GPUs, or their names", "Either --gpus 2, or --gpu 0,GPU-952937bc."
         )
     return named if count is None else count
 
 
 @click.command("reserve")
 @choice
-@duration("--for", "seconds", "For how long, or until `sentinel unreserve`.", required=True)
-@click.option("--reason", metavar="TEXT", default="", help="What others are told.")
-@wait_option("How long to wait until there are so many and their memory is free")
+@duration("--for", "seconds", "Duration; `sentinel unreserve` ends it earlier.", required=True)
+@click.option("--reason", metavar="TEXT", default="", help="The purpose, shown to other users.")
+@wait_option("Maximum wait for the GPUs and their memory")
 @json_option
 @with_client
 def reserve(
@@ -72,25 +72,25 @@ def reserve(
     wait: float,
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Have GPUs kept free for you; print their UUIDs, a line each, once their memory is free.
+    """Reserve GPUs; print their UUIDs, one per line, when their memory is free.
 
-    Exit code 1 if they are not to be had within --wait; nothing is reserved then.
+    Exit code 1 if they are not available within --wait; then nothing is reserved.
     """
     got = client.reserve(wanted(count, named), reason=reason, seconds=seconds, wait=wait)
     if as_json:
         print_json({"reservation": got})
         return int(ExitCode.OK)
     click.echo("\n".join(got.gpus))
-    end = f"until {_clock(got.until)}" if got.until else "until it is given back"
+    end = f"until {_clock(got.until)}" if got.until else "until it is ended"
     indices = ", ".join(map(str, got.indices))
     click.echo(f"GPU {indices} reserved as {got.id}, {end}", err=True)
-    click.echo(f"To give back: sentinel unreserve {got.id}", err=True)
+    click.echo(f"To end it: sentinel unreserve {got.id}", err=True)
     return int(ExitCode.OK)
 
 
 @click.command("unreserve")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all-mine", is_flag=True, help="All reservations of this user.")
+@click.option("--all-mine", is_flag=True, help="End all reservations of this user.")
 @json_option
 @with_client
 def unreserve(
@@ -99,11 +99,11 @@ def unreserve(
     all_mine: bool,  # noqa: FBT001 - click's
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Give back what `reserve` reserved."""
+    """End reservations."""
     if bool(ids) == all_mine:
         raise ConfigError(
-            "say which reservations end",
-            "Either their names, which `sentinel reservations` lists, or --all-mine.",
+            "give the reservations to end",
+            "Either their IDs, which `sentinel reservations` lists, or --all-mine.",
         )
     chosen = dict.fromkeys(ids) if ids else [one.id for one in client.reservations() if _ours(one)]
     ended = [client.unreserve(id_) for id_ in chosen]
@@ -114,7 +114,7 @@ def unreserve(
         if outcome.text:
             click.echo(outcome.text, err=as_json)
     if not ended:
-        click.echo("this user has reserved nothing", err=True)
+        click.echo("this user has no reservations", err=True)
     return int(ExitCode.OK)
 
 
@@ -122,13 +122,13 @@ def unreserve(
 @json_option
 @with_client
 def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """List what is reserved, for whom and until when."""
+    """List the reservations with their holders and ends."""
     found = client.reservations()
     if as_json:
         print_json({"reservations": found})
         return int(ExitCode.OK)
     if not found:
-        click.echo("nothing is reserved", err=True)
+        click.echo("there are no reservations", err=True)
         return int(ExitCode.OK)
     from sentinel.cli.output import print_table
 
@@ -142,16 +142,16 @@ def _ours(one: ReservationInfo) -> bool:
 
 
 def _row(one: ReservationInfo) -> tuple[str, ...]:
-    by = _person(one.holder)
+    by = _user(one.holder)
     if one.bound and one.holder.pid is not None:
         by = f"{by} ({one.holder.name or 'pid'} {one.holder.pid})".lstrip()
-    end = "its process ends" if one.bound else "given back"
+    end = "its process ends" if one.bound else "unreserved"
     until = end if one.until is None else _clock(one.until)
     return one.id, ",".join(map(str, one.indices)), until, by, one.reason
 
 
-def _person(holder: Holder) -> str:
-    """Return the name of the user who holds something, as this host knows it."""
+def _user(holder: Holder) -> str:
+    """Return the name of a user on this host, or the UID."""
     if holder.uid is None:
         return ""
     try:
@@ -161,7 +161,7 @@ def _person(holder: Holder) -> str:
 
 
 def _clock(moment: datetime) -> str:
-    """Return a moment as people here say it, with its day where that is another."""
+    """Format a time in local time, with its date if it is not today."""
     local = moment.astimezone()
     today = local.date() == datetime.now().astimezone().date()
     return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M}"
@@ -170,14 +170,14 @@ def _clock(moment: datetime) -> str:
 @click.command("allocate")
 @click.argument("id_", metavar="ID")
 @click.argument("size")
-@click.option("--gpu", metavar="GPU", default="0", show_default=True, help="Of this GPU.")
+@click.option("--gpu", metavar="GPU", default="0", show_default=True, help="The GPU.")
 @click.option(
     "--pid",
     metavar="PID",
     type=click.IntRange(1, 2**31 - 1),
-    help="For this process and its children.  [default: the one that runs this command]",
+    help="The process that may use it, with its children.  [default: the parent process]",
 )
-@wait_option("How long to wait until the memory is free")
+@wait_option("Maximum wait for free memory")
 @json_option
 @with_client
 def allocate(
@@ -189,22 +189,22 @@ def allocate(
     wait: float,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Have SIZE of a GPU's memory, such as 40GiB, kept for a process; print the GPU's UUID.
+    """Allocate SIZE of a GPU's memory, such as 40GiB, to a process; print the GPU's UUID.
 
-    It is free when this returns, and the process and its children may take it without a yield. It
-    is kept until `sentinel deallocate ID`, or until that process ends: a shell, a script. Exit code
-    1 if it is not to be had, or not free within --wait; nothing is kept then.
+    The memory is free when the command returns; the process and its children can use it without a
+    yield. The allocation ends with `sentinel deallocate ID`, or with that process. Exit code 1 if
+    the memory is not available within --wait; then nothing is allocated.
     """
-    # Over TCP there is no process: it lasts until it is given back.
+    # Over TCP there is no process, and the allocation lasts until it is ended.
     holder = pid if pid is not None or client.address.host else os.getppid()
     got = client.allocate(id_, size, gpu, wait=wait, pid=holder)
     if as_json:
         print_json({"allocation": got})
         return int(ExitCode.OK)
     click.echo(got.gpu)
-    end = f"until process {got.holder.pid} ends" if got.holder.pid else "until it is given back"
-    click.echo(f"GPU {got.index}: {format_size(got.size)} kept as {got.id}, {end}", err=True)
-    click.echo(f"To give back: sentinel deallocate {got.id}", err=True)
+    end = f"until process {got.holder.pid} ends" if got.holder.pid else "until it is ended"
+    click.echo(f"GPU {got.index}: {format_size(got.size)} allocated as {got.id}, {end}", err=True)
+    click.echo(f"To end it: sentinel deallocate {got.id}", err=True)
     return int(ExitCode.OK)
 
 
@@ -213,5 +213,5 @@ def allocate(
 @json_option
 @with_client
 def deallocate(client: Client, id_: str, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Give back what `allocate` had kept."""
+    """End an allocation."""
     return show(client.deallocate(id_), as_json=as_json)

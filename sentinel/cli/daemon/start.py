@@ -1,4 +1,4 @@
-"""``sentinel start``: a daemon where none runs, and the word to occupy where one does."""
+"""``sentinel start``: start the daemon, or enable a running one."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from sentinel.host.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, ask, start_detached
 from sentinel.supervisor.single_instance import running
 
-#: How long a daemon may take until it answers, in seconds: a driver without persistence mode needs
-#: up to 3 s for each GPU.
-WAIT = 60.0
+#: A driver without persistence mode needs up to 3 s per GPU.
+START_TIMEOUT_S = 60.0
 
 
 @click.command("start")
 @click.option(
-    "--simulate", metavar="N", type=int, help="Pretend N GPUs, for a host without; nothing is real."
+    "--simulate", metavar="N", type=int, help="Use N simulated GPUs, for a host without GPUs."
 )
 @settings
-@click.option("--json", "as_json", is_flag=True, help="Say it as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: Sources,
     simulate: int | None,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> int:
-    """Start the daemon, unless one runs, and let it occupy idle GPUs.
+    """Start the daemon, or enable the occupying of GPUs if it is already running.
 
-    It goes on when the terminal is closed. Where one runs already, it is told to occupy.
+    The daemon survives the terminal.
     """
     checked(sources)
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
@@ -45,39 +44,39 @@ def command(
     flags = _flags(sources)
     if pid is None:
         more = ["--simulate", str(simulate)] if simulate is not None else []
-        pid = start_detached([*_config(sources), *flags, *more], where, WAIT).pid
-        _say(where, pid, f"started: pid {pid}", as_json=as_json, started=True)
+        pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
+        _print(where, pid, f"started: pid {pid}", as_json=as_json, started=True)
         return int(ExitCode.OK)
     if flags:
         raise AlreadyRunningError(
             f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
-            "It keeps its settings. To give it these, use: sentinel restart",
+            "It keeps its settings. To replace them, use: sentinel restart",
         )
     text = _occupy(where, pid)
-    _say(
+    _print(
         where, pid, f"runs already: pid {pid or 'unknown'}; {text}", as_json=as_json, started=False
     )
     return int(ExitCode.OK)
 
 
 def _find(*, simulated: bool) -> tuple[Places, int | None]:
-    """Return where the daemon is or will be, and its PID if it runs; 0 is one that is not known.
+    """Return the paths of the daemon, and its PID if it runs; 0 is an unknown PID.
 
-    With ``$SENTINEL_SIM_DIR`` the one on simulated GPUs is meant where it runs, as by all clients.
+    With ``$SENTINEL_SIM_DIR``, a running daemon of the simulated GPUs is used, as by all clients.
     """
-    pretended = places(os.environ, os.getuid(), default_folder().absolute())
+    simulated_paths = places(os.environ, os.getuid(), default_folder().absolute())
     if simulated:
-        return pretended, _pid(pretended)
+        return simulated_paths, _pid(simulated_paths)
     if os.environ.get("SENTINEL_SIM_DIR"):
-        pid = _pid(pretended)
+        pid = _pid(simulated_paths)
         if pid is not None:
-            return pretended, pid
+            return simulated_paths, pid
     real = places(os.environ, os.getuid())
     return real, _pid(real)
 
 
 def _pid(where: Places) -> int | None:
-    """Return the PID of the daemon there, also where only its socket may be used, by a group."""
+    """Return the PID of the daemon, 0 if only its socket is accessible, or None if none runs."""
     pid = running(where)
     if pid is None:
         with contextlib.suppress(OSError, ValueError):
@@ -87,7 +86,7 @@ def _pid(where: Places) -> int | None:
 
 
 def _flags(sources: Sources) -> list[str]:
-    """Return the flags that were given, as a daemon in another folder understands them."""
+    """Return the given flags for a daemon with another working directory."""
     flags = {setting.flag: setting for setting in SETTINGS}
     found = []
     for given in sources.given.values():
@@ -102,28 +101,28 @@ def _flags(sources: Sources) -> list[str]:
 
 
 def _config(sources: Sources) -> list[str]:
-    """Return the flag for the file that was found: what is read anew must be the same."""
+    """Return the flag for the file that was found, so that a reload reads the same file."""
     return [f"--config={sources.file.absolute()}"] if sources.file is not None else []
 
 
 def _occupy(where: Places, pid: int) -> str:
-    """Tell a daemon to occupy; return what it says."""
-    who = f"pid {pid or 'unknown'}"
+    """Enable the occupying of GPUs; return the text of the response."""
+    daemon = f"pid {pid or 'unknown'}"
     try:
         status, answer = ask(where.socket, "POST", "/v1/start", {}, timeout=10.0)
     except (OSError, ValueError) as error:
         raise NotStartedError(
-            f"a daemon runs, {who}, and does not answer at {where.socket}: {error}",
-            f"Its log is {where.log}; it ends by: kill {pid or 'PID'}",
+            f"the daemon, {daemon}, does not respond at {where.socket}: {error}",
+            f"Its log is {where.log}. To end it: kill {pid or 'PID'}",
         ) from error
     text = str(answer.get("text") or answer.get("detail") or answer.get("title") or "")
-    if status >= 400:  # noqa: PLR2004 - what HTTP calls errors
-        raise NotStartedError(f"the daemon, {who}, refused: {text}")
+    if status >= 400:  # noqa: PLR2004 - HTTP errors
+        raise NotStartedError(f"the daemon, {daemon}, refused: {text}")
     return text
 
 
-def _say(where: Places, pid: int, text: str, *, as_json: bool, started: bool) -> None:
-    """Say what came of it, for people or for programs."""
+def _print(where: Places, pid: int, text: str, *, as_json: bool, started: bool) -> None:
+    """Print the outcome."""
     if not as_json:
         print(f"sentinel {text}\nsocket {where.socket}\nlog    {where.log}")
         return

@@ -1,4 +1,4 @@
-"""``sentinel status``: every GPU in a table, the daemon, and the end of its log."""
+"""``sentinel status``: show every GPU in a table, the daemon, and the end of its log."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-#: How many lines of the log are shown.
-LINES = 5
+LOG_LINES = 5
 
 
 @click.command("status")
-@duration("--watch", "every", "Show it again and again, this often, until Ctrl+C.")
+@duration("--watch", "every", "Repeat this often, until Ctrl+C.")
 @json_option
 @with_client
 def command(client: Client, every: float | None, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Show what is on each GPU, and the daemon; exit code 3 if none runs.
+    """Show every GPU and the daemon; exit code 3 if no daemon runs.
 
-    An empty cell is not known. HELD BY is sentinel and its workload, the processes of others, or
-    for whom a GPU is reserved. HAND-OVER says how long it took at the last one until the memory
-    was free, and how long ago that was. A GPU with a `!` was found to compute or store wrongly.
+    An empty cell is unknown. HELD BY is sentinel with its workload, the foreign processes, or the
+    holder of a reservation. HAND-OVER is the time until the memory was free at the last hand-over,
+    and the time since. A `!` marks a GPU with findings: it computed or stored something wrong.
     """
     if every is not None:
         if as_json:
-            raise ConfigError("--watch: shows a table; with --json, ask again instead")
+            raise ConfigError("--watch cannot be combined with --json")
         _watch(client, every)
     if not as_json:
         _print(client.status())
@@ -76,33 +75,33 @@ def _table(status: Status, width: int) -> Table:
 
 
 def _below(status: Status) -> Iterator[str]:
-    """Yield what stands below the table."""
-    from sentinel.cli.output import printable
+    """Yield the lines below the table."""
+    from sentinel.cli.event_format import printable
 
-    noted = [printable(line) for line in gpu_table.notes(status)]
-    if noted:
+    notes = [printable(line) for line in gpu_table.notes(status)]
+    if notes:
         yield ""
-        yield from noted
+        yield from notes
     yield ""
     yield from map(printable, gpu_table.facts(status, datetime.now().astimezone()))
     yield from _logged(status.daemon.log)
 
 
 def _logged(log: str | None) -> Iterator[str]:
-    """Yield the last lines of the log, where it can be read; it may be another host's."""
+    """Yield the last lines of the log if it can be read; the daemon may be on another host."""
     from sentinel.cli.daemon.logs import readable
     from sentinel.cli.log_follow import last_lines
 
     if log is not None:
         with contextlib.suppress(ConfigError):
-            yield from readable(last_lines(Path(log), LINES))
+            yield from readable(last_lines(Path(log), LOG_LINES))
 
 
-# --- again and again -------------------------------------------------------------------------
+# --- repetition ------------------------------------------------------------------------------
 
 
 def _watch(client: Client, every: float) -> None:
-    """Show it for ever, in place on a terminal; a daemon that is away is waited for."""
+    """Repeat without end, in place on a terminal; errors do not end it."""
     from sentinel.cli.output import console
 
     out = console()

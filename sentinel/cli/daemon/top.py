@@ -1,4 +1,4 @@
-"""``sentinel top``: every GPU live, with small graphs, and keys to pause, resume and reserve."""
+"""``sentinel top``: show every GPU live, with keys to pause, resume and reserve."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sentinel.errors import ConfigError, ExitCode
 
 
 @click.command("top")
-@duration("--every", "every", "Ask the daemon this often.  [default: 1s]")
+@duration("--every", "every", "Update this often.  [default: 1s]")
 @with_client
 def command(client: Client, every: float | None) -> int:
-    """Show every GPU live; p pauses the chosen one, r resumes it, v reserves it, q ends.
+    """Show every GPU live; p pauses the selected one, r resumes it, v reserves it, q quits.
 
-    Needs textual: pip install 'gpu-sentry[tui]'. Exit code 3 if no daemon runs.
+    Requires textual: pip install 'gpu-sentry[tui]'. Exit code 3 if no daemon runs.
     """
     try:
         from sentinel.cli.tui import Live
@@ -26,13 +26,13 @@ def command(client: Client, every: float | None) -> int:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise ConfigError(
-            "sentinel top needs textual, which is not installed",
+            "sentinel top requires textual, which is not installed",
             "Install it: pip install 'gpu-sentry[tui]'. Without it: sentinel status --watch 2s",
         ) from error
     first = client.status()
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
         raise ConfigError(
-            "sentinel top needs a terminal that can draw",
+            "sentinel top requires a terminal with cursor control",
             "Without one: sentinel status --watch 2s",
         )
     Live(client, first, every=1.0 if every is None else every).run()

@@ -1,4 +1,4 @@
-"""``sentinel config``: what is set and by whom, and whether a file would do."""
+"""``sentinel config``: show the settings with their sources, or check a file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sentinel.errors import ExitCode
 
 @click.group("config")
 def command() -> None:
-    """Show what is set and where it comes from, or check a file."""
+    """Show the settings with their sources, or check a file."""
 
 
 @command.command("show")
 @settings
-@click.option("--origin", is_flag=True, help="Say where each value comes from.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--origin", is_flag=True, help="Add the source of each value.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Show every setting that holds, as a file that would set the same."""
+    """Show every setting in force, as an equivalent file."""
     checked(sources)
     if as_json:
         print_json(_as_json(sources))
@@ -40,16 +40,16 @@ def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 
 @command.command("check")
 @click.argument("file", metavar="FILE")
 def check(file: str) -> int:
-    """Say whether `run` would take FILE; exit code 2 if not."""
+    """Check FILE; exit code 2 if `run` would reject it."""
     sources = read_file(Path(file))
     checked(sources)
     count = len(sources.given) + sum(len(override.given) for override in sources.overrides)
-    click.echo(f"{file}: {count} setting{'' if count == 1 else 's'}, all allowed")
+    click.echo(f"{file}: {count} setting{'' if count == 1 else 's'}, all valid")
     return int(ExitCode.OK)
 
 
 def _as_json(sources: Sources) -> dict[str, Any]:
-    """Return every setting with its value as text and its origin."""
+    """Return every setting with its text and its source."""
     rows = [
         {"key": setting.key, "value": value.text or None, "origin": value.source}
         for setting, value in _effective(sources.given)
@@ -66,13 +66,13 @@ def _as_json(sources: Sources) -> dict[str, Any]:
 
 
 def _effective(given: Mapping[str, Given]) -> Iterator[tuple[Setting, Given]]:
-    """Yield each setting with its value, given or not."""
+    """Yield each setting with its given or default value."""
     for setting in SETTINGS:
         yield setting, given.get(setting.key, Given(text=setting.default, source="default"))
 
 
 def _as_file(sources: Sources, *, origin: bool) -> Iterator[str]:
-    """Yield the lines of a file that would set what is set."""
+    """Yield the lines of an equivalent file."""
     tables: dict[str, list[tuple[str, Given]]] = {}
     for setting, value in _effective(sources.given):
         table, _, name = setting.key.rpartition(".")

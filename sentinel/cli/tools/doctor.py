@@ -1,4 +1,4 @@
-"""``sentinel doctor``: is this host safe for sentinel, and what to do where it is not."""
+"""``sentinel doctor``: check whether sentinel can run safely on this host."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from sentinel.errors import ConfigError
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
-#: The exit code of each verdict; 2 is wrong usage, too, which says so on standard error.
+#: Exit codes; 2 is also wrong usage, with a message on standard error.
 _EXIT_CODES = {Level.OK: 0, Level.WARNING: 1, Level.PROBLEM: 2}
 
 _VERDICTS = {
-    Level.OK: "Nothing speaks against sentinel on this host",
-    Level.WARNING: "Sentinel works on this host within limits",
-    Level.PROBLEM: "Sentinel does not work, or is not safe, on this host",
+    Level.OK: "Sentinel can run on this host",
+    Level.WARNING: "Sentinel can run on this host, with limits",
+    Level.PROBLEM: "Sentinel cannot run, or is not safe, on this host",
 }
 
-#: A line of the page: where what is said of a check begins, and where it ends at the latest.
+#: The column at which the text of a check begins, and the maximum width.
 _INDENT = 27
 _WIDTH = 100
 
 
 @click.command("doctor")
-@click.option("--simulate", metavar="N", type=int, help="Examine N pretended GPUs instead.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--simulate", metavar="N", type=int, help="Check with N simulated GPUs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Say whether this host is safe for sentinel; exit code 1 with warnings, 2 with problems."""
+    """Check whether sentinel can run safely here; exit code 1 for warnings, 2 for problems."""
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     facts, stuck = examine(simulate)
@@ -52,14 +52,14 @@ def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click
         plain = os.environ.get("TERM") == "dumb"
         width = min(_WIDTH, max(_INDENT + 30, shutil.get_terminal_size((_WIDTH, 24)).columns))
         click.echo("\n".join(page(findings, colour=colour and not plain, width=width)))
-    if stuck:  # the interpreter's own exit would wait for it, maybe for ever
+    if stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()
         os._exit(code)
     return code
 
 
 def as_object(findings: Sequence[Finding]) -> dict[str, object]:
-    """Return everything for programs: a line for each finding."""
+    """Return all findings for JSON."""
     lines = [
         {
             "check": finding.check,
@@ -75,13 +75,13 @@ def as_object(findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def page(findings: Sequence[Finding], *, colour: bool, width: int = _WIDTH) -> Iterator[str]:
-    """Yield the lines of one page: GPUs of which the same is to be said share them."""
-    alike: dict[Finding, list[Finding]] = {}
+    """Yield the lines of the report; GPUs with equal findings share an entry."""
+    groups: dict[Finding, list[Finding]] = {}
     order: dict[str, int] = {}
     for finding in findings:
         order.setdefault(finding.check, len(order))
-        alike.setdefault(replace(finding, gpu=None, index=None), []).append(finding)
-    for group in sorted(alike.values(), key=lambda group: order[group[0].check]):
+        groups.setdefault(replace(finding, gpu=None, index=None), []).append(finding)
+    for group in sorted(groups.values(), key=lambda group: order[group[0].check]):
         yield from _entry(group, colour=colour, width=width - _INDENT)
     worst = verdict(findings)
     counts = Counter(finding.level for finding in findings)
@@ -96,7 +96,7 @@ def page(findings: Sequence[Finding], *, colour: bool, width: int = _WIDTH) -> I
 
 
 def _entry(group: Sequence[Finding], *, colour: bool, width: int) -> Iterator[str]:
-    """Yield what is said of some GPUs, or of the host; what is well takes as little as it can."""
+    """Yield the entry of equal findings; one that is ok is short."""
     one = group[0]
     level = f"{one.level.value:<8}"
     head = click.style(level, fg=_COLOURS[one.level]) if colour else level
@@ -115,12 +115,12 @@ def _wrapped(text: str, width: int, label: str = "") -> list[str]:
 
 
 def _gpus(findings: Sequence[Finding]) -> str:
-    """Return of which GPUs something is said, by index; a lock may be of one that is not listed."""
-    strange = [finding.gpu for finding in findings if finding.index is None and finding.gpu]
+    """Format the GPUs of an entry by index; a lock may belong to a GPU that is not listed."""
+    unlisted = [finding.gpu for finding in findings if finding.index is None and finding.gpu]
     indices = sorted({finding.index for finding in findings if finding.index is not None})
     runs = []
     for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
         numbers = [number for _, number in run]
         runs.append(f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0]))
-    names = ", ".join([f"GPU {', '.join(runs)}"] * bool(runs) + strange)
+    names = ", ".join([f"GPU {', '.join(runs)}"] * bool(runs) + unlisted)
     return f"{names}: " if names else ""

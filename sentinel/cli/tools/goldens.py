@@ -1,4 +1,4 @@
-"""``sentinel goldens``: what was recorded as right, and how it is carried from host to host."""
+"""``sentinel goldens``: list golden checksums, and merge those of other hosts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locat
 
 @click.group("goldens")
 def command() -> None:
-    """List the golden checksums of this host, or carry them over from another."""
+    """List the golden checksums of this host, or merge those of another."""
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--goldens``, ``--config`` and ``--json``, and ``ours``: the file meant."""
+    """Add ``--goldens``, ``--config`` and ``--json``; pass the path of the file as ``ours``."""
 
     @functools.wraps(function)
     def located(*, goldens: str | None, config: str | None, **values: Any) -> Any:
@@ -32,22 +32,24 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
         path = locate(checked(sources).goldens, os.environ)
         if path is None:
             source = sources.given["goldens"].source
-            raise ConfigError(f"{source}: golden checksums are off", "Name a file: --goldens PATH")
+            raise ConfigError(f"{source}: golden checksums are off", "Give a file: --goldens PATH")
         return function(ours=path, **values)
 
-    command = click.option("--json", "as_json", is_flag=True, help="One JSON object.")(located)
+    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
+        located
+    )
     command = click.option("--config", metavar="FILE", help="Read settings from this TOML file.")(
         command
     )
     return click.option(
-        "--goldens", metavar="PATH", help="This file instead of the one in the state folder."
+        "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
     )(command)
 
 
 @command.command("list")
 @_ours
 def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """List what was recorded; exit code 1 where two records of one key differ."""
+    """List the records; exit code 1 if two records of one key differ."""
     goldens = _open(ours)
     if as_json:
         return _print_json(goldens, {"file": str(ours), "goldens": _rows(goldens.records())})
@@ -55,16 +57,16 @@ def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
         click.echo(_line(golden))
     count = len(goldens.records())
     click.echo(f"{ours}: {count} golden checksum{'' if count == 1 else 's'}")
-    return _print_rest(goldens)
+    return _print_problems(goldens)
 
 
 @command.command("merge")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_ours
 def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Add to ours what each FILE has and ours has not.
+    """Add the new records of each FILE to those of this host.
 
-    A record that differs from ours is not taken but listed, and the exit code is 1.
+    A conflicting record is reported and not added; then the exit code is 1.
     """
     goldens = _open(ours, files)
     try:
@@ -74,14 +76,14 @@ def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FB
     if as_json:
         return _print_json(goldens, {"file": str(ours), "added": added})
     click.echo(f"{ours}: {added} added")
-    return _print_rest(goldens)
+    return _print_problems(goldens)
 
 
 @command.command("check")
 @click.argument("file", metavar="FILE")
 @_ours
 def check(file: str, ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Compare FILE with ours and change nothing; exit code 1 where two records differ."""
+    """Compare FILE with the records of this host; exit code 1 if two records differ."""
     goldens = _open(ours, (file,))
     own = {golden.key for golden in _open(ours).records()}
     theirs = _open(Path(file)).records()
@@ -91,20 +93,20 @@ def check(file: str, ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click'
             goldens, {"file": file, "ours": str(ours), "records": len(theirs), "new": new}
         )
     click.echo(f"{file}: {len(theirs)} golden checksums, {new} of them not in {ours}")
-    return _print_rest(goldens)
+    return _print_problems(goldens)
 
 
 def _open(ours: Path, files: Iterable[str] = ()) -> Goldens:
-    """Return the records of our file and of others, which must be there.
+    """Read the records of this host and of other files.
 
     Raises:
-        ConfigError: One of them is missing, or cannot be read.
+        ConfigError: Another file is missing, or a file cannot be read.
     """
     others = tuple(Path(file) for file in files)
     for other in others:
         if not other.exists():
             raise ConfigError(f"{other}: there is no such file")
-    goldens = Goldens(ours, others, warn=lambda _: None)  # all of it is printed in the end
+    goldens = Goldens(ours, others, warn=lambda _: None)  # printed at the end
     try:
         goldens.ensure_readable()
     except OSError as error:
@@ -112,10 +114,10 @@ def _open(ours: Path, files: Iterable[str] = ()) -> Goldens:
     return goldens
 
 
-def _print_rest(goldens: Goldens) -> int:
-    """Print what is wrong, to standard error, and return the exit code that it means."""
+def _print_problems(goldens: Goldens) -> int:
+    """Print skipped lines and conflicts to standard error, and return the exit code."""
     for skipped in goldens.skipped():
-        click.echo(f"{skipped.file}:{skipped.line}: passed over: {skipped.why}", err=True)
+        click.echo(f"{skipped.file}:{skipped.line}: skipped: {skipped.why}", err=True)
     for conflict in goldens.conflicts():
         first, later = conflict.first, conflict.later
         click.echo(

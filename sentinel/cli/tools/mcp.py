@@ -1,4 +1,4 @@
-"""``sentinel mcp``: a server of the Model Context Protocol, by which agents ask the daemon."""
+"""``sentinel mcp``: serve tools for agents over the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sentinel.errors import ConfigError, ExitCode
 @click.command("mcp")
 @with_client
 def command(client: Client) -> int:
-    """Give agents tools to see, pause and reserve GPUs, over standard input and output.
+    """Serve tools for agents over standard input and output (Model Context Protocol).
 
-    An agent starts it by itself once it stands in the agent's configuration. Its tools are status,
-    pause, resume, reserve and unreserve. It ends when the agent closes its standard input, and the
-    daemon need not run. Needs the package mcp: pip install 'gpu-sentry[mcp]'.
+    The tools are status, pause, resume, reserve and unreserve. An agent starts this command if it
+    is in the agent's configuration. It ends when the agent closes its standard input; the daemon
+    need not run. Requires the package mcp: pip install 'gpu-sentry[mcp]'.
     """
     try:
         from sentinel.cli.mcp_server import serve
@@ -26,10 +26,10 @@ def command(client: Client) -> int:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise ConfigError(
-            "sentinel mcp needs version 2 of the package mcp, which is not installed",
+            "sentinel mcp requires version 2 of the package mcp, which is not installed",
             "Install it: pip install 'gpu-sentry[mcp]'",
         ) from error
-    # A thread reads standard input, and the interpreter's own exit would wait for its next line.
+    # A thread reads standard input, and the interpreter's exit would wait for its next line.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(client)
     return int(ExitCode.OK)

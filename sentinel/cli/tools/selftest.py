@@ -1,4 +1,4 @@
-"""``sentinel selftest``: does this GPU's check find every flipped bit, and nothing else?"""
+"""``sentinel selftest``: prove that the checks detect every flipped bit, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ from sentinel.protocol.stressor import SelftestResult
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 
-_MOST_FLIPS = 100_000
-_MOST_ROUNDS = 100_000_000
+_MAX_FLIPS = 100_000
+_MAX_ROUNDS = 100_000_000
 
 
 @click.command("selftest")
-@click.option("--gpu", help="Which: index, UUID or PCI address.  [default: the first]")
-@click.option("--simulate", metavar="N", type=int, help="Pretend N GPUs, and test one of them.")
+@click.option("--gpu", help="Index, UUID or PCI address.  [default: the first GPU]")
+@click.option("--simulate", metavar="N", type=int, help="Use N simulated GPUs, and test one.")
 @click.option(
-    "--flips", type=int, default=100, show_default=True, help="Bits to flip in each place."
+    "--flips",
+    type=int,
+    default=100,
+    show_default=True,
+    help="Bits to flip in each place.",
 )
 @click.option(
-    "--rounds", type=int, default=10_000, show_default=True, help="Results with nothing flipped."
+    "--rounds",
+    type=int,
+    default=10_000,
+    show_default=True,
+    help="Results without a flipped bit.",
 )
 @click.option(
-    "--dtype", "dtypes", multiple=True, help="A kind of number, several times.  [default: all]"
+    "--dtype", "dtypes", multiple=True, help="Number format; may be repeated.  [default: all]"
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     gpu: str | None,
     simulate: int | None,
@@ -39,19 +47,19 @@ def command(
     dtypes: tuple[str, ...],
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Flip bits in results, memory, inputs and references of one idle GPU, and count what is found.
+    """Flip bits in results, memory, inputs and references of one idle GPU; count the detected ones.
 
-    Exit code 1 if a flipped bit was not found, or something was found where none was flipped; 3 if
-    the GPU was needed by others.
+    Exit code 1 if a flipped bit is not detected, or an error is reported without one; 3 if a
+    newcomer needs the GPU.
     """
     _check("--simulate", simulate if simulate is not None else 1, 1, 64)
-    _check("--flips", flips, 1, _MOST_FLIPS)
-    _check("--rounds", rounds, 1, _MOST_ROUNDS)
+    _check("--flips", flips, 1, _MAX_FLIPS)
+    _check("--rounds", rounds, 1, _MAX_ROUNDS)
     for name in dtypes:
-        if not name.isalnum():  # it becomes a part of an option, in which commas have a meaning
-            raise ConfigError(f"--dtype: {name!r} is no kind of number", "Write one such as bf16.")
+        if not name.isalnum():  # it becomes part of an option, where commas are separators
+            raise ConfigError(f"--dtype: {name!r} is not a number format", "Use one such as bf16.")
     given = {"gpus": Given(text=gpu, source="--gpu")} if gpu is not None else {}
-    config = replace(build_config(given), throttle="off")  # a warm GPU is tested like a cool one
+    config = replace(build_config(given), throttle="off")  # test a warm GPU like a cool one
     options = Options(config=config, simulate=simulate)
     trials = Trials(flips=flips, rounds=rounds, dtypes=dtypes)
     outcome = run_selftest(options, trials, _hide if as_json else _print)
@@ -64,12 +72,12 @@ def command(
     if error is not None:
         click.echo(f"sentinel: {error}", err=True)
     if outcome.code is ExitCode.UNKILLABLE:
-        click.echo("sentinel: the stressor was killed and does not end", err=True)
+        click.echo("sentinel: the stressor has survived SIGKILL", err=True)
     return int(leave(outcome.code, clean=outcome.clean))
 
 
 def as_object(outcome: Outcome, *, simulated: bool) -> dict[str, object]:
-    """Return everything for programs: a line for each trial, and why these are not all."""
+    """Return all trials for JSON, and why they are incomplete."""
     gpu, error = outcome.gpu, outcome.error
     return {
         "gpu": gpu.uuid,
@@ -83,14 +91,14 @@ def as_object(outcome: Outcome, *, simulated: bool) -> dict[str, object]:
 
 
 def _hide(_: SelftestResult) -> None:
-    """Say nothing: it all is in the object at the end."""
+    """Print nothing: the JSON object has all results."""
 
 
 def _print(proof: SelftestResult) -> None:
     if proof.place == CLEAN:
-        what = f"{proof.found} of {proof.tried} right results taken for wrong"
+        what = f"{proof.found} of {proof.tried} correct results reported as wrong"
     else:
-        what = f"{proof.found} of {proof.tried} flipped bits found"
+        what = f"{proof.found} of {proof.tried} flipped bits detected"
     level = "ok" if is_well(proof) else "FAILED"
     click.echo(f"{level:<7} {proof.dtype:<5} {proof.place:<10} {what}")
 

@@ -1,4 +1,4 @@
-"""``sentinel workloads try``: runs a workload on one GPU, and says what it did and how well."""
+"""``sentinel workloads try``: run a workload on one GPU, and assess it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.event_log import Sink
 from sentinel.units import format_duration, format_size, parse_duration
 
-#: How long a trial may be asked to run, in seconds: it keeps every reading until it judges.
-SHORTEST = 1.0
-LONGEST = 3600.0
+#: Limits of the duration; a trial keeps every reading until its assessment.
+MIN_S = 1.0
+MAX_S = 3600.0
 
-#: The seconds that a trial waits for this and that: sooner than a sentinel that runs for months, as
-#: a person looks on, and as what is late is what is looked for.
-PATIENCE: Mapping[str, Any] = {"poll": 0.2, "rearm": 0.1, "hang_after": 5.0, "grace": 2.0}
+#: Settings of a trial: shorter than for a daemon, because a user waits, and delays are what a trial
+#: has to find.
+TIMEOUTS: Mapping[str, Any] = {"poll": 0.2, "rearm": 0.1, "hang_after": 5.0, "grace": 2.0}
 
 _EXIT_CODES = {
     Verdict.WELL: ExitCode.OK,
@@ -47,11 +47,11 @@ _EXIT_CODES = {
 
 @click.command("try")
 @click.argument("workload", metavar="NAME[:key=value,...]")
-@click.option("--for", "seconds", default="20s", show_default=True, help="How long it is to run.")
-@click.option("--gpu", help="Which: index, UUID or PCI id.  [default: one that is idle]")
-@click.option("--simulate", metavar="N", type=int, help="Pretend N GPUs, and try it on one.")
+@click.option("--for", "seconds", default="20s", show_default=True, help="Duration of the run.")
+@click.option("--gpu", help="Index, UUID or PCI address.  [default: an idle GPU]")
+@click.option("--simulate", metavar="N", type=int, help="Use N simulated GPUs, and try it on one.")
 @click.option("--memory", default="88%", show_default=True, help="Share of free memory, or a size.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     workload: str,
     seconds: str,
@@ -60,21 +60,21 @@ def command(
     memory: str,
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Run a workload on one GPU, and say what it did and whether it behaved.
+    """Run a workload on one GPU, and report its figures and its problems.
 
-    Exit code 1 if it did not, 2 if it refused its options, 3 if the GPU was needed by others.
+    Exit code 1 if it misbehaves, 2 if it rejects its options, 3 if a newcomer needs the GPU.
     """
     try:
         check_workload(workload)
     except ConfigError as error:
         raise ConfigError(error.what, error.remedy or "See `sentinel workloads`.") from error
     runs = parse_given(parse_duration, Given(text=seconds, source="--for"))
-    if not SHORTEST <= runs <= LONGEST:
+    if not MIN_S <= runs <= MAX_S:
         raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1h")
     if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
         raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=_config(workload, memory, gpu), simulate=simulate)
-    trial, ended, clean = try_workload(options, runs, _show)
+    trial, ended, clean = try_workload(options, runs, _progress_sink)
     judgement = judge(trial)
     figures = _figures(trial, judgement, simulated=simulate is not None)
     if as_json:
@@ -86,10 +86,10 @@ def command(
 
 
 def _config(workload: str, memory: str, gpu: str | None) -> Config:
-    """Return the defaults, but for what a trial on one GPU needs.
+    """Return the default settings, changed for a trial on one GPU.
 
-    What a host's operator set does not hold: it says when idle GPUs are occupied, and here somebody
-    asks for it.
+    The settings of the host do not apply: they decide when idle GPUs are occupied, and a trial is
+    an explicit request.
     """
     given = {
         "workload": Given(text=workload, source="NAME"),
@@ -97,23 +97,23 @@ def _config(workload: str, memory: str, gpu: str | None) -> Config:
     }
     if gpu is not None:
         given["gpus"] = Given(text=gpu, source="--gpu")
-    # It is the workload that is tried, and not what a warm GPU leaves of it.
-    return replace(build_config(given), max_gpus=1, throttle="off", **PATIENCE)
+    # A warm GPU must not slow down the workload under test.
+    return replace(build_config(given), max_gpus=1, throttle="off", **TIMEOUTS)
 
 
-def _show(gpus: Mapping[str, Gpu]) -> Sink:
-    """Return a sink that keeps a person informed, where one looks on."""
+def _progress_sink(gpus: Mapping[str, Gpu]) -> Sink:
+    """Return a sink that shows the events on a terminal."""
     if sys.stderr.isatty():
         return text_lines(sys.stderr, gpus, colour="NO_COLOR" not in os.environ)
 
     def hide(_: Event) -> None:
-        """Say nothing: what comes of it all is in the report."""
+        """Show nothing: the report has the results."""
 
     return hide
 
 
 def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str, Any]:
-    """Return everything for programs; ``None`` is what was not seen."""
+    """Return all figures for JSON; None is a missing measurement."""
     return {
         "workload": trial.workload,
         "gpu": trial.gpu.uuid if trial.gpu else None,
@@ -137,7 +137,7 @@ def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str
 
 
 def _progress(trial: Trial) -> dict[str, Any]:
-    """Return what the workload told of its work."""
+    """Return the rates and counts of the workload's progress reports."""
     seconds = sum(said.seconds for said in trial.progress)
 
     def total(name: str) -> float:
@@ -154,7 +154,7 @@ def _progress(trial: Trial) -> dict[str, Any]:
 
 
 def _readings(trial: Trial) -> dict[str, Any]:
-    """Return how hot the GPU got, what it drew and at which clock."""
+    """Return temperature, power and clock of the GPU."""
     heat = [seen.temperature for seen in trial.readings if seen.temperature is not None]
     power = [seen.power for seen in trial.readings if seen.power is not None]
     clocks = [seen.sm_clock for seen in trial.readings if seen.sm_clock is not None]
@@ -167,7 +167,7 @@ def _readings(trial: Trial) -> dict[str, Any]:
 
 
 def _report(trial: Trial, judgement: Judgement, f: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines for people: the figures, then all that is wrong."""
+    """Yield the lines of the report: the figures, then the problems."""
     place = f"GPU {trial.gpu.index} ({trial.gpu.name})" if trial.gpu else "no GPU"
     yield f"{trial.workload} on {place}: {judgement.verdict.value}"
     rows = {
@@ -206,7 +206,7 @@ def _work(f: Mapping[str, Any]) -> str | None:
     rates = [f"{f['flops_per_s'] / 1e12:.3g} TFLOP/s"] if f["flops_per_s"] else []
     rates += [f"{f['bytes_per_s'] / 1e12:.3g} TB/s"] if f["bytes_per_s"] else []
     rates += [f"{f['iterations_per_s']:.3g} iterations/s for {format_duration(f['ran_s'])}"]
-    nothing = "; on a simulated GPU rates mean nothing" if f["simulated"] else ""
+    nothing = "; rates of a simulated GPU mean nothing" if f["simulated"] else ""
     return ", ".join(rates) + nothing
 
 
@@ -224,7 +224,7 @@ def _heat(f: Mapping[str, Any]) -> str | None:
 def _memory(f: Mapping[str, Any]) -> str | None:
     if f["grown"] is None:
         return None
-    grew = f"grew by {format_size(f['grown'])}" if f["grown"] else "stood still to the byte"
+    grew = f"grew by {format_size(f['grown'])}" if f["grown"] else "constant to the byte"
     return f"{grew} after it was ready"
 
 
@@ -232,7 +232,9 @@ def _quantum(f: Mapping[str, Any]) -> str | None:
     if f["longest_quantum_s"] is None:
         return None
     most = format_duration(MAX_QUANTUM_S)
-    return f"at most {format_duration(f['longest_quantum_s'])} at a time; {most} are allowed"
+    return (
+        f"at most {format_duration(f['longest_quantum_s'])} per quantum; at most {most} is allowed"
+    )
 
 
 def _stop(trial: Trial) -> str | None:

@@ -1,4 +1,4 @@
-"""``sentinel page``: the address of the web page, with the token in it."""
+"""``sentinel page``: print the address of the web page, with the token."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Status
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
 
-#: Every address of the host, which no browser can open; its own address by each family.
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it is looked for, not listened at
+#: Browsers cannot open the wildcard addresses; use the loopback address of the family.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
 @click.command("page")
@@ -21,8 +21,8 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it is looked
 def command(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Print the address of the web page, for a browser on this host.
 
-    It has the daemon's token in it, behind a `#`, which browsers send to nobody: who has the
-    address may do whatever the page can do. The daemon must listen at a TCP address (--tcp).
+    It includes the daemon's token after a `#`, which browsers never send: everyone with the address
+    can do what the page can do. The daemon must listen at a TCP address (--tcp).
     """
     found = address(client.status())
     if as_json:
@@ -33,33 +33,33 @@ def command(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
 
 
 def address(status: Status) -> str:
-    """Return the address of the page of a daemon, with its token.
+    """Return the address of the web page with the token.
 
     Raises:
-        AccessDeniedError: The token cannot be read by us.
+        AccessDeniedError: This user cannot read the token.
         ConfigError: The daemon listens at no TCP address.
     """
     daemon = status.daemon
     if not daemon.tcp:
         raise ConfigError(
-            "the page needs a TCP address, and this daemon listens only at its socket",
-            "Start it with one: sentinel start --tcp 127.0.0.1:8765, or api.tcp in its file.",
+            "the page requires a TCP address, and this daemon listens only at its socket",
+            "Set one: sentinel start --tcp 127.0.0.1:8765, or api.tcp in its file.",
         )
     host, _, port = daemon.tcp.rpartition(":")
     host = host.strip("[]")
-    host = _EVERYWHERE.get(host, host)
+    host = _LOOPBACK.get(host, host)
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{port}/#token={_token(daemon.token)}"
 
 
 def _token(path: str | None) -> str:
-    """Return what is in the file of the token.
+    """Read the token.
 
     Raises:
-        AccessDeniedError: It cannot be read by us.
+        AccessDeniedError: This user cannot read it.
     """
     try:
         return Path(path or "").read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no token"
+        why = getattr(error, "strerror", None) or "it is not a token"
         raise AccessDeniedError(f"{path}: the token cannot be read: {why}") from error

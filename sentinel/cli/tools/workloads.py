@@ -1,4 +1,4 @@
-"""``sentinel workloads``: which workloads there are, where they come from and what they take."""
+"""``sentinel workloads``: list the workloads with their origins and options."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
 from sentinel.protocol.inspection import WorkloadOption
 
-#: The widest that a page is made, in columns, and what stands before each line below a name.
-_WIDTH = 100
+#: The maximum width, and the indent of the lines below a name.
+_MAX_WIDTH = 100
 _INDENT = " " * 4
 
 
 @click.group("workloads", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
     """List the installed workloads with their options, or try one."""
@@ -32,10 +32,10 @@ def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
     if as_json:
         print_json({"workloads": listed})
     else:
-        width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+        width = min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns)
         click.echo("\n".join(_page(listed, width)))
     code = int(ExitCode.FAIL if any(one.error for one in listed) else ExitCode.OK)
-    if stuck:  # the interpreter's own exit would wait for it, maybe for ever
+    if stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()
         os._exit(code)
     return code
@@ -45,7 +45,7 @@ command.add_command(trial.command)
 
 
 def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:
-    """Yield the lines about all workloads; those of one follow its name."""
+    """Yield the lines of the list."""
     for one in listed:
         source = " ".join(filter(None, [one.package, one.version])) or "no package"
         yield f"{one.name}  ({source}, {one.place})"
@@ -57,11 +57,11 @@ def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:
         for option in one.options:
             yield from _wrapped(_option(option), width, hanging=_INDENT)
     if not listed:
-        yield "No workload is registered; is the package installed with pip?"
+        yield "No workload is registered. Is the package installed with pip?"
 
 
 def _option(option: WorkloadOption) -> str:
-    default = "must be given" if option.default is None else f"default {option.default or 'empty'}"
+    default = "required" if option.default is None else f"default {option.default or 'empty'}"
     text = f": {option.text}" if option.text else ""
     return f"{option.name} ({option.kind}, {default}){text}"
 

@@ -31,7 +31,7 @@ def test_the_last_lines_are_whole_ones(
     count: int,
     lines: list[str],
 ) -> None:
-    monkeypatch.setattr(log_follow, "_BLOCK", 7)
+    monkeypatch.setattr(log_follow, "_BLOCK_BYTES", 7)
     path = tmp_path / "log"
     path.write_text(content)
     assert last_lines(path, count) == lines
