@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -50,6 +51,15 @@ def _metavar(option: click.Option) -> list[str]:
     if isinstance(option.type, click.Choice):
         return ["|".join(option.type.choices)]
     return [option.metavar or "VALUE"]
+
+
+def overview() -> str:
+    """Return the output of ``sentinel --help``."""
+    from sentinel.cli.main import sentinel_command
+
+    settings: dict[str, Any] = sentinel_command.context_settings
+    context = click.Context(sentinel_command, info_name="sentinel", terminal_width=80, **settings)
+    return f"```\n$ sentinel --help\n{sentinel_command.get_help(context)}\n```"
 
 
 def events() -> str:
@@ -102,6 +112,7 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 #: The generated parts by name.
 PARTS: Mapping[str, Callable[[], str]] = {
+    "overview": overview,
     "options": options,
     "events": events,
     "metrics of the daemon": metrics_of_daemon,
@@ -112,7 +123,7 @@ _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DO
 
 def generated(document: str) -> str:
     """Return the text of a document with up-to-date parts."""
-    return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", document)
+    return _PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n{match[3]}", document)
 
 
 # --- files -----------------------------------------------------------------------------------

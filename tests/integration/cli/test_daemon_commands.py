@@ -153,18 +153,21 @@ def test_a_refusal_is_told_on_standard_error(
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
         (["reserve", "--gpus", "1"], "Missing option '--for'"),
-        (["reserve", "--for", "1h"], "say how many GPUs, or which\nEither --gpus 2,"),
-        (["reserve", "--gpus", "1", "--gpu", "0", "--for", "1h"], "say how many GPUs, or which"),
-        (["exec", "--", "true"], "say how many GPUs, or which"),
-        (["unreserve"], "say which reservations end"),
-        (["unreserve", "1", "--all-mine"], "say which reservations end"),
+        (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nEither --gpus 2,"),
+        (
+            ["reserve", "--gpus", "1", "--gpu", "0", "--for", "1h"],
+            "give the number of GPUs, or their names",
+        ),
+        (["exec", "--", "true"], "give the number of GPUs, or their names"),
+        (["unreserve"], "give the reservations to end"),
+        (["unreserve", "1", "--all-mine"], "give the reservations to end"),
         (["status", "--connect", "x"], "'x' is not an address"),
         (
             ["status", "--connect", "x:1", "--socket", "y"],
             "--connect cannot be combined with --socket",
         ),
         (["status", "--token", "x"], "--token is only for --connect"),
-        (["status", "--watch", "1s", "--json"], "--watch: shows a table"),
+        (["status", "--watch", "1s", "--json"], "--watch cannot be combined with --json"),
         (["reserve", "--gpus", "0"], "Invalid value for '--gpus'"),
     ],
 )
@@ -282,7 +285,7 @@ def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(
     with run_exec(daemon, "--gpus", "1", "--", str(file)) as process:
         _, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert f"{file} cannot be run" in err
+    assert f"{file} cannot be executed" in err
     requests = [request for request, _ in daemon.asked]
     assert requests == ["POST /v1/reservations", "DELETE /v1/reservations/1a2b3c4d"][:asked]
 
@@ -431,7 +434,7 @@ def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_anothe
     assert run_command_line(["allocate", "llm", "4GiB", "--wait", "5s"]) == 0
     output = capsys.readouterr()
     assert output.out == f"{UUID}\n"
-    assert "GPU 0: 4.0 GiB kept as llm, until process 77 ends" in output.err
+    assert "GPU 0: 4.0 GiB allocated as llm, until process 77 ends" in output.err
     asked = {"id": "llm", "gpu": "0", "size": 4 * 2**30, "wait_s": 5, "pid": os.getppid()}
     assert daemon.asked == [("POST /v1/allocations", asked)]
     assert run_command_line(["allocate", "llm", "4GiB", "--gpu", "1", "--pid", "77", "--json"]) == 0

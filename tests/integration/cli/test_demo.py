@@ -14,7 +14,7 @@ def test_the_demo_shows_a_hand_over_and_ends_well() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     story = (
         *("GPU 0     occupied", "simulate-job", "GPU 0     yielding", "GPU 0     handed over"),
-        *("leaves", "GPU 0     occupied", "stopping", "exit code 0"),
+        *("ends and frees", "GPU 0     occupied", "stopping", "exit code 0"),
         "The foreign job got its memory.",
     )
     told = done.stdout

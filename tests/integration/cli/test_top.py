@@ -104,7 +104,7 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
     terminal.press("r")
     terminal.shows("GPU 1 goes on")
     terminal.press("v")
-    terminal.shows("Reserve GPU 1 for how long?")
+    terminal.shows("Duration of the reservation of GPU 1?")
     terminal.press("3", "0", "m", "Enter")  # over what is proposed
     terminal.shows("reserved as", "1a2b3c4d")
     chosen = {"gpus": [SECOND["uuid"]]}

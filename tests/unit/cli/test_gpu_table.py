@@ -184,8 +184,8 @@ def status(*gpus: GpuStatus, **daemon: Any) -> Status:
     ("health", "multiplier", "lines"),
     [
         ("normal", 0.8, []),
-        ("throttled", 0.5, ["GPU 0: throttled, 50% of its speed is left"]),
-        ("critical", 0.0, ["GPU 0: critical, 0% of its speed is left"]),
+        ("throttled", 0.5, ["GPU 0: throttled, 50% of its speed permitted"]),
+        ("critical", 0.0, ["GPU 0: critical, 0% of its speed permitted"]),
         (None, 0.0, []),
     ],
 )
@@ -224,7 +224,7 @@ def test_what_a_row_has_no_room_for_stands_below() -> None:
         ({}, "pid 4242 for 1 h 30 min, version 0.1.0"),
         ({}, "log on the standard output of the daemon"),
         ({"log": "/l"}, "log /l"),
-        ({"age_s": 7.0}, "NOT FRESH: the supervisor said this 7 s ago"),
+        ({"age_s": 7.0}, "STALE: the last update by the supervisor is 7 s old"),
     ],
 )
 def test_the_daemon_is_told_in_a_few_lines(daemon: dict[str, Any], line: str) -> None:
