@@ -1,4 +1,4 @@
-"""Sizes, shares and durations are read as people write them, and nothing else is read at all."""
+"""Sizes, shares and durations are parsed as people write them, and anything else is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor asks a driver that answers, fails, hangs or crashes: a pretended libnvidia-ml."""
+"""The doctor inspects a driver that answers, fails, hangs or crashes: a fake libnvidia-ml."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_driver_answers_for_all_of_its_gpus(asked: Any) -> None:
 
 
 @needs_compiler
-def test_what_a_gpu_does_not_have_is_not_told_and_a_failed_call_says_why(asked: Any) -> None:
+def test_an_unsupported_call_has_no_value_and_a_failed_call_has_a_reason(asked: Any) -> None:
     plan = """
         nvmlDeviceGetTotalEccErrors 0 3 0
         nvmlDeviceGetRemappedRows 0 13 0
@@ -154,7 +154,7 @@ def test_what_a_gpu_does_not_have_is_not_told_and_a_failed_call_says_why(asked: 
     ("code", "how"),
     [(-1, "did not return within 1 s"), (-2, "crashed the process (SIGABRT)")],
 )
-def test_a_gpu_whose_call_does_not_come_back_costs_only_its_own(
+def test_a_call_that_does_not_return_costs_only_the_results_of_its_gpu(
     asked: Any, code: int, how: str
 ) -> None:
     found = asked(f"nvmlDeviceGetEccMode 1 {code} 0\n", call=1.0)
@@ -180,7 +180,7 @@ def test_two_gpus_that_hang_are_both_named(asked: Any) -> None:
 @pytest.mark.parametrize(
     "plan", ["nvmlDeviceGetHandleByIndex_v2 1 15 0", "nvmlDeviceGetMigMode 1 15 0"]
 )
-def test_a_lost_gpu_is_named_and_asked_no_further(asked: Any, plan: str) -> None:
+def test_no_more_calls_are_made_for_a_lost_gpu(asked: Any, plan: str) -> None:
     first, second, third = asked(plan).gpus
     assert "fell off the bus" in second.lost
     assert second.ecc == second.compute == Unread()
@@ -196,7 +196,7 @@ def test_a_lost_gpu_is_named_and_asked_no_further(asked: Any, plan: str) -> None
         ("nvmlDeviceGetCount_v2 -1 999 0", "cannot be counted"),
     ],
 )
-def test_a_driver_that_fails_as_a_whole_says_why(asked: Any, plan: str, word: str) -> None:
+def test_a_driver_that_fails_as_a_whole_has_a_reason(asked: Any, plan: str, word: str) -> None:
     found = asked(plan)
     assert word in found.driver.missing
     assert found.gpus == ()

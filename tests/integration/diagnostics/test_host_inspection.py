@@ -1,4 +1,4 @@
-"""The doctor looks at a real host: its locks, its processes, what can be watched."""
+"""The doctor inspects a real host: locks, processes, inotify."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_look_at_a_lock_leaves_it_free_and_makes_nothing(tmp_path: Path) -> No
     GpuLocks(gpus, [first, second]).release()
 
 
-def test_a_lock_that_nobody_could_take_is_told(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / "GPU-0.lock").symlink_to(tmp_path / "elsewhere")
     (found,) = host_inspection._held([tmp_path])
     assert found.holder is None
@@ -172,7 +172,7 @@ def test_an_mps_server_is_found_by_its_name(tmp_path: Path) -> None:
     assert process.pid not in dict(host_inspection._mps_processes())
 
 
-def test_a_node_that_is_not_there_cannot_be_watched_and_others_can(tmp_path: Path) -> None:
+def test_a_missing_node_cannot_be_watched_and_existing_ones_can(tmp_path: Path) -> None:
     node = tmp_path / "node"
     node.touch()
     gpus = [GpuFacts(index=i, node=str(path)) for i, path in enumerate((node, "/nowhere"))]
@@ -182,7 +182,7 @@ def test_a_node_that_is_not_there_cannot_be_watched_and_others_can(tmp_path: Pat
     assert second.unwatched == os.strerror(2)
 
 
-def test_a_host_without_an_inotify_instance_says_so() -> None:
+def test_a_missing_inotify_instance_is_reported() -> None:
     code = (
         "import resource; from sentinel.diagnostics.doctor import host_inspection as looking;"
         "import inotify_simple; inotify_simple.INotify().close();"

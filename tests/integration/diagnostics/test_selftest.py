@@ -1,4 +1,4 @@
-"""``sentinel selftest``: it says what its checks find, and can fail."""
+"""``sentinel selftest`` reports the results of its trials, and can fail."""
 
 from __future__ import annotations
 
@@ -112,15 +112,15 @@ def test_a_check_that_finds_nothing_fails(
     assert "4 of 8 flipped bits found, 0 false alarms" in summary
 
 
-def test_a_gpu_that_somebody_uses_is_left_alone(
+def test_a_gpu_in_use_is_not_occupied(
     capsys: pytest.CaptureFixture[str], registry: Registry
 ) -> None:
-    somebody = registry.attach(registry.gpus()[0].uuid)
-    assert somebody.allocate(2**30)
+    newcomer = registry.attach(registry.gpus()[0].uuid)
+    assert newcomer.allocate(2**30)
     try:
         code, out, err = run(capsys, "--json")
     finally:
-        somebody.close()
+        newcomer.close()
     said = json.loads(out)
     assert (said["well"], said["trials"]) == (False, [])
     assert said["incomplete"] in err
@@ -130,7 +130,7 @@ def test_a_gpu_that_somebody_uses_is_left_alone(
     assert "Nothing was started" in err
 
 
-def test_a_newcomer_gets_the_gpu_and_the_selftest_says_who_came(ground: Ground) -> None:
+def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(ground: Ground) -> None:
     with begun(ground, "--dtype", "fp32", "--flips", "2", "--rounds", ENDLESS) as process:
         assert process.stdout is not None
         told = [" ".join(process.stdout.readline().split()) for _ in range(4)]
@@ -150,7 +150,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_says_who_came(ground: Ground) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_what_was_proved_is_told(
+def test_a_signal_ends_it_and_completed_trials_are_reported(
     simulated: SimulatedGround, number: signal.Signals
 ) -> None:
     with begun(simulated, "--rounds", ENDLESS, "--json") as process:
@@ -168,7 +168,7 @@ def test_a_signal_ends_it_and_what_was_proved_is_told(
     assert simulated.empty()
 
 
-def test_a_terminal_that_nobody_reads_keeps_no_newcomer_waiting(registry: Registry) -> None:
+def test_a_terminal_without_a_reader_does_not_delay_a_newcomer(registry: Registry) -> None:
     uuid = registry.gpus()[0].uuid
     newcomer = registry.attach(uuid)
 
@@ -202,12 +202,12 @@ def test_only_the_first_gpu_is_held(
     [
         (3, None, ExitCode.OK),
         (2, None, ExitCode.FAIL),
-        (3, IncompleteError("somebody came"), ExitCode.NOT_RUNNING),
-        (2, IncompleteError("somebody came"), ExitCode.FAIL),
+        (3, IncompleteError("a newcomer came"), ExitCode.NOT_RUNNING),
+        (2, IncompleteError("a newcomer came"), ExitCode.FAIL),
         (3, SelftestError("it crashed"), ExitCode.FAIL),
     ],
 )
-def test_a_bit_that_was_not_found_counts_whoever_came_later(
+def test_a_missed_bit_counts_even_if_a_newcomer_came_later(
     found: int, error: SentinelError | None, code: ExitCode
 ) -> None:
     proofs = [
@@ -217,12 +217,12 @@ def test_a_bit_that_was_not_found_counts_whoever_came_later(
     assert selftest._code(proofs, error) is code
 
 
-def test_what_it_says_in_all_its_life_is_no_flood_even_if_it_is_heard_late() -> None:
+def test_all_messages_of_a_selftest_together_are_no_flood() -> None:
     places, besides = 5, 5  # CreatingContext, Ready, Proved, and a Progress each second
     assert places * len(DTYPES) + besides < MAX_MESSAGES_PER_TICK
 
 
-def test_nobody_waits_for_a_stressor_that_cannot_be_killed() -> None:
+def test_a_stressor_that_cannot_be_killed_is_not_waited_for() -> None:
     listener = selftest._Listener("work", lambda _: None)
     assert listener.take_signals((None, False)) == (None, False)
     fields = {"pid": 1, "since_s": 10.0}
@@ -259,7 +259,7 @@ def test_a_stressor_that_fails_ends_it(
         (("--gpu", "7"), "7"),
     ],
 )
-def test_what_cannot_be_is_named(
+def test_an_impossible_request_is_reported(
     capsys: pytest.CaptureFixture[str], flags: tuple[str, str], words: str
 ) -> None:
     code, out, err = run(capsys, *flags)

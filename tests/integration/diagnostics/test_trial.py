@@ -1,4 +1,4 @@
-"""``sentinel workloads try``: a real trial says what a workload did, and what is wrong with it."""
+"""``sentinel workloads try``: a real trial measures a workload and reports its problems."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, figures
 
 
-def test_a_workload_that_behaves_is_said_to_and_what_it_did(ground: Ground) -> None:
+def test_a_good_workload_passes_with_its_measurements(ground: Ground) -> None:
     code, figures = try_on(ground, "bad_workloads:Warm:rest=0.01", "--for", "2s")
     assert (code, figures["verdict"], figures["problems"]) == (0, "well", []), figures
     assert figures["incomplete"] is None
@@ -71,7 +71,7 @@ def test_memory_that_grows_after_ready_is_named(simulated: SimulatedGround) -> N
     assert figures["grown"] == 64 * 2**20
 
 
-def test_a_gpu_that_others_use_makes_no_verdict(simulated: SimulatedGround) -> None:
+def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedGround) -> None:
     with simulated.job(share=0.5, stay=60.0) as job:
         assert job.got()
         code, figures = try_on(simulated, "hold", "--for", "2s")

@@ -1,4 +1,4 @@
-"""``sentinel workloads``: what is registered is listed, whatever the import of one of them does."""
+"""``sentinel workloads`` lists every registered workload, even if the import of one fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def install(folder: Path, name: str, workloads: dict[str, str]) -> None:
     (info / "entry_points.txt").write_text("\n".join(["[sentinel.workloads]", *lines, ""]))
 
 
-def test_what_is_registered_is_listed_with_where_it_comes_from(
+def test_a_registered_workload_is_listed_with_its_package(
     simulated: SimulatedGround, tmp_path: Path
 ) -> None:
     places = {"warm": "bad_workloads:Warm", "broken": "bad_workloads.failing_import:work"}

@@ -1,4 +1,4 @@
-"""CUDA itself is asked how it numbers the GPUs: a pretended libcuda."""
+"""The order in which CUDA numbers the GPUs, with a fake libcuda."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ int cuDeviceGetUuid(unsigned char *uuid, int device) {
 """
 
 
-def test_cuda_says_how_it_numbers_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_cuda_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All GPUs come in its own order, whatever is visible; a CUDA that fails says nothing."""
     monkeypatch.setenv(
         "LD_LIBRARY_PATH", str(build(tmp_path, source_text=CUDA, name="libcuda.so.1"))

@@ -1,4 +1,4 @@
-"""A pretended GPU behaves like a real one where it matters: memory, death, listing, identity."""
+"""A simulated GPU behaves like a real one: memory, death of processes, listing, identity."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_folder_that_is_not_there_has_no_gpus(tmp_path: Path) -> None:
     assert Registry(tmp_path / "nowhere").gpus() == ()
 
 
-def test_everybody_who_names_no_folder_meets_in_the_same_one(
+def test_the_default_folder_is_the_same_for_all_processes_of_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("SENTINEL_SIM_DIR", raising=False)
@@ -146,7 +146,7 @@ def test_everybody_who_names_no_folder_meets_in_the_same_one(
 # --- memory ----------------------------------------------------------------------------------
 
 
-def test_an_allocation_takes_what_is_free_and_not_a_byte_more(registry: Registry, gpu: Gpu) -> None:
+def test_an_allocation_succeeds_up_to_the_free_memory(registry: Registry, gpu: Gpu) -> None:
     member = registry.attach(gpu.uuid)
     assert not member.allocate(DEFAULT_TOTAL + 1)
     assert member.held == 0
@@ -156,7 +156,7 @@ def test_an_allocation_takes_what_is_free_and_not_a_byte_more(registry: Registry
     assert registry.memory(gpu.uuid) == Memory(total=DEFAULT_TOTAL, used=DEFAULT_TOTAL, free=0)
 
 
-def test_freed_memory_is_there_for_others(registry: Registry, gpu: Gpu) -> None:
+def test_freed_memory_is_available_to_other_processes(registry: Registry, gpu: Gpu) -> None:
     member = registry.attach(gpu.uuid)
     assert member.allocate(DEFAULT_TOTAL)
     member.free(3 * GIB)
@@ -195,7 +195,7 @@ def test_the_memory_of_a_killed_process_is_back_as_soon_as_it_is_dead(
     assert member.take(DEFAULT_TOTAL)
     assert registry.memory(gpu.uuid).free == 0
     os.kill(member.pid, signal.SIGKILL)
-    # It has died, and nobody has collected it: a zombie holds nothing.
+    # It has exited and is not reaped: a zombie holds nothing.
     os.waitid(os.P_PID, member.pid, os.WEXITED | os.WNOWAIT)
     assert registry.memory(gpu.uuid).free == DEFAULT_TOTAL
     assert registry.attach(gpu.uuid).allocate(DEFAULT_TOTAL)
@@ -211,7 +211,7 @@ def test_a_stopped_process_keeps_its_memory(
     assert registry.memory(gpu.uuid).used == GIB
 
 
-def test_who_forks_keeps_what_it_holds_and_its_child_holds_nothing(
+def test_a_forked_child_holds_nothing_and_its_parent_keeps_its_memory(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     """A child that looks at the GPU must not make its parent's memory vanish, nor count itself."""
@@ -244,7 +244,7 @@ def test_another_pid_namespace_sees_the_memory_and_not_the_process(
 
 
 @needs_namespaces
-def test_the_host_sees_who_lives_in_a_pid_namespace_under_a_pid_of_its_own(
+def test_the_host_lists_a_process_of_a_pid_namespace_by_its_host_pid(
     registry: Registry, gpu: Gpu
 ) -> None:
     command = [*OWN_NAMESPACE, sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid]
@@ -322,7 +322,7 @@ def test_an_allocation_is_not_listed_before_its_time(registry: Registry, gpu: Gp
     assert listed == () or time.monotonic() - before >= LISTING_DELAY
 
 
-def test_who_joined_without_memory_is_not_seen(registry: Registry, gpu: Gpu) -> None:
+def test_a_process_without_memory_is_not_listed(registry: Registry, gpu: Gpu) -> None:
     registry.attach(gpu.uuid)
     assert registry.processes(gpu.uuid) == ()
     assert registry.memory(gpu.uuid).used == 0

@@ -1,4 +1,4 @@
-"""What systemd hears of us, on a socket of the same kind."""
+"""Notifications to systemd, on a socket of the same kind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_lines_arrive_as_one_datagram(tmp_path: Path, *, abstract: bool) -> None
 @pytest.mark.parametrize(
     "address", ["", "@", "relative", "vsock:2:1234", "/nowhere/at/all", "/" + "x" * 200]
 )
-def test_nobody_who_listens_is_no_fault(address: str) -> None:
+def test_a_missing_manager_is_no_error(address: str) -> None:
     with closing(Notifier({"NOTIFY_SOCKET": address} if address else {})) as notifier:
         assert not notifier.send(["READY=1"])
 
@@ -83,14 +83,14 @@ def test_after_the_end_nothing_is_sent(tmp_path: Path) -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_ours_only_where_it_says_so(
+def test_the_watchdog_is_used_only_with_our_pid(
     more: dict[str, str], watchdog: float | None
 ) -> None:
     with closing(Notifier({"NOTIFY_SOCKET": "/run/x", **more}, pid=7)) as notifier:
         assert notifier.watchdog == watchdog
 
 
-def test_no_child_is_told_of_the_manager() -> None:
+def test_no_child_inherits_the_variables_of_the_manager() -> None:
     environ = {
         "NOTIFY_SOCKET": "/run/x",
         "WATCHDOG_USEC": "1",
@@ -105,7 +105,7 @@ def test_no_child_is_told_of_the_manager() -> None:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_sentinel_says_that_it_is_ready_feeds_the_watchdog_and_says_that_it_ends(
+def test_a_sentinel_notifies_ready_watchdog_and_stopping(
     simulated: SimulatedGround, tmp_path: Path
 ) -> None:
     address = str(tmp_path / "notify")
@@ -117,7 +117,7 @@ def test_a_sentinel_says_that_it_is_ready_feeds_the_watchdog_and_says_that_it_en
             while "READY=1" not in said or said.count("WATCHDOG=1") < 3:
                 said += listening.recv(4096).decode() + "\n"
             assert "STATUS=1 GPU: " in said
-            one.process.send_signal(signal.SIGSTOP)  # nobody decides any more
+            one.process.send_signal(signal.SIGSTOP)  # no decisions any more
             with suppress(BlockingIOError):
                 listening.setblocking(False)
                 while True:

@@ -1,4 +1,4 @@
-"""What must be said between supervisor and service is said late where there is no room for it."""
+"""Messages between supervisor and API process that find the channel full are sent later."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Deaf(Child):
         made.append(self)
 
     def kill(self) -> None:
-        """Leave it: there is nobody."""
+        """Do nothing: there is no process."""
 
     def ended(self) -> bool:
         return False
@@ -95,7 +95,7 @@ def deaf(
         child.channel.close()
 
 
-def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
+def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
     deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, (child,) = deaf
@@ -115,7 +115,7 @@ def test_an_answer_that_finds_no_room_comes_later_and_after_what_it_is_about(
     assert [one.number for one in late[1:3]] == [1, 2]
 
 
-def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
+def test_log_records_during_a_reply_are_not_lost(
     deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     """The journal's writer is another thread, which may come at any moment."""
@@ -152,7 +152,7 @@ def test_what_is_said_while_an_answer_is_on_its_way_is_not_lost(
     assert said == list(range(1, 2001))
 
 
-def test_what_is_said_before_a_service_begins_is_heard_by_it(
+def test_log_records_before_the_start_reach_the_api_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Deaf] = []
@@ -167,7 +167,7 @@ def test_what_is_said_before_a_service_begins_is_heard_by_it(
     child.channel.close()
 
 
-def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
+def test_pending_messages_are_not_sent_to_a_replacement(
     deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, made = deaf
@@ -181,7 +181,7 @@ def test_what_is_owed_to_a_service_is_not_said_to_its_successor(
 
 
 @pytest.mark.parametrize("refused", [None, Refusal.INVALID])
-def test_a_successor_is_told_the_settings_that_were_taken_over_last(
+def test_a_replacement_gets_the_settings_that_were_accepted_last(
     monkeypatch: pytest.MonkeyPatch, refused: Refusal | None
 ) -> None:
     told: list[ServiceSpec] = []
@@ -213,7 +213,7 @@ def test_a_successor_is_told_the_settings_that_were_taken_over_last(
         child.channel.close()
 
 
-def test_an_answer_that_comes_when_nobody_waits_any_more_is_heard(
+def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> list[CommandReply]:
@@ -240,7 +240,7 @@ def test_an_answer_that_comes_when_nobody_waits_any_more_is_heard(
     assert [answer.text for answer in asyncio.run(scene())] == ["late"]
 
 
-def test_an_order_that_nobody_waits_for_finds_its_way_once_there_is_room() -> None:
+def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
     async def scene() -> list[Command]:
         ours, theirs = pair()
         channel = Channel(ours, lambda _: None, lambda _: None)

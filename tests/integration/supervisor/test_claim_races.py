@@ -1,7 +1,7 @@
-"""Of two daemons one wins, whatever became of the one before; who cannot be reached holds nothing.
+"""Of two concurrent daemons one wins, and a daemon that lost its socket holds no GPU.
 
-The claim itself is tried a hundred times in test_claiming.py, and whole daemons as often as one
-likes by ``python -m benchmarks.rivals``.
+The claim itself is tried a hundred times in test_single_instance.py, and whole daemons as often as
+one likes by ``python -m benchmarks.rivals``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def winner_of_two(daemon: Live) -> int:
     assert f"a daemon is already running: pid {winner.pid} of uid {os.getuid()} since 2" in error
     assert str(daemon.places.socket) in error
     assert running(daemon.places) == winner.pid
-    winner.returncode = 0  # it is somebody else's to wait for
+    winner.returncode = 0  # another process waits for it
     assert winner.stderr is not None
     winner.stderr.close()
     return winner.pid
@@ -122,7 +122,7 @@ def test_where_the_disk_of_the_socket_is_full_nothing_is_started(
     assert daemon.holders() == []
 
 
-def test_a_full_disk_of_the_state_is_said_and_costs_nothing_but_what_would_stand_there(
+def test_a_full_state_disk_is_reported_and_costs_only_its_files(
     daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
 ) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))

@@ -1,4 +1,4 @@
-"""A daemon is started without a terminal, and whoever starts it learns whether it answers."""
+"""A daemon is started without a terminal, and the start reports whether it answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def shut_down(where: Places) -> dict[str, Any]:
 # --- how it is started -----------------------------------------------------------------------
 
 
-def test_it_answers_when_the_start_is_over_and_has_no_terminal_of_ours(where: Places) -> None:
+def test_it_answers_after_the_start_and_has_no_terminal(where: Places) -> None:
     started = launch("answer", where)
     assert running(where) == started.pid
     stat = read_stat(started.pid)
@@ -108,7 +108,7 @@ def test_paths_among_the_variables_hold_in_its_folder_and_systemds_are_not_passe
     monkeypatch.setenv("SENTINEL_SIM_DIR", "pretended")
     monkeypatch.setenv("SENTINEL_GOLDENS", "off")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:mine")
-    monkeypatch.setenv("NOTIFY_SOCKET", "/run/nobody")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/nowhere")
     launch("answer", where)
     env = shut_down(where)["env"]
     assert env["SENTINEL_SIM_DIR"] == str(tmp_path / "pretended")
@@ -154,7 +154,7 @@ def test_where_one_runs_already_it_is_named(where: Places) -> None:
     held.release()
 
 
-def test_of_many_that_start_one_at_the_same_moment_one_wins_and_the_others_name_it(
+def test_of_concurrent_starts_one_wins_and_the_errors_of_the_others_name_it(
     where: Places,
 ) -> None:
     results: list[Started | NotStartedError] = []
@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_before_anything_is_started() -
 
 
 @pytest.mark.parametrize("answer", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n[]"])
-def test_what_is_no_answer_is_refused(tmp_path: Path, answer: bytes) -> None:
+def test_an_invalid_response_is_refused(tmp_path: Path, answer: bytes) -> None:
     held = claim(places({"SENTINEL_SOCKET": str(tmp_path / "s"), "HOME": str(tmp_path)}, 1))
 
     def serve() -> None:
@@ -224,7 +224,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "start_detached", detached)
 
 
-def test_the_command_starts_one_and_tells_it_to_occupy_the_next_time(
+def test_the_command_starts_a_daemon_and_enables_it_the_next_time(
     where: Places, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pretend(monkeypatch)

@@ -28,7 +28,7 @@ def test_in_the_foreground_each_means_the_end(number: signal.Signals) -> None:
         assert not signals.reload_requested()
 
 
-def test_in_a_daemon_sighup_means_to_read_the_settings_anew_and_nothing_else() -> None:
+def test_in_a_daemon_sighup_asks_for_a_reload_only() -> None:
     with Signals(detached=True) as signals:
         send(signals, signal.SIGHUP, signal.SIGHUP)
         assert signals.collect() == (None, False)
@@ -40,7 +40,7 @@ def test_in_a_daemon_sighup_means_to_read_the_settings_anew_and_nothing_else() -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_a_daemon_the_others_mean_the_end_beside_it(number: signal.Signals) -> None:
+def test_in_a_daemon_the_other_signals_end_it_besides(number: signal.Signals) -> None:
     with Signals(detached=True) as signals:
         send(signals, signal.SIGHUP, number)
         assert signals.collect() == (number.name, False)

@@ -1,4 +1,4 @@
-"""One daemon for each socket, however the one before it ended."""
+"""One daemon for each socket, however the previous one ended."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def hear(process: subprocess.Popen[str]) -> str:
 
 
 def connects(path: Path) -> bool:
-    """Return whether somebody listens there."""
+    """Check whether a socket listens there."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(path))
@@ -148,7 +148,7 @@ def test_no_child_inherits_the_claim(tmp_path: Path) -> None:
     held.release()
 
 
-def test_who_is_refused_gets_exit_code_75(tmp_path: Path) -> None:
+def test_a_second_daemon_gets_exit_code_75(tmp_path: Path) -> None:
     held = claim(at(tmp_path))
     with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} ") as caught:
         claim(at(tmp_path))
@@ -183,7 +183,7 @@ def test_a_release_leaves_no_socket_and_no_record_and_may_be_repeated(tmp_path: 
     assert running(where) is None
 
 
-def test_a_release_leaves_somebody_elses_socket_alone(tmp_path: Path) -> None:
+def test_a_release_does_not_remove_the_socket_of_another_daemon(tmp_path: Path) -> None:
     where = at(tmp_path)
     held = claim(where)
     assert not held.lost()
@@ -195,7 +195,7 @@ def test_a_release_leaves_somebody_elses_socket_alone(tmp_path: Path) -> None:
     assert where.socket.exists()
 
 
-def test_a_lock_that_is_removed_between_its_opening_and_its_taking_is_taken_anew(
+def test_a_lock_that_is_removed_between_open_and_flock_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = at(tmp_path)
@@ -366,11 +366,11 @@ def test_a_lock_behind_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def ours(folder: Path) -> Places:
-    """Return places in a folder that nobody named, as one in /tmp is."""
+    """Return places in a default folder, like one in /tmp."""
     return places({}, os.getuid(), folder)
 
 
-def test_a_folder_of_ours_that_others_may_write_is_closed_to_them(tmp_path: Path) -> None:
+def test_a_folder_writable_by_other_users_is_made_private(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
@@ -382,7 +382,7 @@ root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files aw
 
 
 @root
-def test_a_folder_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()
     os.chown(folder, 65534, 65534)
@@ -392,7 +392,7 @@ def test_a_folder_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
 
 
 @root
-def test_a_link_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     link = tmp_path / "link"
     (tmp_path / "mine").mkdir()
     link.symlink_to(tmp_path / "mine")
@@ -403,7 +403,7 @@ def test_a_link_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
 
 
 @root
-def test_a_lock_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
+def test_a_lock_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     where = at(tmp_path)
     where.lock.touch()
     os.chown(where.lock, 65534, 65534)
@@ -411,7 +411,7 @@ def test_a_lock_of_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
         claim(where)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(tiny_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tiny_disk: Path) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))
     where = Places(
         socket=tiny_disk / "s.sock",

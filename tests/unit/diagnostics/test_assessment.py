@@ -1,4 +1,4 @@
-"""What a trial of a workload comes to, by what was seen of it."""
+"""The assessment of a trial, by its measurements."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_memory_that_moves_by_a_little_is_not_the_workload() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.SPAWN])
-def test_what_is_not_the_workloads_fault_is_unusable(kind: FailureKind) -> None:
+def test_a_failure_without_a_fault_of_the_workload_is_unusable(kind: FailureKind) -> None:
     assert judge(failed(kind)).verdict is Verdict.UNUSABLE
 
 
@@ -146,19 +146,19 @@ def test_what_is_not_the_workloads_fault_is_unusable(kind: FailureKind) -> None:
         (replace(WELL, stop=None, waiting="the GPU is lost"), "released: the GPU is lost"),
     ],
 )
-def test_what_others_ended_is_incomplete(trial: Trial, why: str) -> None:
+def test_a_trial_ended_by_a_newcomer_is_incomplete(trial: Trial, why: str) -> None:
     judgement = judge(trial)
     assert judgement.verdict is Verdict.INCOMPLETE
     assert why in str(judgement.incomplete)
 
 
-def test_a_problem_that_was_seen_before_others_came_is_still_told() -> None:
+def test_a_problem_before_a_newcomer_came_is_still_reported() -> None:
     trial = replace(WELL, interrupted="SIGINT", progress=(said(0.3), said(0.3)))
     assert judge(trial).verdict is Verdict.MISBEHAVED
 
 
 @pytest.mark.parametrize("changes", [{"ready": None}, {"interrupted": "SIGINT"}])
-def test_who_was_not_asked_in_time_did_not_ignore_a_stop(changes: dict[str, Any]) -> None:
+def test_a_stop_after_a_signal_is_not_counted_as_ignored(changes: dict[str, Any]) -> None:
     trial = replace(WELL, stop=Stop(after=2.0, killed=True), **changes)
     assert judge(trial).problems == ()
 

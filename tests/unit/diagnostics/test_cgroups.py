@@ -1,4 +1,4 @@
-"""The control groups of a process say how much processor time and memory it may have."""
+"""Limits of control groups on processor time and memory."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_least_room_counts(
     assert room == Room(available=available, where=expected)
 
 
-def test_this_host_says_how_much_memory_is_left() -> None:
+def test_the_available_memory_of_this_host_is_read() -> None:
     room = least_room()
     assert room is not None
     assert 0 < room.available <= psutil.virtual_memory().total

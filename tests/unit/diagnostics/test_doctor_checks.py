@@ -1,4 +1,4 @@
-"""What is found of a host leads to the right lines: facts in, findings out."""
+"""Facts about a host lead to the right findings."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def test_without_a_driver_every_other_line_about_the_host_is_there() -> None:
     assert {finding.check for finding in diagnose(facts)} == there - {"GPUs"}
 
 
-def test_a_gpu_that_stopped_answering_is_not_judged_by_what_it_did_not_say() -> None:
+def test_a_gpu_that_stopped_answering_is_not_judged_by_missing_values() -> None:
     silent = GpuFacts(index=1, uuid="GPU-1", fault=Fault(call="nvmlDeviceGetMigMode", how="hung"))
     facts = replace(HOST, gpus=(GPU, silent))
     assert [f.check for f in diagnose(facts) if f.index == 1] == ["answers"]
@@ -367,7 +367,7 @@ def test_the_verdict_is_the_worst_line() -> None:
     assert verdict([]) is Level.OK
 
 
-def test_on_the_page_gpus_of_which_the_same_is_said_share_a_line() -> None:
+def test_gpus_with_the_same_result_share_a_line() -> None:
     gpus = tuple(
         replace(GPU, index=i, uuid=f"GPU-{i}", persistence=(int(i != 3),)) for i in range(6)
     )

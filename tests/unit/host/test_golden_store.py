@@ -1,4 +1,4 @@
-"""The file of golden checksums: the first record holds, and no line or process can break it."""
+"""The file of golden checksums: the first record is valid, and no line or process breaks it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_nothing_is_known_of_a_file_that_is_not_there(path: Path) -> None:
     st.builds(GoldenKey, sms=st.integers(), seed=st.integers()),
     st.integers(min_value=-(2**63), max_value=2**64 - 1),
 )
-def test_a_line_says_what_was_recorded(key: GoldenKey, checksum: int) -> None:
+def test_a_line_contains_the_record(key: GoldenKey, checksum: int) -> None:
     line = _format(key, checksum)
     assert line.count(b"\n") == 1
     assert _parse(line) == (key, checksum)
 
 
-def test_what_one_process_records_another_knows_at_once_and_later(path: Path) -> None:
+def test_a_record_of_one_process_is_known_to_others_at_once_and_later(path: Path) -> None:
     one, two = Goldens(path), Goldens(path)
     one.record(KEY, -5)
     assert two.known(KEY) == -5
@@ -79,7 +79,7 @@ def test_the_first_record_holds_and_nothing_is_ever_changed(path: Path) -> None:
     assert goldens.known(KEY) == 1
 
 
-def test_a_torn_last_line_is_passed_over_and_said_and_spoils_no_record(path: Path) -> None:
+def test_a_torn_last_line_is_skipped_with_a_warning_and_spoils_no_record(path: Path) -> None:
     recorded(path, (KEY, 1))
     with path.open("ab") as file:
         file.write(_format(OTHER, 2)[:-20])
@@ -121,7 +121,7 @@ def test_a_foreign_line_is_passed_over_with_the_reason(path: Path, line: bytes, 
     assert len(said) == 1
 
 
-def test_a_file_that_cannot_be_written_stops_nobody_and_is_said_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_causes_one_warning_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said: list[str] = []
     goldens = Goldens(tmp_path / "file" / "goldens.jsonl", warn=said.append)
@@ -142,7 +142,7 @@ Goldens(path).record(key, 1)
 """
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_line_stops_nobody(path: Path) -> None:
+def test_a_disk_that_fills_up_within_a_line_raises_no_error(path: Path) -> None:
     recorded(path, (KEY, 1))
     command = [sys.executable, "-c", FULL, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -153,7 +153,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line_stops_nobody(path: Path) ->
     assert (goldens.known(KEY), goldens.known(OTHER)) == (1, 2)
 
 
-def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
+def test_a_fifo_in_its_place_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "goldens.jsonl")
     said: list[str] = []
     goldens = Goldens(tmp_path / "goldens.jsonl", warn=said.append)
@@ -162,7 +162,7 @@ def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
     assert any("is not a regular file" in text for text in said)
 
 
-def test_who_keeps_the_file_locked_for_ever_stops_nobody(
+def test_a_file_that_stays_locked_raises_no_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sentinel.host.golden_store._LOCK_TIMEOUT_S", 0.05)
@@ -250,7 +250,7 @@ def test_it_is_in_the_state_folder(environment: dict[str, str], uid: int, expect
     assert default_path(environment, uid, HOME) == Path(expected)
 
 
-def test_it_is_where_somebody_says_or_with_the_simulated_gpus_or_nowhere(tmp_path: Path) -> None:
+def test_its_path_is_the_setting_or_with_the_simulated_gpus_or_none(tmp_path: Path) -> None:
     environment = {"HOME": str(HOME)}
     assert locate("off", environment, tmp_path) is None
     assert locate(None, environment, tmp_path) == tmp_path / "goldens.jsonl"
@@ -260,7 +260,7 @@ def test_it_is_where_somebody_says_or_with_the_simulated_gpus_or_nowhere(tmp_pat
 
 
 @pytest.mark.parametrize(("setting", "name"), [(None, "goldens.jsonl"), ("off", None)])
-def test_a_stressor_is_told_where_it_is(
+def test_a_stressor_receives_its_path(
     setting: str | None, name: str | None, tmp_path: Path
 ) -> None:
     config = Config(goldens=setting)
@@ -323,7 +323,7 @@ def test_a_conflict_is_listed_and_not_taken_over(
     assert path.read_bytes() == before
 
 
-def test_the_commands_say_what_is_wrong_with_a_file(
+def test_the_commands_report_problems_of_a_file(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = str(tmp_path / "missing")

@@ -1,4 +1,4 @@
-"""The log of a daemon: whole lines, bounded files, and no fault of a disk that costs more."""
+"""The log of a daemon: whole lines, bounded files, and a faulty disk costs only lines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_line_that_is_longer_than_a_file_may_be_is_written_whole(tmp_path: Pat
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_file_that_somebody_took_away_is_made_anew(tmp_path: Path, *, moved: bool) -> None:
+def test_a_file_that_was_moved_or_removed_is_created_again(tmp_path: Path, *, moved: bool) -> None:
     path = tmp_path / "log"
     with closing(RotatingLog(path)) as log:
         log.write(line(0))
@@ -100,7 +100,7 @@ def test_where_no_room_can_be_made_it_goes_on_in_the_same_file(tmp_path: Path) -
     assert (tmp_path / "log").read_text() == "".join(map(line, range(5)))
 
 
-def test_what_others_print_is_bounded_too(tmp_path: Path) -> None:
+def test_the_file_of_standard_error_is_bounded_too(tmp_path: Path) -> None:
     stray = os.open(tmp_path / "stray", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         with closing(RotatingLog(tmp_path / "log", max_bytes=1000, stderr_file=stray)) as log:

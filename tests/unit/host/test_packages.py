@@ -1,4 +1,4 @@
-"""What is installed is told by its files, and nothing is imported for it."""
+"""Installed packages are inspected by their files, without an import."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_distributions_that_shadow_the_binding_are_found(tmp_path: Path) -> None
     assert found.version is not None
 
 
-def test_a_pynvml_that_only_warns_of_its_name_is_none_that_shadows(tmp_path: Path) -> None:
+def test_a_pynvml_that_only_warns_about_its_name_does_not_shadow(tmp_path: Path) -> None:
     with installed(tmp_path, distribution("pynvml", "13.0.1", "pynvml_utils/__init__.py")):
         found = bindings()
     assert (found.rivals, found.shadow) == ((), None)
@@ -86,7 +86,7 @@ def test_a_stray_file_in_the_place_of_the_binding_is_found(tmp_path: Path) -> No
         ("nothing of the kind\n", None, None, False),
     ],
 )
-def test_torch_tells_what_it_was_built_for_without_an_import(
+def test_the_build_of_torch_is_read_without_an_import(
     tmp_path: Path,
     text: str,
     version: str | None,

@@ -1,4 +1,4 @@
-"""Where a daemon's socket, lock, state and log are: variables in, places out."""
+"""Paths of a daemon's socket, lock, state and log, by the environment."""
 
 # ruff: noqa: S108 - these paths are compared and never opened
 

@@ -1,4 +1,4 @@
-"""A process is known by its number and its start, whatever it calls itself."""
+"""A process is identified by its PID and start, whatever its name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named(name: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_our_own_line_says_who_we_are() -> None:
+def test_the_own_stat_line_is_that_of_this_process() -> None:
     stat = own_stat()
     assert stat.pid == os.getpid()
     assert stat.session == os.getsid(0)
@@ -78,7 +78,7 @@ def test_a_name_that_is_no_text_can_still_be_read() -> None:
         assert stat.name == "caf\ufffd"
 
 
-def test_a_dead_process_that_nobody_collected_is_not_alive() -> None:
+def test_a_zombie_is_not_alive() -> None:
     with named("mourned") as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -95,12 +95,12 @@ def test_there_is_nothing_to_read_of_a_process_that_is_gone() -> None:
         assert read_stat(process.pid) is None
 
 
-@pytest.mark.parametrize("pid", [0, -1, 2**22 + 1, "nobody"])
-def test_there_is_nothing_to_read_of_what_is_no_process(pid: int | str) -> None:
+@pytest.mark.parametrize("pid", [0, -1, 2**22 + 1, "init"])
+def test_a_missing_process_has_no_stat_line(pid: int | str) -> None:
     assert read_stat(pid) is None
 
 
-def test_who_started_a_process_is_known_up_to_init() -> None:
+def test_the_ancestors_of_a_process_are_known_up_to_init() -> None:
     found = ancestors_of(own_stat())
     assert found[0] == os.getppid()
     assert 1 not in found

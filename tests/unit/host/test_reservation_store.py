@@ -1,4 +1,4 @@
-"""Reservations outlive a daemon, a boot and a bad file as far as they make sense."""
+"""Reservations outlive a daemon, a boot and an invalid file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MADE = Reservation(
 ON_DISK = to_stored([MADE], wall=1_000_100.0, monotonic=100.0, boot="this")
 
 
-def test_a_clock_that_was_set_back_makes_no_reservation_longer() -> None:
+def test_setting_the_clock_back_makes_no_reservation_longer() -> None:
     (one,) = restore(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
     assert one.until == 110.0 + 100.0
 
@@ -68,7 +68,7 @@ def test_a_reservation_ends_within_a_boot_when_it_would_have_without_a_restart(
     ("monotonic", "made", "boot"),
     [(110.0, "this", "next"), (110.0, "", ""), (40.0, "this", "this")],
 )
-def test_where_it_is_not_the_same_clock_the_calendar_has_to_do(
+def test_with_another_monotonic_clock_the_wall_clock_is_used(
     monotonic: float, made: str, boot: str
 ) -> None:
     kept = to_stored([MADE], wall=1_000_100.0, monotonic=100.0, boot=made)
@@ -77,33 +77,33 @@ def test_where_it_is_not_the_same_clock_the_calendar_has_to_do(
     assert restore(kept, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
 
 
-def test_times_are_those_of_the_calendar_and_of_the_clock_that_nobody_sets() -> None:
+def test_times_are_stored_by_the_wall_clock_and_by_the_monotonic_clock() -> None:
     (one,) = ON_DISK
     assert (one.since, one.until) == (1_000_050.0, 1_000_150.0)
     assert (one.since_monotonic, one.until_monotonic) == (50.0, 150.0)
 
 
-def test_what_was_stored_is_the_same_after_a_restart_of_the_daemon() -> None:
+def test_a_reservation_is_unchanged_after_a_restart_of_the_daemon() -> None:
     assert restore(ON_DISK, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
 
 
-def test_after_a_boot_the_time_goes_on_and_no_process_is_named() -> None:
+def test_after_a_boot_the_time_goes_on_and_the_process_is_forgotten() -> None:
     (held,) = restore(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
     assert held.until == 15.0
     assert held.by == Caller(via="unix", uid=1000)
 
 
-def test_what_is_over_is_left_out() -> None:
+def test_a_reservation_that_is_over_is_left_out() -> None:
     assert restore(ON_DISK, wall=1_000_150.0, monotonic=150.0, boot="this") == ()
 
 
-def test_what_was_bound_to_a_process_ends_with_the_boot() -> None:
+def test_a_bound_reservation_ends_with_the_boot() -> None:
     bound = to_stored([replace(MADE, bound=True)], wall=100.0, monotonic=100.0, boot="this")
     assert len(restore(bound, wall=110.0, monotonic=110.0, boot="this")) == 1
     assert restore(bound, wall=110.0, monotonic=10.0, boot="next") == ()
 
 
-def test_a_file_gives_back_what_was_stored(tmp_path: Path) -> None:
+def test_a_file_returns_the_stored_reservations(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     endless = replace(
         ON_DISK[0], id="x", until=None, until_monotonic=None, uid=None, pid=None, started=None
@@ -136,7 +136,7 @@ FIRST_VERSION = """{
 """
 
 
-def test_a_file_of_the_first_version_is_read_and_goes_by_the_calendar(tmp_path: Path) -> None:
+def test_a_file_of_the_first_version_is_read_by_the_wall_clock(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.write_text(FIRST_VERSION)
     found, complaint = load(path)
@@ -148,7 +148,7 @@ def test_a_file_of_the_first_version_is_read_and_goes_by_the_calendar(tmp_path: 
     assert load(path) == (found, None)
 
 
-def test_a_missing_file_has_nothing_and_is_no_trouble(tmp_path: Path) -> None:
+def test_a_missing_file_is_empty_and_no_problem(tmp_path: Path) -> None:
     assert load(tmp_path / "none.json") == ((), None)
 
 
@@ -180,7 +180,7 @@ def bodies() -> list[str]:
 
 
 @pytest.mark.parametrize("text", bodies())
-def test_a_bad_file_is_set_aside_and_said(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_renamed_and_reported(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"^(reservations|schema_version|the value|not JSON)"):
         parse(text)
     path = tmp_path / "reservations.json"
@@ -193,7 +193,7 @@ def test_a_bad_file_is_set_aside_and_said(tmp_path: Path, text: str) -> None:
     assert load(path) == ((), None)
 
 
-def test_a_file_that_is_no_text_is_set_aside(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_renamed(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.write_bytes(b"\xff\xfe\x00")
     assert load(path)[1]
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path) -> None:
     assert load(path) == (ON_DISK, None)
 
 
-def test_a_file_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_and_left(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.mkdir()
     found, why = load(path)

@@ -1,4 +1,4 @@
-"""Every message survives the wire as it was, and nothing that is not one gets through."""
+"""Every message survives encoding unchanged, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_float_is_a_number(value: object) -> None:
         decode(spoilt(PROGRESS, seconds=value), [Progress])
 
 
-def test_a_whole_number_will_do_for_a_float_and_becomes_one() -> None:
+def test_a_whole_number_is_accepted_for_a_float_and_converted() -> None:
     progress = decode(spoilt(PROGRESS, seconds=2), [Progress])
     assert isinstance(progress.seconds, float)
 
@@ -182,7 +182,7 @@ def test_a_field_too_few_is_refused(field: str) -> None:
         decode(json.dumps(body).encode(), [Progress])
 
 
-def test_what_is_nested_is_checked_as_strictly() -> None:
+def test_nested_values_are_checked_as_strictly() -> None:
     reading = Reading(uuid="GPU-1", at=1.0, memory=Memory(total=3, used=1, free=2))
     with pytest.raises(WireError):
         decode(spoilt(reading, memory={"total": 3, "used": 1}), [Reading])
@@ -192,7 +192,7 @@ def test_what_is_nested_is_checked_as_strictly() -> None:
         decode(spoilt(reading, processes={"pid": 1}), [Reading])
 
 
-def test_what_could_not_be_read_stays_none_and_never_becomes_empty() -> None:
+def test_an_unread_value_stays_none_and_never_becomes_empty() -> None:
     unread = Reading(uuid="GPU-1", at=1.0, processes=None)
     empty = Reading(uuid="GPU-1", at=1.0, processes=())
     assert decode(encode(unread), [Reading]).processes is None
@@ -208,7 +208,7 @@ def test_a_message_of_another_direction_is_refused() -> None:
         decode(encode(CreatingContext(torch="2.13")), ORDERS)
 
 
-def test_a_refusal_quotes_only_the_beginning_of_what_came() -> None:
+def test_an_error_quotes_only_the_beginning_of_the_datagram() -> None:
     with pytest.raises(WireError) as caught:
         decode(b"x" * MAX_DATAGRAM_BYTES, EVERY_KIND)
     assert len(str(caught.value)) < 300

@@ -1,4 +1,4 @@
-"""People name GPUs on the command line in every way that nvidia-smi shows them."""
+"""GPUs can be selected in every form that nvidia-smi shows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ GPUS = (A, B, C, D)
     ],
     ids=str,
 )
-def test_what_a_selector_means(selectors: list[str], expected: tuple[Gpu, ...]) -> None:
+def test_a_selector_matches_these_gpus(selectors: list[str], expected: tuple[Gpu, ...]) -> None:
     """Each means exactly these GPUs, always in nvidia-smi's order."""
     assert select_gpus(selectors, GPUS) == expected
 
