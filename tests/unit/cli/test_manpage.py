@@ -33,7 +33,9 @@ def test_groff_formats_the_manual_page_without_warnings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_a_name_and_help_of_at_most_80_columns(name: str) -> None:
-    context = click.Context(sentinel_command, info_name="sentinel")
+    context = click.Context(
+        sentinel_command, info_name="sentinel", help_option_names=["-h", "--help"]
+    )
     command = sentinel_command.get_command(context, name)
     assert command is not None
     assert command.name == name
