@@ -1,1 +1,1 @@
-"""What sentinel promises about handing GPUs over, measured on real ones; see README.md."""
+"""Measurements of hand-over, load and cost on real GPUs; see README.md."""

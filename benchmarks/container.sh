@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run a command with device nodes of its own, as a container has them: unshare --mount sh container.sh COMMAND
-# Whoever watches the host's nodes does not see it open them.
+# Run a command with private device nodes, as in a container: unshare --mount sh container.sh COMMAND
+# A watch of the host's device nodes does not see their opens.
 set -e
 own=$(mktemp -d)
 mount -t tmpfs tmpfs "$own"

@@ -1,4 +1,4 @@
-"""What sentinel itself costs: CPU and memory of its processes over a stretch of time."""
+"""The cost of sentinel itself: CPU and memory of its processes over a period."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import psutil
 
+from benchmarks.processes import Rig, Sentinel
 from benchmarks.results import Record
-from benchmarks.rig import Rig, Sentinel
 
-#: How the processes of a sentinel call themselves, and what they are.
+#: The process titles of a sentinel, and the kinds of process.
 _TITLES = {
     "sentinel: probe": "probe",
     "sentinel: keeps": "stressor",
@@ -19,7 +19,7 @@ _TITLES = {
 
 
 def census(sentinel: Sentinel) -> dict[int, tuple[str, psutil.Process]]:
-    """Return every process of a sentinel by PID: what it is, and its handle."""
+    """Return every process of a sentinel by PID: its kind and its handle."""
     supervisor = psutil.Process(sentinel.pid)
     found = {supervisor.pid: ("supervisor", supervisor)}
     for child in supervisor.children(recursive=True):
@@ -40,7 +40,7 @@ class Costs:
 
     Args:
         rig: The processes.
-        seconds: How long each stretch is.
+        seconds: The length of each period.
     """
 
     def __init__(self, rig: Rig, seconds: float) -> None:
@@ -48,7 +48,7 @@ class Costs:
         self._seconds = seconds
 
     def nothing_held(self) -> list[Record]:
-        """Measure while somebody else is on every GPU."""
+        """Measure while a foreign process is on every GPU."""
         self._rig.no_sentinel()
         cards = self._rig.host.cards
         self._rig.wait_empty(cards)
@@ -71,7 +71,7 @@ class Costs:
     def all_held(
         self, workload: str, *, nvidia_smi: bool = False, pages: int = 0, scrapers: int = 0
     ) -> list[Record]:
-        """Measure while a stressor runs on every GPU, and people look on."""
+        """Measure while a stressor runs on every GPU, with monitoring clients."""
         cards = self._rig.host.cards
         sentinel = self._rig.sentinel(workload, cards)
         sentinel.wait_held([card.uuid for card in cards])
@@ -80,13 +80,13 @@ class Costs:
                 stack.enter_context(self._rig.nvidia_smi())
             if pages or scrapers:
                 people = ("--pages", str(pages), "--scrapers", str(scrapers))
-                stack.enter_context(self._rig.visitors("onlookers", *people))
+                stack.enter_context(self._rig.clients("monitoring_clients", *people))
             return [{"workload": workload, **self._measure(sentinel)}]
 
     def _measure(self, sentinel: Sentinel) -> Record:
         """Return shares of a core, and the largest resident sizes, by kind of process."""
         first_line = len(sentinel.lines)
-        time.sleep(2)  # what the start queued is over
+        time.sleep(2)  # until the work queued by the start is done
         processes = census(sentinel)
         before = {pid: spent(process) for pid, (_, process) in processes.items()}
         began = time.monotonic()

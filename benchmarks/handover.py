@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.costs import Costs
-from benchmarks.host import Host, RealHost, SimulatedHost
-from benchmarks.races import Races
+from benchmarks.handover_race import Races
+from benchmarks.host_gpus import Host, RealHost, SimulatedHost
+from benchmarks.processes import HOST, PLACES, Rig
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
-from benchmarks.rig import HOST, PLACES, Rig
 
-#: The other built-in workloads, and gemm in other kinds of number, by what their cells are called.
+#: The other built-in workloads, and gemm in other dtypes, by the names of their cells.
 OTHERS = {
     "memtest": "memtest",
     "mixed": "mixed:seconds=1",
@@ -34,16 +34,16 @@ OTHERS = {
 #: Newcomers that are loaded at the same time.
 AHEAD = 4
 QUICK = 3
-#: Failed rounds after which a cell is left for another day: each may cost a minute and a half.
-PATIENCE = 2
+#: The failed rounds after which a cell is skipped: each may cost a minute and a half.
+MAX_FAILURES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One measurement that is repeated.
+    """One repeated measurement.
 
-    ``run`` does one round, given how many newcomers to have loaded; ``seconds`` is about how long
-    that takes, and a round is not begun with less than that left of the budget.
+    ``run`` does one round, given the number of newcomers to have loaded. ``seconds`` is the typical
+    duration: a round is started only if the budget has so much left.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Cell:
 
 
 def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
-    """Return all measurements, those of one sentinel side by side, since it is slow to start."""
+    """List all measurements, grouped by sentinel, since it starts slowly."""
     races = Races(rig, {})
     stretch = 20.0 if quick else 60.0
     costs = Costs(rig, stretch)
@@ -68,7 +68,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
         for workload in WORKLOADS:
             race = partial(races.elsewhere, place, workload)
             yield Cell(name=f"{workload}-{place}", rounds=10, seconds=15, run=race)
-    for name in ("memtest", "mixed"):  # they take most before they are ready, besides their chunks
+    for name in ("memtest", "mixed"):  # these take most memory besides their chunks before Ready
         race = partial(races.elsewhere, "in-namespace", OTHERS[name])
         yield Cell(name=f"{name}-in-namespace", rounds=5, seconds=15, run=race)
     for place, where in (("", HOST), ("-in-namespace", PLACES["in-namespace"])):
@@ -95,11 +95,11 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
 
 
 def race_cells(races: Races, workload: str) -> Iterator[Cell]:
-    """Return the races about one workload."""
+    """List the races of one workload."""
     for kind, rounds in (("bare", 20), ("torch", 10)):
         run = partial(races.against_sentinel, kind, workload)
         yield Cell(name=f"{workload}-{kind}", rounds=rounds, seconds=12, run=run)
-    if workload == "hold":  # the one that leaves the least time
+    if workload == "hold":  # the one with the least time to react
         run = partial(races.on_a_busy_host, "bare", workload)
         yield Cell(name="hold-bare-busy-host", rounds=10, seconds=20, run=run)
         run = partial(races.among_clients, "bare", workload)
@@ -113,7 +113,7 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
 
 
 def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[Record]]:
-    """Return ``run`` as a round without the witnesses, whose own cost would be in it."""
+    """Wrap ``run`` as a round without the memory watches, which would add their own cost."""
 
     def alone(_: int) -> list[Record]:
         rig.no_readers()
@@ -123,16 +123,16 @@ def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[
 
 
 def run_cell(rig: Rig, cell: Cell, results: Results, rounds: int, deadline: float) -> None:
-    """Do the rounds of a cell that are missing, as long as there is time."""
+    """Run the missing rounds of a cell while there is time."""
     failures = 0
-    while (done := results.rounds(cell.name)) < rounds and failures < PATIENCE:
+    while (done := results.rounds(cell.name)) < rounds and failures < MAX_FAILURES:
         if time.monotonic() + cell.seconds > deadline:
             print(f"{cell.name}: no time left for round {done + 1}", flush=True)
             return
         began = time.monotonic()
         try:
             records = cell.run(min(AHEAD, rounds - done))
-        except Exception as error:  # noqa: BLE001 - the other cells must not be lost with this one
+        except Exception as error:  # noqa: BLE001 - the other cells must still be measured
             print(f"{cell.name}: {type(error).__name__}: {error}", flush=True)
             results.add({"cell": f"{cell.name}: failed", "round": done, "error": repr(error)})
             failures += 1
@@ -145,7 +145,7 @@ def run_cell(rig: Rig, cell: Cell, results: Results, rounds: int, deadline: floa
 
 
 def _brief(records: list[Record]) -> str:
-    """Return what a round came to, for whoever watches."""
+    """Summarize the outcome of a round."""
     said = []
     for record in records:
         if "got" not in record:
@@ -168,7 +168,7 @@ def host_of(simulate: int, gpus: Collection[int]) -> Iterator[Host]:
 
 
 def parse() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.handover", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("handover.jsonl"), metavar="FILE")
     parser.add_argument("--table", action="store_true", help="only render the results as tables")
@@ -185,7 +185,7 @@ def parse() -> argparse.Namespace:
 
 
 def chosen(every: list[Cell], only: str) -> list[Cell]:
-    """Return the cells that were asked for by name, or all."""
+    """Return the selected cells, or all."""
     names = [name for name in only.split(",") if name]
     unknown = set(names) - {cell.name for cell in every}
     if unknown:
@@ -194,13 +194,13 @@ def chosen(every: list[Cell], only: str) -> list[Cell]:
 
 
 def main() -> int:
-    """Run the missing rounds, then say how it went: 1 if a bar was missed."""
+    """Run the missing rounds and print the tables; return 1 if a bar was missed."""
     given = parse()
     results = Results(given.results)
     if not given.table:
         deadline = time.monotonic() + given.budget
         for number in (signal.SIGINT, signal.SIGTERM):
-            # So that every way out goes through the clean-up.
+            # Every way out passes through the clean-up.
             signal.signal(number, lambda received, _: sys.exit(128 + received))
         with ExitStack() as stack:
             host = stack.enter_context(host_of(given.simulate, given.gpus))

@@ -1,7 +1,7 @@
 """How hard sentinel loads a GPU, by workload: ``python -m benchmarks.load``; see README.md.
 
-Each is compared with a bare torch loop of the same shape, before it and after it: the card warms up
-meanwhile.
+Each workload is compared with a bare torch loop of the same shape, before and after it, since the
+card warms up meanwhile.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from statistics import fmean, median
 
 from benchmarks.costs import census, spent
 from benchmarks.handover import host_of
-from benchmarks.host import Telemetry
+from benchmarks.host_gpus import Telemetry
 from benchmarks.load_table import LoadTable
+from benchmarks.processes import Rig, Sentinel, Speaker, TooLateError
 from benchmarks.results import Record, Results
-from benchmarks.rig import Rig, Sentinel, Speaker, TooLateError
 from sentinel.config.workload_spec import known_workloads
 
-#: Until clocks and power have settled, in seconds.
+#: How long clocks and power take to settle.
 _WARM_UP = 4.0
-#: How often the GPU is asked how it is, in seconds.
+#: The interval of telemetry.
 _EVERY = 0.2
-#: How long to measure sentinel in each cell; each bare loop has half of it.
+#: How long sentinel is measured in each cell; each bare loop takes half of that.
 SECONDS, QUICK_SECONDS = 12.0, 6.0
-#: How long starts and ends take besides, with and without a bare loop, in seconds.
+#: The duration of starts and ends, with and without a bare loop.
 _AROUND, _AROUND_BARE = 25.0, 35.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One row: a workload with its options, what its rate is, and the bare loop to compare with."""
+    """One row: a workload with its options, its rate, and the bare loop to compare with."""
 
     name: str
     workload: str
@@ -45,19 +45,19 @@ class Cell:
     bare: str | None = None
 
     def seconds(self, stretch: float) -> float:
-        """Return about how long it takes."""
+        """Return the typical duration."""
         both = 2 * _WARM_UP + stretch + _AROUND_BARE if self.bare else 0.0
         return _WARM_UP + stretch + _AROUND + both
 
 
-#: The rows of the table. A workload or an option that is not here is passed over, with a word.
+#: The rows of the table. A workload or an option that does not exist is skipped with a message.
 CELLS = (
     *(
         Cell(name=f"gemm {dtype}", workload=f"gemm:dtype={dtype}", bare=dtype)
         for dtype in ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
     ),
     Cell(name="elementwise", workload="elementwise", rate="bytes_per_s", bare="copy"),
-    Cell(name="mixed", workload="mixed:seconds=1"),  # so that all of its phases have their turn
+    Cell(name="mixed", workload="mixed:seconds=1"),  # so that all of its phases run
     Cell(name="pulse", workload="pulse"),
     Cell(name="memtest", workload="memtest", rate="bytes_per_s"),
     Cell(name="hold", workload="hold"),
@@ -65,7 +65,7 @@ CELLS = (
 
 
 class NotHereError(Exception):
-    """A workload or an option does not exist here, or this card lacks what it needs."""
+    """A workload or an option does not exist, or this card does not support it."""
 
 
 class Load:
@@ -73,7 +73,7 @@ class Load:
 
     Args:
         rig: The processes.
-        seconds: How long sentinel is measured; each bare loop for half as long.
+        seconds: How long sentinel is measured; each bare loop takes half of that.
     """
 
     def __init__(self, rig: Rig, seconds: float) -> None:
@@ -86,7 +86,7 @@ class Load:
 
         Raises:
             NotHereError: There is nothing to measure.
-            TooLateError: Something did not happen in time.
+            TooLateError: An expected event did not happen in time.
         """
         if cell.workload.partition(":")[0] not in known_workloads():
             raise NotHereError("there is no such workload")
@@ -100,7 +100,7 @@ class Load:
         self._rig.no_sentinel()
         self._rig.wait_empty([self._card])
         arguments = [str(cell.bare), "--gpu", self._card.uuid, *self._rig.pretend()]
-        loop = self._rig.start("benchmarks.bare", *arguments, card=self._card)
+        loop = self._rig.start("benchmarks.torch_loops", *arguments, card=self._card)
         try:
             loop.ready()
             return self._sample(loop, cell.rate, self._seconds / 2)
@@ -133,7 +133,7 @@ class Load:
         }
 
     def _sample(self, speaker: Speaker, rate: str, seconds: float) -> Record:
-        """Return the means of a stretch, after a warm-up."""
+        """Return the means of a period, after a warm-up."""
         time.sleep(_WARM_UP)
         first = len(speaker.lines)
         began, samples = time.monotonic(), [self._read()]
@@ -166,7 +166,7 @@ def _of(sentinel: Sentinel, name: str) -> list[Record]:
 
 
 def _watts(samples: Sequence[Telemetry], seconds: float) -> float | None:
-    """Return the energy over time, or the mean power where the card counts no energy."""
+    """Return energy over time, or the mean power if the card does not count energy."""
     first, last = samples[0].energy, samples[-1].energy
     if first is not None and last is not None and last > first:
         return (last - first) / seconds
@@ -183,7 +183,7 @@ def _median(values: Sequence[int | None]) -> float | None:
 
 
 def parse() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("load.jsonl"), metavar="FILE")
     parser.add_argument("--table", action="store_true", help="only render the results as a table")
@@ -203,7 +203,7 @@ def parse() -> argparse.Namespace:
 
 
 def chosen(only: str) -> list[Cell]:
-    """Return the rows that were asked for by name, or all."""
+    """Return the selected rows, or all."""
     names = [name.strip() for name in only.split(",") if name.strip()]
     unknown = set(names) - {cell.name for cell in CELLS}
     if unknown:
@@ -212,7 +212,7 @@ def chosen(only: str) -> list[Cell]:
 
 
 def run(given: argparse.Namespace, results: Results, plan: Sequence[Cell]) -> None:
-    """Measure the rows that are missing, as long as there is time."""
+    """Measure the missing rows while there is time."""
     seconds = given.seconds or (QUICK_SECONDS if given.quick else SECONDS)
     deadline = time.monotonic() + given.budget
     with ExitStack() as stack:
@@ -232,7 +232,7 @@ def run(given: argparse.Namespace, results: Results, plan: Sequence[Cell]) -> No
                 record = load.measure(cell)
             except NotHereError as error:
                 print(f"{cell.name}: passed over: {error}", flush=True)
-            except Exception as error:  # noqa: BLE001 - the other rows must not be lost with it
+            except Exception as error:  # noqa: BLE001 - the other rows must still be measured
                 print(f"{cell.name}: {type(error).__name__}: {error}", flush=True)
                 results.add({"cell": f"{cell.name}: failed", "round": 0, "error": repr(error)})
                 rig.reset()
@@ -242,7 +242,7 @@ def run(given: argparse.Namespace, results: Results, plan: Sequence[Cell]) -> No
 
 
 def main() -> int:
-    """Measure, then say how it went: 1 if a bar was missed."""
+    """Measure and print the table; return 1 if a bar was missed."""
     given = parse()
     if given.list:
         print("\n".join(f"{cell.name}: {cell.workload}" for cell in CELLS))
@@ -251,7 +251,7 @@ def main() -> int:
     results = Results(given.results)
     if not given.table:
         for number in (signal.SIGINT, signal.SIGTERM):
-            # So that every way out goes through the clean-up.
+            # Every way out passes through the clean-up.
             signal.signal(number, lambda received, _: sys.exit(128 + received))
         run(given, results, plan)
     table = LoadTable(results, [cell.name for cell in CELLS])

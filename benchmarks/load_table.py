@@ -1,4 +1,4 @@
-"""What ``benchmarks.load`` measured, as one table for docs/benchmarks.md, with the bars."""
+"""Render the results of ``benchmarks.load`` as a table for docs/benchmarks.md, with the bars."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ RATE = {"gemm bf16": 0.97, "elementwise": 0.95}
 STRESSOR_CPU = 0.05
 HOTTEST = 0.98
 
-#: gpu-burn (github.com/wilicc/gpu-burn) by itself on an H200 with a limit of 700 W, in its default,
-#: which is SGEMM, and with -tc, which is TF32: operations a second, and watts.
+#: gpu-burn (github.com/wilicc/gpu-burn) alone on an H200 with a limit of 700 W, by default (SGEMM)
+#: and with -tc (TF32): operations per second, and watts.
 GPU_BURN = {"gemm fp32": (48.3e12, 650.0), "gemm tf32": (350e12, 693.0)}
 
 
 class LoadTable:
-    """The table; ``failed`` lists the bars that were missed.
+    """The table; ``failed`` lists the missed bars.
 
     Args:
-        results: What was measured.
+        results: The measurements.
         rows: The names of the rows, in their order.
     """
 
@@ -85,7 +85,7 @@ class LoadTable:
         return "**FAIL**" if missed else "pass"
 
     def _hottest(self) -> str:
-        """Return which row came nearest to the power limit, and whether that is near enough."""
+        """Return the row nearest to the power limit, and whether it is near enough."""
         shares = {
             name: _share(record["sentinel"])
             for name, record in self._found.items()

@@ -1,8 +1,8 @@
-"""A foreign job that wants nearly all of a GPU in its first allocation, and says how it fared.
+"""A foreign job that requests nearly all of a GPU in its first allocation, and reports the outcome.
 
-It is started early, loads everything, says ``ready`` and waits for a line on its standard input;
-with that line it becomes somebody who starts to use the GPU. Knows nothing of sentinel. All times
-are seconds of the monotonic clock; the GPU is the one that CUDA_VISIBLE_DEVICES left visible.
+It is started early, loads everything, prints ``ready`` and waits for a line on its standard input.
+With that line it starts to use the GPU. It knows nothing of sentinel. All times are seconds of the
+monotonic clock; the GPU is the one that CUDA_VISIBLE_DEVICES leaves visible.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.leash import end_with_parent
+from benchmarks.die_with_parent import end_with_parent
 
-#: How long, and how often, the free memory is watched after the allocation, in seconds.
+#: How long, and at what interval, the free memory is watched after the allocation.
 _WATCH = 0.3
 _WATCH_EVERY = 0.02
 
@@ -36,8 +36,8 @@ def say(**fields: object) -> None:
     sys.stdout.flush()
 
 
-def wait_for_the_word() -> float:
-    """Say that everything is loaded; return when the word came. Ends with whoever would say it."""
+def wait_for_start() -> float:
+    """Report that everything is loaded, and return the time of the starting line."""
     say(ready=True, pid=os.getpid())
     if not sys.stdin.readline():
         os._exit(0)
@@ -45,7 +45,7 @@ def wait_for_the_word() -> float:
 
 
 def grown(first: int, free: Callable[[], int]) -> int:
-    """Return by how many bytes the free memory grew beyond ``first`` while it was watched."""
+    """Return by how many bytes the free memory grew beyond ``first``."""
     most = first
     until = time.monotonic() + _WATCH
     while time.monotonic() < until:
@@ -55,7 +55,7 @@ def grown(first: int, free: Callable[[], int]) -> int:
 
 
 class Driver:
-    """CUDA's driver library, loaded but not initialised, which opens no device."""
+    """CUDA's driver library, loaded but not initialized, which opens no device."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -65,7 +65,7 @@ class Driver:
         return int(getattr(self._cuda, name)(*arguments))
 
     def do(self, name: str, *arguments: Any) -> None:
-        """Make a call that must succeed."""
+        """Make a call; raise if it fails."""
         status = self.call(name, *arguments)
         if status != 0:
             raise RuntimeError(f"{name} failed with {status}")
@@ -78,9 +78,9 @@ class Driver:
 
 
 def bare(ask: int, stay: float) -> None:
-    """Be a bare CUDA program: a context, a look at the free memory, one allocation."""
+    """Run as a bare CUDA program: create a context, read the free memory, allocate once."""
     driver = Driver()
-    go = wait_for_the_word()
+    go = wait_for_start()
     driver.do("cuInit", 0)
     initialised = time.monotonic()
     device, context = ctypes.c_int(), ctypes.c_void_p()
@@ -115,11 +115,11 @@ def bare(ask: int, stay: float) -> None:
 
 
 def with_torch(ask: int, stay: float) -> None:
-    """Be a torch program: a look at the free memory, then one tensor."""
+    """Run as a torch program: read the free memory, then create one tensor."""
     import torch
 
     cuda: Any = torch.cuda
-    go = wait_for_the_word()
+    go = wait_for_start()
     free, total = cuda.mem_get_info(0)
     asked = time.monotonic()
     try:
@@ -147,18 +147,21 @@ def with_torch(ask: int, stay: float) -> None:
 
 
 def simulated(gpu: str, ask: int, stay: float) -> None:
-    """Be sentinel's own test job on a pretended GPU."""
-    go = wait_for_the_word()
+    """Run sentinel's own test job on a simulated GPU."""
+    go = wait_for_start()
     command = ["simulate-job", "--gpu", gpu, "--memory", f"{ask or 2**20}B"]
     command += ["--for", f"{stay or _WATCH}s"]
     job = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.leash", sys.executable, "-m", "sentinel", *command],
+        [
+            *(sys.executable, "-m", "benchmarks.die_with_parent"),
+            *(sys.executable, "-m", "sentinel", *command),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
     assert job.stdout is not None
     first = json.loads(job.stdout.readline())
-    # How long Python takes to start is not the GPU's doing; the job's own clock leaves it out.
+    # The start of Python is not the GPU's doing; the job's own clock excludes it.
     result: Result = {"go": go, "got": first["event"] == "job.got", "memory_s": first["after_s"]}
     if stay:
         say(**result)
@@ -169,7 +172,7 @@ def simulated(gpu: str, ask: int, stay: float) -> None:
 
 
 def main() -> None:
-    """Be the newcomer that was asked for."""
+    """Run the selected kind of newcomer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=["bare", "torch", "simulated"])
     parser.add_argument("--ask", type=int, required=True, help="bytes; 0 only looks")

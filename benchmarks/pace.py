@@ -1,4 +1,4 @@
-"""How well sentinel keeps a target utilisation and power: ``python -m benchmarks.pace``."""
+"""How well sentinel keeps a target utilization and power: ``python -m benchmarks.pace``."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.handover import host_of
-from benchmarks.host import Card
+from benchmarks.host_gpus import Card
 from benchmarks.pace_plot import draw_pace
+from benchmarks.processes import Rig, Sentinel
 from benchmarks.results import Record, Results
-from benchmarks.rig import Rig, Sentinel
 
 WORKLOAD = "gemm"
-#: How long each target has, in seconds; the first third of it is for finding it.
+#: The duration of each target in seconds; its first third is for reaching the target.
 STRETCH, QUICK_STRETCH = 60.0, 20.0
 _SAMPLE_EVERY = 0.2
-#: How long a workload runs at full load for its power to show, in seconds, the last of it measured.
+#: How long a workload runs at full load in seconds, and the last part of it that is measured.
 _WARM_UP, _FULL = 4.0, 2.0
-#: The bars: points of utilisation, and a share of the power.
+#: The bars: points of utilization, and a share of the power.
 _POINTS, _SHARE = 0.03, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is asked for: ``kind`` is util or power, ``value`` a share or watts."""
+    """A target: ``kind`` is util or power, ``value`` a share or watts."""
 
     kind: str
     value: float
@@ -58,7 +58,7 @@ class Pace:
 
     Args:
         rig: The processes.
-        seconds: How long each target has.
+        seconds: The duration of each target.
     """
 
     def __init__(self, rig: Rig, seconds: float) -> None:
@@ -67,14 +67,14 @@ class Pace:
         self._seconds = seconds
 
     def full_load(self) -> Record:
-        """Return the power and utilisation without a target: no target can be above that."""
+        """Measure power and utilization without a target, the upper limit of any target."""
         self._hold()
         time.sleep(_WARM_UP)
         samples = self._sample(_FULL)
         return {"utilization": _mean(samples, "utilization"), "watts": _mean(samples, "watts")}
 
     def reach(self, target: Target) -> Record:
-        """Return what was reached with a target, and the curve, second by second."""
+        """Measure the mean reached with a target, and the curve by seconds."""
         sentinel = self._hold(*target.flags)
         first = len(sentinel.lines)
         samples = self._sample(self._seconds)
@@ -93,16 +93,16 @@ class Pace:
         }
 
     def _hold(self, *flags: str) -> Sentinel:
-        """Return a sentinel that has just begun to hold the GPU."""
+        """Return a sentinel that has just started to hold the GPU."""
         self._rig.no_sentinel()
         sentinel = self._rig.sentinel(WORKLOAD, [self._card], *flags)
         sentinel.wait_held([self._card.uuid])
         return sentinel
 
     def _sample(self, seconds: float) -> list[Record]:
-        """Return utilisation and power, read again and again."""
+        """Sample utilization and power."""
         samples: list[Record] = []
-        self._rig.host.telemetry(self._card.uuid)  # what was before is in it
+        self._rig.host.telemetry(self._card.uuid)  # resets the period of the means
         time.sleep(_SAMPLE_EVERY)
         began = time.monotonic()
         while (now := time.monotonic() - began) < seconds:
@@ -129,7 +129,7 @@ def _by_second(samples: Sequence[Record]) -> list[Record]:
 
 
 class PaceTable:
-    """The results as a table for docs/benchmarks.md; ``failed`` lists the bars that were missed."""
+    """The results as a table for docs/benchmarks.md; ``failed`` lists the missed bars."""
 
     def __init__(self, results: Results) -> None:
         self._results = results
@@ -180,7 +180,7 @@ class PaceTable:
 
 
 def parse() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pace", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("pace.jsonl"), metavar="FILE")
     parser.add_argument("--table", action="store_true", help="only render the results as a table")
@@ -197,7 +197,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(given: argparse.Namespace, results: Results) -> None:
-    """Measure every target, and add each to the results as it is done."""
+    """Measure every target, and store each result when it is done."""
     with ExitStack() as stack:
         host = stack.enter_context(host_of(given.simulate, given.gpus))
         rig = Rig(host, given.results.with_suffix(".log"), given.rearm)
@@ -213,7 +213,7 @@ def measure(given: argparse.Namespace, results: Results) -> None:
 
 
 def main() -> int:
-    """Measure, then say how it went: 1 if a bar was missed."""
+    """Measure and print the table; return 1 if a bar was missed."""
     given = parse()
     results = Results(given.results)
     if given.plot:
@@ -221,7 +221,7 @@ def main() -> int:
         return 0
     if not given.table:
         for number in (signal.SIGINT, signal.SIGTERM):
-            # So that every way out goes through the clean-up.
+            # Every way out passes through the clean-up.
             signal.signal(number, lambda received, _: sys.exit(128 + received))
         measure(given, results)
     table = PaceTable(results)

@@ -1,4 +1,4 @@
-"""Draws how sentinel found its targets, second by second, from results of ``benchmarks.pace``."""
+"""Plot how sentinel approaches its targets, by seconds, from results of ``benchmarks.pace``."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from matplotlib.figure import Figure
 
 from benchmarks.results import Record
 
-#: Told apart by people who see no red and green as well (Okabe and Ito, 2008).
+#: Distinguishable with red-green colour blindness (Okabe and Ito, 2008).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73")
 _INCHES = (8.0, 3.4)
 
 
 def draw_pace(records: Sequence[Record], path: Path) -> None:
-    """Draw the last curve of each target into a file, of the format that its name ends with.
+    """Draw the last curve of each target into a file, whose suffix selects the format.
 
     Args:
-        records: Results, one a target, each with its ``kind``, ``target`` and ``curve``.
-        path: The file, of which the folder exists.
+        records: Results, one per target, each with its ``kind``, ``target`` and ``curve``.
+        path: The file; its folder exists.
 
     Raises:
-        ValueError: The name ends in no format that can be drawn.
+        ValueError: The suffix is not supported.
     """
-    # The same file from the same results: no date, no random names.
+    # Equal results give equal files: no date, no random names.
     mpl.rcParams["svg.hashsalt"] = "pace"
     figure = Figure(figsize=_INCHES, layout="constrained")
     shares, watts = figure.subplots(1, 2)

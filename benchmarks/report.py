@@ -1,4 +1,4 @@
-"""The results as tables for docs/benchmarks.md, each figure beside its bar."""
+"""Render the results as tables for docs/benchmarks.md, each figure beside its bar."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OWN_CPU = {
     "cost-held-page": 0.05,
     "cost-held-onlookers": 0.05,
 }
-#: What a page that is open may add to all of it, as a share of a core.
+#: What an open page may add to all processes, as a share of a core.
 PAGE_CPU = 0.01
 
 
 class Report:
-    """Tables over a results file; ``failed`` lists the bars that were missed.
+    """Tables over a results file; ``failed`` lists the missed bars.
 
     Args:
-        results: What was measured.
+        results: The measurements.
     """
 
     def __init__(self, results: Results) -> None:
@@ -40,7 +40,7 @@ class Report:
         self.failed: list[str] = []
 
     def render(self) -> str:
-        """Return all tables for which there are results, as Markdown."""
+        """Return all tables that have results, as Markdown."""
         sections = (
             ("Machine", partial(machine_line, self._results)),
             ("Who got the memory", self._handovers),
@@ -59,7 +59,7 @@ class Report:
     # --- races -------------------------------------------------------------------------------
 
     def _races(self) -> Iterable[tuple[str, list[Record]]]:
-        """Return the cells that are races, in the order in which they were begun."""
+        """Return the cells that are races, in the order of their first record."""
         names = dict.fromkeys(str(record["cell"]) for record in self._results.records)
         for name in names:
             records = [record for record in self._results.of(name) if "got" in record]
@@ -96,21 +96,21 @@ class Report:
         rows = []
         everything: list[Record] = []
         for name, records in self._races():
-            if _promised(name) and "-starting" not in name:  # where our own growth hides theirs
+            if _promised(name) and "-starting" not in name:  # there, own growth hides a newcomer's
                 everything += records
                 rows.append(self._margin_row(name, records))
         if not rows:
             return ""
         rows.append(self._margin_row("all races", everything))
         head = [
-            *("who holds the GPU", "races told of", "growth to kill, median / worst"),
-            *("at most, worst", "first sign: memory / PID", "own sign to kill, median / worst"),
+            *("who holds the GPU", "races reported", "growth to kill, median / worst"),
+            *("at most, worst", "first evidence: memory / PID", "evidence to kill, median / worst"),
             *("to exit, median", "memory back, median", f"bar: {WORST_MARGIN * 1e3:.0f} ms"),
         ]
         return markdown(head, rows)
 
     def _margin_row(self, name: str, every: Sequence[Record]) -> list[str]:
-        # Where the witness saw no growth or sentinel told of no hand-over, something is wrong.
+        # If the watch saw no growth or sentinel reported no hand-over, the race failed.
         records = [record for record in every if "margin_s" in record]
         told = f"{len(records)} of {len(every)}"
         if not records:
@@ -142,7 +142,7 @@ class Report:
                 continue
             extra = median(ours) - median(alone)
             least = median(floor) - median(alone)
-            # On a pretended GPU memory is back at once, and there is no floor to compare with.
+            # On a simulated GPU memory is free at once, and there is no floor to compare with.
             good = least <= 0 or extra <= EXTRA_OVER_FLOOR * least
             rows.append(
                 [
@@ -194,7 +194,7 @@ class Report:
             if added > PAGE_CPU:
                 missed.append(f"{added:.2%} more than without a page, bar {PAGE_CPU:.0%}")
         if record["yields"]:
-            missed.append(f"{record['yields']} yields to nobody")
+            missed.append(f"{record['yields']} yields without a newcomer")
         missed_what = f"{name}: {'; '.join(missed)}"
         return [
             name.removeprefix("cost-"),
@@ -210,12 +210,12 @@ class Report:
 
 
 def _in_all(cpu: dict[str, float]) -> float:
-    """Return what sentinel itself uses, without its stressors."""
+    """Return what sentinel uses, without its stressors."""
     return sum(cpu.get(kind, 0.0) for kind in ("supervisor", "probe", "service"))
 
 
 def machine_line(results: Results) -> str:
-    """Return the machine and the days of a results file, or nothing where none is in it."""
+    """Return the machine and the days of a results file, or an empty string without any."""
     records = results.of("machine")
     if not records:
         return ""
@@ -227,12 +227,12 @@ def machine_line(results: Results) -> str:
 
 
 def _promised(cell: str) -> bool:
-    """Return whether sentinel is in a race, and so has promised something."""
+    """Return whether sentinel takes part in a race."""
     return not cell.startswith(("alone", "floor", "polling"))
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, or nothing without rows."""
+    """Return a Markdown table, or an empty string without rows."""
     if not rows:
         return ""
     lines = [head, ["---"] * len(head), *rows]

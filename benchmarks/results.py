@@ -1,6 +1,6 @@
-"""The results file: one JSON object a line, appended as each measurement is done.
+"""The results file: one JSON object per line, appended when a measurement is done.
 
-A run that was cut off, or that had a budget, is gone on with by the next run over the same file.
+An interrupted run, or one with a budget, is continued by the next run over the same file.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Record = dict[str, Any]
 
 
 class Results:
-    """What was measured so far.
+    """The measurements so far.
 
     Args:
-        path: The file; made by the first record.
+        path: The file; created by the first record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +27,7 @@ class Results:
         self.records: list[Record] = []
         text = path.read_text() if path.exists() else ""
         for line in text.splitlines():
-            # Whoever was cut off may have left half a line.
+            # An interrupted run may have left half a line.
             with contextlib.suppress(ValueError):
                 self.records.append(json.loads(line))
         if text and not text.endswith("\n"):
@@ -35,7 +35,7 @@ class Results:
                 file.write("\n")
 
     def add(self, record: Mapping[str, object]) -> None:
-        """Append a record, and make sure that it stays."""
+        """Append a record and flush it to the disk."""
         self.records.append(dict(record))
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
@@ -43,9 +43,9 @@ class Results:
             os.fsync(file.fileno())
 
     def of(self, cell: str) -> list[Record]:
-        """Return the records of a cell, in the order in which they were made."""
+        """Return the records of a cell, in their order."""
         return [record for record in self.records if record["cell"] == cell]
 
     def rounds(self, cell: str) -> int:
-        """Return how many rounds of a cell were finished."""
+        """Return the number of finished rounds of a cell."""
         return len({record["round"] for record in self.of(cell)})

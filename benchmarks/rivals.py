@@ -1,8 +1,8 @@
-"""Two daemons are started at the same moment, again and again: ``python -m benchmarks.rivals``.
+"""Start two daemons at the same moment, repeatedly: ``python -m benchmarks.rivals``.
 
 On simulated GPUs. Exactly one of each pair must win, and the other must name it. The winner is then
-killed at a random moment of its life, and the next pair starts at once, over what it left behind;
-meanwhile nobody may ever see a GPU that is held twice. The exit code is 1 if anything was not so.
+killed at a random moment, and the next pair starts at once over what it left behind. No GPU may
+ever be held twice. The exit code is 1 if any of this fails.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sentinel.host.paths import Places, places
 from sentinel.host.simulation import Registry
 from sentinel.supervisor.single_instance import running
 
-#: What a daemon is: quick, and with a workload that leaves the processors to others.
+#: A fast daemon with a workload that leaves the CPU to other processes.
 DAEMON = (sys.executable, "-m", "sentinel", "run", "--daemon", "--simulate", "1", "--rearm=300ms")
 FLAGS = ("--poll=100ms", "--workload=hold")
-#: How long the loser may take to say so, and a daemon until it holds its GPU, in seconds.
-PATIENCE = 60.0
-#: The winner is killed within so many seconds of its victory: most hold their GPU by then.
-LIFE = 4.0
+#: How long the loser may take to end, and a daemon to hold its GPU.
+TIMEOUT_S = 60.0
+#: The winner is killed within so many seconds: most hold their GPU by then.
+MAX_LIFE_S = 4.0
 
 
 def main() -> int:
-    """Start pair after pair; return 1 if anything was not as it must be."""
+    """Start pair after pair; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -47,8 +47,8 @@ def main() -> int:
         }
         where = places(environment, os.getuid(), folder)
         for number in range(asked.pairs):
-            # Every second pair is killed early, where less is in place.
-            life = chance.uniform(0, LIFE if number % 2 else LIFE / 8)
+            # Every second winner is killed early, while it is still starting.
+            life = chance.uniform(0, MAX_LIFE_S if number % 2 else MAX_LIFE_S / 8)
             seen.update(_pair(environment, where, life))
         seen.update(_afterwards(Registry(folder)))
     print("| of each pair | times |\n|---|---|")
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _pair(environment: dict[str, str], where: Places, life: float) -> Counter[str]:
-    """Start two, kill the winner after ``life`` seconds; return what was seen."""
+    """Start two, kill the winner after ``life`` seconds, and return the observations."""
     with tempfile.TemporaryFile() as words:
         two = [
             subprocess.Popen(
@@ -80,7 +80,7 @@ def _pair(environment: dict[str, str], where: Places, life: float) -> Counter[st
 
 def _judge(two: list[subprocess.Popen[str]], where: Places) -> Counter[str]:
     """Return whether one of two won, and the other named it."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_S
     while all(process.poll() is None for process in two) and time.monotonic() < until:
         time.sleep(0.01)
     losers = [process for process in two if process.poll() is not None]
@@ -97,7 +97,7 @@ def _judge(two: list[subprocess.Popen[str]], where: Places) -> Counter[str]:
 
 
 def _watch(registry: Registry, until: float) -> Counter[str]:
-    """Look at the GPU until the winner is killed; return how it was held."""
+    """Watch the GPU until the winner is killed, and return how it was held."""
     most = 0
     while time.monotonic() < until:
         most = max(most, _holders(registry))
@@ -108,13 +108,13 @@ def _watch(registry: Registry, until: float) -> Counter[str]:
 
 
 def _holders(registry: Registry) -> int:
-    """Return how many processes hold memory of the GPU."""
+    """Return the number of processes that hold memory of the GPU."""
     return sum(bool(one.memory) for gpu in registry.gpus() for one in registry.processes(gpu.uuid))
 
 
 def _afterwards(registry: Registry) -> Counter[str]:
-    """Return whether the GPU is free in the end."""
-    until = time.monotonic() + PATIENCE
+    """Return whether the GPU is free at the end."""
+    until = time.monotonic() + TIMEOUT_S
     while _holders(registry) and time.monotonic() < until:
         time.sleep(0.01)
     return Counter(["WRONG: the GPU is held after the last"] if _holders(registry) else [])

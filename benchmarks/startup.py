@@ -1,4 +1,4 @@
-"""How long commands take to begin beside a bare interpreter: ``python -m benchmarks.startup``."""
+"""How long commands take to start, compared with Python: ``python -m benchmarks.startup``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-#: What is compared with ``python -c pass``, and at most how many times as long it may take.
+#: The commands, and the maximum ratio of their duration to that of ``python -c pass``.
 BARS: dict[tuple[str, ...], float | None] = {
     ("-m", "sentinel", "--help"): 6.0,
     ("-m", "sentinel", "--version"): None,
@@ -21,7 +21,7 @@ BARS: dict[tuple[str, ...], float | None] = {
 
 
 def main() -> int:
-    """Measure each in turn, round after round; return 1 if a bar was missed."""
+    """Measure each in alternation; return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds

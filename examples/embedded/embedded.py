@@ -1,6 +1,6 @@
-"""Run a supervisor in a program of your own, and count what it hands over to others.
+"""Run a supervisor in your own program, and count its hand-overs.
 
-python embedded.py                # on two simulated GPUs, to one of which a job comes
+python embedded.py                # on two simulated GPUs, with a job on one of them
 python embedded.py --real         # on the GPUs of this host, until Ctrl+C
 """
 
@@ -18,7 +18,7 @@ import sentinel
 
 
 class Counter:
-    """A sink: is called with each event, in a thread that does nothing else."""
+    """An event sink, which is called with each event in a thread of its own."""
 
     def __init__(self, gpus: Mapping[str, sentinel.Gpu]) -> None:
         self.gpus = gpus
@@ -27,7 +27,7 @@ class Counter:
         self.handovers = 0
 
     def __call__(self, event: sentinel.Event) -> None:
-        """Take one event in."""
+        """Process one event."""
         if event.name == "stressor.ready":
             self.occupied.add(event.gpu)
             if self.occupied >= self.gpus.keys():
@@ -38,7 +38,7 @@ class Counter:
 
 
 def visit(counter: Counter) -> None:
-    """Be the somebody who comes to a simulated GPU; then ask the supervisor to end."""
+    """Use a simulated GPU as a foreign process, then ask the supervisor to end."""
     if counter.all_occupied.wait(60):
         job = [sys.executable, "-m", "sentinel", "simulate-job", "--for", "1s"]
         subprocess.run(job, check=False, stdout=subprocess.DEVNULL)
@@ -46,11 +46,11 @@ def visit(counter: Counter) -> None:
 
 
 def main() -> int:
-    """Supervise until a signal or the time is over, and say how it went."""
+    """Supervise until a signal or the end of the time, and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--real", action="store_true", help="the GPUs of this host")
     real = parser.parse_args().real
-    # The values are seconds, bytes and watts; what is not said is as for `sentinel run`.
+    # Values are seconds, bytes and watts; the defaults are those of `sentinel run`.
     config = sentinel.Config(workload="hold", rearm=0.5, run_for=None if real else 90.0)
     options = sentinel.Options(config=config, simulate=None if real else 2)
     counters = []
@@ -66,5 +66,5 @@ def main() -> int:
     return int(code)
 
 
-if __name__ == "__main__":  # its children import this file, too
+if __name__ == "__main__":  # child processes import this file, too
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Keep a GPU warm between two steps of a script, and give it back whenever somebody needs it.
+"""Keep a GPU warm between two steps of a script, and yield it to any other process.
 
 python hold.py --gpu 0                 # on a real GPU
 python hold.py --simulate 1            # without one
@@ -13,7 +13,7 @@ import sentinel
 
 
 def main() -> None:
-    """Hold a GPU for some seconds and say how it went."""
+    """Hold a GPU for some seconds and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", default="0", help="index, UUID or PCI address")
     parser.add_argument("--simulate", type=int, help="pretend so many GPUs")
@@ -24,7 +24,7 @@ def main() -> None:
     ) as held:
         (gpu,) = held.wait_held().gpus
         print(f"GPU {gpu.index} ({gpu.name}) is held: {(gpu.held or 0) / 2**30:.1f} GiB")
-        time.sleep(given.seconds)  # whatever comes between two steps
+        time.sleep(given.seconds)  # stands for the work between two steps
         (gpu,) = held.status().gpus
         print("still held" if gpu.occupied else f"given away: {gpu.reason}")
     print("let go")

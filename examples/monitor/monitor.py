@@ -1,4 +1,4 @@
-"""Work through a batch of jobs as fast as a GPU may go, with memory that is kept for them.
+"""Run jobs at the pace that a GPU's health allows, in memory that is allocated for them.
 
 python monitor.py                      # with the daemon of this host, or without one
 python monitor.py --simulate 1         # on a host without a GPU
@@ -14,18 +14,18 @@ from sentinel.client import EventInfo, GpuStatus
 
 
 def work(job: int, size: int) -> None:
-    """Stand for one job, whose batch is of this size."""
+    """Stand for one job with a batch of this size."""
     print(f"job {job}: a batch of {size}")
     time.sleep(0.01)
 
 
 def main() -> None:
-    """Do a few jobs, slower where the GPU is warm, and none while it is too hot."""
+    """Run a few jobs: slower on a warm GPU, and none while it is too hot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", default="0", help="index, UUID or PCI address")
-    parser.add_argument("--simulate", type=int, help="pretend so many GPUs, where no daemon runs")
+    parser.add_argument("--simulate", type=int, help="simulate so many GPUs, if no daemon runs")
     parser.add_argument("--jobs", type=int, default=4, help="how many")
-    parser.add_argument("--batch", type=int, default=32, help="how large a batch is at full speed")
+    parser.add_argument("--batch", type=int, default=32, help="the size of a batch at full speed")
     given = parser.parse_args()
     with sentinel.Monitor(simulate=given.simulate) as monitor:
         if not monitor.is_available():
@@ -39,10 +39,10 @@ def main() -> None:
 
         monitor.start()
         with monitor.allocation("monitor-example", "1GiB", given.gpu) as memory:
-            print(f"{memory.size / 2**30:.0f} GiB of GPU {memory.index} are kept for us")
+            print(f"{memory.size / 2**30:.0f} GiB of GPU {memory.index} are allocated")
             for job in range(given.jobs):
                 while (speed := monitor.speed_multiplier(given.gpu)) == 0:
-                    time.sleep(1)  # too hot, or not known: it recovers by itself
+                    time.sleep(1)  # too hot, or unknown: it recovers by itself
                 work(job, max(1, int(given.batch * speed)))
         print(f"done, {monitor.errors} errors in callbacks")
 

@@ -1,8 +1,8 @@
-"""Train on GPUs that the sentinel daemon of this host keeps free for it.
+"""Train on GPUs that the sentinel daemon of this host reserves.
 
 python train.py --gpus 2
 
-Without a daemon it takes the GPUs that it is given by others, as ever.
+Without a daemon it uses the GPUs in CUDA_VISIBLE_DEVICES, as usual.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sentinel.errors import NotRunningError
 
 @contextmanager
 def reserved(count: int, reason: str) -> Iterator[None]:
-    """Have GPUs to ourselves while the block lasts, and show CUDA these and no other."""
+    """Reserve GPUs for the duration of the block, and make only these visible to CUDA."""
     daemon = sentinel.connect()
     try:
-        # Bound: it ends with this process, should that be killed in the middle.
+        # Bound: the reservation ends with this process, even if that is killed.
         mine = daemon.reserve(count, reason=reason, bound=True, wait=60)
     except NotRunningError:
-        yield  # nobody holds any
+        yield  # no daemon holds a GPU
         return
     try:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine.gpus)
@@ -34,12 +34,12 @@ def reserved(count: int, reason: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Say which GPUs there are to train on."""
+    """Print the GPUs to train on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int, default=1, help="how many")
     given = parser.parse_args()
     with reserved(given.gpus, "a training run"):
-        # CUDA looks at the variable when it begins: import torch here, not above.
+        # CUDA reads the variable when it starts, so import torch here, not above.
         print("training on", os.environ.get("CUDA_VISIBLE_DEVICES", "all there is"), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""On a real card: promised memory is had beside a stressor, and nobody else loses by it."""
+"""On a real GPU: allocated memory is available beside a stressor, and only there."""
 
 from __future__ import annotations
 

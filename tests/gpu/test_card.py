@@ -252,8 +252,8 @@ def test_the_looks_tell_what_is_on_the_card(real: RealGround) -> None:
     assert [gpu["uuid"] for gpu in json.loads(listed.stdout)["gpus"]] == [real.uuid()]
     idle = run(real, "--once")
     assert (idle.returncode, "IDLE" in idle.stdout) == (0, True), idle.stderr
-    with real.job(share=0.1, stay=TIMEOUT_S) as somebody:
-        assert somebody.got()
+    with real.job(share=0.1, stay=TIMEOUT_S) as job:
+        assert job.got()
         busy = run(real, "--once")
-        assert str(somebody.pid) in busy.stdout, busy.stdout
+        assert str(job.pid) in busy.stdout, busy.stdout
         assert "BUSY" in busy.stdout

@@ -1,20 +1,19 @@
-"""A pretended libnvidia-ml.so.1 that the C compiler builds, told by a file what to answer.
+"""A fake libnvidia-ml.so.1, built by the C compiler, that answers as a control file demands.
 
 The binding, the struct layouts and the process around them are real. The file is read at every
-call, so that a test changes the driver under a running sentinel. Each line is a name and a word:
+call, so that a test can change the driver under a running sentinel. Each line is a name and a word:
 
 - ``gpu UUID``: a GPU that NVML lists, in this order; without any, FIRST and SECOND.
 - ``FUNCTION WORD``, for one GPU ``FUNCTION@UUID WORD``: what calls of that function do instead of
-  answering: a number is the error that they return, ``hang`` never returns, ``crash`` and
-  ``segfault`` take the process down.
-- ``driver VERSION``: what the driver calls itself.
-- ``stale CODE``: what handles give that were not looked up by UUID.
-- ``left CODE``: what handles of a GPU give that is not listed any more; 15 where it is not said.
-- ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and PIDs that are listed as computing, too.
-- ``field@UUID NUMBER:VALUE``: a field that the GPU has, and what it says.
-- ``sample@UUID PID:TIME:SHARE``: who used a GPU, and when.
-- ``grow N``: so often has the list of those who compute grown while it was copied.
-- ``overflow 1``: that list is said to be longer than the room for it.
+  answering: return a number as an error, ``hang`` for ever, ``crash`` or ``segfault`` the process.
+- ``driver VERSION``: the version of the driver.
+- ``stale CODE``: the error of handles that were not looked up by UUID.
+- ``left CODE``: the error of handles of a GPU that is not listed any more; 15 by default.
+- ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and additional PIDs in the compute list.
+- ``field@UUID NUMBER:VALUE``: a supported field and its value.
+- ``sample@UUID PID:TIME:SHARE``: a sample of process utilization.
+- ``grow N``: how often the compute list grows while it is copied.
+- ``overflow 1``: the compute list reports more entries than there is room for.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ NO_COMPILER = "no C compiler to build a library with"
 FIRST = "GPU-11111111-0000-0000-0000-000000000000"
 SECOND = "GPU-22222222-0000-0000-0000-000000000000"
 
-#: A driver of today. With -DOLD it is one of the year 2020, without the second memory struct and
-#: the third lists. FAKE_NVML names the file. Where FAKE_NVML_WORLD names a registry of simulated
-#: GPUs, memory and processes are those of whoever is there, as long as they live.
+#: A recent driver. With -DOLD it is one of the year 2020, without the second memory struct and the
+#: third lists. FAKE_NVML names the file. If FAKE_NVML_WORLD names a registry of simulated GPUs,
+#: memory and processes are those of its living members.
 LIBRARY = r"""
 #include <dirent.h>
 #include <fcntl.h>
@@ -57,7 +56,7 @@ static const u64 GIB = 1ull << 30, UNKNOWN = ~0ull;
 
 /* --- the file ----------------------------------------------------------------------------- */
 
-/* Find the n-th line of that name; the word of one that is not there is empty. */
+/* Find the n-th line of that name; without one, the word is empty. */
 static int line(const char *name, int n, char *word) {
     char here[LONG];
     const char *path = getenv("FAKE_NVML");
@@ -87,7 +86,7 @@ static int fault(const char *function) {
     return line(function, 0, word) ? act(word) : 0;
 }
 
-/* --- which GPUs there are: a handle is one of these, for ever -------------------------------- */
+/* --- GPUs: a handle refers to one of these permanently ---------------------------------------- */
 
 static char known[MOST][LONG];
 static pthread_mutex_t knowing = PTHREAD_MUTEX_INITIALIZER;
@@ -155,9 +154,9 @@ typedef struct { char legacy[16]; unsigned numbers[5]; char bus_id[32]; } pci;
 int nvmlDeviceGetPciInfo_v3(void *device, pci *info) {
     USE("bus"); snprintf(info->bus_id, 32, "00000000:%02X:00.0", 10 + at(device)); return 0; }
 
-/* --- who is there ----------------------------------------------------------------------------- */
+/* --- processes ------------------------------------------------------------------------------- */
 
-/* Who keeps a lock: 0 where nobody does, or nobody who can be seen from here. */
+/* The PID that keeps a lock: 0 if none does, or if it is not visible in this PID namespace. */
 static int keeper(const char *path, int *kept) {
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     int file = open(path, O_RDONLY);
@@ -171,7 +170,7 @@ static double figure(const char *text, const char *name) {
     const char *place = strstr(text, name);
     return place ? atof(strchr(place, ':') + 1) : 0;
 }
-/* Return how many the registry lists by now; `used` is what all who live there hold. */
+/* Count the listed members of the registry; `used` is the memory of all living members. */
 static int members(const char *uuid, process *out, u64 *used) {
     char path[1024], text[512];
     struct timespec now;
@@ -375,11 +374,11 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 class NvmlGround(SimulatedGround):
-    """Two simulated GPUs that the probe reads through NVML: pynvml, C and all.
+    """Two simulated GPUs that the probe reads through pynvml and the fake library.
 
     Args:
-        folder: Where the registry and the driver's file are.
-        library: The folder of the driver.
+        folder: The folder of the registry and the control file.
+        library: The folder of the fake library.
     """
 
     module = "sentinel_over_nvml"
@@ -392,14 +391,14 @@ class NvmlGround(SimulatedGround):
         self.plant()
 
     def plant(self, *lines: str, order: tuple[int, ...] = (0, 1)) -> None:
-        """Have NVML list these GPUs in this order, and do what the lines say."""
+        """Make NVML list these GPUs in this order, with the given faults."""
         draft = self._file.with_suffix(".draft")
         listed = [f"gpu {self.uuid(gpu)}" for gpu in order]
         draft.write_text("\n".join([*listed, *lines, ""]))
         draft.replace(self._file)
 
     def surroundings(self, **more: str) -> dict[str, str]:
-        """Return the environment, in which the driver is found."""
+        """Return an environment in which the fake library is found."""
         return super().surroundings(**more) | {
             "LD_LIBRARY_PATH": str(self._library),
             "FAKE_NVML": str(self._file),

@@ -1,9 +1,8 @@
-"""What ``hold`` needs of torch on a simulated GPU, for a fraction of its time.
+"""A fake torch with the parts that ``hold`` needs on a simulated GPU.
 
-To import torch takes a core one and a half seconds, in each stressor anew, which is most of what
-the tests of whole sentinels cost. Where a stressor is scenery, and nothing is computed, this takes
-torch's place: the fixture ``fake_torch`` lets stressors find it under that name. What a stressor
-is with the real one, ``test_stressor_*.py`` and ``test_handover.py`` show.
+An import of torch takes a core 1.5 s in each stressor, most of the cost of the tests of whole
+sentinels. If a test needs no computation, the fixture ``fake_torch`` makes stressors import this
+module instead. The tests of the stressor and ``test_handover.py`` use the real one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ uint8 = "uint8"
 
 
 class Tensor(bytearray):
-    """Bytes that nobody looks at."""
+    """Bytes whose content is not used."""
 
 
 def empty(size: int, *, dtype: str) -> Tensor:
@@ -24,7 +23,7 @@ def empty(size: int, *, dtype: str) -> Tensor:
 
 
 def set_num_threads(count: int) -> None:
-    """Do nothing: there is one."""
+    """Do nothing: there is one thread."""
 
 
 class device:  # noqa: N801 - as torch calls it
@@ -37,7 +36,7 @@ class _OutOfMemoryError(RuntimeError):
 
 
 class cuda:  # noqa: N801 - as torch calls it
-    """What is named of CUDA where there is none."""
+    """The names of torch.cuda that are used without CUDA."""
 
     Event: Any = None
     init: Any = None
@@ -45,5 +44,5 @@ class cuda:  # noqa: N801 - as torch calls it
 
 
 def __getattr__(name: str) -> Any:
-    message = f"the tests' thin torch has no {name}: leave out the fixture fake_torch"
+    message = f"the fake torch of the tests has no {name}: remove the fixture fake_torch"
     raise AttributeError(message)

@@ -1,4 +1,4 @@
-"""Asks the real binding over a pretended libnvidia-ml, in a process of its own that loads it."""
+"""Query the real binding over the fake libnvidia-ml, in a process of its own that loads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: Has imported the binding and loaded nothing, and runs each script in a fork; then its exit code.
+#: Imports the binding without loading the library, runs each script in a fork, prints exit codes.
 SERVER = """
 import dataclasses, json, os, sys
 import sentinel.probe.nvml.driver
@@ -56,13 +56,13 @@ Step = tuple[str, Argument, str]
 
 OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", [], ""))
 
-#: The codes that say that there is no such thing on this GPU, or with this driver.
+#: The codes of calls that this GPU or driver does not support.
 ABSENT = (3, 13, 25, 26)
 
 
 @cache
 def server(library: Path) -> subprocess.Popen[str]:
-    """Start what runs scripts with this library."""
+    """Start a process that runs scripts with this library."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", SERVER],
         env={**os.environ, "LD_LIBRARY_PATH": str(library)},
@@ -75,7 +75,7 @@ def server(library: Path) -> subprocess.Popen[str]:
 
 
 def answers(library: Path, faults: Path, *steps: Step, script: str = SCRIPT) -> list[Any]:
-    """Return what the driver answers to each ``(call, argument, faults planted before it)``."""
+    """Return the driver's answers to each ``(call, argument, faults injected before it)``."""
     process = server(library)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -17,12 +17,12 @@ from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavaila
 from sentinel.supervisor.child_process import Inherited
 from tests.harness.timing import TIMEOUT_S
 
-#: A poll that never comes within a test, so that whatever is posted had another reason.
+#: A poll that never comes within a test, so that every reading has another cause.
 NEVER = 3600.0
 
 
 class Supervisor:
-    """A probe process and the supervisor's end of everything that it shares with it."""
+    """A probe process, and the supervisor's end of its channel and board."""
 
     def __init__(self, spec: ProbeSpec, send_buffer: int | None = None) -> None:
         self.inflight_calls = InflightCalls.create()
@@ -61,18 +61,18 @@ class Supervisor:
         raise AssertionError(message_)
 
     def read_all(self, gpus: tuple[Gpu, ...]) -> None:
-        """Wait until each of ``gpus`` was posted, in whatever order."""
+        """Wait for a reading of each of ``gpus``, in any order."""
         missing = {gpu.uuid for gpu in gpus}
         while missing:
             missing.discard(self.reading(lambda _: True).uuid)
 
     def watch(self, gpus: tuple[Gpu, ...], held: tuple[Gpu, ...] = ()) -> None:
-        """Tell the probe what to read."""
+        """Set what the probe reads."""
         order = Watch(gpus=tuple(g.uuid for g in gpus), held=tuple(g.uuid for g in held))
         self.channel.send(encode(order))
 
     def announced(self) -> tuple[tuple[int, str], ...]:
-        """Return the calls that the probe is in."""
+        """Return the calls in flight."""
         return tuple((slot, call) for slot, call, _ in self.inflight_calls.outstanding())
 
     def close(self) -> None:
@@ -88,12 +88,12 @@ def until(condition: Callable[[], bool]) -> None:
     """Wait for ``condition`` to hold."""
     end = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, "the condition was never met"
         time.sleep(0.001)
 
 
 def open_nodes(*nodes: Path) -> None:
-    """Open each node eight times, in turns: equal events in a row may be reported as one."""
+    """Open each node eight times, alternating, since inotify merges equal consecutive events."""
     for _ in range(8):
         for node in nodes:
             os.close(os.open(node, os.O_RDONLY))

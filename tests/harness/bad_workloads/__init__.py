@@ -1,7 +1,7 @@
-"""Workloads that do what a workload must not, each in one way, for the tests of those who cope.
+"""Workloads that each violate one rule, for tests of the supervisor.
 
-Named as ``bad_workloads:raises`` and so on. Each first becomes Ready, unless ``early`` says
-otherwise, and then misbehaves. Nothing here imports torch before the child has.
+They are named ``bad_workloads:raises`` and so on. Each becomes Ready, unless ``early`` is set, and
+then misbehaves. This module does not import torch before the stressor has.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Warm:
         self._rest = rest
 
     def run(self, ctx: WorkloadContext) -> None:
-        """Go round until told to stop."""
+        """Loop until stopped."""
         ctx.note(f"resting {self._rest} s at a time")
         well_behaved(ctx, rest=self._rest)
 
 
 class Unruly:
-    """Be a class that cannot be run."""
+    """A class without ``run``."""
 
 
 def errs(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
@@ -61,7 +61,7 @@ def stumbles(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "")
 
 
 def finds_and_dies(ctx: WorkloadContext) -> None:
-    """Report evidence of a fault, and be gone in the next moment."""
+    """Report a finding, and die at once."""
     from sentinel.protocol.stressor import Finding, FindingPlace
 
     become_ready(ctx)
@@ -84,7 +84,7 @@ def finds_and_dies(ctx: WorkloadContext) -> None:
 
 
 def become_ready(ctx: WorkloadContext) -> None:
-    """Go round until the supervisor was told Ready."""
+    """Loop until Ready is sent."""
     while not ctx.ready and ctx.pace():
         ctx.report()
 
@@ -98,13 +98,13 @@ def raises(ctx: WorkloadContext, *, early: bool = False) -> None:
 
 
 def returns(ctx: WorkloadContext) -> None:
-    """Think that it is done."""
+    """Return, which a workload must not."""
     become_ready(ctx)
     ctx.report(iterations=40)
 
 
 def exits(ctx: WorkloadContext) -> None:
-    """Leave by the back door."""
+    """Exit by SystemExit."""
     become_ready(ctx)
     sys.exit(0)
 
@@ -123,7 +123,7 @@ def busy(ctx: WorkloadContext) -> None:
 
 
 def sleeps(ctx: WorkloadContext) -> None:
-    """Sleep for ever, whatever happens."""
+    """Sleep without end, and never pace."""
     become_ready(ctx)
     while True:
         time.sleep(FOREVER)
@@ -136,7 +136,7 @@ def late(ctx: WorkloadContext) -> None:
 
 
 def stubborn(ctx: WorkloadContext) -> None:
-    """Pace and report, but ignore every stop and every polite signal."""
+    """Pace and report, but ignore stops and SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         ctx.pace()
@@ -145,7 +145,7 @@ def stubborn(ctx: WorkloadContext) -> None:
 
 
 def holds_the_interpreter(ctx: WorkloadContext, *, seconds: int = FOREVER) -> None:
-    """Sit in native code that does not give the interpreter's lock back."""
+    """Stay in native code that keeps the interpreter lock."""
     become_ready(ctx)
     ctypes.PyDLL(None).sleep(seconds)
     well_behaved(ctx)
@@ -159,7 +159,7 @@ def freezes(ctx: WorkloadContext) -> None:
 
 
 def babbles(ctx: WorkloadContext) -> None:
-    """Send the supervisor datagrams that are no messages."""
+    """Send the supervisor invalid datagrams."""
     become_ready(ctx)
     channel = _channel()
     while ctx.pace(0.05):
@@ -167,7 +167,7 @@ def babbles(ctx: WorkloadContext) -> None:
 
 
 def floods(ctx: WorkloadContext) -> None:
-    """Send the supervisor more messages than anybody can read."""
+    """Send the supervisor messages at full speed."""
     become_ready(ctx)
     channel = _channel()
     message = (
@@ -179,7 +179,7 @@ def floods(ctx: WorkloadContext) -> None:
 
 
 def imposes(ctx: WorkloadContext) -> None:
-    """Take the supervisor's messages away from the child's own reader."""
+    """Receive the supervisor's messages in place of the lease keeper."""
     become_ready(ctx)
     channel = _channel()
     while True:
@@ -187,7 +187,7 @@ def imposes(ctx: WorkloadContext) -> None:
 
 
 def forks(ctx: WorkloadContext) -> None:
-    """Leave a copy of itself behind that holds everything open for ever."""
+    """Fork a copy that holds every descriptor open."""
     become_ready(ctx)
     if os.fork() == 0:
         time.sleep(FOREVER)
@@ -195,7 +195,7 @@ def forks(ctx: WorkloadContext) -> None:
 
 
 def starts_processes(ctx: WorkloadContext) -> None:
-    """Start a program that never ends and ignores its end of file."""
+    """Start a program that never ends."""
     become_ready(ctx)
     command = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
     with subprocess.Popen(command):
@@ -203,7 +203,7 @@ def starts_processes(ctx: WorkloadContext) -> None:
 
 
 def grows(ctx: WorkloadContext, *, mebibytes: int = 64, after: int = 0) -> None:
-    """Take GPU memory past torch after Ready, as a library with its own allocator would."""
+    """Take GPU memory past torch after Ready, as a library with its own allocator does."""
     become_ready(ctx)
     while ctx.iterations < after and ctx.pace():
         ctx.report()
@@ -234,13 +234,13 @@ def chatters(ctx: WorkloadContext) -> None:
     """Print without end."""
     become_ready(ctx)
     while ctx.pace():
-        print("chatter " * 1000)  # noqa: T201 - its very point
+        print("chatter " * 1000)  # noqa: T201 - its purpose
         print("chatter " * 1000, file=sys.stderr, flush=True)  # noqa: T201
         ctx.report()
 
 
 def stalls(ctx: WorkloadContext, *, seconds: float = 0.2) -> None:
-    """Queue quanta that are too long, and go on when it is told to stop."""
+    """Queue quanta that are too long, and ignore stops."""
     while True:
         ctx.pace()
         time.sleep(seconds)
@@ -248,7 +248,7 @@ def stalls(ctx: WorkloadContext, *, seconds: float = 0.2) -> None:
 
 
 def dawdles(ctx: WorkloadContext, *, cycles: int = 300_000_000) -> None:
-    """Queue a kernel that a card is busy with for too long, and nothing that the host waits for."""
+    """Queue kernels that keep a real GPU busy for too long."""
     import torch
 
     cuda: Any = torch.cuda
@@ -265,14 +265,14 @@ def hogs(ctx: WorkloadContext, *, seconds: float = 2.0) -> None:
 
 
 def tells_nonsense(ctx: WorkloadContext) -> None:
-    """Report what cannot be."""
+    """Report a number that is not finite."""
     become_ready(ctx)
     while ctx.pace():
         ctx.report(flops=float("nan"))
 
 
 def faulty(ctx: WorkloadContext) -> None:
-    """Report one wrong result, as on a GPU that computes wrongly."""
+    """Report one wrong result."""
     become_ready(ctx)
     ctx.report(checks=1, errors=1)
     well_behaved(ctx)
@@ -317,7 +317,7 @@ def forgets(ctx: WorkloadContext) -> None:
 
 
 def blind(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
-    """Test itself with checks that nobody looks at, once they were proved."""
+    """Run a selftest whose checks are discarded once they are proved."""
     from sentinel.stressor.verification.pipeline import ResultPipeline
     from sentinel.stressor.verification.selftest import selftest
 
@@ -333,7 +333,7 @@ def blind(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") ->
 
 
 def _channel() -> socket.socket:
-    """Return the child's own channel, found as a nosy plugin would find it."""
+    """Return the stressor's own channel, found among its descriptors."""
     for number in sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
         try:
             found = socket.socket(fileno=os.dup(number))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.bare import COPY, KINDS, copies, products
 from benchmarks.load import CELLS
 from benchmarks.load_table import LoadTable
 from benchmarks.results import Results
+from benchmarks.torch_loops import COPY, KINDS, copies, products
 
 
 @pytest.mark.parametrize("kind", KINDS)

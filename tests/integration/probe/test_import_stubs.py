@@ -15,7 +15,7 @@ opens = NodeWatch()
 assert opens.add(sys.argv[1], print)
 heavy = {"ctypes.util", "tempfile", "shutil", "lzma"} & sys.modules.keys()
 assert not heavy, heavy
-from ctypes.util import find_library  # and whoever wants the real one gets it
+from ctypes.util import find_library  # the real module is available again
 assert find_library("c")
 """
 

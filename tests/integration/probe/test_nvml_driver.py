@@ -120,7 +120,7 @@ def test_power_is_told_from_the_energy_as_soon_as_there_is_a_difference(
 
 
 def test_who_used_a_gpu_since_the_last_look_is_told(nvml_library: Path, tmp_path: Path) -> None:
-    """What was before the first look, and who had a context and did nothing, is nobody's use."""
+    """Samples before the first call and idle contexts do not count as use."""
     here = f"sample@{FIRST}"
     first = f"{here} 7:100:50\n"
     more = f"{first}{here} 8:200:50\n{here} 9:201:0\n{here} 8:202:1\n{here} 5:203:99\n"
@@ -151,7 +151,7 @@ def test_a_driver_that_does_not_tell_who_computes_is_no_fault(
 def test_lists_that_a_gpu_does_not_have_are_empty(
     nvml_library: Path, tmp_path: Path, code: int
 ) -> None:
-    """A GPU without graphics or MPS has nobody there, and its compute list still counts."""
+    """Without graphics or MPS their lists are empty, and the compute list still counts."""
     planted = f"graphics {code}\nmps {code}"
     *_, processes = answers(nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, planted))
     assert [(p["pid"], p["kind"]) for p in processes] == [
@@ -178,9 +178,9 @@ def test_lists_that_a_gpu_does_not_have_are_empty(
 def test_what_a_gpu_does_not_have_is_asked_for_once(
     nvml_library: Path, tmp_path: Path, call: str, function: str, without: object, code: int
 ) -> None:
-    """It is as if it were off, for this GPU alone, and until an error makes it look anew."""
+    """It counts as off, for this GPU alone, until an error discards that knowledge."""
     planted = f"{function}@{SECOND} {code}"
-    *_, first, again, other, _, anew = answers(
+    *_, first, again, other, _, later = answers(
         nvml_library,
         tmp_path / "faults",
         *OPEN,
@@ -191,9 +191,9 @@ def test_what_a_gpu_does_not_have_is_asked_for_once(
         (call, SECOND, ""),
     )
     assert first == without
-    assert anew == {"display": True, "mig": True, "exclusive": True}.get(call, anew)
-    assert anew != without
-    assert again == (anew if call == "node" else without), "a node is asked for once anyway"
+    assert later == {"display": True, "mig": True, "exclusive": True}.get(call, later)
+    assert later != without
+    assert again == (later if call == "node" else without), "a node is read once anyway"
     told = {"utilization": 0.43, "temperature": 41, "sm_clock": 1980, "node": "/dev/nvidia7"}
     assert other == told.get(call, False)
 

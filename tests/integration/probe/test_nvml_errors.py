@@ -108,7 +108,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(
 def test_pids_that_nobody_can_have_are_listed_like_all_others(
     nvml_library: Path, tmp_path: Path
 ) -> None:
-    """Each once, of unknown size: who reads the list must take them for somebody."""
+    """Each is listed once, with unknown memory, so that it counts as a process."""
     pids = ("0", "4294967295", "0", "4294967295", "4194305")
     planted = "\n".join(f"pid@{SECOND} {pid}" for pid in pids)
     *_, processes = answers(
@@ -256,7 +256,7 @@ def test_a_handle_is_looked_up_anew_after_an_error(nvml_library: Path, tmp_path:
 def test_a_gpu_that_the_search_by_uuid_misses_is_found_by_asking_all(
     nvml_library: Path, tmp_path: Path
 ) -> None:
-    """Only one that nobody lists is gone; the first error makes the handle be looked up anew."""
+    """Only a GPU that is not listed is gone; the first error triggers a new lookup."""
     listed = f"gpu {SECOND}\ngpu {FIRST}\nbyuuid 6"
     _, _, error, found, _, gone = answers(
         nvml_library,

@@ -46,7 +46,7 @@ class Scripted:
         return "scripted"
 
     def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
-        """Return nothing; nobody asks."""
+        """Return nothing; it is not called."""
         del skip
         return ()
 
@@ -92,7 +92,7 @@ class Scripted:
         return 40
 
     def power(self, uuid: str) -> float | None:
-        """Fail: what nobody decides by may."""
+        """Fail, which is no fault."""
         del uuid
         raise ReadError("unknown", "no power")
 
@@ -188,7 +188,7 @@ def test_mig_is_read_again_when_the_orders_change() -> None:
 
 
 def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same() -> None:
-    """Whoever changes their mind within a millisecond still gets a full reading."""
+    """Two changes within a millisecond still trigger a full reading."""
     driver = Scripted()
     with reader_over(driver) as (reader, posts):
         reader.poll.run()

@@ -27,7 +27,7 @@ BEFORE = 2
 
 
 class Clock:
-    """A clock that goes on only when somebody waits; also the event that stops the workload."""
+    """A clock that advances only during waits; also the event that stops the workload."""
 
     def __init__(self) -> None:
         self.now = BEGIN

@@ -1,4 +1,4 @@
-"""Draws how heat, health and pace went, from results of ``benchmarks.heat``."""
+"""Plot temperature, health and pace from results of ``benchmarks.thermal``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from benchmarks.results import Record
 
-#: Told apart by people who see no red and green as well (Okabe and Ito, 2008).
+#: Distinguishable with red-green colour blindness (Okabe and Ito, 2008).
 _COLOURS = {
     "optimal": "#009E73",
     "normal": "#56B4E9",
@@ -21,19 +21,19 @@ _COLOURS = {
 }
 _LINE, _POWER = "#000000", "#0072B2"
 _INCHES = (8.0, 4.2)
-#: The thresholds of ``benchmarks.heat``, in degrees Celsius.
+#: The thresholds of ``benchmarks.thermal``, in degrees Celsius.
 _THRESHOLDS = {"NORMAL": 50, "THROTTLED": 56, "CRITICAL": 60}
 
 
 def draw_heat(records: Sequence[Record], path: Path) -> None:
-    """Draw temperature and power over the conditions, into a file of the format of its name.
+    """Draw temperature and power over the health, into a file whose suffix selects the format.
 
     Args:
-        records: What was seen, one twice a second.
-        path: The file, of which the folder exists.
+        records: The samples, two per second.
+        path: The file; its folder exists.
 
     Raises:
-        ValueError: The name ends in no format that can be drawn.
+        ValueError: The suffix is not supported.
     """
     mpl.rcParams["svg.hashsalt"] = "heat"
     figure = Figure(figsize=_INCHES, layout="constrained")
@@ -55,7 +55,7 @@ def draw_heat(records: Sequence[Record], path: Path) -> None:
 
 
 def _conditions(axes: Axes, records: Sequence[Record]) -> None:
-    """Shade each stretch of one health."""
+    """Shade each period of one health."""
     begin = 0
     for number, record in enumerate(records):
         last = number == len(records) - 1

@@ -1,7 +1,7 @@
-"""Bare torch loops to compare sentinel's workloads with: nothing is checked, nobody is yielded to.
+"""Bare torch loops as a baseline for sentinel's workloads: no checks, and no yielding.
 
-``python -m benchmarks.bare KIND --gpu UUID`` runs one kernel again and again on the visible GPU and
-says its rate once a second. Two steps are in flight, and waits sleep, as in a stressor.
+``python -m benchmarks.torch_loops KIND --gpu UUID`` runs one kernel repeatedly on the visible GPU
+and prints its rate once a second. Two steps are in flight, and waits sleep, as in a stressor.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.holder import end_with_input, say
-from benchmarks.leash import end_with_parent
+from benchmarks.baselines import end_with_input, say
+from benchmarks.die_with_parent import end_with_parent
 
-#: How much smaller each side is on the CPU, and how long it rests after a step, in seconds.
+#: The divisor of each side on the CPU, and the rest after a step in seconds.
 _SMALLER = 128
 _REST = 0.02
-#: What is copied to and fro, in bytes, and how many times in a step.
+#: The bytes that are copied back and forth, and the number of copies in a step.
 _COPIED = 4 * 2**30
 _COPIES = 4
-#: One standard deviation of int8 and fp8 inputs: zero-mean, and using the width that there is.
+#: The standard deviation of int8 and fp8 inputs, which uses the available range.
 _SPREAD = 32
 
 
@@ -31,7 +31,7 @@ _SPREAD = 32
 class Product:
     """A product of ``rows`` x ``depth`` and ``depth`` x ``columns``, in torch's dtypes by name.
 
-    They are the shapes that sentinel's ``gemm`` takes on a card that is fast enough.
+    The shapes are those that sentinel's ``gemm`` takes on a card that is fast enough.
     """
 
     rows: int
@@ -53,13 +53,13 @@ PRODUCTS = {
 COPY = "copy"
 KINDS = (*PRODUCTS, COPY)
 
-#: One step of work, which is queued; and what it comes to.
+#: One step of work, which is queued, and its amount.
 Step = Callable[[], object]
 Work = tuple[Step, dict[str, float]]
 
 
 def main() -> None:
-    """Work until the benchmark ends us."""
+    """Work until the benchmark ends this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--gpu", required=True)
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def fenced() -> Step:
-    """Return what waits, asleep, until only the step that was queued last is to be done."""
+    """Return a function that waits, asleep, until only the last queued step is left."""
     import torch
 
     cuda: Any = torch.cuda
@@ -103,7 +103,7 @@ def fenced() -> Step:
 
 
 def paced() -> Step:
-    """Return what leaves the CPU to others; to try the benchmark without a GPU."""
+    """Return a function that leaves the CPU to other processes, for runs without a GPU."""
     return lambda: time.sleep(_REST)
 
 
@@ -120,7 +120,7 @@ def products(kind: str, device: str) -> Work:
     smaller = _SMALLER if device == "cpu" else 1
     rows, columns, depth = (side // smaller for side in (shape.rows, shape.columns, shape.depth))
     left = normal((rows, depth), shape.inputs, device)
-    if kind in {"fp8", "int8"}:  # column by column, which fp8 demands and int8 is faster with
+    if kind in {"fp8", "int8"}:  # stored by columns: fp8 requires it, int8 is faster
         right = normal((columns, depth), shape.inputs, device).t()
     else:
         right = normal((depth, columns), shape.inputs, device)
@@ -137,12 +137,12 @@ def products(kind: str, device: str) -> Work:
 
 
 def normal(sides: tuple[int, int], dtype: str, device: str) -> Any:
-    """Return a random matrix of mean 0; made in pieces, as float32 may be four times as large."""
+    """Return a random matrix of mean 0, made in pieces, as float32 may be four times as large."""
     import torch
 
     matrix: Any = torch.empty(sides, dtype=getattr(torch, dtype), device=device)
     spread = _SPREAD if dtype in {"int8", "float8_e4m3fn"} else 1
-    drawn = torch.float64 if dtype == "float64" else torch.float32  # zeros in the rest draw less
+    drawn = torch.float64 if dtype == "float64" else torch.float32  # padding zeros draw less power
     for piece in matrix.split(1024):
         values = torch.randn(piece.shape, dtype=drawn, device=device) * spread
         piece.copy_(values.round_().clamp_(-127, 127) if dtype == "int8" else values)
@@ -150,7 +150,7 @@ def normal(sides: tuple[int, int], dtype: str, device: str) -> Any:
 
 
 def copies(device: str) -> Work:
-    """Return a step that copies to and fro, and the bytes that it reads and writes."""
+    """Return a step that copies back and forth, and the bytes that it reads and writes."""
     import torch
 
     size = _COPIED // _SMALLER**2 if device == "cpu" else _COPIED

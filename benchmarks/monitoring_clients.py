@@ -1,6 +1,6 @@
-"""People who look on: open pages that follow everything, and a Prometheus that scrapes each second.
+"""Monitoring: open web pages that receive everything, and a Prometheus that scrapes each second.
 
-They use the Unix socket as the web page and a Prometheus use their addresses; see README.md.
+They use the Unix socket like the web page and Prometheus use their addresses; see README.md.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _SCRAPE = (
     b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     b"Accept: application/openmetrics-text; version=1.0.0\r\nAccept-Encoding: gzip\r\n\r\n"
 )
-#: How often a Prometheus comes, in seconds: far more often than it does anywhere.
-_SCRAPES_EVERY = 1.0
+#: The scrape interval, far shorter than usual.
+_SCRAPE_INTERVAL_S = 1.0
 
 
 class Onlookers:
-    """Those who look on, and what they got.
+    """Clients, and what they received.
 
     Args:
         path: The socket.
@@ -31,7 +31,7 @@ class Onlookers:
         self.seen = {"page_bytes": 0, "pages_opened": 0, "scrapes": 0, "scrape_bytes": 0}
 
     async def page(self) -> None:
-        """Have a page open; where it loses the daemon, it comes back."""
+        """Keep a page open; reconnect when the daemon is gone."""
         while True:
             reader, writer = await asyncio.open_unix_connection(self._path)
             writer.write(_PAGE)
@@ -53,7 +53,7 @@ class Onlookers:
                 raise RuntimeError(f"no metrics: {body[:200]!r}")
             self.seen["scrapes"] += 1
             self.seen["scrape_bytes"] += len(body)
-            await asyncio.sleep(max(0.0, began + _SCRAPES_EVERY - time.monotonic()))
+            await asyncio.sleep(max(0.0, began + _SCRAPE_INTERVAL_S - time.monotonic()))
 
 
 async def _run(path: str, pages: int, scrapers: int) -> None:
@@ -67,12 +67,14 @@ async def _run(path: str, pages: int, scrapers: int) -> None:
         print(json.dumps({"s": time.monotonic() - began, "seen": people.seen}), flush=True)
         for task in tasks:
             if task.done():
-                task.result()  # a fault ends the benchmark
+                task.result()  # an error of the benchmark ends it
 
 
 def main() -> None:
-    """Look on until somebody ends it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.onlookers", description=__doc__)
+    """Run until the benchmark ends this process."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.monitoring_clients", description=__doc__
+    )
     parser.add_argument("socket")
     parser.add_argument("--pages", type=int, default=1)
     parser.add_argument("--scrapers", type=int, default=1)

@@ -1,6 +1,6 @@
-"""A thousand clients of a sentinel's socket, all at once and again and again; see README.md.
+"""A thousand clients that use sentinel's socket at once, repeatedly; see README.md.
 
-They ask for the state, pause and reserve what there is not, send garbage, and half of a request.
+They read the status, pause and reserve unknown GPUs, send garbage, and send incomplete requests.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import resource
 import time
 from itertools import cycle
 
-#: How long one request may take, in seconds.
-_PATIENCE = 10.0
+#: The time limit of one request.
+_TIMEOUT_S = 10.0
 
 _BODY = b'{"gpus": ["GPU-none"], "seconds": 1, "reason": "crowd", "wait_s": 0}'
 
@@ -24,8 +24,8 @@ def _request(line: bytes, body: bytes = b"") -> bytes:
     return head % (line, len(body)) + b"Content-Type: application/json\r\n\r\n" + body
 
 
-#: What they send, in turn: most of it an answer must be built for, and nothing of it may be done.
-_SAID = (
+#: The requests: most need an answer, and none may have an effect.
+_REQUESTS = (
     _request(b"GET /v1/status"),
     _request(b"GET /v1/gpus/0"),
     _request(b"POST /v1/pause", _BODY),
@@ -37,7 +37,7 @@ _SAID = (
 
 
 class Crowd:
-    """Clients that come back as soon as they were served.
+    """Clients that send the next request once the last one is answered.
 
     Args:
         path: The socket.
@@ -48,24 +48,26 @@ class Crowd:
         self.answers: dict[str, int] = {}
 
     async def client(self, number: int) -> None:
-        """Ask for ever, one thing after the other."""
-        wishes = cycle(_SAID[number % len(_SAID) :] + _SAID[: number % len(_SAID)])
-        for wish in wishes:
+        """Send one request after the other, without end."""
+        requests = cycle(
+            _REQUESTS[number % len(_REQUESTS) :] + _REQUESTS[: number % len(_REQUESTS)]
+        )
+        for request in requests:
             answer = "timeout"
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
-                    answer = await self._ask(wish)
+                async with asyncio.timeout(_TIMEOUT_S):
+                    answer = await self._send(request)
             self.answers[answer] = self.answers.get(answer, 0) + 1
 
-    async def _ask(self, wish: bytes) -> str:
-        """Return the status of the answer, or what came instead."""
+    async def _send(self, request: bytes) -> str:
+        """Return the status of the answer, or the kind of failure."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._path)
         except OSError as error:
             await asyncio.sleep(0.05)
             return type(error).__name__
         try:
-            writer.write(wish)
+            writer.write(request)
             head = await reader.readline()
             await reader.read()
             return head.split(b" ")[1].decode() if head.startswith(b"HTTP/") else "closed"
@@ -85,12 +87,12 @@ async def _run(path: str, clients: int) -> None:
         print(json.dumps({"s": time.monotonic() - began, "answers": crowd.answers}), flush=True)
         for task in tasks:
             if task.done():
-                task.result()  # a fault of ours ends the benchmark
+                task.result()  # an error of the benchmark ends it
 
 
 def main() -> None:
-    """Be a crowd until somebody ends it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
+    """Run until the benchmark ends this process."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.many_clients", description=__doc__)
     parser.add_argument("socket")
     parser.add_argument("--clients", type=int, default=1000)
     given = parser.parse_args()

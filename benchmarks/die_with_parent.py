@@ -1,6 +1,7 @@
-"""Run a program that ends with whoever started it: ``python -m benchmarks.leash PROGRAM ARGS``.
+"""Run a program that is killed when its parent dies.
 
-A benchmark that is killed must leave no process on a GPU, and cannot clean up any more by then.
+``python -m benchmarks.die_with_parent PROGRAM ARGS``: a benchmark that is killed cannot clean up,
+and must still leave no process on a GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +21,6 @@ def end_with_parent(number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    # unshare ignores SIGTERM, and takes its own child with it when it is killed.
+    # unshare ignores SIGTERM, and kills its own child when it is killed.
     end_with_parent(signal.SIGKILL if sys.argv[1] == "unshare" else signal.SIGTERM)
     os.execvp(sys.argv[1], sys.argv[1:])

@@ -1,11 +1,11 @@
-"""Those who hold a GPU in other ways than sentinel, to compare it with.
+"""Other holders of a GPU, to compare sentinel with.
 
-``floor``: a bare torch program that holds 88 % and works, and does nothing about newcomers: the
-benchmark kills it at a newcomer's very start, and nobody can give a GPU back sooner than that. It
-also says its rate, so that it is the bare loop that the load is compared with.
+``floor``: a bare torch program that holds 88 %, works and ignores newcomers. The benchmark kills it
+when a newcomer starts; no supervisor can free a GPU sooner. It also prints its rate, which makes it
+the bare loop that the load is compared with.
 
-``polling``: what GPU Sentinel does, written anew: ask nvidia-smi once a second who is there, and
-terminate the child that holds 88 % when somebody else is.
+``polling``: a reimplementation of GPU Sentinel: list the processes with nvidia-smi once a second,
+and terminate the child that holds 88 % when another process is there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.leash import end_with_parent
+from benchmarks.die_with_parent import end_with_parent
 from sentinel.host.simulation import Registry
 
 _CHUNK = 512 * 2**20
@@ -40,7 +40,7 @@ def say(**fields: object) -> None:
 
 
 def main() -> None:
-    """Hold the GPU in the way that was asked for."""
+    """Hold the GPU in the selected way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("way", choices=["floor", "polling"])
     parser.add_argument("--workload", choices=["gemm", "elementwise", "hold", "jitter"])
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def end_with_input() -> None:
-    """End when nobody can speak to us any more."""
+    """End when standard input is closed."""
     while sys.stdin.readline():
         pass
     os._exit(0)
@@ -66,7 +66,7 @@ def end_with_input() -> None:
 
 
 def hold(workload: str, gpu: str, simulation: str | None) -> None:
-    """Take the memory, say so, work, and say the rate once a second."""
+    """Take the memory, report it, work, and print the rate once a second."""
     step = pretended(gpu, simulation) if simulation else real(workload)
     say(ready=True, pid=os.getpid())
     since, total = time.monotonic(), dict.fromkeys(("flops", "bytes"), 0.0)
@@ -80,7 +80,7 @@ def hold(workload: str, gpu: str, simulation: str | None) -> None:
 
 
 def pretended(gpu: str, simulation: str) -> Step:
-    """Hold a pretended GPU; work on the CPU, a little."""
+    """Hold a simulated GPU and do a little work on the CPU."""
     member = Registry(Path(simulation)).attach(gpu)
     free = Registry(Path(simulation)).memory(gpu).free
     assert member.allocate(int(free * _SHARE))
@@ -93,7 +93,7 @@ def pretended(gpu: str, simulation: str) -> Step:
 
 
 def real(workload: str) -> Step:
-    """Take 88 % of what is free, run each kernel once, and return one step of work."""
+    """Take 88 % of the free memory, run each kernel once, and return one step of work."""
     import torch
 
     cuda: Any = torch.cuda
@@ -112,7 +112,7 @@ def real(workload: str) -> Step:
     turn = 0
 
     def step() -> dict[str, float]:
-        """Queue work, and wait for what was queued before it: two steps are in flight."""
+        """Queue work and wait for the previous step: two steps are in flight."""
         nonlocal turn
         done = work()
         fences[turn % 2].record()
@@ -169,7 +169,7 @@ def nothing(chunks: list[Any]) -> Step:
 
 
 def jitter(chunks: list[Any]) -> Step:
-    """Add noise to every chunk through temporaries, then sleep a moment."""
+    """Add noise to every chunk through temporaries, then sleep briefly."""
     import torch
 
     values = [chunk.view(torch.float32) for chunk in chunks]
@@ -191,13 +191,13 @@ def jitter(chunks: list[Any]) -> Step:
 
 
 def poll(gpu: str, simulation: str | None) -> None:
-    """Hold the GPU by a child; terminate it when somebody else shows in a poll, and end."""
-    command = [sys.executable, "-m", "benchmarks.holder", "floor", "--workload", "jitter"]
+    """Hold the GPU with a child; terminate it when a poll shows another process, and end."""
+    command = [sys.executable, "-m", "benchmarks.baselines", "floor", "--workload", "jitter"]
     command += ["--gpu", gpu, *(["--simulation", simulation] if simulation else [])]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert json.loads(child.stdout.readline())["ready"]
-    threading.Thread(target=child.stdout.read, daemon=True).start()  # it never finds a full pipe
+    threading.Thread(target=child.stdout.read, daemon=True).start()  # the pipe never fills up
     say(ready=True, pid=os.getpid())
     while not listed(gpu, simulation) - {child.pid}:
         time.sleep(_POLL)

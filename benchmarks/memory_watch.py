@@ -1,8 +1,8 @@
-"""The independent witness: when did a GPU's used memory first grow?
+"""Independent watch of a GPU: the time at which its used memory first grows.
 
-A process of its own that reads the used memory every millisecond. ``arm`` on its standard input
-takes the present figure as the level; the first reading at least 1 MiB above it is said, stamped
-before it was made. Reading takes a tenth of a core, so it is not run while costs are measured.
+A separate process that reads the used memory every millisecond. ``arm`` on its standard input makes
+the present value the baseline. The first reading at least 1 MiB above it is printed, with the time
+before the read. It takes a tenth of a core, so it does not run while costs are measured.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.host import RealHost
-from benchmarks.leash import end_with_parent
+from benchmarks.die_with_parent import end_with_parent
+from benchmarks.host_gpus import RealHost
 from sentinel.host.simulation import Registry
 
 _GROWTH = 2**20
@@ -32,7 +32,7 @@ def say(**fields: object) -> None:
 
 
 def main() -> None:
-    """Read one GPU for ever."""
+    """Read one GPU without end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--simulation")
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def watch(used: Callable[[], int]) -> None:
-    """Do as told: ``arm`` begins to look out for growth."""
+    """Read commands: ``arm`` starts to watch for growth."""
     level: int | None = None
     before = time.monotonic()
     while True:
@@ -67,7 +67,7 @@ def watch(used: Callable[[], int]) -> None:
         at = time.monotonic()
         now = used()
         if level is not None and now - level >= _GROWTH:
-            # It grew between the end of the reading before and now.
+            # It grew between the end of the previous read and now.
             say(grown_at=at, not_before=before, took=time.monotonic() - at, by=now - level)
             level = None
         before = at

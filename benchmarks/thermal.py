@@ -1,4 +1,4 @@
-"""How a GPU's heat steers its stressor, with low thresholds: ``python -m benchmarks.heat``."""
+"""How a GPU's temperature controls its stressor, with low thresholds: ``benchmarks.thermal``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import sentinel
-from benchmarks.heat_plot import draw_heat
 from benchmarks.results import Record
+from benchmarks.thermal_plot import draw_heat
 from sentinel.errors import SentinelError
 
-#: Thresholds that an H200 passes within seconds of full load, and short pauses, so that a minute
-#: shows all of it.
+#: Thresholds that an H200 exceeds within seconds of full load, and short pauses, so that a minute
+#: shows every state.
 FLAGS = (
     *("--temp-optimal", "50", "--temp-normal", "56", "--temp-throttle", "60"),
     *("--cooldown", "8s", "--critical-pause", "12s", "--rearm", "300ms"),
 )
-#: How often it is looked at, in seconds.
-_EVERY = 0.5
+#: The sampling interval.
+_INTERVAL_S = 0.5
 
 
 def _look(held: sentinel.Hold, seconds: float) -> Iterator[Record]:
-    """Yield what is shown of the first GPU, twice a second."""
+    """Yield the status of the first GPU, twice a second."""
     began = time.monotonic()
     while (at := time.monotonic() - began) < seconds:
         try:
             gpu = held.status().gpus[0]
-        except SentinelError:  # it has not begun yet
+        except SentinelError:  # not started yet
             time.sleep(0.1)
             continue
         yield {
@@ -42,7 +42,7 @@ def _look(held: sentinel.Hold, seconds: float) -> Iterator[Record]:
             "stressor": gpu.stressor,
             "share": gpu.share,
         }
-        time.sleep(_EVERY)
+        time.sleep(_INTERVAL_S)
 
 
 def _measure(file: Path, gpu: str, seconds: float) -> None:
@@ -56,8 +56,8 @@ def _measure(file: Path, gpu: str, seconds: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure into a file, or draw one; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.heat", description=__doc__)
+    """Measure into a file, or plot one; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.thermal", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("heat.jsonl"))
     parser.add_argument("--gpu", default="0")
     parser.add_argument("--seconds", type=float, default=75.0)

@@ -1,4 +1,4 @@
-"""One race: somebody holds a GPU, a newcomer wants nearly all of it. Who gets what, and when?"""
+"""One hand-over race: a GPU is held, and a newcomer requests nearly all of its memory."""
 
 from __future__ import annotations
 
@@ -8,102 +8,111 @@ import signal
 import time
 from collections.abc import Sequence
 
-from benchmarks.host import Card
+from benchmarks.host_gpus import Card
+from benchmarks.processes import (
+    PLACES,
+    TIMEOUT_S,
+    Line,
+    Place,
+    Rig,
+    Sentinel,
+    Speaker,
+    TooLateError,
+)
 from benchmarks.results import Record
-from benchmarks.rig import PATIENCE, PLACES, Line, Place, Rig, Sentinel, Speaker, TooLateError
 
-#: How much a newcomer wants of what is free on the empty GPU.
+#: The share of the empty GPU's free memory that a newcomer requests.
 SHARE = 0.97
-#: A newcomer that has no answer after so long has lost, in seconds.
+#: A newcomer without an answer after this time has lost.
 _ANSWER = 60.0
-#: How long after Ready a newcomer may come, in seconds: at a moment that nobody knows.
+#: The range of random delays between Ready and the newcomer.
 _MOMENTS = (0.0, 1.0)
-#: The same after the first memory of a stressor that starts, of whose context this much is the
-#: beginning: from there to Ready takes 0.2 to 0.6 s on an H200.
+#: The same after the first memory of a starting stressor, whose context begins with so many bytes.
+#: From there to Ready takes 0.2 to 0.6 s on an H200.
 _WHILE_IT_STARTS = (0.0, 0.6)
 _BEGUN = 16 * 2**20
-#: How many clients ask at once.
-CROWD = 1000
+#: The number of simultaneous clients.
+CLIENTS = 1000
 
 
 class Races:
-    """All the kinds of race, over one rig.
+    """All kinds of race, with the processes of one rig.
 
     Args:
         rig: The processes.
-        free: Free bytes that each kind of newcomer saw on the empty GPU, once learned.
+        free: Free bytes that each kind of newcomer sees on the empty GPU, once known.
     """
 
     def __init__(self, rig: Rig, free: dict[str, int]) -> None:
         self._rig = rig
         self._free = free
 
-    # --- the ways to race ---
+    # --- kinds of race ---
 
     def alone(self, kind: str, ahead: int) -> list[Record]:
-        """Let a newcomer have an empty GPU."""
+        """Give a newcomer an empty GPU."""
         self._rig.no_sentinel()
         card = self._rig.host.cards[0]
         newcomer = self._newcomer(kind, card, ahead)
-        # Its readings take the driver's lock, too: whoever is compared must have the same of them.
+        # The memory watch takes the driver's lock, too, so the baseline needs the same watch.
         self._rig.reader(card)
         self._rig.wait_empty([card])
         newcomer.tell("go")
         return [self._outcome(kind, card, newcomer)]
 
     def against_sentinel(self, kind: str, workload: str, ahead: int) -> list[Record]:
-        """Let one newcomer race a sentinel on the first GPU."""
+        """Race one newcomer against a sentinel on the first GPU."""
         return self._against_sentinel(kind, workload, ahead, self._rig.host.cards[:1])
 
     def on_every_gpu(self, kind: str, workload: str) -> list[Record]:
-        """Let a newcomer on each GPU race a sentinel that holds all, at the same moment."""
+        """Race a newcomer on each GPU against a sentinel that holds all, simultaneously."""
         return self._against_sentinel(kind, workload, 1, self._rig.host.cards)
 
     def on_a_busy_host(self, kind: str, workload: str, ahead: int) -> list[Record]:
-        """Race a sentinel while every core of the host has something else to do."""
+        """Race a sentinel while every core of the host is busy."""
         cards = self._rig.host.cards[:1]
-        # Everything is loaded before, since that is not what is measured and takes for ever after.
+        # Load everything first: that is not measured, and takes very long on busy cores.
         self._expect(kind, cards[0], ahead)
         self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
         with self._rig.every_core_busy():
             return self._against_sentinel(kind, workload, ahead, cards)
 
     def beside_nvidia_smi(self, kind: str, workload: str, ahead: int) -> list[Record]:
-        """Race a sentinel while ``nvidia-smi -l 1`` runs, as many people do all day."""
+        """Race a sentinel while ``nvidia-smi -l 1`` runs."""
         cards = self._rig.host.cards[:1]
         self._expect(kind, cards[0], ahead)
         with self._rig.nvidia_smi():
             return self._against_sentinel(kind, workload, ahead, cards)
 
     def among_clients(self, kind: str, workload: str, ahead: int) -> list[Record]:
-        """Race a sentinel while a thousand clients ask it for this and that."""
+        """Race a sentinel while a thousand clients send requests."""
         cards = self._rig.host.cards[:1]
         self._expect(kind, cards[0], ahead)
         self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
-        with self._rig.visitors("crowd", "--clients", str(CROWD)) as crowd:
+        with self._rig.clients("many_clients", "--clients", str(CLIENTS)) as crowd:
             records = self._against_sentinel(kind, workload, ahead, cards)
         answers = crowd.lines[-1].get("answers", {})
         return [{**record, "answers": answers} for record in records]
 
     def among_onlookers(self, kind: str, workload: str, ahead: int) -> list[Record]:
-        """Race a sentinel of which a page is open, and which is scraped each second."""
+        """Race a sentinel with an open web page and a scrape each second."""
         cards = self._rig.host.cards[:1]
         self._expect(kind, cards[0], ahead)
         self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
-        with self._rig.visitors("onlookers") as people:
+        with self._rig.clients("monitoring_clients") as people:
             records = self._against_sentinel(kind, workload, ahead, cards)
             people.wait(lambda line: line.get("seen", {}).get("scrapes"), 10)
         return [{**record, "seen": people.lines[-1].get("seen", {})} for record in records]
 
     def elsewhere(self, place: str, workload: str, ahead: int) -> list[Record]:
-        """Race a sentinel where it, or the newcomer, sees no processes but its own."""
+        """Race a sentinel that, or a newcomer that, sees only its own processes."""
         cards = self._rig.host.cards[:1]
         self._ask("bare", cards[0])
         with self._rig.at(PLACES[place]):
             return self._against_sentinel("bare", workload, ahead, cards)
 
     def while_it_starts(self, place: Place, workload: str, ahead: int) -> list[Record]:
-        """Come to an idle GPU while a stressor makes its context, takes its memory, gets ready."""
+        """Use an idle GPU while a stressor creates its context, takes its memory or gets ready."""
         card = self._rig.host.cards[0]
         self._ask("bare", card)
         with self._rig.at(place):
@@ -111,7 +120,7 @@ class Races:
             sentinel = self._rig.sentinel(workload, [card])
             before = len(sentinel.lines)
             if sentinel.last_of(card.uuid) != "stressor.starting":
-                sentinel.wait_event("stressor.starting", card.uuid, PATIENCE, before)
+                sentinel.wait_event("stressor.starting", card.uuid, TIMEOUT_S, before)
             self._rig.wait_used([card], _BEGUN)
             time.sleep(random.uniform(*_WHILE_IT_STARTS))
             newcomer.tell("go")
@@ -121,27 +130,27 @@ class Races:
         return [{**record, "workload": workload, "stressor": yielded["stressor"], **told}]
 
     def against_floor(self, kind: str, workload: str, ahead: int) -> list[Record]:
-        """Kill whoever holds the GPU at the newcomer's very start: nobody can be sooner."""
+        """Kill the holder of the GPU when the newcomer starts: no supervisor can be faster."""
         return self._against_holder(kind, ahead, ["floor", "--workload", workload], kill=True)
 
     def against_polling(self, kind: str, ahead: int) -> list[Record]:
-        """Race a holder that asks nvidia-smi each second and terminates its child."""
+        """Race a holder that polls nvidia-smi each second and terminates its child."""
         return self._against_holder(kind, ahead, ["polling"], kill=False)
 
-    # --- what they are made of ---
+    # --- parts of a race ---
 
     def _expect(self, kind: str, card: Card, ahead: int) -> int:
-        """Have ``ahead`` newcomers loaded; return how many bytes they want."""
+        """Have ``ahead`` newcomers loaded; return how many bytes they request."""
         ask = self._ask(kind, card)
         self._rig.expect(kind, card, ask, ahead)
         return ask
 
     def _newcomer(self, kind: str, card: Card, ahead: int) -> Speaker:
-        """Return a newcomer that waits for the word."""
+        """Return a newcomer that waits for its start."""
         return self._rig.next_newcomer(kind, card, self._expect(kind, card, ahead))
 
     def _ask(self, kind: str, card: Card) -> int:
-        """Return how many bytes to want; learned from one that only looks at an empty GPU."""
+        """Return how many bytes to request, as learned by a first newcomer on an empty GPU."""
         if kind not in self._free:
             self._rig.no_sentinel()
             self._rig.wait_empty([card])
@@ -154,7 +163,7 @@ class Races:
         return int(self._free[kind] * SHARE)
 
     def _outcome(self, kind: str, card: Card, newcomer: Speaker) -> Record:
-        """Return how a newcomer fared; ends it."""
+        """Return the outcome of a newcomer, and end it."""
         try:
             told = newcomer.wait(lambda line: "got" in line, _ANSWER)
         except TooLateError as error:
@@ -194,7 +203,7 @@ class Races:
         held = [card.uuid for card in cards]
         sentinel.wait_held(held)
         time.sleep(random.uniform(*_MOMENTS))
-        sentinel.wait_held(held)  # it may have yielded to somebody else in the meantime
+        sentinel.wait_held(held)  # it may have yielded to another process in the meantime
         levels = [len(reader.lines) for reader in readers]
         for reader, level in zip(readers, levels, strict=True):
             reader.tell("arm")
@@ -213,7 +222,7 @@ class Races:
         return records
 
     def _handover(self, sentinel: Sentinel, card: Card, before: int) -> Record:
-        """Return what sentinel itself says of the hand-over."""
+        """Return sentinel's own figures of the hand-over."""
         try:
             event = sentinel.wait_event("gpu.handed_over", card.uuid, 15, before)
         except TooLateError as error:
@@ -226,7 +235,7 @@ class Races:
 
 
 def _growth(reader: Speaker, level: int, record: Record) -> Line:
-    """Return when the witness saw the first growth, and how long before the kill that was."""
+    """Return the time of the first growth, and how long before the kill it was."""
     try:
         grown = reader.wait(lambda line: "grown_at" in line, 1, level)
     except TooLateError as error:

@@ -1,4 +1,4 @@
-"""Start, hear and end the processes of a benchmark. Nothing that it started outlives it."""
+"""Start the processes of a benchmark, read their output and end them; none outlives it."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.host import Card, Host
+from benchmarks.host_gpus import Card, Host
 
 Line = dict[str, Any]
 
-#: How long a process may take to load torch on a busy machine and be ready, in seconds.
-PATIENCE = 90.0
+#: How long a process may take to load torch on a busy machine and be ready.
+TIMEOUT_S = 90.0
 
 
-#: The beginning of a command that is to see no process but its own.
+#: The prefix of a command that is to see only its own processes.
 _NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 _CONTAINER = (*_NAMESPACE, "--mount", "sh", str(Path(__file__).with_name("container.sh")))
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where sentinel and newcomers run: the beginnings of their commands."""
+    """The prefixes of commands that decide where sentinel and newcomers run."""
 
     sentinel: tuple[str, ...] = ()
     newcomer: tuple[str, ...] = ()
 
 
 HOST = Place()
-#: Sentinel in a PID namespace and newcomers outside; the other way round; newcomers that have
-#: device nodes of their own as well.
+#: Sentinel in a PID namespace and newcomers outside; the reverse; and newcomers with device nodes
+#: of their own as well.
 PLACES = {
     "in-namespace": Place(sentinel=_NAMESPACE),
     "from-namespace": Place(newcomer=_NAMESPACE),
@@ -48,21 +48,21 @@ PLACES = {
 
 
 class TooLateError(Exception):
-    """Something did not happen in the time that it had."""
+    """An expected event did not happen in time."""
 
 
 class Speaker:
-    """A process that says a JSON object a line, and may be told lines.
+    """A process that writes one JSON object per line, and may read lines.
 
     Args:
-        command: What to run.
-        environment: Variables on top of ours.
-        errors: Where its standard error goes.
+        command: The command.
+        environment: Additional variables.
+        errors: The file for its standard error.
     """
 
     def __init__(self, command: Sequence[str], environment: Line, errors: TextIO) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.leash", *command],
+            [sys.executable, "-m", "benchmarks.die_with_parent", *command],
             env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -87,17 +87,17 @@ class Speaker:
             self._changed.notify_all()
 
     def tell(self, line: str) -> None:
-        """Say a line to it, unless it is gone."""
+        """Write a line to it, unless it has ended."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
 
     def wait(self, wanted: Callable[[Line], object], within: float, after: int = 0) -> Line:
-        """Return the first line from number ``after`` on that is ``wanted``.
+        """Return the first ``wanted`` line from number ``after`` on.
 
         Raises:
-            TooLateError: There is none ``within`` so many seconds, or the process ended before it.
+            TooLateError: There is none ``within`` so many seconds, or the process ended.
         """
         until = time.monotonic() + within
         with self._changed:
@@ -108,21 +108,21 @@ class Speaker:
                 after = len(self.lines)
                 left = until - time.monotonic()
                 if left <= 0 or self._ended:
-                    how = "ended" if self._ended else f"was not heard within {within:.0f} s"
+                    how = "ended" if self._ended else f"wrote no such line in {within:.0f} s"
                     raise TooLateError(f"{' '.join(self.command())} {how}")
                 self._changed.wait(left)
 
     def command(self) -> list[str]:
-        """Return what runs, for messages."""
+        """Return the command, for messages."""
         arguments = self.process.args
         return list(arguments)[3:] if isinstance(arguments, list) else []
 
     def ready(self) -> Line:
-        """Return its first words, once it is ready."""
-        return self.wait(lambda line: line.get("ready"), PATIENCE)
+        """Return its first line, once it is ready."""
+        return self.wait(lambda line: line.get("ready"), TIMEOUT_S)
 
     def end(self, number: signal.Signals = signal.SIGKILL, within: float = 20.0) -> None:
-        """End it and collect it; what does not end by ``number`` is killed."""
+        """Send it signal ``number``, kill it if it does not end, and reap it."""
         self.process.send_signal(number)
         try:
             self.process.wait(within)
@@ -132,7 +132,7 @@ class Speaker:
         self._thread.join(within)
 
 
-#: The events that begin a new stage in the life of a stressor.
+#: The events that start a new stage of a stressor.
 _LIVES = {
     "stressor.starting",
     "stressor.ready",
@@ -143,43 +143,43 @@ _LIVES = {
 
 
 class Sentinel(Speaker):
-    """A sentinel as its users run it, with the events that it writes."""
+    """A sentinel with its usual command line, and its events."""
 
     def last_of(self, gpu: str) -> str | None:
-        """Return its last word on the stressor of a GPU."""
+        """Return the last event about the stressor of a GPU."""
         last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in _LIVES]
         return str(last[-1]["event"]) if last else None
 
     def holds(self, gpu: str) -> bool:
-        """Return whether its last word on a GPU was that a stressor is ready there."""
+        """Return whether the stressor of a GPU is ready, by its last event."""
         return self.last_of(gpu) == "stressor.ready"
 
-    def wait_held(self, gpus: Sequence[str], within: float = PATIENCE) -> None:
+    def wait_held(self, gpus: Sequence[str], within: float = TIMEOUT_S) -> None:
         """Wait until it holds all of ``gpus``."""
         until = time.monotonic() + within
         for gpu in gpus:
-            heard = len(self.lines)  # before the look, so that nothing falls between the two
+            read = len(self.lines)  # before the check, so that no line is missed
             while not self.holds(gpu):
-                self.wait_event("stressor.ready", gpu, until - time.monotonic(), heard)
-                heard = len(self.lines)
+                self.wait_event("stressor.ready", gpu, until - time.monotonic(), read)
+                read = len(self.lines)
 
     def wait_event(self, name: str, gpu: str, within: float, after: int) -> Line:
-        """Return the next event of that name about that GPU."""
+        """Return the next event of this name about that GPU."""
         return self.wait(
             lambda line: line["event"] == name and line.get("gpu") == gpu, within, after
         )
 
 
 class Rig:
-    """Everything that runs during a benchmark.
+    """All processes of a benchmark.
 
     Args:
         host: The GPUs.
-        errors: A file for everybody's standard error.
-        rearm: After how long sentinel takes a GPU again.
+        errors: The file for the standard error of all processes.
+        rearm: How long sentinel waits before it takes a GPU again.
 
     Attributes:
-        socket: Where sentinel is asked.
+        socket: The socket of sentinel's API.
     """
 
     def __init__(self, host: Host, errors: Path, rearm: str) -> None:
@@ -197,7 +197,7 @@ class Rig:
 
     @contextlib.contextmanager
     def at(self, place: Place) -> Iterator[None]:
-        """Run sentinel and newcomers there."""
+        """Run sentinel and newcomers in ``place``."""
         self._place = place
         try:
             yield
@@ -205,7 +205,7 @@ class Rig:
             self._place = HOST
 
     def start(self, *command: str, card: Card | None = None, within: Sequence[str] = ()) -> Speaker:
-        """Start one of this package's programs, or any other by its full command."""
+        """Start a program of this package, or any other by its full command."""
         ours = command[0].startswith("bench")
         whole = [*within, *([sys.executable, "-m"] if ours else []), *command]
         return self._keep(Speaker(whole, self._environment([card] if card else []), self._errors))
@@ -215,12 +215,12 @@ class Rig:
         return speaker
 
     def end(self, speaker: Speaker, number: signal.Signals = signal.SIGKILL) -> None:
-        """End a process and forget it."""
+        """End a process and remove it from the list."""
         speaker.end(number)
         self._started.remove(speaker)
 
     def _environment(self, cards: Sequence[Card]) -> Line:
-        # A socket of its own: benchmarks run side by side, and the host may have a daemon.
+        # A private socket: benchmarks run side by side, and the host may have a daemon.
         plain = {"SENTINEL_CONFIG": os.devnull, "SENTINEL_SOCKET": self.socket}
         if self.host.simulation is not None:
             return {**plain, "SENTINEL_SIM_DIR": self.host.simulation}
@@ -229,7 +229,7 @@ class Rig:
         return {**plain, "CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
 
     def reset(self) -> None:
-        """End everything: sentinel by asking, as its users do, then the rest at once."""
+        """End all processes: sentinel by a request, as users do, then the rest at once."""
         self.no_sentinel()
         self._waiting.clear()
         self._readers.clear()
@@ -243,32 +243,33 @@ class Rig:
     # --- witnesses ---
 
     def reader(self, card: Card) -> Speaker:
-        """Return the independent witness of a GPU, the same one for all races."""
+        """Return the memory watch of a GPU, one for all races."""
         if card.uuid not in self._readers:
             self._readers[card.uuid] = self.start(
-                "benchmarks.reader", "--gpu", card.uuid, *self.pretend()
+                "benchmarks.memory_watch", "--gpu", card.uuid, *self.pretend()
             )
             self._readers[card.uuid].ready()
         return self._readers[card.uuid]
 
     def no_readers(self) -> None:
-        """End the witnesses, before costs are measured."""
+        """End the memory watches, before costs are measured."""
         for reader in self._readers.values():
             self.end(reader)
         self._readers.clear()
 
     def pretend(self) -> list[str]:
-        """Return the arguments that tell one of our programs to pretend, if so."""
+        """Return the arguments that select simulated GPUs, if the host has them."""
         return ["--simulation", self.host.simulation] if self.host.simulation else []
 
     def holder(self, card: Card, *way: str) -> Speaker:
-        """Start somebody else who holds a GPU; returns before it does."""
-        return self.start("benchmarks.holder", *way, "--gpu", card.uuid, *self.pretend(), card=card)
+        """Start another holder of a GPU; returns before it holds anything."""
+        way += ("--gpu", card.uuid, *self.pretend())
+        return self.start("benchmarks.baselines", *way, card=card)
 
     # --- newcomers ---
 
     def expect(self, kind: str, card: Card, ask: int, count: int) -> None:
-        """Have ``count`` newcomers waiting for the word, so that their loading disturbs no race."""
+        """Keep ``count`` loaded newcomers waiting, so that loading disturbs no race."""
         waiting = self._waiting.setdefault((self._place, kind, card.uuid, ask), [])
         while len(waiting) < count:
             waiting.append(self.newcomer(kind, card, ask))
@@ -282,7 +283,7 @@ class Rig:
         return self.start("benchmarks.newcomer", kind, *arguments, card=card, within=within)
 
     def next_newcomer(self, kind: str, card: Card, ask: int) -> Speaker:
-        """Return one that waits for the word."""
+        """Return a newcomer that waits for its start."""
         self.expect(kind, card, ask, 1)
         speaker = self._waiting[self._place, kind, card.uuid, ask].pop(0)
         speaker.ready()
@@ -293,9 +294,9 @@ class Rig:
     def sentinel(
         self, workload: str, cards: Sequence[Card], *flags: str, empty: bool = True
     ) -> Sentinel:
-        """Return a sentinel with this workload on these GPUs; the one that runs, if it does.
+        """Return a sentinel with this workload on these GPUs, which may be running already.
 
-        A new one is started once the GPUs are ``empty``; it gets further ``flags``.
+        A new one is started once the GPUs are ``empty``, with further ``flags``.
         """
         wanted = (self._place, workload, len(cards), flags)
         if self._sentinel is not None:
@@ -307,7 +308,7 @@ class Rig:
             self.wait_empty(cards)
         command = [*self._place.sentinel, sys.executable, "-m", "sentinel", "run"]
         command += ["--workload", workload]
-        # Nor longer when it yields again and again, as it does here.
+        # The backoff must not grow, though it yields repeatedly here.
         command += ["--rearm", self._rearm, "--rearm-longest", self._rearm, "--status-every", "1s"]
         command += flags
         if self.host.simulation is not None:
@@ -318,18 +319,18 @@ class Rig:
         return started
 
     def no_sentinel(self) -> None:
-        """End the sentinel that runs, if one does."""
+        """End the running sentinel, if there is one."""
         if self._sentinel is not None:
             (place, *_), running = self._sentinel
             self._sentinel = None
-            # unshare, where it is there, ignores SIGTERM and takes its child with it.
+            # unshare ignores SIGTERM and kills its child when it is killed.
             self.end(running, signal.SIGKILL if place.sentinel else signal.SIGTERM)
 
     def wait_empty(self, cards: Sequence[Card], within: float = 30.0) -> None:
-        """Wait until hardly anything is in use on the GPUs.
+        """Wait until hardly any memory of the GPUs is used.
 
         Raises:
-            TooLateError: Somebody uses one of them.
+            TooLateError: A GPU stays in use.
         """
         until = time.monotonic() + within
         for card in cards:
@@ -340,16 +341,16 @@ class Rig:
                 time.sleep(0.01)
 
     def wait_used(self, cards: Sequence[Card], size: int) -> None:
-        """Wait until so many bytes are in use on the GPUs.
+        """Wait until so many bytes of each GPU are used.
 
         Raises:
-            TooLateError: Nobody uses one of them.
+            TooLateError: A GPU stays below that.
         """
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_S
         for card in cards:
             while self.host.used(card.uuid) < size:
                 if time.monotonic() > until:
-                    raise TooLateError(f"nobody uses GPU {card.index}")
+                    raise TooLateError(f"GPU {card.index} is not in use")
                 time.sleep(0.002)
 
     # --- surroundings ---
@@ -368,8 +369,8 @@ class Rig:
                 self.end(running)
 
     @contextlib.contextmanager
-    def visitors(self, kind: str, *flags: str) -> Iterator[Speaker]:
-        """Have clients come to the sentinel all the time: ``crowd`` or ``onlookers``."""
+    def clients(self, kind: str, *flags: str) -> Iterator[Speaker]:
+        """Have clients use the API all the time: many_clients or monitoring_clients."""
         running = self.start(sys.executable, "-m", f"benchmarks.{kind}", self.socket, *flags)
         try:
             running.ready()
@@ -379,7 +380,7 @@ class Rig:
 
     @contextlib.contextmanager
     def nvidia_smi(self) -> Iterator[None]:
-        """Run ``nvidia-smi -l 1``, as many people do all day."""
+        """Run ``nvidia-smi -l 1``, a common tool."""
         if self.host.simulation is not None:
             yield
             return

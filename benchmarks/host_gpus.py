@@ -1,4 +1,4 @@
-"""What is on this host: real GPUs through NVML, or pretended ones."""
+"""The GPUs of this host: real ones through NVML, or simulated ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.protocol.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One GPU: its identity, its index for people, its size in bytes."""
+    """One GPU: its UUID, its index for users, and its size in bytes."""
 
     uuid: str
     index: int
@@ -27,11 +27,10 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """How a GPU is: joules since its driver was loaded, watts, watts, MHz and degrees Celsius.
+    """The telemetry of a GPU: joules since the driver was loaded, watts, MHz and degrees Celsius.
 
-    ``utilization`` is the share of the time, of late, in which a kernel ran.
-
-    ``None`` stands where the GPU does not tell.
+    ``utilization`` is the recent share of the time in which a kernel ran. A value that the GPU does
+    not report is None.
     """
 
     energy: float | None = None
@@ -43,21 +42,21 @@ class Telemetry:
 
 
 class Host(Protocol):
-    """The GPUs of a host and what can be read of them."""
+    """The GPUs of a host and their readings."""
 
     cards: tuple[Card, ...]
     simulation: str | None
 
     def used(self, uuid: str) -> int:
-        """Return the bytes in use on a GPU."""
+        """Return the used bytes of a GPU."""
         ...
 
     def telemetry(self, uuid: str) -> Telemetry:
-        """Return how a GPU is."""
+        """Return the telemetry of a GPU."""
         ...
 
     def describe(self) -> dict[str, object]:
-        """Return what a reader of the results must know of the machine."""
+        """Describe the machine for readers of the results."""
         ...
 
 
@@ -75,10 +74,10 @@ def _describe(cards: tuple[Card, ...]) -> dict[str, object]:
 
 
 class RealHost:
-    """The host as NVML shows it.
+    """The real GPUs, as NVML reports them.
 
     Args:
-        only: The GPUs to use, by nvidia-smi's index; none takes all.
+        only: The GPUs to use, by nvidia-smi's index; empty for all.
     """
 
     simulation: str | None = None
@@ -101,19 +100,19 @@ class RealHost:
         self.cards = tuple(cards)
 
     def used(self, uuid: str) -> int:
-        """Return the bytes in use, without what the driver reserves for itself."""
+        """Return the used bytes, without those that the driver reserves for itself."""
         nvml = self._nvml
         info = nvml.nvmlDeviceGetMemoryInfo(self._handles[uuid], version=nvml.nvmlMemory_v2)
         return int(info.used)
 
     def telemetry(self, uuid: str) -> Telemetry:
-        """Return how a GPU is."""
+        """Return the telemetry of a GPU."""
         nvml, handle = self._nvml, self._handles[uuid]
 
         def asked(function: str, *more: int) -> Any:
             try:
                 return getattr(nvml, function)(handle, *more)
-            except nvml.NVMLError:  # this card does not tell
+            except nvml.NVMLError:  # not supported by this card
                 return None
 
         energy = asked("nvmlDeviceGetTotalEnergyConsumption")
@@ -130,17 +129,17 @@ class RealHost:
         )
 
     def describe(self) -> dict[str, object]:
-        """Return the machine in a few values."""
+        """Describe the machine."""
         driver = self._nvml.nvmlSystemGetDriverVersion()
         return {**_describe(self.cards), "driver": driver, "simulated": False}
 
 
 class SimulatedHost:
-    """Pretended GPUs, to try the benchmark itself without one.
+    """Simulated GPUs, to try the benchmark without a real one.
 
     Args:
-        folder: Where their registry lives.
-        count: How many there are.
+        folder: The folder of their registry.
+        count: Their number.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -153,13 +152,13 @@ class SimulatedHost:
         )
 
     def used(self, uuid: str) -> int:
-        """Return the pretended bytes in use."""
+        """Return the simulated used bytes."""
         return self._registry.memory(uuid).used
 
     def telemetry(self, uuid: str) -> Telemetry:
-        """Return for how much of the time there was work since the last call; the power follows."""
+        """Return the share of the time with work since the last call, and the power from it."""
         return Telemetry(utilization=self._driver.utilization(uuid), power=self._driver.power(uuid))
 
     def describe(self) -> dict[str, object]:
-        """Return the machine in a few values."""
+        """Describe the machine."""
         return {**_describe(self.cards), "driver": "none", "simulated": True}
