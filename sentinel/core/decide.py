@@ -91,7 +91,7 @@ def first_state(
     probe: ProbeState | None = None,
     hidden: str | None = None,
     *,
-    serves: bool = False,
+    with_api: bool = False,
 ) -> State:
     """Return the state before the first tick, in which every GPU is unknown.
 
@@ -101,7 +101,7 @@ def first_state(
         config: The configuration.
         probe: The probe that found the GPUs, if it goes on; otherwise one is due.
         hidden: Why foreign processes may be missing from the lists here, or None.
-        serves: Whether an API process is wanted.
+        with_api: Whether an API process is wanted.
     """
     return State(
         gpu_states={
@@ -112,7 +112,7 @@ def first_state(
         counted_from=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
-        service=api_supervision.first(now) if serves else None,
+        service=api_supervision.first(now) if with_api else None,
     )
 
 

@@ -217,7 +217,7 @@ def _run(
     )
     up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(
-        found.gpus, now, config, up, found.hidden, serves=service is not None
+        found.gpus, now, config, up, found.hidden, with_api=service is not None
     )
     kept, complaint = _kept(service)
     supervisor = Supervisor(

@@ -1,7 +1,7 @@
-"""Fakes for tests of anything that drives a supervisor: a world with GPUs, children and a clock.
+"""Fakes for tests of code that drives a supervisor: a world with GPUs, children and a clock.
 
 Nothing here starts a process or waits. Time passes when the supervisor waits, and a test changes
-the world between ticks: foreign processes come and go, children fail, the driver breaks.
+the world between ticks: foreign processes start and exit, children fail, the driver breaks.
 
     world = World(gpus=2)
     supervisor = world.supervisor(Config())
@@ -60,22 +60,22 @@ COARSE_TICK_S = 0.25
 
 
 class World:
-    """Everything outside a supervisor: time, GPUs, children and what was published.
+    """Everything outside a supervisor: time, GPUs, children and published events.
 
     Args:
-        gpus: How many there are.
-        tick: The longest that time passes at once, in seconds.
-        hidden: Why the processes of others are not listed here, if so.
+        gpus: The number of GPUs.
+        tick: The maximum step of time, in seconds.
+        hidden: Why foreign processes may be missing from the lists, or None.
     """
 
     def __init__(self, gpus: int = 1, tick: float = 0.025, hidden: str | None = None) -> None:
         self.now = 1000.0
-        self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, by a clock on a wall
+        self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, local time
         self.tick = tick
         self.hidden = hidden
         self._coarse = False
         self.utilization = False
-        # The same in every run, or what a test found could not be found again.
+        # Seeded, so that failures can be reproduced.
         self.random_value: Callable[[], float] = random.Random(1).random  # noqa: S311 - no secret
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
@@ -85,19 +85,19 @@ class World:
         self.interrupts = FakeInterrupts()
         self.service = FakeService(lambda: self.now)
 
-    def supervisor(self, config: Config, *, serves: bool = False) -> Supervisor:
-        """Return a supervisor of all GPUs of this world; one that ``serves`` takes orders."""
-        gpus = tuple(place.gpu for place in self.gpus.values())
+    def supervisor(self, config: Config, *, with_api: bool = False) -> Supervisor:
+        """Build a supervisor of all GPUs of this world, with an API process if ``with_api``."""
+        gpus = tuple(fake.gpu for fake in self.gpus.values())
         self.utilization = config.idle_utilization is not None
         return Supervisor(
-            state=first_state(gpus, self.now, config, hidden=self.hidden, serves=serves),
+            state=first_state(gpus, self.now, config, hidden=self.hidden, with_api=with_api),
             config=config,
             parts=Parts(
                 probe=self.probe,
                 spawner=self.spawner,
                 interrupts=self.interrupts,
                 clock=FakeClock(self),
-                service=self.service if serves else None,
+                service=self.service if with_api else None,
             ),
             publish=self._publish,
         )
@@ -105,10 +105,10 @@ class World:
     def run(
         self, supervisor: Supervisor, until: Callable[[], object], within: float = 60.0
     ) -> list[Decision]:
-        """Let time pass, tick by tick, until something holds; return the decisions.
+        """Tick until a condition holds; return the decisions.
 
         Raises:
-            AssertionError: It does not hold within so many seconds of the world's time.
+            AssertionError: It does not hold within that many seconds of the world's time.
         """
         begin = self.now
         decisions = []
@@ -122,13 +122,13 @@ class World:
                 self._coarse = before >= begin + FINE_S
                 decisions.append(supervisor.turn())
                 stuck = 0 if self.now > before else stuck + 1
-                assert stuck < MAX_TICKS_AT_ONCE, "ticks for ever without waiting"
+                assert stuck < MAX_TICKS_AT_ONCE, "ticks forever without waiting"
         finally:
             self._coarse = False
         return decisions
 
     def run_for(self, supervisor: Supervisor, seconds: float) -> list[Decision]:
-        """Let ``seconds`` pass, tick by tick; return the decisions."""
+        """Tick for ``seconds``; return the decisions."""
         end = self.now + seconds
         return self.run(supervisor, lambda: self.now >= end, within=seconds + 1)
 
@@ -138,15 +138,15 @@ class World:
         self.pass_time(min(timeout, tick))
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass at once, and children live their lives meanwhile."""
+        """Advance time and the children at once."""
         self.now += seconds
         self.wall += timedelta(seconds=seconds)
-        for place in self.gpus.values():
-            if place.child is not None:
-                live(place, place.child, self.now)
+        for fake in self.gpus.values():
+            if fake.child is not None:
+                live(fake, fake.child, self.now)
 
     def newcomer(self, index: int = 0, memory: int = GIB) -> GpuProcess:
-        """Let a foreign process come to a GPU; it is listed at once."""
+        """Start a foreign process on a GPU; it is listed at once."""
         self.next_pid += 1
         process = GpuProcess(
             pid=self.next_pid, memory=memory, started=self.next_pid, name="python", user="alice"
@@ -171,7 +171,7 @@ class World:
 
 
 class FakeClock:
-    """A clock that moves when somebody waits, by at most one tick of the world."""
+    """A clock that advances when the supervisor waits, by at most one tick of the world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -181,43 +181,43 @@ class FakeClock:
         return self._world.now
 
     def local(self) -> datetime:
-        """Return what the clock on the world's wall shows."""
+        """Return the world's local time."""
         return self._world.wall
 
     def random_value(self) -> float:
-        """Return the next throw."""
+        """Return the next random number."""
         return self._world.random_value()
 
     def wait(self, files: Sequence[int], timeout: float) -> None:
-        """Let time pass: no longer than one tick, so that nothing in the world is missed."""
+        """Advance time by at most one tick, so that no change in the world is missed."""
         del files
         self._world.step(timeout)
 
 
 class FakeInterrupts:
-    """Requests to end, made by a test."""
+    """Shutdown and reload requests of a test."""
 
     def __init__(self) -> None:
         self.pending: tuple[str | None, bool] = (None, False)
         self.reload_pending = False
 
     def files(self) -> list[int]:
-        """Return nothing to wait for."""
+        """Return no descriptors."""
         return []
 
     def collect(self) -> tuple[str | None, bool]:
-        """Return the request that is pending, once."""
+        """Return the pending shutdown request, once."""
         pending, self.pending = self.pending, (None, False)
         return pending
 
     def reload_requested(self) -> bool:
-        """Return whether the settings are to be read anew, once."""
+        """Check for a pending reload request, once."""
         wanted, self.reload_pending = self.reload_pending, False
         return wanted
 
 
 class FakeProbe:
-    """Reads the world's GPUs at every tick; can hang, die and be without a driver."""
+    """Reads the world's GPUs at every tick; can hang and exit."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -227,14 +227,14 @@ class FakeProbe:
         self.watched: Watch | None = None
         self.hung: Call | None = None
         self.exits_with: int | None = None
-        self._untouched: set[str] = set()
+        self._skipped: set[str] = set()
         self._inventory_due = False
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
-        """Begin a new probe; a hang ends with the old one."""
+        """Start a new probe; a hang ends with the old one."""
         assert not self.alive, "a second probe beside a living one"
         self.generation, self.alive, self.skip = generation, True, skip
-        self._untouched = set(skip)  # until it is told to
+        self._skipped = set(skip)  # until a watch includes them
         self.hung, self.exits_with, self._inventory_due = None, None, True
 
     def kill(self, generation: int) -> None:
@@ -243,20 +243,20 @@ class FakeProbe:
         self.alive = False
 
     def gone(self) -> bool:
-        """Return whether no probe lives."""
+        """Check that no probe is alive."""
         return not self.alive
 
     def watch(self, what: Watch) -> None:
-        """Note what is to be read, also of what was to be skipped."""
+        """Store what to read; skipped GPUs may be included again."""
         self.watched = what
-        self._untouched.difference_update(what.gpus)
+        self._skipped.difference_update(what.gpus)
 
     def files(self) -> list[int]:
-        """Return nothing to wait for."""
+        """Return no descriptors."""
         return []
 
     def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
-        """Return a new reading of every GPU that is read."""
+        """Return the facts and a new reading of every watched GPU."""
         if not self.alive:
             return None, {}
         facts = ProbeFacts(generation=self.generation)
@@ -267,51 +267,54 @@ class FakeProbe:
             return replace(facts, exit=exit_, calls=calls), {}
         if self._inventory_due:
             self._inventory_due = False
-            gpus = tuple(place.gpu for place in self._world.gpus.values())
+            gpus = tuple(fake.gpu for fake in self._world.gpus.values())
             facts = replace(facts, inventory=Inventory(gpus=gpus, driver="fake"))
         if self.hung is not None:
             return replace(facts, calls=(self.hung,)), {}
         readings = {
-            uuid: self._read(place)
-            for uuid, place in self._world.gpus.items()
-            if not place.silent and uuid not in self._untouched
+            uuid: self._read(fake)
+            for uuid, fake in self._world.gpus.items()
+            if not fake.silent and uuid not in self._skipped
         }
         return facts, readings
 
-    def _read(self, place: FakeGpu) -> Reading:
+    def _read(self, fake: FakeGpu) -> Reading:
         at = self._world.now
-        if place.fault is not None:
-            return Reading(uuid=place.gpu.uuid, at=at, fault=place.fault)
-        processes = list(place.foreign)
-        child = place.child
-        if child is not None and child.memory and place.child_as is not None:
-            pid, started = child.pid + place.child_as, None if place.child_as else child.pid
+        if fake.fault is not None:
+            return Reading(uuid=fake.gpu.uuid, at=at, fault=fake.fault)
+        processes = list(fake.foreign)
+        child = fake.child
+        if child is not None and child.memory and fake.child_pid_offset is not None:
+            pid, started = (
+                child.pid + fake.child_pid_offset,
+                None if fake.child_pid_offset else child.pid,
+            )
             processes.append(GpuProcess(pid=pid, memory=child.memory, started=started))
-        total = place.gpu.memory_total
+        total = fake.gpu.memory_total
         return Reading(
-            uuid=place.gpu.uuid,
+            uuid=fake.gpu.uuid,
             at=at,
-            memory=Memory(total=total, used=place.used, free=total - place.used),
+            memory=Memory(total=total, used=fake.used, free=total - fake.used),
             processes=tuple(processes),
             processes_at=at,
             exclusive=False,
             mig=False,
-            display=place.display,
-            utilization=place.utilization if self._load_wanted(place) else None,
-            computing=place.computing,
-            power=place.power,
-            temperature=place.temperature,
+            display=fake.display,
+            utilization=fake.utilization if self._load_wanted(fake) else None,
+            computing=fake.computing,
+            power=fake.power,
+            temperature=fake.temperature,
             load_at=at,
         )
 
-    def _load_wanted(self, place: FakeGpu) -> bool:
-        """Return whether the utilisation is read at all, as the real probe decides."""
+    def _load_wanted(self, fake: FakeGpu) -> bool:
+        """Check whether the utilisation is read, as the real probe decides."""
         wanted = self.watched.load if self.watched is not None else ()
-        return self._world.utilization or place.gpu.uuid in wanted
+        return self._world.utilization or fake.gpu.uuid in wanted
 
 
 class FakeSpawner:
-    """Owns the world's children; checks that nobody but a living child of ours is signalled."""
+    """Owns the world's children; checks that only living own children are signalled."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -326,25 +329,25 @@ class FakeSpawner:
     def start(
         self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
     ) -> None:
-        """Begin a child; one for clearing takes what is left of an earlier one with it."""
-        place = self._world.gpus[gpu.uuid]
-        assert place.child is None, "a second child on one GPU"
+        """Start a child; one for clearing takes leaked memory and load with it."""
+        fake = self._world.gpus[gpu.uuid]
+        assert fake.child is None, "a second child on one GPU"
         self._world.next_pid += 1
         pid = self._world.next_pid
-        place.child = FakeChild(
-            generation=generation, pid=pid, born=self._world.now, committed=committed
+        fake.child = FakeChild(
+            generation=generation, pid=pid, started_at=self._world.now, committed=committed
         )
         if clearing:
-            place.child.mute, place.child.dies_at = True, self._world.now + IMPORT_TIME
+            fake.child.unresponsive, fake.child.dies_at = True, self._world.now + IMPORT_TIME
             self.cleared.append((gpu.uuid, self._world.now))
-            if place.can_be_cleared:
-                place.unlisted, place.utilization = 0, 0.0
+            if fake.can_be_cleared:
+                fake.unlisted, fake.utilization = 0, 0.0
         identity = OwnChild(pid=pid, started=pid)
         self._new[gpu.uuid] = ChildFacts(generation=generation, child=identity)
         self.started.append((gpu.uuid, self._world.now))
 
     def kill(self, uuid: str, generation: int) -> None:
-        """Let the child die, which takes its teardown time."""
+        """Kill the child, which takes its teardown time."""
         child = self._own(uuid, generation)
         self.killed.append((uuid, self._world.now))
         if child.dies_at is None or child.dies_at > self._world.now + TEARDOWN_TIME:
@@ -353,42 +356,42 @@ class FakeSpawner:
         self._new[uuid] = replace(before, killed_at=self._world.now)
 
     def acknowledge(self, uuid: str, generation: int, number: int) -> None:
-        """Note what was acknowledged, which may be the last words of one that is gone."""
+        """Record an acknowledgement; the child may be gone."""
         self.acknowledged.append((uuid, generation, number))
 
     def set_pace(self, uuid: str, generation: int, share: float) -> None:
-        """Note the share of busy time that a living child was told."""
+        """Set and record the pace of a living child."""
         self._own(uuid, generation).share = share
         self.paced.append((uuid, generation, share))
 
     def request_stop(self, uuid: str, generation: int) -> None:
-        """Let the child end by itself, unless it is mute."""
+        """End the child, unless it is unresponsive."""
         child = self._own(uuid, generation)
         self.stop_requests.append((uuid, self._world.now))
-        if not child.mute and child.dies_at is None:
+        if not child.unresponsive and child.dies_at is None:
             child.dies_at, child.code = self._world.now + 0.05, ChildExitCode.DONE
 
     def renew_leases(self) -> None:
-        """Do nothing: children of this world need no lease."""
+        """Do nothing: fake children need no lease."""
 
     def files(self) -> list[int]:
-        """Return a stand-in for the files of each living child; nobody reads them."""
-        return [place.child.pid for place in self._world.gpus.values() if place.child is not None]
+        """Return a number for each living child; they are never read."""
+        return [fake.child.pid for fake in self._world.gpus.values() if fake.child is not None]
 
     def collect(self) -> dict[str, ChildFacts]:
-        """Return what the children said and which of them ended."""
+        """Return the messages and exits of the children."""
         found, self._new = self._new, {}
-        for uuid, place in self._world.gpus.items():
-            child = place.child
+        for uuid, fake in self._world.gpus.items():
+            child = fake.child
             if child is None:
                 continue
             facts = found.get(uuid, ChildFacts(generation=child.generation))
-            messages, child.waiting = tuple(child.waiting), []
+            messages, child.outbox = tuple(child.outbox), []
             facts = replace(facts, messages=messages)
             if child.dies_at is not None and self._world.now >= child.dies_at:
                 facts = replace(facts, exit=ChildExit(code=child.code, at=self._world.now))
-                place.child = None
-                place.unlisted, place.left = place.unlisted + place.left, 0
+                fake.child = None
+                fake.unlisted, fake.leaked = fake.unlisted + fake.leaked, 0
             if facts != ChildFacts(generation=child.generation):
                 found[uuid] = facts
         return found

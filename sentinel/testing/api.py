@@ -1,4 +1,4 @@
-"""A service in a test's own world: posts the orders of clients that the test plays."""
+"""A fake API process that posts the commands of a test."""
 
 from __future__ import annotations
 
@@ -16,79 +16,80 @@ SIGKILL = 9
 
 
 class FakeService:
-    """Serves clients that a test plays: it posts orders and keeps what it was told.
+    """Posts commands, and keeps the messages that it receives.
 
     Args:
-        now: Tells the world's time.
+        now: Returns the time of the world.
 
     Attributes:
-        serves: Whether it says that it answers clients.
-        dies: Whether it is to die before it says anything more.
-        said: What it is to send that is no message.
-        answers: To its orders, in their order.
-        views: The last of each GPU, by UUID; ``host`` is the last of the daemon.
-        rereads: How often it was asked to read the settings anew.
+        serving: Whether it reports that it serves clients.
+        exits: Whether it exits at the next tick.
+        garbage: The invalid message to send next, or "".
+        replies: The replies, in order.
+        views: The latest view of each GPU, by UUID.
+        host: The latest view of the daemon.
+        reloads: How often it was requested to reload the settings.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.generation = 0
         self.alive = False
-        self.serves = True
-        self.dies = False
-        self.said = ""
-        self.orders: list[Command] = []
-        self.answers: list[CommandReply] = []
+        self.serving = True
+        self.exits = False
+        self.garbage = ""
+        self.commands: list[Command] = []
+        self.replies: list[CommandReply] = []
         self.views: dict[str, GpuView] = {}
         self.host: HostView | None = None
-        self.rereads = 0
+        self.reloads = 0
         self._number = 0
 
-    def ask(self, order: Callable[..., Command], **arguments: Any) -> int:
-        """Post an order; return its number."""
+    def post(self, command: Callable[..., Command], **arguments: Any) -> int:
+        """Post a command; return its number."""
         self._number += 1
         by = arguments.pop("by", Caller(via="unix", uid=1000, pid=1, started=1))
-        self.orders.append(order(number=self._number, by=by, **arguments))
+        self.commands.append(command(number=self._number, by=by, **arguments))
         return self._number
 
     def start(self, generation: int) -> None:
-        """Begin a new service."""
-        assert not self.alive, "a second service beside a living one"
+        """Start a new API process."""
+        assert not self.alive, "a second API process beside a living one"
         self.generation, self.alive = generation, True
 
     def kill(self, generation: int) -> None:
-        """End the service."""
+        """End the API process."""
         assert generation == self.generation
         self.alive = False
 
     def send(self, message: object) -> None:
-        """Keep what a living service is told."""
+        """Store a message, if it is alive."""
         if not self.alive:
             return
         match message:
             case CommandReply():
-                self.answers.append(message)
+                self.replies.append(message)
             case GpuView():
                 self.views[message.uuid] = message
             case HostView():
                 self.host = message
             case ReloadConfig():
-                self.rereads += 1
+                self.reloads += 1
 
     def files(self) -> list[int]:
-        """Return nothing to wait for."""
+        """Return no descriptors."""
         return []
 
     def collect(self) -> ServiceFacts | None:
-        """Return the orders that were posted, and that it serves."""
+        """Return the posted commands and its state."""
         if not self.alive:
             return None
-        if self.dies:
-            self.alive = self.dies = False
+        if self.exits:
+            self.alive = self.exits = False
             exit_ = ChildExit(code=-SIGKILL, at=self._now())
             return ServiceFacts(generation=self.generation, exit=exit_)
-        orders, self.orders = tuple(self.orders), []
-        garbage, self.said = self.said or None, ""
+        commands, self.commands = tuple(self.commands), []
+        garbage, self.garbage = self.garbage or None, ""
         return ServiceFacts(
-            generation=self.generation, serving=self.serves, commands=orders, garbage=garbage
+            generation=self.generation, serving=self.serving, commands=commands, garbage=garbage
         )

@@ -38,12 +38,12 @@ class Histories(RuleBasedStateMachine):
     config = PLAIN
     gpus = 2
     hidden: str | None = None
-    serves = False
+    with_api = False
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World(gpus=self.gpus, tick=0.1, hidden=self.hidden)
-        self.supervisor = self.world.supervisor(self.config, serves=self.serves)
+        self.supervisor = self.world.supervisor(self.config, with_api=self.with_api)
         self.not_idle_at = dict.fromkeys(self.world.gpus, self.world.now)
         self.started_at: list[float] = []
         self.fatal: set[str] = set()
@@ -134,7 +134,7 @@ class Histories(RuleBasedStateMachine):
     def a_child_gives_up(self, index: int, kind: FailureKind) -> None:
         child = self.world.at(index).child
         if child is not None and child.dies_at is None:
-            child.waiting.append(Failed(kind=kind, reason="it gave up"))
+            child.outbox.append(Failed(kind=kind, reason="it gave up"))
             child.dies_at, child.code = self.world.now, 82
 
     @rule(index=GPUS, code=st.sampled_from([-11, -9, -14, 0, 1, 80, 81]))
@@ -147,7 +147,7 @@ class Histories(RuleBasedStateMachine):
     def a_child_falls_mute(self, index: int) -> None:
         child = self.world.at(index).child
         if child is not None:
-            child.mute = True
+            child.unresponsive = True
 
     @rule(index=GPUS, wild=st.booleans())
     def a_child_says_what_does_not_fit(self, *, index: int, wild: bool) -> None:
@@ -155,7 +155,7 @@ class Histories(RuleBasedStateMachine):
         if child is not None:
             ready = Ready(held=1, asked=1, chunks=1, refused=False)
             work = Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)
-            child.waiting.append(ready if wild else work)
+            child.outbox.append(ready if wild else work)
 
     @rule(index=GPUS, seconds=st.sampled_from([TEARDOWN_TIME, 3.0, 30.0]))
     def a_dying_child_takes_its_time(self, index: int, seconds: float) -> None:

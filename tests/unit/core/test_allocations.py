@@ -35,7 +35,7 @@ CALM = Config(rearm=1.0)
 def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
     """Return a world that serves, in which a stressor runs on every GPU."""
     world = World(gpus=gpus)
-    supervisor = world.supervisor(config, serves=True)
+    supervisor = world.supervisor(config, with_api=True)
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
     world.run_for(supervisor, 0.5)
     return world, supervisor
@@ -43,9 +43,9 @@ def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
 
 def ask(world: World, supervisor: Supervisor, order: type, **given: object) -> Refusal | None:
     """Post an order and return how it was answered."""
-    number = world.service.ask(order, **{"by": ME, **given})
+    number = world.service.post(order, **{"by": ME, **given})
     supervisor.turn()
-    (answer,) = [answer for answer in world.service.answers if answer.number == number]
+    (answer,) = [answer for answer in world.service.replies if answer.number == number]
     assert answer.text
     return answer.refused
 
@@ -185,7 +185,7 @@ def test_the_sum_is_no_more_than_the_limit() -> None:
     promise(world, supervisor, 30 * GIB)
     more = {"gpu": "GPU-0", "id": "two"}
     assert ask(world, supervisor, Allocate, **more, size=21 * GIB) is Refusal.CONFLICT
-    assert "20.0 GiB of 50.0 GiB" in world.service.answers[-1].text
+    assert "20.0 GiB of 50.0 GiB" in world.service.replies[-1].text
     assert ask(world, supervisor, Allocate, **more, size=20 * GIB) is None
 
 
@@ -228,7 +228,7 @@ def test_what_nobody_is_told_of_ends_with_the_service() -> None:
     promise(world, supervisor, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB}
     assert ask(world, supervisor, Allocate, **wish) is None
-    world.service.dies = True
+    world.service.exits = True
     world.run(supervisor, lambda: world.events("service.failed"))
     assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
 
@@ -239,7 +239,7 @@ def test_where_guests_cannot_be_told_from_others_the_stressor_stops(
     by: Caller, hidden: str | None
 ) -> None:
     world = World(hidden=hidden)
-    supervisor = world.supervisor(CALM, serves=True)
+    supervisor = world.supervisor(CALM, with_api=True)
     world.run(supervisor, lambda: world.events("stressor.ready"))
     world.run_for(supervisor, 1.0)
     promise(world, supervisor, GIB, by=by)
@@ -272,9 +272,9 @@ def test_a_gpu_with_guests_is_nobodys_to_reserve_and_a_reserved_one_no_strangers
     promise(world, supervisor, GIB)
     wish = {"id": "r", "reason": "demo", "seconds": 60.0}
     assert ask(world, supervisor, Reserve, gpus=("GPU-0",), **wish) is Refusal.CONFLICT
-    assert "llm" in world.service.answers[-1].text
+    assert "llm" in world.service.replies[-1].text
     assert ask(world, supervisor, Reserve, count=1, **wish) is None
-    assert world.service.answers[-1].gpus == ("GPU-1",)
+    assert world.service.replies[-1].gpus == ("GPU-1",)
     more = {"id": "two", "gpu": "GPU-1", "size": GIB}
     stranger = Caller(via="unix", uid=2000, pid=9, started=9)
     assert ask(world, supervisor, Allocate, by=stranger, **more) is Refusal.CONFLICT
@@ -341,7 +341,7 @@ def test_a_hand_over_beside_a_guest_is_over_as_soon_as_our_memory_is_back() -> N
 
 def test_a_gpu_with_guests_is_not_the_one_that_is_left_idle() -> None:
     world = World(gpus=2)
-    supervisor = world.supervisor(replace(CALM, leave_idle=1), serves=True)
+    supervisor = world.supervisor(replace(CALM, leave_idle=1), with_api=True)
     world.run(supervisor, lambda: world.events("stressor.ready"))
     free = next(i for i in (0, 1) if world.at(i).child is None)
     promise(world, supervisor, GIB, gpu=f"GPU-{free}")

@@ -34,7 +34,7 @@ ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)
 def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervisor]:
     """Return a world in which a stressor runs on every GPU, and clients are served."""
     world = World(gpus=gpus)
-    supervisor = world.supervisor(config or Config(), serves=True)
+    supervisor = world.supervisor(config or Config(), with_api=True)
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
     return world, supervisor
 
@@ -53,9 +53,9 @@ def free(supervisor: Supervisor, index: int) -> bool:
 
 def ask(world: World, supervisor: Supervisor, order: type, **arguments: object) -> Refusal | None:
     """Post an order and return how it was answered: in the next tick."""
-    number = world.service.ask(order, **arguments)
+    number = world.service.post(order, **arguments)
     supervisor.turn()
-    (answer,) = [answer for answer in world.service.answers if answer.number == number]
+    (answer,) = [answer for answer in world.service.replies if answer.number == number]
     assert answer.text
     return answer.refused
 
@@ -70,7 +70,7 @@ def watches(world: World) -> bool:
 
 
 def told(world: World) -> str:
-    return world.service.answers[-1].text
+    return world.service.replies[-1].text
 
 
 # --- the daemon as a whole -------------------------------------------------------------------
@@ -78,11 +78,11 @@ def told(world: World) -> str:
 
 def test_nothing_is_started_before_anybody_could_control_it() -> None:
     world = World()
-    world.service.serves = False
-    supervisor = world.supervisor(Config(), serves=True)
+    world.service.serving = False
+    supervisor = world.supervisor(Config(), with_api=True)
     world.run_for(supervisor, 5)
     assert world.spawner.started == []
-    world.service.serves = True
+    world.service.serving = True
     world.run(supervisor, lambda: world.events("stressor.ready"))
 
 
@@ -112,7 +112,7 @@ def test_a_client_can_end_it_and_later_orders_are_refused() -> None:
 
 def test_who_only_watches_is_told_in_vain_to_occupy() -> None:
     world = World(gpus=1)
-    supervisor = world.supervisor(Config(dry_run=True), serves=True)
+    supervisor = world.supervisor(Config(dry_run=True), with_api=True)
     world.run(supervisor, lambda: world.service.host is not None)
     assert ask(world, supervisor, Resume) is Refusal.CONFLICT
     assert ask(world, supervisor, Drain) is None
@@ -122,7 +122,7 @@ def test_a_stressor_that_was_given_up_is_tried_again_when_somebody_asks() -> Non
     world, supervisor = served(2)
     child = world.at(0).child
     assert child is not None
-    child.waiting.append(Failed(kind=FailureKind.MALFORMED, reason="no function"))
+    child.outbox.append(Failed(kind=FailureKind.MALFORMED, reason="no function"))
     child.dies_at = world.now
     world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
     assert ask(world, supervisor, Resume) is None
@@ -214,7 +214,7 @@ def test_the_driver_is_let_go_of_only_when_the_last_probe_is_gone() -> None:
 def test_nothing_is_cleared_where_somebody_wants_us_to_keep_off(order: type) -> None:
     world, supervisor = served(1)
     assert ask(world, supervisor, order) is None
-    world.at(0).left = 20 * GIB  # when our stressor ends
+    world.at(0).leaked = 20 * GIB  # when our stressor ends
     world.run(supervisor, lambda: world.events("gpu.memory_leaked"))
     world.run_for(supervisor, 120)
     assert world.spawner.cleared == []
@@ -229,7 +229,7 @@ def test_a_reservation_takes_what_is_had_most_easily_and_keeps_off_until_it_ends
     world.run(supervisor, lambda: free(supervisor, 2))
     wish = {"id": "a1", "reason": "demo", "count": 2, "seconds": 60.0}
     assert ask(world, supervisor, Reserve, **wish) is None
-    assert world.service.answers[-1].gpus == ("GPU-2", "GPU-0")
+    assert world.service.replies[-1].gpus == ("GPU-2", "GPU-0")
     world.run(supervisor, lambda: free(supervisor, 0))
     view = world.service.views["GPU-0"]
     assert (view.admin, view.reservation) == ("RESERVED", "a1")
@@ -245,7 +245,7 @@ def test_a_gpu_in_a_bad_condition_is_the_last_to_be_reserved() -> None:
     world.at(0).temperature = 95
     world.run(supervisor, lambda: free(supervisor, 0))
     assert ask(world, supervisor, Reserve, id="a1", reason="", count=2) is None
-    assert world.service.answers[-1].gpus == ("GPU-1", "GPU-2")
+    assert world.service.replies[-1].gpus == ("GPU-1", "GPU-2")
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
@@ -254,7 +254,7 @@ def test_a_reservation_that_no_client_heard_of_ends_with_the_service(*, confirme
     assert ask(world, supervisor, Reserve, id="a1", reason="", count=1) is None
     if confirmed:
         assert ask(world, supervisor, Confirm, id="a1") is None
-    world.service.dies = True
+    world.service.exits = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     assert bool(supervisor.state.reservations) is confirmed
 
@@ -399,7 +399,7 @@ def test_settings_with_which_nothing_can_run_can_be_mended() -> None:
     world.run(supervisor, lambda: len(world.spawner.started) == 2)
     child = world.at(0).child
     assert child is not None
-    child.waiting.append(Failed(kind=FailureKind.UNUSABLE, reason="no such size"))
+    child.outbox.append(Failed(kind=FailureKind.UNUSABLE, reason="no such size"))
     child.dies_at = world.now
     world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
     world.run_for(supervisor, 5)
@@ -413,7 +413,7 @@ def test_settings_with_which_nothing_can_run_can_be_mended() -> None:
 
 def test_a_service_that_dies_is_replaced_and_nothing_else_notices() -> None:
     world, supervisor = served(1)
-    world.service.dies = True
+    world.service.exits = True
     world.run(supervisor, lambda: world.events("service.failed"))
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     assert world.service.generation == 2
@@ -426,11 +426,11 @@ def test_a_service_that_dies_is_replaced_and_nothing_else_notices() -> None:
 def test_a_service_that_does_not_answer_is_killed_and_replaced(fault: str) -> None:
     world, supervisor = served(1)
     if fault == "silent":
-        world.service.serves = False
+        world.service.serving = False
     else:
-        world.service.said = "it sent garbage"
+        world.service.garbage = "it sent garbage"
     world.run(supervisor, lambda: world.service.generation == 2)
-    world.service.serves = True
+    world.service.serving = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     assert running(supervisor) == [0]
 
@@ -439,7 +439,7 @@ def test_services_that_die_at_once_are_started_ever_more_seldom() -> None:
     world, supervisor = served(1)
 
     def again() -> bool:
-        world.service.dies = True
+        world.service.exits = True
         return len(world.events("service.failed")) == 7
 
     world.run(supervisor, again, within=200)
@@ -457,7 +457,7 @@ def test_an_answer_comes_after_what_it_changed_is_shown() -> None:
         send(message)
 
     vars(world.service)["send"] = note
-    world.service.ask(PauseGpus)
+    world.service.post(PauseGpus)
     supervisor.turn()
     assert shown[-1] == "CommandReply"
     assert "GpuView" in shown
@@ -469,11 +469,11 @@ def test_a_wish_to_read_the_settings_anew_goes_to_the_service() -> None:
     world.interrupts.reload_pending = True
     supervisor.turn()
     supervisor.turn()
-    assert world.service.rereads == 1
-    world.service.dies = world.interrupts.reload_pending = True
+    assert world.service.reloads == 1
+    world.service.exits = world.interrupts.reload_pending = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     world.run_for(supervisor, 1)
-    assert world.service.rereads == 2, "a service that is replaced hears of it later"
+    assert world.service.reloads == 2, "a service that is replaced hears of it later"
 
 
 def test_changes_are_shown_soon_and_not_at_every_tick() -> None:

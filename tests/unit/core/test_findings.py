@@ -48,7 +48,7 @@ def supervisor(world: World) -> Supervisor:
 def says(world: World, *findings: Finding) -> None:
     child = world.at(0).child
     assert child is not None
-    child.waiting += findings
+    child.outbox += findings
 
 
 def test_a_finding_survives_the_wire() -> None:

@@ -70,7 +70,7 @@ def test_how_the_driver_lists_our_stressor_is_learned_and_said(
     hidden: str | None, child_as: int | None, mode: IdentityMode, *, complete: bool
 ) -> None:
     world = World(hidden=hidden)
-    world.at(0).child_as = child_as
+    world.at(0).child_pid_offset = child_as
     supervisor = occupied(world, Config(status_every=1.0))
     assert held(supervisor)
     assert identity(supervisor).mode is mode
@@ -85,7 +85,7 @@ def test_how_the_driver_lists_our_stressor_is_learned_and_said(
 
 def test_where_all_processes_are_listed_a_stranger_is_never_taken_for_ours() -> None:
     world = World()
-    world.at(0).child_as = ELSEWHERE
+    world.at(0).child_pid_offset = ELSEWHERE
     supervisor = world.supervisor(Config(rearm=1.0))
     world.run(supervisor, lambda: world.events("gpu.yielding"))
     assert not world.events("stressor.ready")
@@ -93,24 +93,24 @@ def test_where_all_processes_are_listed_a_stranger_is_never_taken_for_ours() -> 
 
 def test_two_strangers_at_once_are_somebody_else() -> None:
     world = World(hidden=CONTAINER)
-    world.at(0).child_as = ELSEWHERE
+    world.at(0).child_pid_offset = ELSEWHERE
     supervisor = world.supervisor(Config(rearm=1.0))
     world.run(supervisor, lambda: world.spawner.started)
     child = world.at(0).child
     assert child is not None
-    world.run(supervisor, lambda: child.said == 1)
+    world.run(supervisor, lambda: child.stage == 1)
     world.newcomer(0)
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=3)
 
 
 def test_a_stranger_that_holds_less_than_our_child_is_not_our_child() -> None:
     world = World(hidden=CONTAINER)
-    world.at(0).child_as = None
+    world.at(0).child_pid_offset = None
     supervisor = world.supervisor(Config(rearm=1.0))
     world.run(supervisor, lambda: world.spawner.started)
     child = world.at(0).child
     assert child is not None
-    world.run(supervisor, lambda: child.said == 1)
+    world.run(supervisor, lambda: child.stage == 1)
     world.at(0).foreign.append(GpuProcess(pid=ELSEWHERE, memory=GIB))
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=10)
     assert identity(supervisor).mode is IdentityMode.BLIND
@@ -119,12 +119,12 @@ def test_a_stranger_that_holds_less_than_our_child_is_not_our_child() -> None:
 
 def test_each_child_is_learned_anew() -> None:
     world = World(hidden=CONTAINER)
-    world.at(0).child_as = ELSEWHERE
+    world.at(0).child_pid_offset = ELSEWHERE
     supervisor = occupied(world)
     world.at(0).unlisted = GIB
     world.run(supervisor, lambda: world.at(0).child is None)
     world.at(0).unlisted = 0
-    world.at(0).child_as = 0
+    world.at(0).child_pid_offset = 0
     world.run(supervisor, lambda: identity(supervisor).mode is IdentityMode.DIRECT)
     assert len(world.events("gpu.identity")) == 2
 
@@ -155,7 +155,7 @@ def test_whose_process_it_is(process: GpuProcess, child: OwnChild, *, ours: bool
 @pytest.mark.parametrize("child_as", [0, ELSEWHERE, None])
 def test_memory_alone_tells_of_a_newcomer_and_that_it_is_still_there(child_as: int | None) -> None:
     world = World(hidden=CONTAINER)
-    world.at(0).child_as = child_as
+    world.at(0).child_pid_offset = child_as
     supervisor = occupied(world)
     world.at(0).unlisted = 2 * MIB
     decisions = world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
@@ -200,7 +200,7 @@ def test_an_operator_says_how_much_is_nobodys_there_too() -> None:
 def test_a_host_that_turns_out_to_hide_processes_is_judged_anew() -> None:
     """Half a GiB was nobody's as long as everybody seemed to be listed."""
     world = World()
-    world.at(0).child_as = None
+    world.at(0).child_pid_offset = None
     world.at(0).unlisted = GIB // 2
     supervisor = world.supervisor(Config(rearm=1.0))
     world.run(supervisor, lambda: world.events("gpu.yielding"))
@@ -279,9 +279,9 @@ def test_a_child_that_is_crowded_out_yields_and_has_not_failed(*, exits: bool) -
     world.run(supervisor, lambda: world.spawner.started)
     child = world.at(0).child
     assert child is not None
-    world.run(supervisor, lambda: child.said == 2)
+    world.run(supervisor, lambda: child.stage == 2)
     world.at(0).unlisted = GIB
-    child.waiting.append(MemoryContention(grown=GIB))
+    child.outbox.append(MemoryContention(grown=GIB))
     if exits:
         child.dies_at, child.code = world.now, 82
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=3)
@@ -301,7 +301,7 @@ def test_who_is_beside_our_child_is_seen_where_the_driver_tells_what_that_holds(
     world.run(supervisor, lambda: world.spawner.started)
     child = world.at(0).child
     assert child is not None
-    world.run(supervisor, lambda: child.said == said)
+    world.run(supervisor, lambda: child.stage == said)
     world.at(0).unlisted = 26 * MIB
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.5)
     assert identity(supervisor).mode is IdentityMode.DIRECT
@@ -315,7 +315,7 @@ def test_what_the_driver_takes_for_itself_beside_our_child_is_nobody() -> None:
     world.run(supervisor, lambda: world.spawner.started)
     child = world.at(0).child
     assert child is not None
-    world.run(supervisor, lambda: child.said == 1)
+    world.run(supervisor, lambda: child.stage == 1)
     world.at(0).unlisted = 9 * MIB
     world.run(supervisor, lambda: held(supervisor))
     world.run_for(supervisor, 5)

@@ -48,7 +48,7 @@ class HiddenHistories(Histories):
     @rule(index=GPUS, child_as=st.sampled_from([0, 2**22, None]))
     def our_child_is_listed_in_another_way(self, index: int, child_as: int | None) -> None:
         if self.world.at(index).child is None:
-            self.world.at(index).child_as = child_as
+            self.world.at(index).child_pid_offset = child_as
 
     @rule(index=GPUS, computing=st.sampled_from([None, (), (7,), (7, 8)]))
     def somebody_computes(self, index: int, computing: tuple[int, ...] | None) -> None:
@@ -57,8 +57,8 @@ class HiddenHistories(Histories):
     @rule(index=GPUS, memory=st.sampled_from([40 * MIB, 60 * GIB]))
     def somebody_comes_while_a_child_starts(self, index: int, memory: int) -> None:
         child = self.world.at(index).child
-        if child is not None and child.said == 2:
-            child.waiting.append(MemoryContention(grown=memory))
+        if child is not None and child.stage == 2:
+            child.outbox.append(MemoryContention(grown=memory))
             self.world.at(index).unlisted = memory
 
 
@@ -76,7 +76,7 @@ CHOSEN = st.sampled_from([(), ("GPU-0",), ("GPU-1",), ("GPU-1", "GPU-0"), ("GPU-
 class ServedHistories(Histories):
     """The same with clients, who ask for anything at any time, and a service that may die."""
 
-    serves = True
+    with_api = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class ServedHistories(Histories):
 
     def ask(self, order: Any, **arguments: Any) -> None:
         self.asked += self.world.service.alive
-        self.world.service.ask(order, **arguments)
+        self.world.service.post(order, **arguments)
         self.tick()
 
     def check(self, before: Any, decision: Decision) -> None:
@@ -128,14 +128,14 @@ class ServedHistories(Histories):
     @precondition(lambda self: self.world.service.alive)
     @rule()
     def the_service_dies(self) -> None:
-        self.asked -= len(self.world.service.orders)
-        self.world.service.orders.clear()
-        self.world.service.dies = True
+        self.asked -= len(self.world.service.commands)
+        self.world.service.commands.clear()
+        self.world.service.exits = True
         self.tick()
 
-    @rule(serves=st.booleans())
+    @rule(with_api=st.booleans())
     def the_service_falls_silent_or_speaks_again(self, *, serves: bool) -> None:
-        self.world.service.serves = serves
+        self.world.service.serving = serves
 
     @invariant()
     def nothing_of_ours_is_where_somebody_wants_us_to_keep_off(self) -> None:
@@ -158,9 +158,9 @@ class ServedHistories(Histories):
 
     @invariant()
     def each_order_is_answered_once(self) -> None:
-        numbers = [answer.number for answer in self.world.service.answers]
+        numbers = [answer.number for answer in self.world.service.replies]
         assert len(numbers) == len(set(numbers))
-        waiting = len(self.world.service.orders)
+        waiting = len(self.world.service.commands)
         assert len(numbers) >= self.asked - waiting
 
 

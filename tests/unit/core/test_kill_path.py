@@ -142,7 +142,7 @@ def test_nothing_about_the_node_is_decided_before_the_kill() -> None:
 def served() -> tuple[World, Supervisor]:
     """Return a world with an API process and a stressor on each of two GPUs."""
     world = World(gpus=2)
-    supervisor = world.supervisor(Config(), serves=True)
+    supervisor = world.supervisor(Config(), with_api=True)
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
     world.run_for(supervisor, 0.5)
     return world, supervisor
@@ -170,7 +170,7 @@ def test_a_kill_comes_before_the_view_and_the_view_before_the_reply() -> None:
     world, supervisor = served()
     order = record(world)
     world.newcomer(0)
-    world.service.ask(PauseGpus, gpus=("GPU-1",))
+    world.service.post(PauseGpus, gpus=("GPU-1",))
     supervisor.tick()
     assert order[0] == "kill"
     assert order.count("kill") == 1
@@ -189,7 +189,7 @@ def test_a_kill_does_not_wait_for_the_api_process() -> None:
 
     vars(world.service)["send"] = broken
     world.newcomer(0)
-    world.service.ask(PauseGpus, gpus=("GPU-1",))
+    world.service.post(PauseGpus, gpus=("GPU-1",))
     with pytest.raises(OSError):  # noqa: PT011 - raised above
         supervisor.tick()
     assert killed_when_sent == [True]

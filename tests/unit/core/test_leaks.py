@@ -52,7 +52,7 @@ def rule(supervisor: Supervisor) -> str | None:
 @pytest.mark.parametrize("left", [2 * MIB, 700 * MIB])
 def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> None:
     world, supervisor = occupied()
-    world.at(0).left = left
+    world.at(0).leaked = left
     yielded(world, supervisor)
     world.run(supervisor, lambda: world.events("gpu.memory_leaked"), within=10)
     assert world.events("gpu.memory_leaked")[0].fields == {"bytes": left, "utilization": None}
@@ -65,7 +65,7 @@ def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> Non
 
 def test_a_ghost_shows_beside_a_newcomer_too() -> None:
     world, supervisor = occupied()
-    world.at(0).left = 700 * MIB
+    world.at(0).leaked = 700 * MIB
     world.newcomer(0)
     world.run(supervisor, lambda: world.events("gpu.memory_leaked"), within=10)
     assert world.events("gpu.memory_leaked")[0].fields["bytes"] == 700 * MIB
@@ -84,7 +84,7 @@ def test_what_a_newcomer_holds_is_no_ghost() -> None:
 
 def test_where_not_all_are_listed_it_may_be_somebody_and_is_no_ghost() -> None:
     world, supervisor = occupied(hidden="a container")
-    world.at(0).left = 700 * MIB
+    world.at(0).leaked = 700 * MIB
     world.at(0).unlisted = 2 * MIB
     world.run(supervisor, lambda: world.at(0).child is None)
     long_after(world, supervisor, 300)
@@ -121,7 +121,7 @@ def test_a_ghost_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> N
     if load:
         world.at(0).utilization = 1.0
     else:
-        world.at(0).left = 700 * MIB
+        world.at(0).leaked = 700 * MIB
     yielded(world, supervisor)
     world.run(supervisor, lambda: world.spawner.cleared, within=30)
     assert [event.fields["attempt"] for event in world.events("gpu.cleanup_started")] == [1]
@@ -131,7 +131,7 @@ def test_a_ghost_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> N
 
 def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
     world, supervisor = occupied()
-    world.at(0).left = 700 * MIB
+    world.at(0).leaked = 700 * MIB
     yielded(world, supervisor)
     long_after(world, supervisor, 1000)
     times = [at for _, at in world.spawner.cleared]
@@ -145,7 +145,7 @@ def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
 
 def test_whoever_comes_while_it_is_cleared_gets_the_gpu() -> None:
     world, supervisor = occupied()
-    world.at(0).left = 700 * MIB
+    world.at(0).leaked = 700 * MIB
     yielded(world, supervisor)
     world.run(supervisor, lambda: world.spawner.cleared, within=30)
     world.newcomer(0)
@@ -155,7 +155,7 @@ def test_whoever_comes_while_it_is_cleared_gets_the_gpu() -> None:
 def test_nothing_is_cleared_in_quiet_hours_or_in_a_dry_run() -> None:
     # Noon is 12:00 in this world; the yield is over by 12:01.
     world, supervisor = occupied(config=Config(rearm=1.0, quiet=parse_hours("12:01-24:00")))
-    world.at(0).left = 700 * MIB
+    world.at(0).leaked = 700 * MIB
     long_after(world, supervisor, 600)
     assert rule(supervisor) == "leak"
     assert not world.spawner.cleared

@@ -24,7 +24,7 @@ def fail(
     """Let the child of a GPU give up."""
     child = world.at(gpu).child
     assert child is not None
-    child.waiting.append(Failed(kind=kind, reason=reason))
+    child.outbox.append(Failed(kind=kind, reason=reason))
     child.dies_at, child.code = world.now, 82
 
 
@@ -139,13 +139,13 @@ def test_a_child_that_is_never_ready_is_killed_and_counted() -> None:
     supervisor = world.supervisor(Config(start_timeout=20))
     world.run(supervisor, lambda: world.spawner.started)
     assert world.at(0).child is not None
-    world.at(0).child.mute = True  # type: ignore[union-attr]
+    world.at(0).child.unresponsive = True  # type: ignore[union-attr]
     world.run(supervisor, lambda: world.events("stressor.failed"), within=22)
     assert world.now - world.spawner.started[0][1] >= 20
 
 
 def test_a_child_without_progress_is_killed_and_counted() -> None:
     world, supervisor = occupied(config=Config(hang_after=30))
-    world.at(0).child.mute = True  # type: ignore[union-attr]
+    world.at(0).child.unresponsive = True  # type: ignore[union-attr]
     world.run(supervisor, lambda: world.events("stressor.failed"), within=32)
     assert "no progress for 30 s" in str(world.events("stressor.failed")[0].fields["reason"])

@@ -72,7 +72,7 @@ def test_a_newcomer_on_a_gpu_that_is_being_let_go_is_answered_at_once() -> None:
     assert held(supervisor) == [0]
     child = world.at(0).child
     assert child is not None
-    child.mute = True
+    child.unresponsive = True
     world.newcomer(1)
     world.run(supervisor, lambda: world.events("gpu.released"))
     world.newcomer(0)

@@ -115,7 +115,7 @@ def test_a_stressor_may_be_asked_to_yield_and_is_killed_when_its_time_is_over() 
         world, supervisor = occupied(config=ASK)
         child = world.at(0).child
         assert child is not None
-        child.mute = stubborn
+        child.unresponsive = stubborn
         came = world.now
         world.newcomer(0)
         world.run(supervisor, times(world, "gpu.handed_over", 1))

@@ -13,7 +13,7 @@ from tests.harness.core_scenarios import occupied, stressor
 
 def test_a_stop_asks_every_child_at_once_and_kills_what_stays() -> None:
     world, supervisor = occupied(gpus=3, config=Config(grace=5))
-    world.at(1).child.mute = True  # type: ignore[union-attr]
+    world.at(1).child.unresponsive = True  # type: ignore[union-attr]
     world.interrupts.pending = ("SIGTERM", False)
     supervisor.tick()
     assert len(world.spawner.stop_requests) == 3
@@ -27,7 +27,7 @@ def test_a_stop_asks_every_child_at_once_and_kills_what_stays() -> None:
 def test_a_second_interrupt_kills_at_once() -> None:
     world, supervisor = occupied(gpus=2)
     for place in world.gpus.values():
-        place.child.mute = True  # type: ignore[union-attr]
+        place.child.unresponsive = True  # type: ignore[union-attr]
     world.interrupts.pending = ("SIGINT", False)
     world.run_for(supervisor, 0.1)
     world.interrupts.pending = ("SIGINT", True)
@@ -37,7 +37,7 @@ def test_a_second_interrupt_kills_at_once() -> None:
 
 def test_a_newcomer_during_a_stop_is_still_yielded_to_at_once() -> None:
     world, supervisor = occupied()
-    world.at(0).child.mute = True  # type: ignore[union-attr]
+    world.at(0).child.unresponsive = True  # type: ignore[union-attr]
     world.interrupts.pending = ("SIGTERM", False)
     supervisor.tick()
     world.newcomer(0)
@@ -49,7 +49,7 @@ def test_nothing_is_started_during_a_stop() -> None:
     world.newcomer(0)
     supervisor = world.supervisor(Config())
     world.run(supervisor, lambda: world.events("stressor.ready"))
-    world.at(1).child.mute = True  # type: ignore[union-attr]
+    world.at(1).child.unresponsive = True  # type: ignore[union-attr]
     world.interrupts.pending = ("SIGTERM", False)
     supervisor.tick()
     world.at(0).foreign.clear()

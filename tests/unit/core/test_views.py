@@ -25,7 +25,7 @@ def test_a_note_holds_until_the_next_and_is_bounded() -> None:
     child = world.at(0).child
     assert child is not None
     for said, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
-        child.waiting += (codec.decode(codec.encode(Note(text=said)), (Note,)),)
+        child.outbox += (codec.decode(codec.encode(Note(text=said)), (Note,)),)
         world.run(supervisor, partial(_status_says, world, shown), within=3)
     before = len(world.events("gpu.status"))
     world.run(supervisor, lambda: len(world.events("gpu.status")) > before + 2, within=9)
