@@ -80,19 +80,25 @@ def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
+@pytest.mark.parametrize(
+    "dtypes",
+    [("bf16", "fp32", "int8"), pytest.param(tuple(DTYPES), marks=pytest.mark.long)],
+    ids=["some", "all"],
+)
 def test_every_flipped_bit_is_found_and_nothing_else(
-    capsys: pytest.CaptureFixture[str], registry: Registry
+    capsys: pytest.CaptureFixture[str], registry: Registry, dtypes: tuple[str, ...]
 ) -> None:
-    code, out, _ = run(capsys, "--flips", "3", "--rounds", "200", "--json")
+    chosen = [word for name in dtypes for word in ("--dtype", name)]
+    code, out, _ = run(capsys, "--flips", "3", "--rounds", "20", *chosen, "--json")
     said = json.loads(out)
     assert (code, said["well"], said["simulated"]) == (0, True, True)
     assert said["incomplete"] is None
     places = ["result", "memory", "input", "reference", "clean"]
     trials = [(trial["dtype"], trial["place"]) for trial in said["trials"]]
-    assert trials == [(name, place) for name in DTYPES for place in places]
+    assert trials == [(name, place) for name in dtypes for place in places]
     for trial in said["trials"]:
         if trial["place"] == "clean":
-            assert trial["tried"] >= 200
+            assert trial["tried"] >= 20
             assert trial["found"] == 0
         else:
             assert trial["tried"] == trial["found"] == 3
@@ -149,7 +155,9 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(ground: Ground) -> No
         assert re.search(rf"the GPU was needed by \S+ \(pid {newcomer.pid}\);", err)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_a_signal_ends_it_and_completed_trials_are_reported(
     simulated: SimulatedGround, number: signal.Signals
 ) -> None:
@@ -231,6 +239,7 @@ def test_a_stressor_that_cannot_be_killed_is_not_waited_for() -> None:
     assert why is not None
 
 
+@pytest.mark.usefixtures("fake_torch")
 def test_a_gpu_that_is_wrong_of_its_own_ends_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +249,7 @@ def test_a_gpu_that_is_wrong_of_its_own_ends_it(
     assert "a result of bf16 was wrong at (5, 9) although no bit was flipped in it" in err
 
 
+@pytest.mark.usefixtures("fake_torch")
 def test_a_stressor_that_fails_ends_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
