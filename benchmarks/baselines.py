@@ -67,7 +67,7 @@ def end_with_input() -> None:
 
 def hold(workload: str, gpu: str, simulation: str | None) -> None:
     """Take the memory, report it, work, and print the rate once a second."""
-    step = pretended(gpu, simulation) if simulation else real(workload)
+    step = simulated(gpu, simulation) if simulation else real(workload)
     say(ready=True, pid=os.getpid())
     since, total = time.monotonic(), dict.fromkeys(("flops", "bytes"), 0.0)
     while True:
@@ -79,7 +79,7 @@ def hold(workload: str, gpu: str, simulation: str | None) -> None:
             since, total = time.monotonic(), dict.fromkeys(total, 0.0)
 
 
-def pretended(gpu: str, simulation: str) -> Step:
+def simulated(gpu: str, simulation: str) -> Step:
     """Hold a simulated GPU and do a little work on the CPU."""
     member = Registry(Path(simulation)).attach(gpu)
     free = Registry(Path(simulation)).memory(gpu).free

@@ -180,7 +180,7 @@ def parse() -> argparse.Namespace:
         "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only these real GPUs"
     )
     parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
-    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="pretend N GPUs")
+    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
     return parser.parse_args()
 
 

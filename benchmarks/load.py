@@ -99,7 +99,7 @@ class Load:
     def _bare(self, cell: Cell) -> Record:
         self._rig.no_sentinel()
         self._rig.wait_empty([self._card])
-        arguments = [str(cell.bare), "--gpu", self._card.uuid, *self._rig.pretend()]
+        arguments = [str(cell.bare), "--gpu", self._card.uuid, *self._rig.simulation_arguments()]
         loop = self._rig.start("benchmarks.torch_loops", *arguments, card=self._card)
         try:
             loop.ready()
@@ -198,7 +198,7 @@ def parse() -> argparse.Namespace:
         "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only this real GPU"
     )
     parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
-    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="pretend N GPUs")
+    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
     return parser.parse_args()
 
 

@@ -192,7 +192,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only this real GPU"
     )
-    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="pretend N GPUs")
+    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
     return parser.parse_args()
 
 

@@ -246,7 +246,7 @@ class Rig:
         """Return the memory watch of a GPU, one for all races."""
         if card.uuid not in self._readers:
             self._readers[card.uuid] = self.start(
-                "benchmarks.memory_watch", "--gpu", card.uuid, *self.pretend()
+                "benchmarks.memory_watch", "--gpu", card.uuid, *self.simulation_arguments()
             )
             self._readers[card.uuid].ready()
         return self._readers[card.uuid]
@@ -257,13 +257,13 @@ class Rig:
             self.end(reader)
         self._readers.clear()
 
-    def pretend(self) -> list[str]:
+    def simulation_arguments(self) -> list[str]:
         """Return the arguments that select simulated GPUs, if the host has them."""
         return ["--simulation", self.host.simulation] if self.host.simulation else []
 
     def holder(self, card: Card, *way: str) -> Speaker:
         """Start another holder of a GPU; returns before it holds anything."""
-        way += ("--gpu", card.uuid, *self.pretend())
+        way += ("--gpu", card.uuid, *self.simulation_arguments())
         return self.start("benchmarks.baselines", *way, card=card)
 
     # --- newcomers ---

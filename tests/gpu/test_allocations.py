@@ -96,7 +96,7 @@ def first(client: Client) -> GpuStatus:
     return client.status().gpus[0]
 
 
-def test_a_guest_gets_what_it_was_promised_next_to_a_running_stressor_and_a_stranger_all(
+def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_everything(
     real: RealGround, served: tuple[Sentry, Client]
 ) -> None:
     """40 GiB of an H200 with 140, and as much of other cards; and its child has a context, too."""
@@ -126,7 +126,7 @@ def test_a_guest_gets_what_it_was_promised_next_to_a_running_stressor_and_a_stra
     eventually(lambda: first(client).occupied, TIMEOUT_S)
 
 
-def test_one_that_was_promised_nothing_makes_it_yield(
+def test_a_process_without_an_allocation_makes_the_stressor_yield(
     real: RealGround, served: tuple[Sentry, Client]
 ) -> None:
     _, client = served
@@ -138,7 +138,7 @@ def test_one_that_was_promised_nothing_makes_it_yield(
     eventually(lambda: first(client).yields == 1)
 
 
-def test_a_card_tells_of_itself_and_is_judged_by_what_it_declares(
+def test_health_follows_the_thresholds_that_the_gpu_declares(
     served: tuple[Sentry, Client],
 ) -> None:
     _, client = served

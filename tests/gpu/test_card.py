@@ -1,4 +1,4 @@
-"""What only a real card can show."""
+"""Properties that only a real GPU can show."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rated(one: Sentry, rate: str, count: int) -> bool:
         "pulse:hz=4",
     ],
 )
-def test_from_ready_on_memory_does_not_move_by_a_byte(real: RealGround, workload: str) -> None:
+def test_memory_does_not_change_by_a_byte_after_ready(real: RealGround, workload: str) -> None:
     with occupied(real, "--workload", workload) as one:
         held = real.held()
         assert held > 0.85 * real.total()
@@ -81,7 +81,7 @@ def test_from_ready_on_memory_does_not_move_by_a_byte(real: RealGround, workload
         assert "stressor.finding" not in one.names()
 
 
-def test_a_memory_that_is_too_small_for_the_cache_is_tested_past_it(real: RealGround) -> None:
+def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealGround) -> None:
     small = ("--memory", "64MiB", "--chunk", "16MiB", "--workload", "memtest")
     with occupied(real, *small) as one:
         held = real.held()
@@ -91,7 +91,7 @@ def test_a_memory_that_is_too_small_for_the_cache_is_tested_past_it(real: RealGr
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
-def test_a_pace_and_a_rest_move_no_memory(real: RealGround, workload: str) -> None:
+def test_a_pace_and_a_rest_change_no_memory(real: RealGround, workload: str) -> None:
     """And the card does what was asked for: nothing at rest, and less than all of it at work."""
     flags = ("--util", "30%", "--duty", "5s/4s", "--workload", workload)
     with occupied(real, *flags) as one:
@@ -110,14 +110,14 @@ def test_a_pace_and_a_rest_move_no_memory(real: RealGround, workload: str) -> No
         assert all(e["temperature_c"] and e["power_w"] and e["sm_clock_mhz"] for e in paced)
 
 
-def test_a_size_is_held_as_it_was_asked_for(real: RealGround) -> None:
+def test_a_size_is_held_exactly(real: RealGround) -> None:
     with occupied(real, "--memory", "20GiB", "--workload", "hold") as one:
         ready = one.wait_for("stressor.ready")
         assert (ready["chunks"], ready["held"], ready["refused"]) == (40, 20 * GIB, False)
         assert 20 * GIB < real.held() < 21 * GIB
 
 
-def test_more_than_there_is_ends_with_what_there_is(real: RealGround) -> None:
+def test_a_target_above_the_free_memory_takes_all_of_it(real: RealGround) -> None:
     """A chunk that is refused ends the filling cleanly, and a newcomer still gets its memory."""
     with occupied(real, "--memory", "10000GiB", "--workload", "hold") as one:
         ready = one.wait_for("stressor.ready")
@@ -128,13 +128,13 @@ def test_more_than_there_is_ends_with_what_there_is(real: RealGround) -> None:
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
-def test_a_reserve_is_left_with_all_that_kernels_took(real: RealGround, workload: str) -> None:
+def test_a_reserve_stays_free_after_kernels_have_loaded(real: RealGround, workload: str) -> None:
     reserve = ("--memory", "100%", "--reserve", "20GiB")
     with occupied(real, *reserve, "--workload", workload):
         assert 20 * GIB <= real.total() - real.held() < 22 * GIB
 
 
-def test_our_own_load_is_not_taken_for_that_of_others(real: RealGround) -> None:
+def test_the_stressors_load_is_not_taken_for_a_newcomer(real: RealGround) -> None:
     """NVML's utilisation lags: for a while after a stressor's end it still tells of that."""
     flags = ("--idle-utilization", "5%", "--workload", "elementwise")
     with occupied(real, *flags) as one:
@@ -146,7 +146,7 @@ def test_our_own_load_is_not_taken_for_that_of_others(real: RealGround) -> None:
         assert "gpu.busy" not in one.names()
 
 
-def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
+def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealGround) -> None:
     flips = ("--memory", "4GiB", "--workload", "bad_workloads:flips_a_bit:size=4096")
     with occupied(real, *flips) as one:
         held = real.held()
@@ -158,7 +158,7 @@ def test_one_flipped_bit_is_found_and_moves_no_memory(real: RealGround) -> None:
         assert "gpu.yielding" not in one.names()
 
 
-def test_every_flipped_bit_is_found_on_the_card_and_nothing_else(real: RealGround) -> None:
+def test_every_flipped_bit_is_found_on_the_gpu_and_nothing_else(real: RealGround) -> None:
     chosen = ("--gpu", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "selftest", *chosen],
@@ -172,21 +172,21 @@ def test_every_flipped_bit_is_found_on_the_card_and_nothing_else(real: RealGroun
     assert {trial["place"] for trial in json.loads(done.stdout)["trials"]} >= {"result", "clean"}
 
 
-def test_torch_cannot_grow_once_it_is_ready(real: RealGround) -> None:
+def test_torch_cannot_grow_after_ready(real: RealGround) -> None:
     with occupied(real, "--memory", "4GiB", "--workload", "bad_workloads:takes_memory_late") as one:
         failed = one.wait_for("stressor.failed")
         assert "out of memory" in failed["reason"]
         assert "gpu.yielding" not in one.names()
 
 
-def test_who_only_looks_is_nobody(real: RealGround) -> None:
+def test_a_monitoring_process_is_no_newcomer(real: RealGround) -> None:
     with occupied(real, "--workload", "hold") as one:
         for query in (["nvidia-smi"], ["nvidia-smi", "-q"]) * 5:
             subprocess.run(query, capture_output=True, timeout=TIMEOUT_S, check=True)
         assert "gpu.yielding" not in one.names()
 
 
-def test_who_starts_on_another_gpu_is_nobody_here(real: RealGround) -> None:
+def test_a_process_on_another_gpu_is_no_newcomer(real: RealGround) -> None:
     """A CUDA program opens every GPU's node, and some of its memory may lie on each."""
     if real.count < 2:
         pytest.skip("needs 2 GPUs")
@@ -196,7 +196,7 @@ def test_who_starts_on_another_gpu_is_nobody_here(real: RealGround) -> None:
         assert "gpu.yielding" not in one.names()
 
 
-def test_who_only_has_a_context_is_somebody(real: RealGround) -> None:
+def test_a_process_with_only_a_context_is_a_newcomer(real: RealGround) -> None:
     with occupied(real, "--workload", "hold") as one, real.job(share=0.0, stay=2.0) as visitor:
         assert visitor.got()
         handed = one.wait_for("gpu.handed_over", gpu=0)
@@ -205,7 +205,7 @@ def test_who_only_has_a_context_is_somebody(real: RealGround) -> None:
         one.wait_for("stressor.ready", gpu=0, count=2)
 
 
-def test_the_example_works_on_a_card(real: RealGround) -> None:
+def test_the_example_runs_on_a_gpu(real: RealGround) -> None:
     workload = ("--memory", "4GiB", "--workload", "sentinel_workload_fft:fft")
     with occupied(real, *workload, environment={"PYTHONPATH": str(FFT)}) as one:
         eventually(lambda: rated(one, "checks", 2))
@@ -238,7 +238,7 @@ def test_a_trial_of_a_built_in_workload_finds_nothing_wrong(
     assert figures["flops_per_s" if workload == "gemm" else "bytes_per_s"] > 1e11
 
 
-def test_a_kernel_that_runs_for_too_long_is_seen_though_the_host_does_not_wait(
+def test_a_kernel_that_runs_too_long_is_detected_without_a_wait_of_the_host(
     real: RealGround,
 ) -> None:
     code, figures = trial(real, "bad_workloads:dawdles", "5s")
@@ -247,7 +247,7 @@ def test_a_kernel_that_runs_for_too_long_is_seen_though_the_host_does_not_wait(
     assert 0.1 < figures["longest_quantum_s"] < 1.0
 
 
-def test_the_looks_tell_what_is_on_the_card(real: RealGround) -> None:
+def test_the_status_shows_the_process_on_the_gpu(real: RealGround) -> None:
     listed = run(real, "--list")
     assert [gpu["uuid"] for gpu in json.loads(listed.stdout)["gpus"]] == [real.uuid()]
     idle = run(real, "--once")

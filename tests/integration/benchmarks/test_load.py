@@ -1,4 +1,4 @@
-"""The load benchmark: its bare loops run, and its table tells a bar that was missed."""
+"""The load benchmark: its bare loops run, and its table reports missed bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.torch_loops import COPY, KINDS, copies, products
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bare_loop_does_one_step_of_its_kind(kind: str) -> None:
+def test_a_bare_loop_runs_one_step_of_its_kind(kind: str) -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     try:
         step, amounts = copies("cpu") if kind == COPY else products(kind, "cpu")
@@ -43,7 +43,7 @@ def table(folder: Path, *records: dict[str, Any]) -> LoadTable:
     return LoadTable(results, [cell.name for cell in CELLS])
 
 
-def test_a_row_that_keeps_to_its_bars_passes(tmp_path: Path) -> None:
+def test_a_row_within_its_bars_passes(tmp_path: Path) -> None:
     shown = table(tmp_path, record("gemm bf16"))
     text = shown.render()
     assert "| gemm bf16 | 98 TFLOP/s | 100 TFLOP/s | 98.0% | 693 W | 99.0% | 1480 MHz |" in text
@@ -70,7 +70,7 @@ def test_a_row_that_keeps_to_its_bars_passes(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bar_that_was_missed_is_told(tmp_path: Path, found: dict[str, Any], missed: str) -> None:
+def test_a_missed_bar_is_reported(tmp_path: Path, found: dict[str, Any], missed: str) -> None:
     shown = table(tmp_path, found)
     assert "**FAIL**" in shown.render()
     (told,) = shown.failed

@@ -1,4 +1,4 @@
-"""The probe's libraries come without what they do not need, and work."""
+"""The probe's libraries work without their unneeded imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ assert find_library("c")
 """
 
 
-def test_neither_the_binding_nor_the_watch_brings_what_they_do_not_need() -> None:
+def test_the_binding_and_the_watch_import_nothing_unneeded() -> None:
     # -S: without site, which imports more of the library where packages are linked.
     paths = f"import sys; sys.path[:] = {sys.path!r}\n"
     command = [sys.executable, "-S", "-c", paths + SCRIPT, __file__]

@@ -74,12 +74,12 @@ def since(moment: float) -> Callable[[Reading], bool]:
 # --- what it says ----------------------------------------------------------------------------
 
 
-def test_it_begins_with_the_inventory(registry: Registry, start: Start) -> None:
+def test_the_first_message_is_the_inventory(registry: Registry, start: Start) -> None:
     """The first message names all GPUs and the driver."""
     assert start().inventory() == Inventory(gpus=registry.gpus(), driver="simulated")
 
 
-def test_every_gpu_is_posted_at_every_poll(registry: Registry, start: Start) -> None:
+def test_every_gpu_is_published_at_every_poll(registry: Registry, start: Start) -> None:
     """Readings of idle GPUs keep coming, complete and stamped before each call."""
     supervisor = start()
     supervisor.inventory()
@@ -94,7 +94,7 @@ def test_every_gpu_is_posted_at_every_poll(registry: Registry, start: Start) -> 
             latest = reading.at
 
 
-def test_the_polls_of_all_gpus_fall_together(registry: Registry, start: Start) -> None:
+def test_all_gpus_are_polled_at_the_same_time(registry: Registry, start: Start) -> None:
     """The supervisor is woken once per poll and not once per GPU."""
     poll = 0.25
     supervisor = start(poll=poll)
@@ -106,7 +106,7 @@ def test_the_polls_of_all_gpus_fall_together(registry: Registry, start: Start) -
     assert max(late) < poll / 2, "the readings do not begin with the beat"
 
 
-def test_growth_on_a_held_gpu_is_posted_at_once(registry: Registry, start: Start) -> None:
+def test_growth_on_a_held_gpu_is_published_at_once(registry: Registry, start: Start) -> None:
     """Not the poll but the watch sees a newcomer's memory, and its process soon after that."""
     supervisor = start(poll=NEVER)
     first, second = supervisor.inventory().gpus
@@ -126,9 +126,7 @@ def test_growth_on_a_held_gpu_is_posted_at_once(registry: Registry, start: Start
     supervisor.reading(lambda r: r.processes == () and r.memory is not None and not r.memory.used)
 
 
-def test_a_change_of_what_is_held_is_answered_by_a_reading(
-    registry: Registry, start: Start
-) -> None:
+def test_a_change_of_held_gpus_triggers_a_reading(registry: Registry, start: Start) -> None:
     """Who becomes held, and who stops being held, is read in full without waiting for a poll."""
     supervisor = start(poll=NEVER)
     first, second = supervisor.inventory().gpus
@@ -144,7 +142,9 @@ def test_a_change_of_what_is_held_is_answered_by_a_reading(
         assert reading.memory.used == with_member.held
 
 
-def test_the_utilisation_of_others_is_told_to_who_asked(registry: Registry, start: Start) -> None:
+def test_the_utilization_by_other_processes_is_published_on_request(
+    registry: Registry, start: Start
+) -> None:
     """Not that of a GPU that we hold: our own load would be in it."""
     supervisor = start(utilization=True)
     first, second = supervisor.inventory().gpus
@@ -157,7 +157,7 @@ def test_the_utilisation_of_others_is_told_to_who_asked(registry: Registry, star
         assert supervisor.reading(of(second)).utilization == 0.0
 
 
-def test_a_process_is_named_with_all_that_is_known_of_it(registry: Registry, start: Start) -> None:
+def test_a_process_is_published_with_its_details(registry: Registry, start: Start) -> None:
     """Its start, session and name come with its first reading; its user as soon as it is known."""
     with contextlib.closing(registry.attach(registry.gpus()[0].uuid)) as member:
         assert member.allocate(MIB)
@@ -179,7 +179,7 @@ def test_a_process_is_named_with_all_that_is_known_of_it(registry: Registry, sta
     )
 
 
-def test_opens_of_a_node_make_a_held_gpu_be_read_more_often(
+def test_opens_of_a_device_node_boost_the_reads_of_a_held_gpu(
     registry: Registry, start: Start
 ) -> None:
     """A burst such as a CUDA program makes brings growth to light that nothing else would see."""
@@ -209,7 +209,9 @@ def test_opens_of_a_node_make_a_held_gpu_be_read_more_often(
 
 
 @pytest.mark.parametrize(("fault", "lost"), [("error", False), ("lost", True)])
-def test_a_fault_is_a_reading(registry: Registry, start: Start, fault: str, lost: bool) -> None:  # noqa: FBT001
+def test_a_fault_is_published_as_a_reading(
+    registry: Registry, start: Start, fault: str, lost: bool
+) -> None:  # noqa: FBT001
     """A broken GPU is posted as such while the other goes on, and again as whole once it is."""
     supervisor = start()
     first, second = supervisor.inventory().gpus
@@ -224,7 +226,7 @@ def test_a_fault_is_a_reading(registry: Registry, start: Start, fault: str, lost
     assert mended.memory is not None
 
 
-def test_a_call_that_hangs_is_announced_and_holds_nobody_up(
+def test_a_call_that_hangs_is_announced_and_delays_no_other_gpu(
     registry: Registry, start: Start
 ) -> None:
     """The board names the GPU and the call; the other GPU is read on; the end still ends it."""
@@ -262,7 +264,7 @@ def test_a_crash_leaves_its_call_on_the_board(registry: Registry, start: Start) 
     assert [(gpu_of(slot), call) for slot, call in supervisor.announced()] == [(1, "memory")]
 
 
-def test_a_gpu_to_be_skipped_is_not_touched_until_it_is_asked_for(
+def test_a_skipped_gpu_is_not_called_until_a_watch_names_it(
     registry: Registry, start: Start
 ) -> None:
     """It stays in the inventory; a call that would be fatal is made only when a Watch names it."""
@@ -279,12 +281,12 @@ def test_a_gpu_to_be_skipped_is_not_touched_until_it_is_asked_for(
     assert supervisor.reading(of(first)).fault is None
 
 
-def test_a_socket_that_nobody_reads_holds_nothing_up(registry: Registry, start: Start) -> None:
+def test_a_full_socket_does_not_block_reads(registry: Registry, start: Start) -> None:
     """The probe reads on, leaves out what does not fit, and is fresh again once it is read."""
     supervisor = start(poll=0.002, send_buffer=4096)
     seen: set[float] = set()
     end = time.monotonic() + TIMEOUT_S
-    while len(seen) < 30:  # without a pause, since a call on a pretended GPU takes microseconds
+    while len(seen) < 30:  # without a pause, since a call on a simulated GPU takes microseconds
         seen.update(since for _, _, since in supervisor.inflight_calls.outstanding())
         assert time.monotonic() < end, "it does not go on"
     with contextlib.closing(registry.attach(registry.gpus()[0].uuid)) as member:
@@ -298,7 +300,7 @@ def test_a_socket_that_nobody_reads_holds_nothing_up(registry: Registry, start: 
         supervisor.reading(lambda r: r.memory is not None and r.memory.used == MIB)
 
 
-def test_the_end_of_the_socket_is_the_end_of_the_probe(start: Start) -> None:
+def test_the_probe_ends_when_the_socket_is_closed(start: Start) -> None:
     """A supervisor that died leaves no probe behind."""
     supervisor = start()
     supervisor.inventory()
@@ -307,7 +309,7 @@ def test_the_end_of_the_socket_is_the_end_of_the_probe(start: Start) -> None:
     assert supervisor.process.exitcode == 0
 
 
-def test_no_driver_is_said_and_is_no_failure(registry: Registry, start: Start) -> None:
+def test_a_missing_driver_is_reported_and_exits_with_zero(registry: Registry, start: Start) -> None:
     """Without a driver the probe says so and ends in order."""
     registry.folder.rename(registry.folder.with_name("gone"))
     supervisor = start()
@@ -319,7 +321,7 @@ def test_no_driver_is_said_and_is_no_failure(registry: Registry, start: Start) -
     assert supervisor.process.exitcode == 0
 
 
-def test_it_stays_small(start: Start) -> None:
+def test_the_probe_stays_small(start: Start) -> None:
     """Neither torch nor anything of its size is in the probe, and it leads its own session."""
     supervisor = start()
     supervisor.inventory()
@@ -332,7 +334,7 @@ def test_it_stays_small(start: Start) -> None:
     assert os.getsid(supervisor.process.pid) == supervisor.process.pid
 
 
-def test_naming_the_probe_imports_nothing_that_it_needs() -> None:
+def test_importing_the_main_module_imports_no_driver() -> None:
     """The supervisor imports this module to name its function, and stays without NVML."""
     heavy = "{'torch', 'numpy', 'pynvml', 'psutil', 'inotify_simple', 'sentinel.probe.nvml.driver'}"
     code = f"import sys, sentinel.probe.main; sys.exit({heavy} & set(sys.modules) or 0)"

@@ -1,4 +1,4 @@
-"""The real binding over a pretended libnvidia-ml: what it tells, and what old drivers lack."""
+"""The real binding over a fake libnvidia-ml: its readings, and what old drivers lack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(shared_folder(tmp_path_factory), "-DOLD")
 
 
-def test_the_gpus_are_named_as_nvml_names_them(nvml_library: Path, tmp_path: Path) -> None:
+def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None:
     """Both GPUs come in NVML's order, even the one whose name cannot be decoded."""
     _, version, gpus = answers(
         nvml_library,
@@ -46,7 +46,7 @@ def test_the_gpus_are_named_as_nvml_names_them(nvml_library: Path, tmp_path: Pat
     ]
 
 
-def test_memory_leaves_out_what_the_driver_reserves(nvml_library: Path, tmp_path: Path) -> None:
+def test_used_memory_excludes_the_drivers_reserve(nvml_library: Path, tmp_path: Path) -> None:
     """Used memory is that of processes: the second struct tells the reserved apart."""
     *_, memory = answers(nvml_library, tmp_path / "faults", *OPEN, ("memory", FIRST, ""))
     assert memory == {"total": 16 * 2**30, "used": 2 * 2**30, "free": 13 * 2**30}
@@ -106,7 +106,7 @@ def test_modes_load_and_nodes(
     assert answer == expected
 
 
-def test_power_is_told_from_the_energy_as_soon_as_there_is_a_difference(
+def test_power_is_derived_from_the_energy_after_the_first_difference(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     """The driver's counter grows by 600 W while it says 91.5 W of the moment."""
@@ -119,7 +119,9 @@ def test_power_is_told_from_the_energy_as_soon_as_there_is_a_difference(
     assert power == pytest.approx(600, rel=0.05)
 
 
-def test_who_used_a_gpu_since_the_last_look_is_told(nvml_library: Path, tmp_path: Path) -> None:
+def test_processes_that_used_a_gpu_since_the_last_call_are_listed(
+    nvml_library: Path, tmp_path: Path
+) -> None:
     """Samples before the first call and idle contexts do not count as use."""
     here = f"sample@{FIRST}"
     first = f"{here} 7:100:50\n"
@@ -139,7 +141,7 @@ def test_who_used_a_gpu_since_the_last_look_is_told(nvml_library: Path, tmp_path
 
 
 @pytest.mark.parametrize("code", [3, 4, 13, 999])
-def test_a_driver_that_does_not_tell_who_computes_is_no_fault(
+def test_a_driver_without_process_utilization_is_no_fault(
     nvml_library: Path, tmp_path: Path, code: int
 ) -> None:
     asked = ("computing", FIRST, f"samples {code}\n")
@@ -148,9 +150,7 @@ def test_a_driver_that_does_not_tell_who_computes_is_no_fault(
 
 
 @pytest.mark.parametrize("code", ABSENT)
-def test_lists_that_a_gpu_does_not_have_are_empty(
-    nvml_library: Path, tmp_path: Path, code: int
-) -> None:
+def test_unsupported_lists_are_empty(nvml_library: Path, tmp_path: Path, code: int) -> None:
     """Without graphics or MPS their lists are empty, and the compute list still counts."""
     planted = f"graphics {code}\nmps {code}"
     *_, processes = answers(nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, planted))
@@ -175,7 +175,7 @@ def test_lists_that_a_gpu_does_not_have_are_empty(
         ("node", "minor", None),
     ],
 )
-def test_what_a_gpu_does_not_have_is_asked_for_once(
+def test_an_unsupported_function_is_called_once(
     nvml_library: Path, tmp_path: Path, call: str, function: str, without: object, code: int
 ) -> None:
     """It counts as off, for this GPU alone, until an error discards that knowledge."""
@@ -199,7 +199,7 @@ def test_what_a_gpu_does_not_have_is_asked_for_once(
 
 
 @pytest.mark.parametrize("code", ABSENT)
-def test_the_older_of_two_functions_is_asked_where_the_newer_is_of_no_use(
+def test_the_older_function_is_called_if_the_newer_one_fails(
     nvml_library: Path, tmp_path: Path, code: int
 ) -> None:
     """That one GPU does not have the newer is not held against the other."""
@@ -216,7 +216,9 @@ def test_the_older_of_two_functions_is_asked_where_the_newer_is_of_no_use(
     assert [p["pid"] for p in processes] == [100, 200, 300, 400, 500]
 
 
-def test_an_old_driver_is_asked_in_its_own_way(old_library: Path, tmp_path: Path) -> None:
+def test_an_old_driver_is_called_through_its_own_functions(
+    old_library: Path, tmp_path: Path
+) -> None:
     """Without the newer functions memory, processes and modes still come from the older ones."""
     *_, gpus, memory, again, processes, mig = answers(
         old_library,

@@ -1,4 +1,4 @@
-"""The real binding over a pretended libnvidia-ml: errors, nonsense, and GPUs that are not there."""
+"""The real binding over a fake libnvidia-ml: errors, invalid answers and missing GPUs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ UNNAMED = {2, 5, 8, 14, *range(19, 25), 27}
         ("gpus", "count 999", "ReadError", "unknown"),
     ],
 )
-def test_errors_say_what_is_broken(
+def test_errors_name_what_is_broken(
     nvml_library: Path, tmp_path: Path, call: str, fault: str, error: str, code: str
 ) -> None:
     """NVML's codes become one of three errors, with its name, a reason and the cause kept."""
@@ -67,9 +67,7 @@ def test_errors_say_what_is_broken(
     assert len(answer["reason"]) > len("an error")
 
 
-def test_the_document_says_of_each_code_what_it_leads_to(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_the_document_describes_the_effect_of_each_code(nvml_library: Path, tmp_path: Path) -> None:
     """Its names are the binding's, and the kinds are what a call for the memory gives."""
     text = (ROOT / "docs" / "nvml.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE)
@@ -94,7 +92,7 @@ def test_the_document_says_of_each_code_what_it_leads_to(
         ("processes", "overflow 1", "garbage"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_an_error(
+def test_an_inconsistent_answer_is_an_error(
     nvml_library: Path, tmp_path: Path, call: str, planted: str, code: str
 ) -> None:
     """Never a figure to decide on, and never the end of the probe."""
@@ -105,9 +103,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(
     assert "error" not in after
 
 
-def test_pids_that_nobody_can_have_are_listed_like_all_others(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_impossible_pids_are_listed_like_all_others(nvml_library: Path, tmp_path: Path) -> None:
     """Each is listed once, with unknown memory, so that it counts as a process."""
     pids = ("0", "4294967295", "0", "4294967295", "4194305")
     planted = "\n".join(f"pid@{SECOND} {pid}" for pid in pids)
@@ -122,7 +118,7 @@ def test_pids_that_nobody_can_have_are_listed_like_all_others(
 
 
 @pytest.mark.parametrize("planted", ["version 999", "version 3", "says garbage"])
-def test_a_version_that_cannot_be_read_keeps_nobody_from_reading_gpus(
+def test_an_unreadable_version_does_not_stop_reads(
     nvml_library: Path, tmp_path: Path, planted: str
 ) -> None:
     """Only people want to know it."""
@@ -137,9 +133,7 @@ def test_a_version_that_cannot_be_read_keeps_nobody_from_reading_gpus(
     assert len(gpus) == 2
 
 
-def test_a_gpu_without_a_name_and_a_place_is_still_there(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_without_name_and_bus_id_is_listed(nvml_library: Path, tmp_path: Path) -> None:
     """It is known by its UUID; one that does not tell that is left out."""
     _, gpus, without = answers(
         nvml_library,
@@ -162,7 +156,7 @@ def test_a_gpu_without_a_name_and_a_place_is_still_there(
         ("init 4", "no_permission"),
     ],
 )
-def test_a_driver_that_does_not_start_is_gone(
+def test_a_driver_that_fails_to_start_is_gone(
     nvml_library: Path, tmp_path: Path, fault: str, code: str
 ) -> None:
     """Whatever keeps NVML from starting concerns the driver as a whole."""
@@ -181,7 +175,7 @@ def test_without_the_library_there_is_no_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [("535.54.03", 5), ("535.104.05", 0)])
-def test_a_driver_from_which_the_binding_reads_wrong_pids_is_refused(
+def test_a_driver_with_wrong_pids_in_the_binding_is_refused(
     nvml_library: Path, tmp_path: Path, version: str, code: int
 ) -> None:
     faults = tmp_path / "faults"
@@ -216,14 +210,14 @@ def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path)
     assert [gpu["memory_total"] for gpu in without_memory] == [0, 0]
 
 
-def test_a_gpu_to_be_skipped_is_only_asked_who_it_is(nvml_library: Path, tmp_path: Path) -> None:
+def test_of_a_skipped_gpu_only_the_uuid_is_read(nvml_library: Path, tmp_path: Path) -> None:
     """Nothing else is read for the inventory, as that may be the very call that hangs."""
     planted = "".join(f"{call}@{FIRST} hang\n" for call in ("name", "bus", "memory"))
     *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], planted))
     assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
 
 
-def test_where_a_call_hung_a_gpu_that_does_not_say_who_it_is_is_left_out(
+def test_a_gpu_that_does_not_identify_itself_after_a_hang_is_left_out(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     """Or it would keep all others from being read; an error of the driver itself is told."""
@@ -240,7 +234,7 @@ def test_where_a_call_hung_a_gpu_that_does_not_say_who_it_is_is_left_out(
     assert gone["error"] == "DriverGoneError"
 
 
-def test_a_handle_is_looked_up_anew_after_an_error(nvml_library: Path, tmp_path: Path) -> None:
+def test_a_handle_is_looked_up_again_after_an_error(nvml_library: Path, tmp_path: Path) -> None:
     """A GPU that was reset answers again, by its UUID, while its old handle stays dead."""
     *_, first, second = answers(
         nvml_library,
@@ -253,7 +247,7 @@ def test_a_handle_is_looked_up_anew_after_an_error(nvml_library: Path, tmp_path:
     assert second["used"] == 2 * 2**30
 
 
-def test_a_gpu_that_the_search_by_uuid_misses_is_found_by_asking_all(
+def test_a_gpu_missed_by_the_search_by_uuid_is_found_by_index(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     """Only a GPU that is not listed is gone; the first error triggers a new lookup."""
@@ -280,7 +274,7 @@ def test_a_gpu_that_the_search_by_uuid_misses_is_found_by_asking_all(
         ("sm_clock", "clock 999"),
     ],
 )
-def test_a_sick_sensor_is_no_reason_to_look_for_its_gpu_anew(
+def test_a_failing_sensor_does_not_trigger_a_lookup(
     nvml_library: Path, tmp_path: Path, call: str, planted: str
 ) -> None:
     """The search touches the other GPUs, one of which may hang."""

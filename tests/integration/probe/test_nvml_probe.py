@@ -1,4 +1,4 @@
-"""A probe that reads through the real binding: what one GPU's errors cost it and the others."""
+"""A probe that reads through the real binding: the effect of errors of one GPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plant(faults: Path, text: str) -> float:
 
 
 @pytest.mark.parametrize("function", ["memory", "compute"])
-def test_no_error_of_one_gpu_keeps_the_other_from_being_read(
+def test_no_error_of_one_gpu_stops_reads_of_the_other(
     probe: tuple[Supervisor, Path], function: str
 ) -> None:
     """Each is a fault that names it, ends with its cause, and is of that GPU alone."""
@@ -109,7 +109,7 @@ def test_a_driver_that_goes_away_ends_the_probe(
     assert supervisor.process.exitcode == 1
 
 
-def test_a_gpu_that_was_missing_at_the_start_is_read_once_it_is_there(
+def test_a_gpu_missing_at_the_start_is_read_once_it_appears(
     nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no part of the inventory, but it was known, so it is looked for at every poll."""

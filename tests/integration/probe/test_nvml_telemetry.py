@@ -1,4 +1,4 @@
-"""What the real binding tells of a GPU over a pretended driver, and of one that tells little."""
+"""The telemetry of the real binding over a fake driver, also with unsupported fields."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def told(library: Path, tmp_path: Path, uuid: str, planted: str) -> dict[str, An
     return answer
 
 
-def test_everything_that_a_gpu_tells_is_told_in_our_units(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_all_telemetry_is_converted_to_our_units(nvml_library: Path, tmp_path: Path) -> None:
     answer = told(nvml_library, tmp_path, FIRST, FIELDS)
     assert answer.pop("at") > 0
     assert answer == {
@@ -78,9 +76,7 @@ def test_everything_that_a_gpu_tells_is_told_in_our_units(
     }
 
 
-def test_what_a_gpu_does_not_have_is_not_known_and_never_zero(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_unsupported_telemetry_is_none_and_never_zero(nvml_library: Path, tmp_path: Path) -> None:
     """The second GPU has a fan, none of the fields, and does not know its performance state."""
     answer = told(nvml_library, tmp_path, SECOND, "")
     assert answer["fan_share"] == 0.4
@@ -100,7 +96,7 @@ def test_what_a_gpu_does_not_have_is_not_known_and_never_zero(
         ("temperature", "temperature_c"),
     ],
 )
-def test_one_thing_that_fails_leaves_the_others(
+def test_a_failing_field_does_not_affect_the_others(
     nvml_library: Path, tmp_path: Path, function: str, name: str, code: int
 ) -> None:
     answer = told(nvml_library, tmp_path, FIRST, f"{FIELDS}\n{function} {code}")
@@ -108,8 +104,6 @@ def test_one_thing_that_fails_leaves_the_others(
     assert answer["sm_clock_mhz"] == 1980
 
 
-def test_a_gpu_that_is_lost_is_no_gpu_that_tells_nothing(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_a_lost_gpu_is_an_error_not_empty_telemetry(nvml_library: Path, tmp_path: Path) -> None:
     answer = told(nvml_library, tmp_path, FIRST, "limit 15")
     assert answer["error"] == "GpuLostError"

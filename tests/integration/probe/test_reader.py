@@ -1,4 +1,4 @@
-"""What the probe is made of: one reader, the rounds, the board, the watch and the names."""
+"""The parts of the probe: reader, scheduler, board, node watch and process information."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_more_processes_than_fit_a_message_are_a_fault() -> None:
     assert reading.processes is None
 
 
-def test_mig_is_read_again_when_the_orders_change() -> None:
+def test_mig_is_read_again_when_the_watch_changes() -> None:
     """It costs more than all else, so polls take its last answer for a while; a start does not."""
     driver = Scripted()
     with reader_over(driver, poll=1e-6) as (reader, posts):
@@ -187,7 +187,7 @@ def test_mig_is_read_again_when_the_orders_change() -> None:
         assert driver.asked_for_mig == 2
 
 
-def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same() -> None:
+def test_changes_that_cancel_out_between_polls_still_trigger_a_reading() -> None:
     """Two changes within a millisecond still trigger a full reading."""
     driver = Scripted()
     with reader_over(driver) as (reader, posts):
@@ -203,7 +203,7 @@ def test_orders_that_cancel_out_before_anybody_looked_are_answered_all_the_same(
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_the_utilisation_is_read_where_somebody_wants_to_know(*, held: bool) -> None:
+def test_the_utilization_is_read_on_request(*, held: bool) -> None:
     driver = Scripted()
     with reader_over(driver, poll=1e-6) as (reader, _):
         reader.configure(wanted=True, held=held)
@@ -217,7 +217,7 @@ def test_the_utilisation_is_read_where_somebody_wants_to_know(*, held: bool) -> 
         assert driver.asked_for_load == 1
 
 
-def test_a_temperature_or_power_that_cannot_be_read_is_not_known_and_no_fault() -> None:
+def test_an_unreadable_temperature_or_power_is_none_and_no_fault() -> None:
     driver = Scripted()
     reading = first_reading(driver)
     assert reading.fault is None
@@ -227,9 +227,7 @@ def test_a_temperature_or_power_that_cannot_be_read_is_not_known_and_no_fault() 
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_a_utilisation_that_cannot_be_read_is_a_fault_only_where_others_are_told_by_it(
-    *, held: bool
-) -> None:
+def test_an_unreadable_utilization_is_a_fault_only_if_it_detects_newcomers(*, held: bool) -> None:
     """On a GPU that we hold it is a figure for the pace, and no stressor is killed for it."""
 
     class Sick(Scripted):
@@ -252,7 +250,7 @@ def test_every_gpu_has_two_slots_of_its_own() -> None:
     assert gpu_of(0) is None
 
 
-def test_a_poll_that_blocks_never_keeps_the_memory_from_being_read() -> None:
+def test_a_blocked_poll_does_not_stop_memory_reads() -> None:
     """The glance posts growth while a call for the processes hangs in the driver."""
     driver = Stuck()
     with reader_over(driver) as (reader, posts):
@@ -400,7 +398,7 @@ def test_a_board_shows_calls_from_announcement_to_finish() -> None:
     inflight_calls.close()
 
 
-def test_a_board_drops_what_makes_no_sense() -> None:
+def test_a_board_ignores_invalid_entries() -> None:
     """Whatever is scribbled over it, a reader sees only names and times that can be."""
     inflight_calls = InflightCalls.create()
     size = os.fstat(inflight_calls.fd).st_size
@@ -480,7 +478,7 @@ def test_a_name_service_that_hangs_leaves_users_unknown() -> None:
     never.set()
 
 
-def test_a_pid_that_is_not_in_proc_stays_a_number() -> None:
+def test_a_pid_that_is_not_in_proc_has_no_details() -> None:
     """A process of another container is foreign and unverified, never an error."""
     process = GpuProcess(pid=2**31 - 1, kind=ProcessKind.GRAPHICS)
     assert ProcessIdentifier().identify([process]) == (process,)

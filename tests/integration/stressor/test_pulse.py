@@ -1,4 +1,4 @@
-"""Load and rest in turn: on a device whose time the test makes pass, and once as a whole."""
+"""The pulse workload: on a device with simulated time, and once in a real stressor."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ def test_a_wrong_product_is_counted(
         ({"size": 65}, "size=65 is not a positive multiple"),
     ],
 )
-def test_what_is_out_of_range_is_refused(
+def test_an_option_out_of_range_is_refused(
     bench: Workbench, options: dict[str, float], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         pulse(bench.ctx, **options)  # type: ignore[arg-type]
 
 
-def test_it_pulses_as_a_stressor_and_ends_when_asked(tmp_path: Path) -> None:
+def test_a_pulse_stressor_ends_on_request(tmp_path: Path) -> None:
     with stressors(tmp_path) as start:
         child = start("pulse:hz=10", memory=MemoryTarget(share=0.2))
         child.wait_for(Ready)

@@ -1,4 +1,4 @@
-"""What compares bit for bit and takes checksums: it sees every bit, and its blindness is seen."""
+"""Bitwise comparison and checksums: every bit counts, and a blind comparison is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
     assert len(seen) == 11
 
 
-def test_a_blind_comparison_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_that_finds_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = torch.ones(SIZE, SIZE, dtype=torch.bfloat16)
     comparison = BitComparison(reference, torch.empty_like(reference))
 

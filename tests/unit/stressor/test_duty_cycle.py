@@ -1,4 +1,4 @@
-"""A device works for a share of the time, in windows, however long its quanta are."""
+"""The duty cycle keeps a share of the time in windows, for quanta of any length."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Device:
     quanta=st.lists(st.floats(0.001, 0.05), min_size=1, max_size=3),
 )
 @settings(deadline=None)  # on a busy host, one example may take long
-def test_the_mean_is_the_share_whatever_the_quanta(share: float, quanta: list[float]) -> None:
+def test_the_mean_equals_the_share_for_any_quanta(share: float, quanta: list[float]) -> None:
     device = Device(*quanta)
     device.duty_cycle.resume(device.now)
     device.pace(share)
@@ -68,7 +68,7 @@ def test_at_full_load_it_never_rests_and_a_quantum_is_always_queued() -> None:
     assert not any(device.rests)
 
 
-def test_half_of_the_time_is_half_of_each_window() -> None:
+def test_a_share_of_one_half_is_half_of_each_window() -> None:
     device = Device(0.01)
     device.duty_cycle.resume(device.now)
     device.pace(1.0)
@@ -80,7 +80,7 @@ def test_half_of_the_time_is_half_of_each_window() -> None:
     assert sum(rest > 0 for rest in device.rests) == pytest.approx(50, abs=3)
 
 
-def test_nothing_at_all_is_for_ever_and_another_share_counts_at_once() -> None:
+def test_a_share_of_zero_rests_until_the_share_changes() -> None:
     duty_cycle = DutyCycle(0.02)
     duty_cycle.resume(0.0)
     duty_cycle.set_share(0.0, 0.1)
@@ -107,7 +107,7 @@ def test_a_debt_is_forgotten_with_the_share_that_made_it() -> None:
     assert duty_cycle.rest_s(0.05) == 0.0
 
 
-def test_what_nobody_used_is_not_saved_up() -> None:
+def test_unused_time_is_not_accumulated() -> None:
     duty_cycle = DutyCycle(0.02)
     duty_cycle.resume(0.0)
     duty_cycle.set_share(0.5, 0.0)
@@ -118,7 +118,7 @@ def test_what_nobody_used_is_not_saved_up() -> None:
     assert duty_cycle.is_spent(60.0 + 2 * 0.5 * WINDOW_S)
 
 
-def test_a_host_that_stood_still_does_not_cost_minutes() -> None:
+def test_a_debt_after_a_stopped_host_is_limited() -> None:
     duty_cycle = DutyCycle(0.02)
     duty_cycle.resume(0.0)
     duty_cycle.set_share(0.5, 0.0)

@@ -1,4 +1,4 @@
-"""The products in every kind of number: right, the same everywhere, and cut from the chunks."""
+"""The products of every dtype: correct, reproducible, and laid out within the chunks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def product_of(dtype: Dtype, shape: Shape = SHAPE) -> Product:
 
 
 @KINDS
-def test_the_product_is_right(dtype: Dtype) -> None:
+def test_the_product_is_correct(dtype: Dtype) -> None:
     product = product_of(dtype)
     if dtype.elementwise:
         exact = torch.lerp(product.left, product.right, 0.3).double()
@@ -55,7 +55,7 @@ def test_the_product_is_right(dtype: Dtype) -> None:
 
 
 @KINDS
-def test_inputs_are_normal_and_the_same_every_time_but_of_another_seed(dtype: Dtype) -> None:
+def test_inputs_are_normal_and_depend_only_on_the_seed(dtype: Dtype) -> None:
     block = random_block(dtype, 7, 100_000)
     values = block.double() / dtype.scale
     assert abs(float(values.mean())) < 0.02
@@ -67,7 +67,7 @@ def test_inputs_are_normal_and_the_same_every_time_but_of_another_seed(dtype: Dt
     assert float((block.view(torch.uint8) == other.view(torch.uint8)).double().mean()) < 0.5
 
 
-def test_the_values_are_those_that_they_were() -> None:
+def test_the_drawn_values_never_change() -> None:
     """Golden checksums of other hosts and other days are worth nothing once these change."""
     block = random_block(DTYPES["fp64"], 1, 3)
     assert [value.hex() for value in block.tolist()] == FIRST_VALUES
@@ -79,7 +79,7 @@ def test_no_two_rows_are_alike() -> None:
 
 
 @KINDS
-def test_every_kind_shrinks_to_the_least(dtype: Dtype) -> None:
+def test_every_shape_shrinks_to_the_smallest(dtype: Dtype) -> None:
     shape, steps = dtype.shape, 0
     while (smaller := shape.smaller()) is not None:
         shape, steps = smaller, steps + 1
@@ -95,7 +95,7 @@ def test_no_piece_of_the_largest_is_larger_than_a_chunk(dtype: Dtype) -> None:
     assert needs.result in {chunk, chunk // 2}
 
 
-def test_coordinates_are_those_of_the_matrix_though_it_lies_in_columns() -> None:
+def test_coordinates_refer_to_the_matrix_even_if_it_is_stored_by_columns() -> None:
     product = product_of(DTYPES["int8"])
     element = 5 * SHAPE.depth + 9
     product.stored_right.view(-1)[element] = 99
@@ -104,7 +104,9 @@ def test_coordinates_are_those_of_the_matrix_though_it_lies_in_columns() -> None
     assert product.right[row, column] == 99
 
 
-def test_a_card_without_the_units_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_dtype_is_refused_with_the_supported_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
     card = torch.device("cuda:0")
@@ -119,7 +121,7 @@ def test_a_card_without_the_units_is_refused_in_words(monkeypatch: pytest.Monkey
 # --- where they lie --------------------------------------------------------------------------
 
 
-def test_pieces_do_not_overlap_and_places_fill_the_rest() -> None:
+def test_pieces_do_not_overlap_and_slots_fill_the_rest() -> None:
     needs = Needs(left=1024, right=512, result=4096)
     chunks = [torch.zeros(16384, dtype=torch.uint8) for _ in range(3)]
     layout = lay_out(chunks, needs)
@@ -132,7 +134,7 @@ def test_pieces_do_not_overlap_and_places_fill_the_rest() -> None:
     assert len(layout.slots(1024)) >= 4 * 8
 
 
-def test_too_little_memory_is_told() -> None:
+def test_too_little_memory_has_no_layout() -> None:
     needs = Needs(left=1024, right=1024, result=1024)
     assert lay_out([torch.zeros(5 * 1024, dtype=torch.uint8)], needs) is None
     assert lay_out([torch.zeros(1000, dtype=torch.uint8) for _ in range(99)], needs) is None
