@@ -142,9 +142,7 @@ def test_a_change_of_held_gpus_triggers_a_reading(registry: Registry, start: Sta
         assert reading.memory.used == with_member.held
 
 
-def test_the_utilization_by_other_processes_is_published_on_request(
-    registry: Registry, start: Start
-) -> None:
+def test_utilization_by_others_is_published_on_request(registry: Registry, start: Start) -> None:
     """Not that of a GPU that we hold: our own load would be in it."""
     supervisor = start(utilization=True)
     first, second = supervisor.inventory().gpus
@@ -210,9 +208,9 @@ def test_opens_of_a_device_node_boost_the_reads_of_a_held_gpu(
 
 @pytest.mark.parametrize(("fault", "lost"), [("error", False), ("lost", True)])
 def test_a_fault_is_published_as_a_reading(
-    registry: Registry, start: Start, fault: str, lost: bool
-) -> None:  # noqa: FBT001
-    """A broken GPU is posted as such while the other goes on, and again as whole once it is."""
+    registry: Registry, start: Start, *, fault: str, lost: bool
+) -> None:
+    """A broken GPU is published as such, the other one is still read, and a repair is seen."""
     supervisor = start()
     first, second = supervisor.inventory().gpus
     registry.plant(first.uuid, fault)
