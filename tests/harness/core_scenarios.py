@@ -1,4 +1,4 @@
-"""Scenes in which tests of decisions begin, and what they wait for and look at."""
+"""Scenarios for tests of decisions, with conditions to wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sentinel.testing import World
 
 
 def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Supervisor]:
-    """Return a world in which a stressor runs on every GPU."""
+    """Build a world with a stressor on every GPU."""
     world = World(gpus=gpus)
     supervisor = world.supervisor(config or Config())
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
@@ -23,17 +23,17 @@ def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Superv
 
 
 def times(world: World, name: str, count: int) -> Callable[[], bool]:
-    """Return whether something was published so often, as a condition to run until."""
+    """Build a condition: this event was published so often."""
     return lambda: len(world.events(name)) >= count
 
 
 def started(world: World, count: int) -> Callable[[], bool]:
-    """Return whether so many children were started, as a condition to run until."""
+    """Build a condition: so many children were started."""
     return lambda: len(world.spawner.started) >= count
 
 
 def watched(world: World) -> list[str]:
-    """Return the GPUs that the probe was told to read."""
+    """List the GPUs that the probe must read."""
     assert world.probe.watched is not None
     return list(world.probe.watched.gpus)
 

@@ -1,4 +1,4 @@
-"""Random histories of a whole world, and what must hold after every tick of them."""
+"""Random histories of a world, with the invariants checked after every tick."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ HISTORY_SETTINGS = settings(phases=[Phase.explicit, Phase.generate])
 
 
 class Histories(RuleBasedStateMachine):
-    """Two GPUs, a supervisor, and everything that can happen to them, in any order.
+    """Two GPUs, a supervisor, and all kinds of changes in any order.
 
-    The spawner of the world itself refuses a second child on a GPU and a signal to a child that is
-    not there; what the rules below check is the rest.
+    The fake spawner itself refuses a second child on a GPU and a signal to a child that is gone.
+    The rules below check everything else.
     """
 
     config = PLAIN
@@ -63,56 +63,56 @@ class Histories(RuleBasedStateMachine):
             self.tick()
 
     @rule(spells=st.integers(1, 2))
-    def all_is_well_for_a_while(self, spells: int) -> None:
+    def everything_works_for_a_while(self, spells: int) -> None:
         for _ in range(spells):
-            for place in self.world.gpus.values():
-                mend(place)
+            for fake in self.world.gpus.values():
+                repair(fake)
             end = self.world.now + 6
             while self.world.now < end:
                 self.tick()
 
     @rule(seconds=st.floats(1.5, 20))
-    def the_supervisor_does_not_run_for_a_while(self, seconds: float) -> None:
+    def the_supervisor_stalls(self, seconds: float) -> None:
         self.world.pass_time(seconds)
         self.tick()
 
     @rule(minutes=st.sampled_from([-60, -1, 1, 60]))
-    def the_clock_on_the_wall_is_set(self, minutes: int) -> None:
+    def the_wall_clock_is_set(self, minutes: int) -> None:
         self.world.wall += timedelta(minutes=minutes)
         self.tick()
 
-    # --- others
+    # --- foreign processes
 
     @rule(index=GPUS, memory=st.sampled_from([0, 13 * MIB, GIB, 100 * GIB]))
-    def somebody_comes(self, index: int, memory: int) -> None:
+    def a_newcomer_starts(self, index: int, memory: int) -> None:
         self.world.newcomer(index, memory=memory)
         self.tick()
 
     @rule(index=GPUS)
-    def everybody_leaves(self, index: int) -> None:
+    def all_foreign_processes_exit(self, index: int) -> None:
         self.world.at(index).foreign.clear()
         self.world.at(index).unlisted = 0
 
     @rule(
         index=GPUS, memory=st.sampled_from([SLACK_BYTES // 2, SLACK_BYTES + 1, 20 * MIB, 50 * GIB])
     )
-    def memory_grows_and_nobody_is_named(self, index: int, memory: int) -> None:
+    def unlisted_memory_grows(self, index: int, memory: int) -> None:
         self.world.at(index).unlisted = memory
         self.tick()
 
     # --- the driver
 
     @rule(index=GPUS, fault=st.sampled_from([None, "Unknown Error", "GPU is lost"]))
-    def a_gpu_breaks_or_is_mended(self, index: int, fault: str | None) -> None:
+    def a_gpu_fails_or_recovers(self, index: int, fault: str | None) -> None:
         self.world.at(index).fault = fault
 
     @rule(index=GPUS, silent=st.booleans())
-    def a_gpu_falls_silent_or_speaks_again(self, *, index: int, silent: bool) -> None:
+    def a_gpu_becomes_silent_or_recovers(self, *, index: int, silent: bool) -> None:
         self.world.at(index).silent = silent
 
     @precondition(lambda self: self.world.probe.alive)
     @rule(code=st.integers(0, 1))
-    def the_probe_dies(self, code: int) -> None:
+    def the_probe_exits(self, code: int) -> None:
         self.world.probe.exits_with = code
 
     @precondition(lambda self: self.world.probe.alive)
@@ -128,29 +128,29 @@ class Histories(RuleBasedStateMachine):
         uuid = self.world.at(index).gpu.uuid
         self.world.probe.hung = Call(uuid=uuid, name="memory", since=self.world.now)
 
-    # --- our children
+    # --- children
 
     @rule(index=GPUS, kind=st.sampled_from(list(FailureKind)))
-    def a_child_gives_up(self, index: int, kind: FailureKind) -> None:
+    def a_child_fails(self, index: int, kind: FailureKind) -> None:
         child = self.world.at(index).child
         if child is not None and child.dies_at is None:
-            child.outbox.append(Failed(kind=kind, reason="it gave up"))
+            child.outbox.append(Failed(kind=kind, reason="a test"))
             child.dies_at, child.code = self.world.now, 82
 
     @rule(index=GPUS, code=st.sampled_from([-11, -9, -14, 0, 1, 80, 81]))
-    def a_child_dies(self, index: int, code: int) -> None:
+    def a_child_exits(self, index: int, code: int) -> None:
         child = self.world.at(index).child
         if child is not None and child.dies_at is None:
             child.dies_at, child.code = self.world.now, code
 
     @rule(index=GPUS)
-    def a_child_falls_mute(self, index: int) -> None:
+    def a_child_becomes_unresponsive(self, index: int) -> None:
         child = self.world.at(index).child
         if child is not None:
             child.unresponsive = True
 
     @rule(index=GPUS, wild=st.booleans())
-    def a_child_says_what_does_not_fit(self, *, index: int, wild: bool) -> None:
+    def a_child_sends_an_unexpected_message(self, *, index: int, wild: bool) -> None:
         child = self.world.at(index).child
         if child is not None:
             ready = Ready(held=1, asked=1, chunks=1, refused=False)
@@ -158,12 +158,12 @@ class Histories(RuleBasedStateMachine):
             child.outbox.append(ready if wild else work)
 
     @rule(index=GPUS, seconds=st.sampled_from([TEARDOWN_TIME, 3.0, 30.0]))
-    def a_dying_child_takes_its_time(self, index: int, seconds: float) -> None:
+    def a_dying_child_exits_late(self, index: int, seconds: float) -> None:
         child = self.world.at(index).child
         if child is not None and child.dies_at is not None:
             child.dies_at = self.world.now + seconds
 
-    # --- what must hold
+    # --- invariants
 
     def check(self, before: Any, decision: Decision) -> None:
         readings = self.supervisor._readings
@@ -173,9 +173,9 @@ class Histories(RuleBasedStateMachine):
         assert ranks == sorted(ranks, reverse=True), "kills come first"
         for start in starts:
             if start.clearing:
-                assert readings[start.uuid].processes == (), "somebody is there"
+                assert readings[start.uuid].processes == (), "a process is listed"
                 age = self.world.now - readings[start.uuid].at
-                assert age <= 1.5 * self.config.poll, "on an old reading"
+                assert age <= 1.5 * self.config.poll, "on an outdated reading"
                 continue
             assert isinstance(decision.state.gpu_states[start.uuid].occupancy, Idle)
             reading = readings[start.uuid]
@@ -184,29 +184,29 @@ class Histories(RuleBasedStateMachine):
             assert not seen & {p.pid for p in self.world.gpus[start.uuid].foreign}
             unlisted = 32 * MIB if self.hidden else GIB
             attribution = decision.state.gpu_states[start.uuid].attribution
-            assert attribution.unattributed <= unlisted, "somebody is there who is not listed"
-            assert self.world.now - reading.at <= 1.5 * self.config.poll, "on an old reading"
+            assert attribution.unattributed <= unlisted, "too much unattributed memory"
+            assert self.world.now - reading.at <= 1.5 * self.config.poll, "on an outdated reading"
             assert start.uuid not in self.fatal
             assert self.world.now >= self.backoffs.get(start.uuid, 0.0)
             alone = self.world.now - self.foreign_at.get(start.uuid, 0.0)
-            assert alone >= self.config.rearm / 2, "started too soon after somebody left"
+            assert alone >= self.config.rearm / 2, "started within the re-arm time"
             idle = self.world.now - self.not_idle_at[start.uuid]
-            assert idle >= self.config.idle_wait, "the wait was shortened"
+            assert idle >= self.config.idle_wait, "started within idle.wait"
             self.check_limits(decision)
         if any(hours.contains(self.world.wall) for hours in self.config.quiet):
             stressors = [gpu_state.stressor for gpu_state in decision.state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors), "quiet hours"
         for uuid, gpu_state in decision.state.gpu_states.items():
-            self.check_slot(uuid, before[uuid], gpu_state, decision)
+            self.check_gpu(uuid, before[uuid], gpu_state, decision)
 
-    def check_slot(self, uuid: str, before: Any, gpu_state: Any, decision: Decision) -> None:
+    def check_gpu(self, uuid: str, before: Any, gpu_state: Any, decision: Decision) -> None:
         kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
         lives = isinstance(gpu_state.stressor, Starting | Running)
-        haunted = isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "leak"
-        if isinstance(gpu_state.occupancy, Busy | Unknown) and not haunted:
-            assert not lives, "holds a GPU that is busy or unknown"
-            if isinstance(before.stressor, Starting | Running) and self.ends(gpu_state):
-                assert kills, "a living child on such a GPU is killed in the same tick"
+        leaks = gpu_state.leaks
+        if isinstance(gpu_state.occupancy, Busy | Unknown) and not leaks:
+            assert not lives, "holds a busy or unknown GPU"
+            if isinstance(before.stressor, Starting | Running) and self.is_stopping(gpu_state):
+                assert kills, "the child must be killed in the same tick"
         if (
             lives
             and isinstance(gpu_state.stressor, Running)
@@ -217,7 +217,7 @@ class Histories(RuleBasedStateMachine):
             assert reading.memory.used <= gpu_state.stressor.expected + SLACK_BYTES, (
                 "unexplained memory"
             )
-        if isinstance(gpu_state.occupancy, Busy) and not haunted:  # what is left of us is nobody
+        if isinstance(gpu_state.occupancy, Busy) and not leaks:
             self.foreign_at[uuid] = self.world.now
         if not isinstance(gpu_state.occupancy, Idle):
             self.not_idle_at[uuid] = self.world.now
@@ -241,8 +241,8 @@ class Histories(RuleBasedStateMachine):
         self.started_at.append(self.world.now)
 
     @staticmethod
-    def ends(gpu_state: Any) -> bool:
-        """Whether a child is on its way out that neither ended nor said that it does."""
+    def is_stopping(gpu_state: Any) -> bool:
+        """Check whether a child is stopping that has neither exited nor failed."""
         return (
             isinstance(gpu_state.stressor, Stopping)
             and gpu_state.stressor.exit is None
@@ -250,33 +250,33 @@ class Histories(RuleBasedStateMachine):
         )
 
     @invariant()
-    def never_two_children_on_one_gpu_and_none_unknown_to_the_state(self) -> None:
-        for uuid, place in self.world.gpus.items():
+    def the_state_knows_every_child(self) -> None:
+        for uuid, fake in self.world.gpus.items():
             gpu_state = self.supervisor.state.gpu_states[uuid]
-            if place.child is not None:
+            if fake.child is not None:
                 assert isinstance(gpu_state.stressor, Starting | Running | Stopping)
-                assert gpu_state.generation == place.child.generation
+                assert gpu_state.generation == fake.child.generation
 
     @invariant()
-    def the_same_two_values_give_the_same_decision(self) -> None:
+    def decisions_are_deterministic(self) -> None:
         seen = Observation(now=self.world.now, readings=dict(self.supervisor._readings))
         assert decide(self.supervisor.state, seen, self.config) == decide(
             self.supervisor.state, seen, self.config
         )
 
     def teardown(self) -> None:
-        """Whatever happened, a stop ends, and once all is well again the GPUs are occupied."""
-        for place in self.world.gpus.values():
-            mend(place)
-        self.world.tick = 0.2  # nothing is looked at meanwhile
+        """Check that a shutdown ends after any history."""
+        for fake in self.world.gpus.values():
+            repair(fake)
+        self.world.tick = 0.2  # nothing is checked in between
         self.world.run_for(self.supervisor, 40)
         self.world.interrupts.pending = ("SIGTERM", False)
         self.world.run(self.supervisor, lambda: self.supervisor.state.finished, within=20)
-        assert all(place.child is None for place in self.world.gpus.values())
+        assert all(fake.child is None for fake in self.world.gpus.values())
 
 
-def mend(place: FakeGpu) -> None:
-    place.fault, place.silent, place.unlisted, place.computing = None, False, 0, None
-    place.foreign.clear()
-    if place.child is not None and place.child.dies_at is not None:
-        place.child.dies_at = 0.0
+def repair(fake: FakeGpu) -> None:
+    fake.fault, fake.silent, fake.unlisted, fake.computing = None, False, 0, None
+    fake.foreign.clear()
+    if fake.child is not None and fake.child.dies_at is not None:
+        fake.child.dies_at = 0.0

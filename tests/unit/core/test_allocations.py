@@ -1,4 +1,4 @@
-"""Memory that was promised: who may have it, what a stressor leaves, and how it ends."""
+"""Allocations: their processes, the memory that a stressor leaves to them, and their end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALM = Config(rearm=1.0)
 
 
 def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
-    """Return a world that serves, in which a stressor runs on every GPU."""
+    """Build a world with an API process and a stressor on every GPU."""
     world = World(gpus=gpus)
     supervisor = world.supervisor(config, with_api=True)
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
@@ -41,19 +41,19 @@ def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
     return world, supervisor
 
 
-def ask(world: World, supervisor: Supervisor, order: type, **given: object) -> Refusal | None:
-    """Post an order and return how it was answered."""
-    number = world.service.post(order, **{"by": ME, **given})
+def send(world: World, supervisor: Supervisor, command: type, **given: object) -> Refusal | None:
+    """Post a command, and return why it was refused, or None."""
+    number = world.service.post(command, **{"by": ME, **given})
     supervisor.turn()
     (answer,) = [answer for answer in world.service.replies if answer.number == number]
     assert answer.text
     return answer.refused
 
 
-def promise(world: World, supervisor: Supervisor, size: int = 40 * GIB, **more: object) -> None:
+def allocate(world: World, supervisor: Supervisor, size: int = 40 * GIB, **more: object) -> None:
     fields = {"id": "llm", "gpu": "GPU-0", "size": size, **more}
-    assert ask(world, supervisor, Allocate, **fields) is None
-    assert ask(world, supervisor, Confirm, id="llm", allocation=True) is None
+    assert send(world, supervisor, Allocate, **fields) is None
+    assert send(world, supervisor, Confirm, id="llm", allocation=True) is None
 
 
 def process(pid: int, memory: int | None, parent: int = 1, started: int = 80) -> GpuProcess:
@@ -64,28 +64,28 @@ def yields(world: World) -> int:
     return len(world.events("gpu.yielding"))
 
 
-def beside(world: World, supervisor: Supervisor) -> None:
-    """Let the stressor that leaves what was promised begin."""
+def wait_for_smaller_stressor(world: World, supervisor: Supervisor) -> None:
+    """Wait for the smaller stressor beside the allocation."""
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
     world.run_for(supervisor, 0.5)
 
 
-def test_what_is_promised_is_made_free_and_a_smaller_stressor_leaves_it() -> None:
+def test_an_allocation_frees_its_memory_and_restarts_a_smaller_stressor() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
+    allocate(world, supervisor)
     (released,) = world.events("gpu.released")
     assert "llm" in str(released.fields["reason"])
-    beside(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     place = world.at(0)
     assert place.gpu.memory_total - place.used >= 40 * GIB + CONTEXT_BYTES
     assert world.spawner.started[-1][1] >= released.at + SETTLE_S
 
 
-def test_a_guest_takes_what_it_was_promised_next_to_a_running_stressor() -> None:
+def test_an_allocated_process_takes_its_memory_beside_a_running_stressor() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     child = world.at(0).child
     for memory in (13 * 2**20, 526 * 2**20, 20 * GIB, 40 * GIB + 526 * 2**20):
         world.at(0).foreign = [process(5000, memory, started=70)]
@@ -93,14 +93,14 @@ def test_a_guest_takes_what_it_was_promised_next_to_a_running_stressor() -> None
     assert world.at(0).child is child
     assert not yields(world)
     view = world.service.views["GPU-0"]
-    assert [guest.pid for guest in view.allocated_processes] == [5000]
+    assert [process.pid for process in view.allocated_processes] == [5000]
     assert view.memory_foreign == 40 * GIB + 526 * 2**20
 
 
-def test_a_guests_children_are_guests_and_others_are_not() -> None:
+def test_descendants_of_an_allocated_process_share_its_allocation() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     world.at(0).foreign = [process(6000, 10 * GIB, parent=5000)]
     world.run_for(supervisor, 1.0)
     assert not yields(world)
@@ -108,10 +108,10 @@ def test_a_guests_children_are_guests_and_others_are_not() -> None:
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
-def test_each_child_of_a_guest_may_have_a_context_besides() -> None:
+def test_each_process_of_an_allocation_may_have_a_context_besides() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     world.at(0).foreign = [process(5000, 40 * GIB + 526 * 2**20, started=70)]
     world.run_for(supervisor, 0.5)
     for child in range(3):
@@ -123,10 +123,10 @@ def test_each_child_of_a_guest_may_have_a_context_besides() -> None:
     assert not yields(world)
 
 
-def test_memory_that_nobody_is_seen_to_hold_may_be_the_guests_but_not_more_of_it() -> None:
+def test_unattributed_memory_counts_as_allocated_up_to_the_outstanding_amount() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     world.at(0).unlisted = 40 * GIB
     world.run_for(supervisor, 0.2)
     assert not yields(world)
@@ -134,9 +134,9 @@ def test_memory_that_nobody_is_seen_to_hold_may_be_the_guests_but_not_more_of_it
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
-def test_a_guest_that_comes_before_the_smaller_stressor_does_not_make_the_gpu_busy() -> None:
+def test_an_allocated_process_that_comes_early_does_not_make_the_gpu_busy() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
+    allocate(world, supervisor)
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
     world.at(0).unlisted = 30 * GIB
     world.run_for(supervisor, 0.2)
@@ -145,48 +145,48 @@ def test_a_guest_that_comes_before_the_smaller_stressor_does_not_make_the_gpu_bu
     assert not world.events("gpu.busy")
 
 
-def test_a_guest_that_takes_more_than_it_was_promised_is_a_newcomer() -> None:
+def test_a_process_that_takes_more_than_its_allocation_is_a_newcomer() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     world.at(0).foreign = [process(5000, 41 * GIB + CONTEXT_ALLOWANCE_BYTES + 2**21, started=70)]
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
-def test_one_that_was_not_promised_anything_makes_it_yield_as_ever() -> None:
+def test_a_process_without_an_allocation_is_a_newcomer() -> None:
     world, supervisor = held()
     world.at(0).foreign = [process(5000, GIB, started=70)]
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
-def test_nobody_is_sent_away_where_enough_is_free() -> None:
+def test_no_stressor_is_released_where_enough_memory_is_free() -> None:
     world, supervisor = held(Config(memory=replace(CALM.memory, share=0.2), rearm=1.0))
     child = world.at(0).child
-    promise(world, supervisor, 10 * GIB)
+    allocate(world, supervisor, 10 * GIB)
     world.run_for(supervisor, 20.0)
     assert world.at(0).child is child
 
 
-def test_a_promise_is_over_when_it_is_given_back() -> None:
+def test_a_deallocation_ends_an_allocation() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     world.at(0).foreign = [process(5000, GIB, started=70)]
     world.run_for(supervisor, 1.0)
-    assert ask(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, Deallocate, id="llm") is None
     world.run(supervisor, lambda: yields(world), within=1.0)
     assert world.service.host is not None
     world.run_for(supervisor, 1.0)
     assert world.service.host.allocations == ()
 
 
-def test_the_sum_is_no_more_than_the_limit() -> None:
+def test_allocations_are_limited_by_the_budget() -> None:
     world, supervisor = held(replace(CALM, budget_limit=50 * GIB))
-    promise(world, supervisor, 30 * GIB)
+    allocate(world, supervisor, 30 * GIB)
     more = {"gpu": "GPU-0", "id": "two"}
-    assert ask(world, supervisor, Allocate, **more, size=21 * GIB) is Refusal.CONFLICT
+    assert send(world, supervisor, Allocate, **more, size=21 * GIB) is Refusal.CONFLICT
     assert "20.0 GiB of 50.0 GiB" in world.service.replies[-1].text
-    assert ask(world, supervisor, Allocate, **more, size=20 * GIB) is None
+    assert send(world, supervisor, Allocate, **more, size=20 * GIB) is None
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ def test_the_sum_is_no_more_than_the_limit() -> None:
     [(2**29, CONTEXT_BYTES), (2 * GIB, 2 * GIB)],
     ids=["a context", "the reserve"],
 )
-def test_by_default_the_limit_is_the_memory_less_the_reserve_and_a_context(
+def test_the_default_budget_is_the_memory_less_the_reserve_and_a_context(
     reserve: int, kept: int
 ) -> None:
     world, supervisor = held(replace(CALM, budget_reserve=reserve))
     most = 140 * GIB - kept
     wish = {"gpu": "GPU-0", "id": "llm"}
-    assert ask(world, supervisor, Allocate, **wish, size=most + 1) is Refusal.CONFLICT
-    assert ask(world, supervisor, Allocate, **wish, size=most) is None
+    assert send(world, supervisor, Allocate, **wish, size=most + 1) is Refusal.CONFLICT
+    assert send(world, supervisor, Allocate, **wish, size=most) is None
 
 
 @pytest.mark.parametrize(
@@ -215,19 +215,19 @@ def test_by_default_the_limit_is_the_memory_less_the_reserve_and_a_context(
         ({"id": "llm"}, Refusal.CONFLICT),
     ],
 )
-def test_a_bad_wish_changes_nothing(fields: dict[str, object], refusal: Refusal) -> None:
+def test_an_invalid_allocation_changes_nothing(fields: dict[str, object], refusal: Refusal) -> None:
     world, supervisor = held()
-    promise(world, supervisor, GIB)
+    allocate(world, supervisor, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB, **fields}
-    assert ask(world, supervisor, Allocate, **wish) is refusal
+    assert send(world, supervisor, Allocate, **wish) is refusal
     assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
 
 
-def test_what_nobody_is_told_of_ends_with_the_service() -> None:
+def test_unconfirmed_allocations_end_with_the_api_process() -> None:
     world, supervisor = held()
-    promise(world, supervisor, GIB)
+    allocate(world, supervisor, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB}
-    assert ask(world, supervisor, Allocate, **wish) is None
+    assert send(world, supervisor, Allocate, **wish) is None
     world.service.exits = True
     world.run(supervisor, lambda: world.events("service.failed"))
     assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
@@ -235,70 +235,70 @@ def test_what_nobody_is_told_of_ends_with_the_service() -> None:
 
 @pytest.mark.parametrize("by", [ME, Caller(via="tcp")], ids=["seen", "unseen"])
 @pytest.mark.parametrize("hidden", [None, "another namespace"], ids=["listed", "hidden"])
-def test_where_guests_cannot_be_told_from_others_the_stressor_stops(
+def test_the_stressor_is_released_where_allocated_processes_are_indistinguishable(
     by: Caller, hidden: str | None
 ) -> None:
     world = World(hidden=hidden)
     supervisor = world.supervisor(CALM, with_api=True)
     world.run(supervisor, lambda: world.events("stressor.ready"))
     world.run_for(supervisor, 1.0)
-    promise(world, supervisor, GIB, by=by)
+    allocate(world, supervisor, GIB, by=by)
     world.run_for(supervisor, 30.0)
     stays = isinstance(stressor(supervisor), Running)
     assert stays is (by is ME and hidden is None)
-    assert ask(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, Deallocate, id="llm") is None
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 
-def test_our_own_stressor_is_nobodys_guest_though_a_holder_may_have_started_us() -> None:
-    """A shell that starts sentinel and then asks for memory is above all that sentinel starts."""
+def test_the_stressor_is_never_an_allocated_process_though_one_may_have_started_sentinel() -> None:
+    """A shell that starts Sentinel and then allocates memory is an ancestor of every stressor."""
     world, supervisor = held()
     child = world.at(0).child
     assert child is not None
     by = Caller(via="unix", uid=1000, pid=1, started=1)
-    ours = GpuProcess(pid=child.pid, memory=9 * GIB, started=child.pid, ancestors=(50, 1))
-    promise(world, supervisor, 10 * GIB, by=by)
+    own = GpuProcess(pid=child.pid, memory=9 * GIB, started=child.pid, ancestors=(50, 1))
+    allocate(world, supervisor, 10 * GIB, by=by)
     here = supervisor.state.gpu_states["GPU-0"]
     memory = Memory(total=140 * GIB, used=9 * GIB, free=131 * GIB)
-    seen = Reading(uuid="GPU-0", at=world.now, memory=memory, processes=(ours,))
+    seen = Reading(uuid="GPU-0", at=world.now, memory=memory, processes=(own,))
     here = attributed(here, seen)
-    assert here.attribution.own == (ours,)
+    assert here.attribution.own == (own,)
     assert here.attribution.allocated == {}
     assert outstanding(here) == 10 * GIB + CONTEXT_BYTES
 
 
-def test_a_gpu_with_guests_is_nobodys_to_reserve_and_a_reserved_one_no_strangers() -> None:
+def test_allocations_and_reservations_of_other_users_exclude_each_other() -> None:
     world, supervisor = held(gpus=2)
-    promise(world, supervisor, GIB)
+    allocate(world, supervisor, GIB)
     wish = {"id": "r", "reason": "demo", "seconds": 60.0}
-    assert ask(world, supervisor, Reserve, gpus=("GPU-0",), **wish) is Refusal.CONFLICT
+    assert send(world, supervisor, Reserve, gpus=("GPU-0",), **wish) is Refusal.CONFLICT
     assert "llm" in world.service.replies[-1].text
-    assert ask(world, supervisor, Reserve, count=1, **wish) is None
+    assert send(world, supervisor, Reserve, count=1, **wish) is None
     assert world.service.replies[-1].gpus == ("GPU-1",)
     more = {"id": "two", "gpu": "GPU-1", "size": GIB}
     stranger = Caller(via="unix", uid=2000, pid=9, started=9)
-    assert ask(world, supervisor, Allocate, by=stranger, **more) is Refusal.CONFLICT
-    assert ask(world, supervisor, Allocate, **more) is None
+    assert send(world, supervisor, Allocate, by=stranger, **more) is Refusal.CONFLICT
+    assert send(world, supervisor, Allocate, **more) is None
 
 
-def test_what_is_left_beside_a_large_promise_is_not_for_a_stressor() -> None:
+def test_no_stressor_starts_where_an_allocation_leaves_too_little_memory() -> None:
     world, supervisor = held()
-    promise(world, supervisor, 138 * GIB)
+    allocate(world, supervisor, 138 * GIB)
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
     before = len(world.spawner.started)
     world.run_for(supervisor, 120.0)
     assert len(world.spawner.started) == before
     assert world.service.views["GPU-0"].rule == "allocations"
-    assert ask(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, Deallocate, id="llm") is None
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 
-def test_a_stressor_grows_again_some_time_after_the_last_promise_was_given_back() -> None:
+def test_a_stressor_is_restarted_larger_some_time_after_the_last_deallocation() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
     small = world.at(0).used
-    assert ask(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, Deallocate, id="llm") is None
     at, before = world.now, len(world.spawner.started)
     world.run(supervisor, lambda: len(world.spawner.started) > before, within=REGROW_S + 5)
     assert world.now >= at + REGROW_S
@@ -306,30 +306,30 @@ def test_a_stressor_grows_again_some_time_after_the_last_promise_was_given_back(
     assert world.at(0).used > small
 
 
-def test_many_small_promises_are_no_way_around_the_limit() -> None:
+def test_many_small_allocations_do_not_exceed_the_budget() -> None:
     world, supervisor = held(replace(CALM, budget_limit=10 * GIB))
     for number in range(50):
         wish = {"id": str(number), "gpu": "GPU-0", "size": 1}
-        assert ask(world, supervisor, Allocate, **wish) is None
+        assert send(world, supervisor, Allocate, **wish) is None
     here = supervisor.state.gpu_states["GPU-0"]
     assert outstanding(here) == CONTEXT_BYTES + 50
     assert allocated_processes(here, (process(5000, 3 * GIB, started=70),)) == {}
 
 
-def test_there_are_no_more_promises_than_can_be_shown_at_once() -> None:
+def test_the_number_of_allocations_is_limited() -> None:
     world, supervisor = held(gpus=2)
     refusals = [
-        ask(world, supervisor, Allocate, id=str(number), gpu=f"GPU-{number % 2}", size=1)
+        send(world, supervisor, Allocate, id=str(number), gpu=f"GPU-{number % 2}", size=1)
         for number in range(130)
     ]
     assert refusals == [None] * 128 + [Refusal.CONFLICT] * 2
 
 
-def test_a_hand_over_beside_a_guest_is_over_as_soon_as_our_memory_is_back() -> None:
+def test_a_hand_over_beside_an_allocated_process_ends_when_the_stressors_memory_is_back() -> None:
     world, supervisor = held()
-    promise(world, supervisor)
-    beside(world, supervisor)
-    world.at(0).unlisted = 9 * 2**20  # what the driver takes for a context and names nobody for
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
+    world.at(0).unlisted = 9 * 2**20  # driver overhead of a context, listed for no process
     world.at(0).foreign = [process(5000, 30 * GIB, started=70)]
     world.run_for(supervisor, 1.0)
     world.at(0).foreign.append(process(7000, GIB, parent=1))
@@ -339,16 +339,16 @@ def test_a_hand_over_beside_a_guest_is_over_as_soon_as_our_memory_is_back() -> N
     assert not world.events("gpu.memory_leaked")
 
 
-def test_a_gpu_with_guests_is_not_the_one_that_is_left_idle() -> None:
+def test_a_gpu_with_allocations_does_not_count_as_left_idle() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(replace(CALM, leave_idle=1), with_api=True)
     world.run(supervisor, lambda: world.events("stressor.ready"))
     free = next(i for i in (0, 1) if world.at(i).child is None)
-    promise(world, supervisor, GIB, gpu=f"GPU-{free}")
+    allocate(world, supervisor, GIB, gpu=f"GPU-{free}")
     world.run(supervisor, lambda: all(world.at(i).child is None for i in (0, 1)), within=10.0)
 
 
-# --- whose processes are whose ---------------------------------------------------------------
+# --- which processes are allocated -----------------------------------------------------------
 
 
 def gpu_state(*sizes: int, by: Caller = ME) -> GpuState:
@@ -360,25 +360,25 @@ def gpu_state(*sizes: int, by: Caller = ME) -> GpuState:
 
 
 @pytest.mark.parametrize(
-    ("one", "is_guest"),
+    ("one", "is_allocated"),
     [
         (process(5000, GIB, started=70), True),
-        (process(5000, GIB, started=71), False),  # another one of this number
+        (process(5000, GIB, started=71), False),  # a reused PID
         (process(6000, GIB, parent=5000, started=90), True),
         (process(6000, GIB, parent=5000, started=60), False),  # older than its ancestor
         (process(6000, None, parent=5000), False),
-        (GpuProcess(pid=5000, memory=GIB), False),  # it is not in /proc
+        (GpuProcess(pid=5000, memory=GIB), False),  # not in /proc
     ],
 )
-def test_who_is_a_guest(one: GpuProcess, *, is_guest: bool) -> None:
-    assert (one.pid in allocated_processes(gpu_state(GIB), (one,))) is is_guest
+def test_which_processes_are_allocated(one: GpuProcess, *, is_allocated: bool) -> None:
+    assert (one.pid in allocated_processes(gpu_state(GIB), (one,))) is is_allocated
 
 
 @given(
     sizes=st.lists(st.integers(1, 40), max_size=3),
     amounts=st.lists(st.integers(0, 60), max_size=4),
 )
-def test_guests_never_hold_more_than_was_promised_to_them(
+def test_allocated_processes_never_hold_more_than_their_allocations(
     sizes: list[int], amounts: list[int]
 ) -> None:
     here = gpu_state(*(size * GIB for size in sizes))
@@ -386,16 +386,16 @@ def test_guests_never_hold_more_than_was_promised_to_them(
         process(6000 + number, amount * GIB, parent=5000) for number, amount in enumerate(amounts)
     )
     found = allocated_processes(here, processes)
-    held_by_guests = sum(
+    held_bytes = sum(
         max(0, (one.memory or 0) - CONTEXT_ALLOWANCE_BYTES) for one in processes if one.pid in found
     )
     most = sum(size * GIB for size in sizes) + (CONTEXT_BYTES if sizes else 0)
-    assert held_by_guests <= most
+    assert held_bytes <= most
     memory = Memory(total=140 * GIB, used=0, free=0)
     seen = Reading(uuid="GPU-0", at=0.0, memory=memory, processes=processes)
-    assert outstanding(attributed(here, seen)) == most - held_by_guests
+    assert outstanding(attributed(here, seen)) == most - held_bytes
 
 
-def test_occupied_worlds_promise_nothing() -> None:
+def test_without_allocations_nothing_is_outstanding() -> None:
     _, supervisor = occupied()
     assert outstanding(supervisor.state.gpu_states["GPU-0"]) == 0

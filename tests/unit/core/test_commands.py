@@ -1,4 +1,4 @@
-"""What clients ask for: each order is carried out as a whole or not at all, and answered."""
+"""Commands: each is applied completely or refused, and answered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)
 
 
 def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervisor]:
-    """Return a world in which a stressor runs on every GPU, and clients are served."""
+    """Build a world with an API process and a stressor on every GPU."""
     world = World(gpus=gpus)
     supervisor = world.supervisor(config or Config(), with_api=True)
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
@@ -40,7 +40,7 @@ def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervis
 
 
 def running(supervisor: Supervisor) -> list[int]:
-    """Return the indices of the GPUs on which a stressor runs."""
+    """List the indices of the GPUs with a running stressor."""
     gpu_states = supervisor.state.gpu_states.values()
     return [
         gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
@@ -51,9 +51,11 @@ def free(supervisor: Supervisor, index: int) -> bool:
     return isinstance(supervisor.state.gpu_states[f"GPU-{index}"].stressor, Stopped)
 
 
-def ask(world: World, supervisor: Supervisor, order: type, **arguments: object) -> Refusal | None:
-    """Post an order and return how it was answered: in the next tick."""
-    number = world.service.post(order, **arguments)
+def send(
+    world: World, supervisor: Supervisor, command: type, **arguments: object
+) -> Refusal | None:
+    """Post a command, and return why the next tick refused it, or None."""
+    number = world.service.post(command, **arguments)
     supervisor.turn()
     (answer,) = [answer for answer in world.service.replies if answer.number == number]
     assert answer.text
@@ -69,14 +71,14 @@ def watches(world: World) -> bool:
     return world.probe.alive
 
 
-def told(world: World) -> str:
+def reply_text(world: World) -> str:
     return world.service.replies[-1].text
 
 
-# --- the daemon as a whole -------------------------------------------------------------------
+# --- the whole daemon ------------------------------------------------------------------------
 
 
-def test_nothing_is_started_before_anybody_could_control_it() -> None:
+def test_nothing_starts_before_the_api_process_has_served() -> None:
     world = World()
     world.service.serving = False
     supervisor = world.supervisor(Config(), with_api=True)
@@ -86,55 +88,55 @@ def test_nothing_is_started_before_anybody_could_control_it() -> None:
     world.run(supervisor, lambda: world.events("stressor.ready"))
 
 
-def test_a_stop_lets_go_of_every_gpu_and_a_start_takes_them_again() -> None:
+def test_drain_releases_every_gpu_and_resume_occupies_them_again() -> None:
     world, supervisor = served()
-    assert ask(world, supervisor, Drain) is None
+    assert send(world, supervisor, Drain) is None
     world.run(supervisor, lambda: free(supervisor, 0) and free(supervisor, 1))
-    assert world.spawner.killed == [], "they were asked"
+    assert world.spawner.killed == [], "they were requested to stop"
     assert not supervisor.state.finished
     world.run_for(supervisor, 30)
     assert running(supervisor) == []
     assert phase(world) == Phase.DRAINED
     assert {view.admin for view in world.service.views.values()} == {"DRAINED"}
-    assert ask(world, supervisor, Resume) is None
+    assert send(world, supervisor, Resume) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
     assert phase(world) == Phase.OCCUPYING
 
 
-def test_a_client_can_end_it_and_later_orders_are_refused() -> None:
+def test_a_client_can_shut_down_and_later_commands_are_refused() -> None:
     world, supervisor = served()
-    assert ask(world, supervisor, ShutDown, by=ALICE) is None
-    assert ask(world, supervisor, Resume) is Refusal.ENDING
-    assert "uid 1001" in told(world)
+    assert send(world, supervisor, ShutDown, by=ALICE) is None
+    assert send(world, supervisor, Resume) is Refusal.ENDING
+    assert "uid 1001" in reply_text(world)
     world.run(supervisor, lambda: supervisor.state.finished)
     assert running(supervisor) == []
 
 
-def test_who_only_watches_is_told_in_vain_to_occupy() -> None:
+def test_a_monitor_refuses_to_occupy() -> None:
     world = World(gpus=1)
     supervisor = world.supervisor(Config(dry_run=True), with_api=True)
     world.run(supervisor, lambda: world.service.host is not None)
-    assert ask(world, supervisor, Resume) is Refusal.CONFLICT
-    assert ask(world, supervisor, Drain) is None
+    assert send(world, supervisor, Resume) is Refusal.CONFLICT
+    assert send(world, supervisor, Drain) is None
 
 
-def test_a_stressor_that_was_given_up_is_tried_again_when_somebody_asks() -> None:
+def test_a_command_restarts_a_fatal_stressor() -> None:
     world, supervisor = served(2)
     child = world.at(0).child
     assert child is not None
     child.outbox.append(Failed(kind=FailureKind.MALFORMED, reason="no function"))
     child.dies_at = world.now
     world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
-    assert ask(world, supervisor, Resume) is None
+    assert send(world, supervisor, Resume) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
 
 
 # --- pauses ----------------------------------------------------------------------------------
 
 
-def test_a_pause_frees_one_gpu_and_ends_by_itself() -> None:
+def test_a_pause_frees_one_gpu_and_expires() -> None:
     world, supervisor = served()
-    assert ask(world, supervisor, PauseGpus, gpus=("GPU-1",), seconds=60.0) is None
+    assert send(world, supervisor, PauseGpus, gpus=("GPU-1",), seconds=60.0) is None
     world.run(supervisor, lambda: free(supervisor, 1))
     began = world.now
     assert running(supervisor) == [0]
@@ -145,20 +147,20 @@ def test_a_pause_frees_one_gpu_and_ends_by_itself() -> None:
 
 def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
     world, supervisor = served()
-    assert ask(world, supervisor, PauseGpus) is None
+    assert send(world, supervisor, PauseGpus) is None
     world.run(supervisor, lambda: running(supervisor) == [])
     world.tick = 5.0
     world.run_for(supervisor, 2 * HOUR)
     world.tick = 0.025
-    assert running(supervisor) == [], "without a time it is for good"
-    assert ask(world, supervisor, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
-    assert ask(world, supervisor, ResumeGpus, gpus=("GPU-1",)) is None
+    assert running(supervisor) == [], "without a duration a pause lasts"
+    assert send(world, supervisor, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
+    assert send(world, supervisor, ResumeGpus, gpus=("GPU-1",)) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
 
 
-def test_let_go_of_the_driver_nothing_of_ours_uses_it_until_it_is_resumed() -> None:
+def test_nothing_uses_a_released_driver_until_it_is_resumed() -> None:
     world, supervisor = served()
-    assert ask(world, supervisor, PauseGpus, release=True) is None
+    assert send(world, supervisor, PauseGpus, release=True) is None
     assert watches(world), "newcomers must be seen while anything is held"
     world.run(supervisor, lambda: not world.probe.alive)
     assert [place.child for place in world.gpus.values()] == [None, None]
@@ -168,39 +170,39 @@ def test_let_go_of_the_driver_nothing_of_ours_uses_it_until_it_is_resumed() -> N
     world.tick = 0.025
     assert not world.probe.alive
     assert phase(world) == Phase.RELEASED
-    assert ask(world, supervisor, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
-    assert ask(world, supervisor, ResumeGpus) is None
+    assert send(world, supervisor, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
+    assert send(world, supervisor, ResumeGpus) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
     assert "gpu.yielding" not in world.names()
     assert "probe.hung" not in world.names()
 
 
-def test_let_go_of_the_driver_for_a_time_it_comes_back_by_itself() -> None:
+def test_a_release_of_the_driver_expires() -> None:
     world, supervisor = served(1)
-    assert ask(world, supervisor, PauseGpus, release=True, seconds=30.0) is None
+    assert send(world, supervisor, PauseGpus, release=True, seconds=30.0) is None
     world.run(supervisor, lambda: not world.probe.alive)
     world.run(supervisor, lambda: running(supervisor) == [0], within=60)
 
 
-def test_what_is_wrong_with_a_pause_is_said_and_changes_nothing() -> None:
+def test_an_invalid_pause_is_refused_with_a_reason() -> None:
     world, supervisor = served()
-    assert ask(world, supervisor, PauseGpus, gpus=("GPU-7",)) is Refusal.NO_SUCH_GPU
-    assert "GPU-7" in told(world)
-    assert "0 GPU-0, 1 GPU-1" in told(world)
-    assert ask(world, supervisor, PauseGpus, seconds=-1.0) is Refusal.INVALID
+    assert send(world, supervisor, PauseGpus, gpus=("GPU-7",)) is Refusal.NO_SUCH_GPU
+    assert "GPU-7" in reply_text(world)
+    assert "0 GPU-0, 1 GPU-1" in reply_text(world)
+    assert send(world, supervisor, PauseGpus, seconds=-1.0) is Refusal.INVALID
     both = {"gpus": ("GPU-0",), "release": True}
-    assert ask(world, supervisor, PauseGpus, **both) is Refusal.INVALID
+    assert send(world, supervisor, PauseGpus, **both) is Refusal.INVALID
     world.run_for(supervisor, 5)
     assert running(supervisor) == [0, 1]
     assert len(world.events("command.rejected")) == 3
 
 
-def test_the_driver_is_let_go_of_only_when_the_last_probe_is_gone() -> None:
-    """One that hangs in the driver outlives its SIGKILL."""
+def test_the_driver_is_released_only_when_the_last_probe_is_gone() -> None:
+    """A probe that hangs in the driver survives SIGKILL."""
     world, supervisor = served(1)
     dies = world.probe.gone
     vars(world.probe)["gone"] = lambda: False
-    assert ask(world, supervisor, PauseGpus, release=True) is None
+    assert send(world, supervisor, PauseGpus, release=True) is None
     world.run(supervisor, lambda: not world.probe.alive)
     world.run_for(supervisor, 5)
     assert phase(world) != Phase.RELEASED
@@ -211,10 +213,10 @@ def test_the_driver_is_let_go_of_only_when_the_last_probe_is_gone() -> None:
 
 
 @pytest.mark.parametrize("order", [Drain, PauseGpus])
-def test_nothing_is_cleared_where_somebody_wants_us_to_keep_off(order: type) -> None:
+def test_no_leak_is_cleared_on_a_gpu_with_a_hold(order: type) -> None:
     world, supervisor = served(1)
-    assert ask(world, supervisor, order) is None
-    world.at(0).leaked = 20 * GIB  # when our stressor ends
+    assert send(world, supervisor, order) is None
+    world.at(0).leaked = 20 * GIB  # when the stressor ends
     world.run(supervisor, lambda: world.events("gpu.memory_leaked"))
     world.run_for(supervisor, 120)
     assert world.spawner.cleared == []
@@ -223,12 +225,12 @@ def test_nothing_is_cleared_where_somebody_wants_us_to_keep_off(order: type) -> 
 # --- reservations ----------------------------------------------------------------------------
 
 
-def test_a_reservation_takes_what_is_had_most_easily_and_keeps_off_until_it_ends() -> None:
+def test_a_reservation_prefers_free_gpus_and_lasts_until_it_expires() -> None:
     world, supervisor = served(3)
-    assert ask(world, supervisor, PauseGpus, gpus=("GPU-2",)) is None
+    assert send(world, supervisor, PauseGpus, gpus=("GPU-2",)) is None
     world.run(supervisor, lambda: free(supervisor, 2))
-    wish = {"id": "a1", "reason": "demo", "count": 2, "seconds": 60.0}
-    assert ask(world, supervisor, Reserve, **wish) is None
+    fields = {"id": "a1", "reason": "demo", "count": 2, "seconds": 60.0}
+    assert send(world, supervisor, Reserve, **fields) is None
     assert world.service.replies[-1].gpus == ("GPU-2", "GPU-0")
     world.run(supervisor, lambda: free(supervisor, 0))
     view = world.service.views["GPU-0"]
@@ -236,53 +238,53 @@ def test_a_reservation_takes_what_is_had_most_easily_and_keeps_off_until_it_ends
     world.run_for(supervisor, 30)
     assert running(supervisor) == [1]
     world.run(supervisor, lambda: running(supervisor) == [0, 1], within=60)
-    assert world.service.views["GPU-2"].admin == "PAUSED", "that is another matter"
+    assert world.service.views["GPU-2"].admin == "PAUSED", "pauses are independent"
     assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
 
 
-def test_a_gpu_in_a_bad_condition_is_the_last_to_be_reserved() -> None:
+def test_a_gpu_in_bad_health_is_reserved_last() -> None:
     world, supervisor = served(3)
     world.at(0).temperature = 95
     world.run(supervisor, lambda: free(supervisor, 0))
-    assert ask(world, supervisor, Reserve, id="a1", reason="", count=2) is None
+    assert send(world, supervisor, Reserve, id="a1", reason="", count=2) is None
     assert world.service.replies[-1].gpus == ("GPU-1", "GPU-2")
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
-def test_a_reservation_that_no_client_heard_of_ends_with_the_service(*, confirmed: bool) -> None:
+def test_unconfirmed_reservations_end_with_the_api_process(*, confirmed: bool) -> None:
     world, supervisor = served(1)
-    assert ask(world, supervisor, Reserve, id="a1", reason="", count=1) is None
+    assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
     if confirmed:
-        assert ask(world, supervisor, Confirm, id="a1") is None
+        assert send(world, supervisor, Confirm, id="a1") is None
     world.service.exits = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     assert bool(supervisor.state.reservations) is confirmed
 
 
-def test_a_job_on_a_reserved_gpu_comes_and_goes_and_nothing_of_ours_follows_it() -> None:
+def test_no_stressor_starts_on_a_reserved_gpu_after_a_job() -> None:
     world, supervisor = served(1)
-    assert ask(world, supervisor, Reserve, id="a1", reason="", count=1, seconds=HOUR) is None
+    assert send(world, supervisor, Reserve, id="a1", reason="", count=1, seconds=HOUR) is None
     world.run(supervisor, lambda: free(supervisor, 0))
     world.newcomer()
     world.run_for(supervisor, 60)
     world.at(0).foreign.clear()
     world.run_for(supervisor, 60)
     assert running(supervisor) == []
-    assert ask(world, supervisor, Unreserve, id="a1") is None
+    assert send(world, supervisor, Unreserve, id="a1") is None
     world.run(supervisor, lambda: running(supervisor) == [0])
 
 
-def test_a_reservation_without_a_time_holds_until_it_is_ended() -> None:
+def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
     world, supervisor = served(1)
-    assert ask(world, supervisor, Reserve, id="a1", reason="", count=1) is None
+    assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
     world.run_for(supervisor, 60)
     assert running(supervisor) == []
-    assert ask(world, supervisor, Unreserve, id="a1") is None
+    assert send(world, supervisor, Unreserve, id="a1") is None
     world.run(supervisor, lambda: running(supervisor) == [0])
 
 
 @pytest.mark.parametrize(
-    ("wish", "refusal", "says"),
+    ("fields", "refusal", "text"),
     [
         ({"count": 3}, Refusal.INVALID, "3 GPUs are requested, and there are 2"),
         ({"count": 1, "gpus": ("GPU-0",)}, Refusal.INVALID, "name either GPUs or their number"),
@@ -300,28 +302,28 @@ def test_a_reservation_without_a_time_holds_until_it_is_ended() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_reservation_is_said(
-    wish: dict[str, object], refusal: Refusal, says: str
+def test_an_invalid_reservation_is_refused_with_a_reason(
+    fields: dict[str, object], refusal: Refusal, text: str
 ) -> None:
     world, supervisor = served()
     before = {"id": "taken", "reason": "", "gpus": ("GPU-1",), "seconds": HOUR}
-    assert ask(world, supervisor, Reserve, **before) is None
-    wish = {"id": "new", "reason": "", "seconds": 60.0, **wish}
-    assert ask(world, supervisor, Reserve, **wish) is refusal
-    assert says in told(world)
+    assert send(world, supervisor, Reserve, **before) is None
+    fields = {"id": "new", "reason": "", "seconds": 60.0, **fields}
+    assert send(world, supervisor, Reserve, **fields) is refusal
+    assert text in reply_text(world)
     assert list(supervisor.state.reservations) == ["taken"]
 
 
-def test_whoever_holds_a_gpu_is_named_to_those_who_want_to_reserve_it() -> None:
+def test_a_refused_reservation_names_the_processes_in_the_way() -> None:
     world, supervisor = served()
     newcomer = world.newcomer(0)
     world.run(supervisor, lambda: free(supervisor, 0))
-    wish = {"reason": "", "seconds": 60.0}
-    assert ask(world, supervisor, Reserve, id="a", gpus=("GPU-0",), **wish) is Refusal.CONFLICT
-    assert f"python (pid {newcomer.pid})" in told(world)
-    assert ask(world, supervisor, Reserve, id="b", count=2, **wish) is Refusal.CONFLICT
-    assert "1 of 2 GPUs can be reserved" in told(world)
-    assert ask(world, supervisor, Unreserve, id="c") is Refusal.NOT_FOUND
+    fields = {"reason": "", "seconds": 60.0}
+    assert send(world, supervisor, Reserve, id="a", gpus=("GPU-0",), **fields) is Refusal.CONFLICT
+    assert f"python (pid {newcomer.pid})" in reply_text(world)
+    assert send(world, supervisor, Reserve, id="b", count=2, **fields) is Refusal.CONFLICT
+    assert "1 of 2 GPUs can be reserved" in reply_text(world)
+    assert send(world, supervisor, Unreserve, id="c") is Refusal.NOT_FOUND
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -334,22 +336,22 @@ def given(**values: str) -> tuple[GivenSetting, ...]:
     )
 
 
-def test_new_settings_reach_those_that_live_and_restart_only_whom_they_concern() -> None:
+def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones() -> None:
     world, supervisor = served(1)
     (first,) = world.spawner.started
-    assert ask(world, supervisor, Configure, given=given(util__target="0.5", rearm="7s")) is None
+    assert send(world, supervisor, Configure, given=given(util__target="0.5", rearm="7s")) is None
     world.run(supervisor, lambda: world.spawner.paced)
     assert world.spawner.started == [first], "a pace needs no new stressor"
     assert supervisor.config.rearm == 7.0
-    assert ask(world, supervisor, Configure, given=given(workload="hold")) is None
+    assert send(world, supervisor, Configure, given=given(workload="hold")) is None
     world.run(supervisor, lambda: len(world.spawner.started) == 2 and running(supervisor) == [0])
     assert world.events("stressor.starting")[-1].fields["workload"] == "hold"
     assert world.spawner.killed == []
-    assert supervisor.config.util is None, "what is not given any more is back at its default"
+    assert supervisor.config.util is None, "a setting not given has its default"
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "text"),
     [
         ({"memory__target": "lots"}, "a test: "),
         ({"rearm": "7s", "memory__target": "200%"}, "a test: "),
@@ -359,43 +361,41 @@ def test_new_settings_reach_those_that_live_and_restart_only_whom_they_concern()
         ({"history__size": "1GiB"}, "history.size is fixed while sentinel runs"),
     ],
 )
-def test_settings_are_taken_over_as_a_whole_or_not_at_all(
-    values: dict[str, str], says: str
-) -> None:
+def test_settings_are_applied_completely_or_not_at_all(values: dict[str, str], text: str) -> None:
     world, supervisor = served(1)
     before = supervisor.config
-    assert ask(world, supervisor, Configure, given=given(**values)) is Refusal.INVALID
-    assert says in told(world)
+    assert send(world, supervisor, Configure, given=given(**values)) is Refusal.INVALID
+    assert text in reply_text(world)
     world.run_for(supervisor, 5)
     assert supervisor.config == before
     assert len(world.spawner.started) == 1
 
 
-def test_a_new_time_to_run_for_counts_from_when_it_was_given() -> None:
+def test_a_new_run_time_counts_from_its_command() -> None:
     world, supervisor = served(1)
     world.run_for(supervisor, 60)
-    assert ask(world, supervisor, Configure, given=given(**{"for": "30s"})) is None
+    assert send(world, supervisor, Configure, given=given(**{"for": "30s"})) is None
     world.run_for(supervisor, 20)
     assert supervisor.state.shutdown is None
     world.run(supervisor, lambda: supervisor.state.finished, within=20)
 
 
-def test_what_is_in_use_when_a_stressor_has_gone_is_not_started_on() -> None:
-    """Nothing makes us wait after new settings; what is there by then is looked at all the same."""
+def test_no_stressor_starts_on_leaked_memory_after_new_settings() -> None:
+    """New settings cause no re-arm time, but the GPU must be idle all the same."""
     world, supervisor = served(1)
-    assert ask(world, supervisor, Configure, given=given(workload="hold")) is None
+    assert send(world, supervisor, Configure, given=given(workload="hold")) is None
     world.at(0).unlisted = 50 * GIB
     world.pass_time(7.0)
     world.run_for(supervisor, 10)
-    assert len(world.events("stressor.starting")) == 1, "but for contexts that would clear it"
+    assert len(world.events("stressor.starting")) == 1, "apart from children that clear the leak"
     world.at(0).unlisted = 0
     world.run(supervisor, lambda: running(supervisor) == [0])
 
 
-def test_settings_with_which_nothing_can_run_can_be_mended() -> None:
-    """From the start they would have ended it."""
+def test_settings_with_which_nothing_can_run_can_be_corrected() -> None:
+    """At the start of the daemon they would end it."""
     world, supervisor = served(1)
-    assert ask(world, supervisor, Configure, given=given(workload="gemm:size=7")) is None
+    assert send(world, supervisor, Configure, given=given(workload="gemm:size=7")) is None
     world.run(supervisor, lambda: len(world.spawner.started) == 2)
     child = world.at(0).child
     assert child is not None
@@ -404,14 +404,14 @@ def test_settings_with_which_nothing_can_run_can_be_mended() -> None:
     world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
     world.run_for(supervisor, 5)
     assert supervisor.state.shutdown is None
-    assert ask(world, supervisor, Configure, given=given(workload="hold")) is None
+    assert send(world, supervisor, Configure, given=given(workload="hold")) is None
     world.run(supervisor, lambda: running(supervisor) == [0])
 
 
-# --- the process that serves -----------------------------------------------------------------
+# --- the API process -------------------------------------------------------------------------
 
 
-def test_a_service_that_dies_is_replaced_and_nothing_else_notices() -> None:
+def test_an_api_process_that_exits_is_replaced_without_other_effects() -> None:
     world, supervisor = served(1)
     world.service.exits = True
     world.run(supervisor, lambda: world.events("service.failed"))
@@ -423,7 +423,7 @@ def test_a_service_that_dies_is_replaced_and_nothing_else_notices() -> None:
 
 
 @pytest.mark.parametrize("fault", ["silent", "garbage"])
-def test_a_service_that_does_not_answer_is_killed_and_replaced(fault: str) -> None:
+def test_an_unresponsive_api_process_is_killed_and_replaced(fault: str) -> None:
     world, supervisor = served(1)
     if fault == "silent":
         world.service.serving = False
@@ -435,7 +435,7 @@ def test_a_service_that_does_not_answer_is_killed_and_replaced(fault: str) -> No
     assert running(supervisor) == [0]
 
 
-def test_services_that_die_at_once_are_started_ever_more_seldom() -> None:
+def test_the_pause_before_the_next_api_process_grows() -> None:
     world, supervisor = served(1)
 
     def again() -> bool:
@@ -447,7 +447,7 @@ def test_services_that_die_at_once_are_started_ever_more_seldom() -> None:
     assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
 
 
-def test_an_answer_comes_after_what_it_changed_is_shown() -> None:
+def test_a_reply_comes_after_the_views_of_its_effect() -> None:
     world, supervisor = served(1)
     send = world.service.send
     shown: list[str] = []
@@ -464,7 +464,7 @@ def test_an_answer_comes_after_what_it_changed_is_shown() -> None:
     assert world.service.views["GPU-0"].admin == "PAUSED"
 
 
-def test_a_wish_to_read_the_settings_anew_goes_to_the_service() -> None:
+def test_a_reload_request_is_passed_to_the_api_process() -> None:
     world, supervisor = served(1)
     world.interrupts.reload_pending = True
     supervisor.turn()
@@ -473,10 +473,10 @@ def test_a_wish_to_read_the_settings_anew_goes_to_the_service() -> None:
     world.service.exits = world.interrupts.reload_pending = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     world.run_for(supervisor, 1)
-    assert world.service.reloads == 2, "a service that is replaced hears of it later"
+    assert world.service.reloads == 2, "a replaced API process receives it later"
 
 
-def test_changes_are_shown_soon_and_not_at_every_tick() -> None:
+def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
     world, supervisor = served(1)
     times: list[float] = []
     send = world.service.send

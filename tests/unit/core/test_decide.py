@@ -1,4 +1,4 @@
-"""The decisions of a supervisor, in a world without processes: when a GPU is occupied or left."""
+"""When a GPU is occupied and when it is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_an_idle_gpu_is_occupied() -> None:
     assert isinstance(stressor(supervisor), Running)
 
 
-def test_a_start_waits_for_a_second_look() -> None:
+def test_a_start_needs_a_second_idle_reading() -> None:
     world = World()
     supervisor = world.supervisor(Config())
     while not isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Idle):
@@ -30,7 +30,7 @@ def test_a_start_waits_for_a_second_look() -> None:
     assert isinstance(stressor(supervisor), Starting)
 
 
-def test_at_most_one_start_a_tick_and_it_comes_last() -> None:
+def test_at_most_one_start_per_tick_and_it_comes_last() -> None:
     world = World(gpus=4)
     decisions = world.run_for(world.supervisor(Config()), 2)
     starts = [[a for a in d.actions if isinstance(a, Start)] for d in decisions]
@@ -41,7 +41,7 @@ def test_at_most_one_start_a_tick_and_it_comes_last() -> None:
     )
 
 
-def test_a_busy_gpu_is_never_started_on() -> None:
+def test_no_stressor_starts_on_a_busy_gpu() -> None:
     world = World(gpus=2)
     world.newcomer(0)
     supervisor = world.supervisor(Config())
@@ -50,7 +50,7 @@ def test_a_busy_gpu_is_never_started_on() -> None:
 
 
 @pytest.mark.parametrize("fault", ["Unknown Error", "GPU is lost"])
-def test_a_gpu_that_cannot_be_read_is_never_started_on(fault: str) -> None:
+def test_no_stressor_starts_on_an_unreadable_gpu(fault: str) -> None:
     world = World()
     world.at(0).fault = fault
     supervisor = world.supervisor(Config())
@@ -60,7 +60,7 @@ def test_a_gpu_that_cannot_be_read_is_never_started_on(fault: str) -> None:
 
 
 @pytest.mark.parametrize("trait", ["exclusive", "mig"])
-def test_a_gpu_that_nobody_could_share_is_left_alone(
+def test_no_stressor_starts_on_a_gpu_that_cannot_be_shared(
     trait: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World()
@@ -77,7 +77,7 @@ def test_a_gpu_that_nobody_could_share_is_left_alone(
     assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Busy)
 
 
-def test_a_gpu_that_turns_unknown_loses_its_child_at_once() -> None:
+def test_the_child_of_a_gpu_that_becomes_unknown_is_killed_at_once() -> None:
     world, supervisor = occupied()
     world.at(0).fault = "Unknown Error"
     assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
@@ -85,7 +85,7 @@ def test_a_gpu_that_turns_unknown_loses_its_child_at_once() -> None:
     assert not world.events("stressor.failed")
 
 
-def test_silence_of_one_gpu_makes_it_unknown_and_the_other_goes_on() -> None:
+def test_a_gpu_without_readings_becomes_unknown_and_the_other_stays_held() -> None:
     world, supervisor = occupied(gpus=2)
     world.at(0).silent = True
     world.run(supervisor, lambda: world.events("gpu.unknown"), within=5.2)

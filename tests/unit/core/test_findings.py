@@ -1,4 +1,4 @@
-"""What a stressor finds wrong is said once, with its evidence, and always acknowledged."""
+"""Findings: each is reported once and acknowledged each time."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def supervisor(world: World) -> Supervisor:
     return supervisor
 
 
-def says(world: World, *findings: Finding) -> None:
+def send(world: World, *findings: Finding) -> None:
     child = world.at(0).child
     assert child is not None
     child.outbox += findings
 
 
-def test_a_finding_survives_the_wire() -> None:
+def test_a_finding_survives_encoding() -> None:
     assert codec.decode(codec.encode(FLIP), (Finding,)) == FLIP
 
 
-def test_it_is_said_with_all_of_its_evidence_and_acknowledged(
+def test_a_finding_is_reported_completely_and_acknowledged(
     world: World, supervisor: Supervisor
 ) -> None:
-    says(world, FLIP)
+    send(world, FLIP)
     world.run(supervisor, lambda: world.events("stressor.finding"), within=1)
     (event,) = world.events("stressor.finding")
     assert event.fields["place"] == "result"
@@ -66,41 +66,39 @@ def test_it_is_said_with_all_of_its_evidence_and_acknowledged(
     assert event.fields["first"] == [5, 9]
     assert {"temperature_c", "power_w", "sm_clock_mhz"} <= event.fields.keys()
     assert world.spawner.acknowledged == [("GPU-0", 1, 1)]
-    assert not world.spawner.killed, "it goes on, so that more can be learnt"
+    assert not world.spawner.killed, "it continues, to gather more findings"
 
 
-def test_one_that_is_sent_again_is_said_once_and_acknowledged_twice(
+def test_a_repeated_finding_is_reported_once_and_acknowledged_twice(
     world: World, supervisor: Supervisor
 ) -> None:
-    says(world, FLIP)
+    send(world, FLIP)
     world.run_for(supervisor, 1)
-    says(world, FLIP, replace(FLIP, number=2))
+    send(world, FLIP, replace(FLIP, number=2))
     world.run_for(supervisor, 1)
     assert len(world.events("stressor.finding")) == 2
     assert [number for _, _, number in world.spawner.acknowledged] == [1, 1, 2]
     assert world.events("gpu.status")[-1].fields["findings"] == 2
 
 
-def test_the_last_words_of_a_child_that_dies_are_not_lost(
-    world: World, supervisor: Supervisor
-) -> None:
+def test_a_finding_sent_before_the_exit_is_not_lost(world: World, supervisor: Supervisor) -> None:
     child = world.at(0).child
     assert child is not None
-    says(world, FLIP)
+    send(world, FLIP)
     child.dies_at, child.code = world.now, -11
     world.run(supervisor, lambda: world.events("stressor.failed"), within=3)
     assert len(world.events("stressor.finding")) == 1
     assert supervisor.state.gpu_states["GPU-0"].findings.last == FLIP
 
 
-def test_the_next_child_counts_from_one_again(world: World, supervisor: Supervisor) -> None:
-    says(world, FLIP)
+def test_the_next_child_numbers_its_findings_from_one(world: World, supervisor: Supervisor) -> None:
+    send(world, FLIP)
     world.run_for(supervisor, 1)
     newcomer = world.newcomer(0)
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=3)
     world.at(0).foreign.remove(newcomer)
     world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
-    says(world, FLIP)
+    send(world, FLIP)
     world.run_for(supervisor, 1)
     assert supervisor.state.gpu_states["GPU-0"].findings.total == 2
 
@@ -108,12 +106,12 @@ def test_the_next_child_counts_from_one_again(world: World, supervisor: Supervis
 @pytest.mark.parametrize(
     ("repeated", "kind"), [(None, None), (0, "transient"), (1, "repeatable"), (3, "repeatable")]
 )
-def test_what_comes_back_is_repeatable(repeated: int | None, kind: str | None) -> None:
+def test_a_fault_that_recurs_is_repeatable(repeated: int | None, kind: str | None) -> None:
     assert kind_of(replace(FLIP, repeated=repeated)) == kind
 
 
-def test_a_person_reads_what_was_wrong(world: World, supervisor: Supervisor) -> None:
-    says(world, FLIP)
+def test_the_terminal_line_describes_the_finding(world: World, supervisor: Supervisor) -> None:
+    send(world, FLIP)
     world.run(supervisor, lambda: world.events("stressor.finding"), within=1)
     (event,) = world.events("stressor.finding")
     word, text = describe(event.name, event.fields)

@@ -1,4 +1,4 @@
-"""How a GPU does: thresholds, what gets better when, and what a stressor makes of it."""
+"""Health: thresholds, recovery, and its effect on a stressor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.harness.core_scenarios import occupied, stressor
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = GpuHealth
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)
-SLOT = GpuState(gpu=GPU, occupancy=Idle(since=0.0))
+GPU_STATE = GpuState(gpu=GPU, occupancy=Idle(since=0.0))
 
 
 def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> Reading:
@@ -35,16 +35,14 @@ def health(gpu_state: GpuState, seen: Reading, config: Config | None = None) -> 
     return assess(gpu_state, seen, seen.at, config or Config())[0]
 
 
-def condition(gpu_state: GpuState) -> GpuHealth:
+def level(gpu_state: GpuState) -> GpuHealth:
     assert gpu_state.health is not None
     return gpu_state.health.level
 
 
-def been(condition: GpuHealth, since: float = 0.0) -> GpuState:
-    health = HealthState(
-        level=condition, since=since, heat=condition, heat_since=since, memory=OPTIMAL
-    )
-    return replace(SLOT, health=health)
+def health_since(level: GpuHealth, since: float = 0.0) -> GpuState:
+    health = HealthState(level=level, since=since, heat=level, heat_since=since, memory=OPTIMAL)
+    return replace(GPU_STATE, health=health)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +65,14 @@ def been(condition: GpuHealth, since: float = 0.0) -> GpuState:
 def test_the_documented_table_is_the_default(
     degrees: int | None, share: float, expected: GpuHealth
 ) -> None:
-    assert condition(health(SLOT, reading(degrees, share))) is expected
+    assert level(health(GPU_STATE, reading(degrees, share))) is expected
 
 
-def test_only_memory_that_is_not_ours_counts() -> None:
+def test_only_foreign_memory_counts() -> None:
     world, supervisor = occupied()
     gpu_state = supervisor.state.gpu_states["GPU-0"]
     assert world.at(0).used > 0.85 * world.at(0).gpu.memory_total
-    assert condition(gpu_state) is OPTIMAL
+    assert level(gpu_state) is OPTIMAL
 
 
 @pytest.mark.parametrize(
@@ -90,22 +88,22 @@ def test_only_memory_that_is_not_ours_counts() -> None:
         (CRITICAL, 60.0, 84, CRITICAL),
         (CRITICAL, 60.0, 80, THROTTLED),
         (CRITICAL, 60.0, 40, OPTIMAL),
-        (OPTIMAL, 0.0, 86, CRITICAL),  # worse is believed at once
+        (OPTIMAL, 0.0, 86, CRITICAL),  # worse applies at once
         (THROTTLED, 0.0, 86, CRITICAL),
     ],
 )
-def test_what_gets_better_does_so_with_a_margin_and_in_time(
+def test_health_improves_with_a_margin_and_after_a_cool_down(
     before: GpuHealth, seconds: float, degrees: int, expected: GpuHealth
 ) -> None:
-    assert condition(health(been(before), reading(degrees, at=seconds))) is expected
+    assert level(health(health_since(before), reading(degrees, at=seconds))) is expected
 
 
-def test_memory_that_is_given_back_is_back_at_once_but_for_the_margin() -> None:
-    gpu_state = health(SLOT, reading(30, 0.97))
-    assert condition(gpu_state) is CRITICAL
-    assert condition(health(gpu_state, reading(30, 0.94, at=0.1))) is CRITICAL
-    assert condition(health(gpu_state, reading(30, 0.92, at=0.1))) is THROTTLED
-    assert condition(health(gpu_state, reading(30, 0.0, at=0.1))) is OPTIMAL
+def test_health_by_memory_improves_at_once_with_a_margin() -> None:
+    gpu_state = health(GPU_STATE, reading(30, 0.97))
+    assert level(gpu_state) is CRITICAL
+    assert level(health(gpu_state, reading(30, 0.94, at=0.1))) is CRITICAL
+    assert level(health(gpu_state, reading(30, 0.92, at=0.1))) is THROTTLED
+    assert level(health(gpu_state, reading(30, 0.0, at=0.1))) is OPTIMAL
 
 
 @given(
@@ -114,14 +112,14 @@ def test_memory_that_is_given_back_is_back_at_once_but_for_the_margin() -> None:
     share=st.floats(0, 1),
     seconds=st.floats(0, 200),
 )
-def test_nothing_is_judged_better_than_the_table_has_it(
+def test_health_is_never_better_than_the_table(
     before: GpuHealth, degrees: int | None, share: float, seconds: float
 ) -> None:
-    at_once = condition(health(SLOT, reading(degrees, share)))
-    later = condition(health(been(before), reading(degrees, share, at=seconds)))
+    at_once = level(health(GPU_STATE, reading(degrees, share)))
+    later = level(health(health_since(before), reading(degrees, share, at=seconds)))
     assert MULTIPLIERS[later] <= MULTIPLIERS[at_once]
     worst = min(MULTIPLIERS[before], MULTIPLIERS[at_once])
-    assert MULTIPLIERS[later] >= worst  # and no worse than it was, or is
+    assert MULTIPLIERS[later] >= worst  # and not worse than before or now
 
 
 @pytest.mark.parametrize(
@@ -131,48 +129,48 @@ def test_nothing_is_judged_better_than_the_table_has_it(
 def test_no_threshold_is_above_what_the_device_declares(
     maximum: int | None, slowdown: int | None, expected: tuple[float, ...]
 ) -> None:
-    told = Telemetry(at=0.0, maximum_c=maximum, slowdown_c=slowdown)
-    found = thresholds(replace(SLOT, telemetry=told), Config())
+    telemetry = Telemetry(at=0.0, maximum_c=maximum, slowdown_c=slowdown)
+    found = thresholds(replace(GPU_STATE, telemetry=telemetry), Config())
     assert (found.optimal, found.normal, found.throttle, found.critical) == expected
 
 
-def test_what_cannot_be_read_leaves_nothing_to_anybody_and_comes_back_as_it_was() -> None:
-    gpu_state = health(SLOT, reading(76))
+def test_an_unreadable_gpu_allows_no_load_and_keeps_its_level() -> None:
+    gpu_state = health(GPU_STATE, reading(76))
     assert multiplier(gpu_state) == 0.5
     lost = replace(gpu_state, occupancy=Unknown(reason="a test"))
     assert multiplier(health(lost, reading(20))) == 0.0
     assert health(lost, reading(20)).health == gpu_state.health
-    assert multiplier(SLOT) == 0.0
+    assert multiplier(GPU_STATE) == 0.0
 
 
-def test_a_sensor_that_is_silent_for_long_says_nothing_any_more() -> None:
-    gpu_state = health(SLOT, reading(95, at=0.0))
+def test_an_old_temperature_does_not_count() -> None:
+    gpu_state = health(GPU_STATE, reading(95, at=0.0))
     missed_a_beat = health(gpu_state, reading(None, at=3.0))
-    assert condition(missed_a_beat) is CRITICAL
-    assert condition(health(missed_a_beat, reading(None, at=10.0))) is OPTIMAL
-    assert condition(health(missed_a_beat, reading(None, 0.9, at=10.0))) is THROTTLED
+    assert level(missed_a_beat) is CRITICAL
+    assert level(health(missed_a_beat, reading(None, at=10.0))) is OPTIMAL
+    assert level(health(missed_a_beat, reading(None, 0.9, at=10.0))) is THROTTLED
 
 
-def test_overheating_is_said_once_until_it_is_cooler() -> None:
-    said = []
-    gpu_state = SLOT
+def test_overheating_is_reported_once_until_the_gpu_cools_down() -> None:
+    reported_at = []
+    gpu_state = GPU_STATE
     for at, degrees in enumerate((80, 91, 92, 89, 91, 87, 91)):
         gpu_state, events = assess(gpu_state, reading(degrees, at=float(at)), float(at), Config())
-        said += [at for event in events if event.name == "gpu.overheat"]
-    assert said == [1, 6]
+        reported_at += [at for event in events if event.name == "gpu.overheat"]
+    assert reported_at == [1, 6]
 
 
 @pytest.mark.parametrize(
     ("degrees", "share"), [(40, 1.0), (70, 0.8), (80, 0.5)], ids=["cool", "warm", "hot"]
 )
-def test_a_stressor_works_by_its_gpus_condition(degrees: int, share: float) -> None:
+def test_health_limits_the_pace_of_a_stressor(degrees: int, share: float) -> None:
     world, supervisor = occupied()
     world.at(0).temperature = degrees
     world.run_for(supervisor, 1.0)
     assert world.spawner.paced[-1:] == ([("GPU-0", 1, share)] if share < 1.0 else [])
 
 
-def test_a_critical_gpu_is_let_go_and_taken_again_by_itself() -> None:
+def test_a_critical_gpu_is_released_and_occupied_again_after_recovery() -> None:
     world, supervisor = occupied(config=Config(cooldown=1.0, critical_pause=10.0, rearm=1.0))
     world.at(0).temperature = 90
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
@@ -189,18 +187,18 @@ def test_a_critical_gpu_is_let_go_and_taken_again_by_itself() -> None:
     assert changes == [("optimal", "critical"), ("critical", "optimal")]
 
 
-def test_each_gpu_has_a_condition_of_its_own() -> None:
+def test_each_gpu_has_its_own_health() -> None:
     world, supervisor = occupied(gpus=2)
     world.at(1).temperature = 95
     world.run(supervisor, lambda: isinstance(stressor(supervisor, 1), Stopped))
     assert isinstance(stressor(supervisor, 0), Running)
 
 
-def test_who_switches_it_off_is_told_and_left_at_full_speed() -> None:
+def test_without_throttling_health_is_reported_and_the_pace_is_full() -> None:
     world, supervisor = occupied(config=Config(throttle="off"))
     world.at(0).temperature = 95
     world.run_for(supervisor, 5.0)
-    assert condition(supervisor.state.gpu_states["GPU-0"]) is CRITICAL
+    assert level(supervisor.state.gpu_states["GPU-0"]) is CRITICAL
     assert isinstance(stressor(supervisor), Running)
     assert not world.spawner.paced
 
@@ -213,9 +211,7 @@ def test_who_switches_it_off_is_told_and_left_at_full_speed() -> None:
         ("throttle.memory_normal", "95%", "must be below throttle.memory_critical"),
     ],
 )
-def test_thresholds_in_a_wrong_order_are_refused_as_a_whole(
-    key: str, text: str, named: str
-) -> None:
+def test_thresholds_in_a_wrong_order_are_refused(key: str, text: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build_config({key: Given(text=text, source="--somewhere")})
     assert "--somewhere" in str(caught.value)

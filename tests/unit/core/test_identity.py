@@ -1,4 +1,4 @@
-"""Who is who on a GPU: by PID, by another namespace's PID, or not at all; one scene per promise."""
+"""Identity: stressors listed by their PID, by a PID of another namespace, or not at all."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ELSEWHERE = 2**22
 
 
 def held(supervisor: Supervisor) -> bool:
-    """Return whether a stressor runs on the first GPU."""
+    """Check whether a stressor runs on the first GPU."""
     return isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
 
 
 def occupied(world: World, config: Config | None = None) -> Supervisor:
-    """Return a supervisor whose stressor runs on the first GPU, for some seconds."""
+    """Build a supervisor with a stressor on the first GPU, and run it for some seconds."""
     supervisor = world.supervisor(config or Config(rearm=1.0))
     world.run(supervisor, lambda: held(supervisor))
     world.run_for(supervisor, 5)
@@ -45,10 +45,10 @@ def busy(supervisor: Supervisor) -> Busy | None:
     return occupancy if isinstance(occupancy, Busy) else None
 
 
-# --- how our stressor is listed --------------------------------------------------------------
+# --- how the stressor is listed --------------------------------------------------------------
 
 
-def test_nothing_is_known_before_the_first_context() -> None:
+def test_the_identity_is_unlearned_before_the_first_context() -> None:
     world = World()
     supervisor = world.supervisor(Config())
     world.run(supervisor, lambda: world.spawner.started)
@@ -66,7 +66,7 @@ def test_nothing_is_known_before_the_first_context() -> None:
         (CONTAINER, None, IdentityMode.BLIND, False),
     ],
 )
-def test_how_the_driver_lists_our_stressor_is_learned_and_said(
+def test_the_identity_is_learned_and_reported(
     hidden: str | None, child_as: int | None, mode: IdentityMode, *, complete: bool
 ) -> None:
     world = World(hidden=hidden)
@@ -83,7 +83,7 @@ def test_how_the_driver_lists_our_stressor_is_learned_and_said(
     assert (CONTAINER in str(status["identity_reason"])) is (hidden is not None)
 
 
-def test_where_all_processes_are_listed_a_stranger_is_never_taken_for_ours() -> None:
+def test_with_a_complete_list_no_foreign_process_is_taken_for_the_child() -> None:
     world = World()
     world.at(0).child_pid_offset = ELSEWHERE
     supervisor = world.supervisor(Config(rearm=1.0))
@@ -91,7 +91,7 @@ def test_where_all_processes_are_listed_a_stranger_is_never_taken_for_ours() -> 
     assert not world.events("stressor.ready")
 
 
-def test_two_strangers_at_once_are_somebody_else() -> None:
+def test_two_new_pids_are_foreign() -> None:
     world = World(hidden=CONTAINER)
     world.at(0).child_pid_offset = ELSEWHERE
     supervisor = world.supervisor(Config(rearm=1.0))
@@ -103,7 +103,7 @@ def test_two_strangers_at_once_are_somebody_else() -> None:
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=3)
 
 
-def test_a_stranger_that_holds_less_than_our_child_is_not_our_child() -> None:
+def test_a_process_that_holds_less_than_the_child_is_foreign() -> None:
     world = World(hidden=CONTAINER)
     world.at(0).child_pid_offset = None
     supervisor = world.supervisor(Config(rearm=1.0))
@@ -117,7 +117,7 @@ def test_a_stranger_that_holds_less_than_our_child_is_not_our_child() -> None:
     assert world.events("gpu.yielding")[0].fields["processes"][0]["pid"] == ELSEWHERE  # type: ignore[index]
 
 
-def test_each_child_is_learned_anew() -> None:
+def test_the_identity_is_learned_for_each_child() -> None:
     world = World(hidden=CONTAINER)
     world.at(0).child_pid_offset = ELSEWHERE
     supervisor = occupied(world)
@@ -130,7 +130,7 @@ def test_each_child_is_learned_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "child", "ours"),
+    ("process", "child", "own"),
     [
         (GpuProcess(pid=7, started=1), OwnChild(pid=7, started=1), True),
         (GpuProcess(pid=7, started=2), OwnChild(pid=7, started=1), False),
@@ -139,21 +139,21 @@ def test_each_child_is_learned_anew() -> None:
         (GpuProcess(pid=0), OwnChild(pid=7, started=1), False),
         (GpuProcess(pid=2**32 - 1), OwnChild(pid=7, started=1), False),
         (GpuProcess(pid=9), OwnChild(pid=7, started=1, listed_as=9), True),
-        # PIDs of another namespace: the same number here is somebody else there.
+        # PIDs of another namespace: an equal number is another process.
         (GpuProcess(pid=7, started=1), OwnChild(pid=7, started=1, listed_as=9), False),
         (GpuProcess(pid=8, session=7), OwnChild(pid=7, started=1, listed_as=9), False),
     ],
 )
-def test_whose_process_it_is(process: GpuProcess, child: OwnChild, *, ours: bool) -> None:
-    assert is_own(process, child) is ours
+def test_which_processes_are_own(process: GpuProcess, child: OwnChild, *, own: bool) -> None:
+    assert is_own(process, child) is own
     assert not is_own(process, None)
 
 
-# --- where others may not be listed ----------------------------------------------------------
+# --- incomplete lists ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("child_as", [0, ELSEWHERE, None])
-def test_memory_alone_tells_of_a_newcomer_and_that_it_is_still_there(child_as: int | None) -> None:
+def test_memory_alone_shows_a_newcomer_and_its_presence(child_as: int | None) -> None:
     world = World(hidden=CONTAINER)
     world.at(0).child_pid_offset = child_as
     supervisor = occupied(world)
@@ -181,7 +181,7 @@ def test_memory_alone_tells_of_a_newcomer_and_that_it_is_still_there(child_as: i
         (CONTAINER, 32 * MIB + 1, False),
     ],
 )
-def test_how_much_memory_that_nobody_accounts_for_is_nobodys(
+def test_the_default_idle_memory_depends_on_the_list(
     hidden: str | None, unlisted: int, *, starts: bool
 ) -> None:
     world = World(hidden=hidden)
@@ -190,15 +190,15 @@ def test_how_much_memory_that_nobody_accounts_for_is_nobodys(
     assert bool(world.spawner.started) is starts
 
 
-def test_an_operator_says_how_much_is_nobodys_there_too() -> None:
+def test_idle_memory_can_be_set_for_incomplete_lists() -> None:
     world = World(hidden=CONTAINER)
     world.at(0).unlisted = 300 * MIB
     world.run_for(world.supervisor(Config(idle_memory=400 * MIB)), 5)
     assert world.spawner.started
 
 
-def test_a_host_that_turns_out_to_hide_processes_is_judged_anew() -> None:
-    """Half a GiB was nobody's as long as everybody seemed to be listed."""
+def test_the_default_idle_memory_changes_when_the_list_proves_incomplete() -> None:
+    """Half a GiB counted as idle while the list seemed complete."""
     world = World()
     world.at(0).child_pid_offset = None
     world.at(0).unlisted = GIB // 2
@@ -209,7 +209,7 @@ def test_a_host_that_turns_out_to_hide_processes_is_judged_anew() -> None:
     assert len(world.spawner.started) == 1
 
 
-def test_names_mean_nothing_where_pids_may_be_those_of_another_namespace() -> None:
+def test_names_are_not_compared_where_pids_may_belong_to_another_namespace() -> None:
     ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
     someone = GpuProcess(pid=5, memory=MIB, name="Xorg", started=5)
     for hidden, starts in ((None, 1), (CONTAINER, 0)):
@@ -219,19 +219,19 @@ def test_names_mean_nothing_where_pids_may_be_those_of_another_namespace() -> No
         assert len(world.spawner.started) == starts
 
 
-def test_once_the_driver_speaks_our_pids_names_count_in_a_container_too() -> None:
+def test_names_are_compared_in_a_container_once_pids_match() -> None:
     world = World(hidden=CONTAINER)
     supervisor = occupied(world, Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0))
-    # Not a byte: memory is a witness of its own.
+    # No memory, which would be evidence by itself.
     world.at(0).foreign.append(GpuProcess(pid=5, memory=0, name="Xorg", started=5))
     world.run_for(supervisor, 5)
     assert held(supervisor)
 
 
-# --- the third witness -----------------------------------------------------------------------
+# --- computing processes ---------------------------------------------------------------------
 
 
-def test_who_computes_and_is_not_listed_keeps_a_gpu_busy() -> None:
+def test_an_unlisted_computing_process_keeps_a_gpu_busy() -> None:
     world = World(hidden=CONTAINER)
     world.at(0).computing = (4711,)
     supervisor = world.supervisor(Config(rearm=1.0))
@@ -245,7 +245,7 @@ def test_who_computes_and_is_not_listed_keeps_a_gpu_busy() -> None:
 
 
 @pytest.mark.parametrize("computing", [None, (), (4711,)])
-def test_our_own_stressor_computes(computing: tuple[int, ...] | None) -> None:
+def test_the_stressor_is_the_one_computing_process(computing: tuple[int, ...] | None) -> None:
     world = World(hidden=CONTAINER)
     supervisor = occupied(world)
     world.at(0).computing = computing
@@ -253,7 +253,7 @@ def test_our_own_stressor_computes(computing: tuple[int, ...] | None) -> None:
     assert held(supervisor)
 
 
-def test_one_more_than_ours_that_computes_is_a_newcomer() -> None:
+def test_one_more_computing_process_is_a_newcomer() -> None:
     world = World(hidden=CONTAINER)
     supervisor = occupied(world)
     world.at(0).computing = (4711, 4712)
@@ -261,7 +261,7 @@ def test_one_more_than_ours_that_computes_is_a_newcomer() -> None:
     assert world.events("gpu.yielding")[0].fields["evidence"] == "computing"
 
 
-def test_where_everybody_is_listed_the_list_tells_who_computes() -> None:
+def test_with_a_complete_list_computing_processes_do_not_count() -> None:
     world = World()
     supervisor = occupied(world)
     world.at(0).computing = (4711, 4712)
@@ -269,11 +269,11 @@ def test_where_everybody_is_listed_the_list_tells_who_computes() -> None:
     assert held(supervisor)
 
 
-# --- who comes while our child takes its memory -----------------------------------------------
+# --- newcomers while the child takes its memory -----------------------------------------------
 
 
 @pytest.mark.parametrize("exits", [False, True])
-def test_a_child_that_is_crowded_out_yields_and_has_not_failed(*, exits: bool) -> None:
+def test_a_child_with_memory_contention_yields_and_does_not_fail(*, exits: bool) -> None:
     world = World(hidden=CONTAINER)
     supervisor = world.supervisor(Config(rearm=1.0))
     world.run(supervisor, lambda: world.spawner.started)
@@ -293,15 +293,15 @@ def test_a_child_that_is_crowded_out_yields_and_has_not_failed(*, exits: bool) -
     world.run(supervisor, lambda: held(supervisor), within=10)
 
 
-@pytest.mark.parametrize("said", [1, 2, 3])
-def test_who_is_beside_our_child_is_seen_where_the_driver_tells_what_that_holds(said: int) -> None:
-    """Somebody who is not listed and came while it took its memory, or just before Ready."""
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_unlisted_memory_shows_a_newcomer_where_the_child_is_listed(stage: int) -> None:
+    """An unlisted process that came while the child took its memory, or just before Ready."""
     world = World(hidden=CONTAINER)
     supervisor = world.supervisor(Config(rearm=1.0))
     world.run(supervisor, lambda: world.spawner.started)
     child = world.at(0).child
     assert child is not None
-    world.run(supervisor, lambda: child.stage == said)
+    world.run(supervisor, lambda: child.stage == stage)
     world.at(0).unlisted = 26 * MIB
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.5)
     assert identity(supervisor).mode is IdentityMode.DIRECT
@@ -309,7 +309,7 @@ def test_who_is_beside_our_child_is_seen_where_the_driver_tells_what_that_holds(
     assert world.events("gpu.yielding")[0].fields["grown"] == 26 * MIB
 
 
-def test_what_the_driver_takes_for_itself_beside_our_child_is_nobody() -> None:
+def test_driver_overhead_beside_the_child_is_no_newcomer() -> None:
     world = World(hidden=CONTAINER)
     supervisor = world.supervisor(Config(rearm=1.0))
     world.run(supervisor, lambda: world.spawner.started)
@@ -323,8 +323,8 @@ def test_what_the_driver_takes_for_itself_beside_our_child_is_nobody() -> None:
     assert not world.events("gpu.yielding")
 
 
-def test_who_was_listed_before_our_child_grew_tells_nothing_of_others() -> None:
-    """The list is older than the memory: what is missing in it may be our own."""
+def test_a_list_older_than_the_memory_shows_no_newcomer() -> None:
+    """The list is older than the memory: the missing part may be the child's."""
     world = World(hidden=CONTAINER)
     supervisor = occupied(world)
     gpu_state = supervisor.state.gpu_states["GPU-0"]

@@ -1,4 +1,4 @@
-"""Who is on a GPU and makes it no busier, and what happens when they grow."""
+"""Ignored processes: which they are, and what happens when they grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = Config(ignore=parse_ignore_rules("memory<200MiB"), rearm=1.0)
 
 
 def held(supervisor: Supervisor) -> list[int]:
-    """Return the indices of the GPUs on which a stressor runs."""
+    """List the indices of the GPUs with a running stressor."""
     gpu_states = supervisor.state.gpu_states.values()
     return [
         gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
@@ -58,7 +58,9 @@ def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuP
         ),
     ],
 )
-def test_who_is_let_be(process: GpuProcess, config: Config, *, occupied: bool) -> None:
+def test_which_processes_are_ignored(
+    process: GpuProcess, config: Config, *, occupied: bool
+) -> None:
     world = World()
     world.at(0).foreign.append(process)
     supervisor = world.supervisor(config)
@@ -66,7 +68,7 @@ def test_who_is_let_be(process: GpuProcess, config: Config, *, occupied: bool) -
     assert (held(supervisor) == [0]) is occupied
 
 
-def test_an_active_display_is_somebody_unless_it_is_only_about_computing() -> None:
+def test_an_active_display_makes_a_gpu_busy_unless_only_compute_counts() -> None:
     for yield_to, expected in (("all", []), ("compute", [0])):
         world = World()
         world.at(0).display = True
@@ -75,11 +77,11 @@ def test_an_active_display_is_somebody_unless_it_is_only_about_computing() -> No
         assert held(supervisor) == expected
 
 
-# --- who is let be and grows -----------------------------------------------------------------
+# --- growth ----------------------------------------------------------------------------------
 
 
 def beside(process: GpuProcess, config: Config) -> tuple[World, Supervisor]:
-    """Return a world in which a stressor runs beside somebody who is let be."""
+    """Build a world with a stressor beside an ignored process."""
     world = World()
     world.at(0).foreign.append(process)
     supervisor = world.supervisor(config)
@@ -88,7 +90,7 @@ def beside(process: GpuProcess, config: Config) -> tuple[World, Supervisor]:
     return world, supervisor
 
 
-def test_what_somebody_who_is_let_be_takes_is_explained_where_it_is_named() -> None:
+def test_listed_growth_of_an_ignored_process_is_explained() -> None:
     world, supervisor = beside(graphics(50 * MIB), Config(rearm=1.0))
     for memory in (60, 55, 90, 50, 60):
         world.at(0).foreign[:] = [graphics(memory * MIB)]
@@ -99,22 +101,22 @@ def test_what_somebody_who_is_let_be_takes_is_explained_where_it_is_named() -> N
     assert world.events("gpu.yielding")[0].fields["grown"] == 2 * MIB
 
 
-def test_what_somebody_who_is_let_be_takes_is_somebody_where_it_is_not_named() -> None:
+def test_unlisted_growth_of_an_ignored_process_is_a_newcomer() -> None:
     ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
     world, supervisor = beside(replace(graphics(0), memory=None), ignore)
     world.at(0).unlisted = 20 * MIB
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
 
 
-def test_light_graphics_that_becomes_heavy_is_somebody() -> None:
+def test_light_graphics_that_becomes_heavy_is_a_newcomer() -> None:
     world, supervisor = beside(graphics(50 * MIB), Config(rearm=1.0))
     world.at(0).foreign[:] = [graphics(101 * MIB)]
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
 
 
 @pytest.mark.parametrize("named", [50 * MIB, None])
-def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | None) -> None:
-    """Memory is read far more often than processes; who is not let be never waits for that."""
+def test_growth_that_an_ignored_process_may_explain_waits_for_the_list(named: int | None) -> None:
+    """Memory is read far more often than processes. Other growth never waits."""
     ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
     world, supervisor = beside(replace(graphics(0), memory=named), ignore)
     gpu_state = supervisor.state.gpu_states["GPU-0"]
@@ -132,7 +134,7 @@ def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | Non
     seen = expect(attributed(gpu_state, reading, ignore), reading, now)
     assert (newcomer(seen, reading, now, ignore) is None) is (named is not None)
     late = now + LIST_WAIT_S + 0.001
-    again = replace(reading, at=late)  # a glance later, and the list still has not come
+    again = replace(reading, at=late)  # the next memory reading, still without a new list
     seen = expect(attributed(seen, again, ignore), again, late)
     assert newcomer(seen, again, late, ignore) is not None
     paired = replace(reading, processes=(graphics(70 * MIB),), processes_at=now + 0.001)
@@ -141,14 +143,14 @@ def test_growth_waits_a_moment_for_the_list_that_may_explain_it(named: int | Non
         assert newcomer(seen, paired, now, ignore) is None
 
 
-# --- who is small ----------------------------------------------------------------------------
+# --- rules by size ---------------------------------------------------------------------------
 
 
 def small(memory: int, pid: int = 7) -> GpuProcess:
     return GpuProcess(pid=pid, memory=memory, started=pid, name="exporter")
 
 
-def test_who_is_small_is_let_be_once_that_was_so_for_a_minute() -> None:
+def test_a_small_process_is_ignored_after_a_minute_of_steady_memory() -> None:
     world = World()
     world.at(0).foreign.append(small(50 * MIB))
     supervisor = world.supervisor(SMALL)
@@ -157,7 +159,7 @@ def test_who_is_small_is_let_be_once_that_was_so_for_a_minute() -> None:
     world.run(supervisor, lambda: held(supervisor), within=10)
 
 
-def test_who_comes_small_is_never_let_be() -> None:
+def test_a_small_newcomer_is_never_ignored() -> None:
     """Every newcomer is small until just before its large allocation."""
     world, supervisor = beside(small(50 * MIB), SMALL)
     world.at(0).foreign.append(small(MIB, pid=8))
@@ -166,7 +168,7 @@ def test_who_comes_small_is_never_let_be() -> None:
 
 
 @pytest.mark.parametrize("memory", [60 * MIB, 200 * MIB])
-def test_who_was_small_and_grows_is_let_be_no_more(memory: int) -> None:
+def test_a_small_process_that_grows_is_not_ignored_any_more(memory: int) -> None:
     world, supervisor = beside(small(50 * MIB), SMALL)
     world.at(0).foreign[:] = [small(memory)]
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
@@ -174,13 +176,13 @@ def test_who_was_small_and_grows_is_let_be_no_more(memory: int) -> None:
     assert len(world.spawner.started) == 1
 
 
-def test_a_later_use_of_a_small_ones_pid_is_somebody_else() -> None:
+def test_a_reused_pid_is_a_newcomer() -> None:
     world, supervisor = beside(small(50 * MIB), SMALL)
     world.at(0).foreign[:] = [replace(small(50 * MIB), started=99)]
     world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
 
 
-def test_nobody_is_small_whose_memory_is_not_told_or_whose_start_nobody_knows() -> None:
+def test_a_process_of_unknown_memory_or_start_time_is_not_small() -> None:
     for process in (replace(small(0), memory=None), replace(small(MIB), started=None)):
         world = World()
         world.at(0).foreign.append(process)
@@ -188,7 +190,7 @@ def test_nobody_is_small_whose_memory_is_not_told_or_whose_start_nobody_knows() 
         assert not world.spawner.started
 
 
-def test_a_reading_that_fails_begins_the_minute_anew() -> None:
+def test_a_failed_reading_restarts_the_minute() -> None:
     world = World()
     world.at(0).foreign.append(small(50 * MIB))
     supervisor = world.supervisor(SMALL)
@@ -201,7 +203,7 @@ def test_a_reading_that_fails_begins_the_minute_anew() -> None:
     world.run(supervisor, lambda: held(supervisor), within=20)
 
 
-def test_who_may_be_let_be_later_is_told_what_that_waits_for() -> None:
+def test_pending_ignores_name_the_rule_they_wait_for() -> None:
     world = World()
     world.at(0).foreign += [small(50 * MIB), small(300 * MIB, pid=8)]
     supervisor = world.supervisor(SMALL)
@@ -223,7 +225,7 @@ def test_who_may_be_let_be_later_is_told_what_that_waits_for() -> None:
 @pytest.mark.parametrize(
     ("client", "occupied"), [(None, True), (ProcessKind.MPS, False), (ProcessKind.COMPUTE, False)]
 )
-def test_an_mps_server_is_nobody_and_its_clients_are(
+def test_an_mps_server_is_ignored_and_its_clients_are_not(
     client: ProcessKind | None, *, occupied: bool
 ) -> None:
     world = World()
@@ -242,17 +244,17 @@ def test_an_mps_server_is_nobody_and_its_clients_are(
 @pytest.mark.parametrize(
     "text", ["", "Xorg", "name=", "size=3", "name=a,,user=b", "memory=1GiB", "size<3"]
 )
-def test_what_is_no_rule_of_whom_to_let_be_is_refused(text: str) -> None:
+def test_an_invalid_ignore_rule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a rule"):
         parse_ignore_rules(text)
 
 
 @pytest.mark.parametrize("text", ["memory<", "memory<much", "memory<5"])
-def test_a_size_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_ignore_rules(text)
 
 
-def test_rules_are_written_as_they_are_read() -> None:
+def test_rules_are_formatted_as_they_are_parsed() -> None:
     text = "name=Xorg,user=monitor,memory<200MiB"
     assert ",".join(map(str, parse_ignore_rules(text))) == text

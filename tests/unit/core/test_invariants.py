@@ -1,4 +1,4 @@
-"""What must hold whatever happens: random histories, checked after every tick."""
+"""Invariants: they hold after every tick of random histories."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ LIMITED = replace(
 
 
 class HiddenHistories(Histories):
-    """The same where other people's processes are not listed, and ours as the driver likes."""
+    """Histories with incomplete lists, and children listed in any way."""
 
     hidden = "this is a container"
 
-    @rule(index=GPUS, child_as=st.sampled_from([0, 2**22, None]))
-    def our_child_is_listed_in_another_way(self, index: int, child_as: int | None) -> None:
+    @rule(index=GPUS, offset=st.sampled_from([0, 2**22, None]))
+    def the_child_is_listed_in_another_way(self, index: int, offset: int | None) -> None:
         if self.world.at(index).child is None:
-            self.world.at(index).child_pid_offset = child_as
+            self.world.at(index).child_pid_offset = offset
 
     @rule(index=GPUS, computing=st.sampled_from([None, (), (7,), (7, 8)]))
-    def somebody_computes(self, index: int, computing: tuple[int, ...] | None) -> None:
+    def a_process_computes(self, index: int, computing: tuple[int, ...] | None) -> None:
         self.world.at(index).computing = computing
 
     @rule(index=GPUS, memory=st.sampled_from([40 * MIB, 60 * GIB]))
-    def somebody_comes_while_a_child_starts(self, index: int, memory: int) -> None:
+    def a_newcomer_takes_memory_while_a_child_starts(self, index: int, memory: int) -> None:
         child = self.world.at(index).child
         if child is not None and child.stage == 2:
             child.outbox.append(MemoryContention(grown=memory))
@@ -63,7 +63,7 @@ class HiddenHistories(Histories):
 
 
 class LimitedHistories(Histories):
-    """The same where rules over all GPUs hold as well."""
+    """Histories with rules over all GPUs."""
 
     config = LIMITED
     gpus = 3
@@ -74,94 +74,94 @@ CHOSEN = st.sampled_from([(), ("GPU-0",), ("GPU-1",), ("GPU-1", "GPU-0"), ("GPU-
 
 
 class ServedHistories(Histories):
-    """The same with clients, who ask for anything at any time, and a service that may die."""
+    """Histories with any commands at any time, and an API process that may exit."""
 
     with_api = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.posted = 0
 
-    def ask(self, order: Any, **arguments: Any) -> None:
-        self.asked += self.world.service.alive
-        self.world.service.post(order, **arguments)
+    def post(self, command: Any, **arguments: Any) -> None:
+        self.posted += self.world.service.alive
+        self.world.service.post(command, **arguments)
         self.tick()
 
     def check(self, before: Any, decision: Decision) -> None:
         if any(isinstance(a, Reply) and a.answer.refused is None for a in decision.actions):
-            # Somebody's wish may be a reason to try again what was given up.
+            # A command may reset failures.
             gpu_states = decision.state.gpu_states
             self.fatal = {u for u in self.fatal if isinstance(gpu_states[u].stressor, Fatal)}
             self.backoffs.clear()
         super().check(before, decision)
 
-    @rule(order=st.sampled_from([Resume, Drain]))
-    def somebody_wants_all_or_nothing(self, order: Any) -> None:
-        self.ask(order)
+    @rule(command=st.sampled_from([Resume, Drain]))
+    def a_client_drains_or_resumes(self, command: Any) -> None:
+        self.post(command)
 
     @rule(gpus=CHOSEN, seconds=SECONDS, release=st.booleans())
-    def somebody_pauses(
+    def a_client_pauses(
         self, *, gpus: tuple[str, ...], seconds: float | None, release: bool
     ) -> None:
-        self.ask(PauseGpus, gpus=gpus, seconds=seconds, release=release)
+        self.post(PauseGpus, gpus=gpus, seconds=seconds, release=release)
 
     @rule(gpus=CHOSEN)
-    def somebody_resumes(self, gpus: tuple[str, ...]) -> None:
-        self.ask(ResumeGpus, gpus=gpus)
+    def a_client_resumes(self, gpus: tuple[str, ...]) -> None:
+        self.post(ResumeGpus, gpus=gpus)
 
     @rule(id_=st.sampled_from("ab"), gpus=CHOSEN, count=st.integers(-1, 3), seconds=SECONDS)
-    def somebody_reserves(
+    def a_client_reserves(
         self, id_: str, gpus: tuple[str, ...], count: int, seconds: float | None
     ) -> None:
-        self.ask(Reserve, id=id_, reason="", gpus=gpus, count=count, seconds=seconds)
+        self.post(Reserve, id=id_, reason="", gpus=gpus, count=count, seconds=seconds)
 
     @rule(id_=st.sampled_from("ab"))
-    def somebody_ends_a_reservation(self, id_: str) -> None:
-        self.ask(Unreserve, id=id_)
+    def a_client_ends_a_reservation(self, id_: str) -> None:
+        self.post(Unreserve, id=id_)
 
     @rule(workload=st.sampled_from(["hold", "gemm"]), rearm=st.sampled_from(["2s", "no time"]))
-    def somebody_changes_the_settings(self, workload: str, rearm: str) -> None:
+    def a_client_changes_the_settings(self, workload: str, rearm: str) -> None:
         texts = {"workload": workload, "rearm": rearm, "grace": "1s"}
         given = tuple(GivenSetting(key=key, text=text, source="") for key, text in texts.items())
-        self.ask(Configure, given=given)
+        self.post(Configure, given=given)
 
     @precondition(lambda self: self.world.service.alive)
     @rule()
-    def the_service_dies(self) -> None:
-        self.asked -= len(self.world.service.commands)
+    def the_api_process_exits(self) -> None:
+        self.posted -= len(self.world.service.commands)
         self.world.service.commands.clear()
         self.world.service.exits = True
         self.tick()
 
     @rule(with_api=st.booleans())
-    def the_service_falls_silent_or_speaks_again(self, *, serves: bool) -> None:
+    def the_api_process_becomes_silent_or_recovers(self, *, serves: bool) -> None:
         self.world.service.serving = serves
 
     @invariant()
-    def nothing_of_ours_is_where_somebody_wants_us_to_keep_off(self) -> None:
+    def no_stressor_lives_on_a_gpu_with_a_hold(self) -> None:
         state = self.supervisor.state
         for gpu_state in state.gpu_states.values():
             if admin_hold(state, gpu_state, self.world.now) is not None:
                 assert not isinstance(gpu_state.stressor, Starting | Running)
 
     @invariant()
-    def no_gpu_is_promised_to_two(self) -> None:
+    def no_gpu_is_in_two_reservations(self) -> None:
         held = [uuid for one in self.supervisor.state.reservations.values() for uuid in one.gpus]
         assert len(held) == len(set(held))
 
     @invariant()
-    def nothing_uses_the_driver_once_it_is_let_go_of(self) -> None:
+    def nothing_uses_a_released_driver(self) -> None:
         state = self.supervisor.state
         if state.released is not None and not self.world.probe.alive:
             stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors)
 
     @invariant()
-    def each_order_is_answered_once(self) -> None:
+    def each_command_is_answered_once(self) -> None:
         numbers = [answer.number for answer in self.world.service.replies]
         assert len(numbers) == len(set(numbers))
         waiting = len(self.world.service.commands)
-        assert len(numbers) >= self.asked - waiting
+        assert len(numbers) >= self.posted - waiting
 
 
 TestHistories = Histories.TestCase

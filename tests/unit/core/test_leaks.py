@@ -1,4 +1,4 @@
-"""What stays when our stressor has gone: found, said, not idle, and cleared if that helps."""
+"""Leaks: memory or load that remains after a stressor is reported, not idle, and cleared."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MIB = 2**20
 
 
 def held(supervisor: Supervisor) -> bool:
-    """Return whether a stressor runs on the first GPU."""
+    """Check whether a stressor runs on the first GPU."""
     return isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
 
 
 def occupied(hidden: str | None = None, config: Config | None = None) -> tuple[World, Supervisor]:
-    """Return a world in which a stressor runs on the only GPU."""
+    """Build a world with a stressor on the only GPU."""
     world = World(hidden=hidden)
     supervisor = world.supervisor(config or Config(rearm=1.0))
     world.run(supervisor, lambda: held(supervisor))
@@ -32,14 +32,14 @@ def occupied(hidden: str | None = None, config: Config | None = None) -> tuple[W
 
 
 def yielded(world: World, supervisor: Supervisor) -> None:
-    """Let somebody come and leave again at once."""
+    """Start a foreign process and end it at once."""
     newcomer = world.newcomer(0)
     world.run(supervisor, lambda: world.at(0).child is None)
     world.at(0).foreign.remove(newcomer)
 
 
 def long_after(world: World, supervisor: Supervisor, seconds: float) -> None:
-    """Let many seconds pass, in ticks as long as those between two readings."""
+    """Run for many seconds, with one tick per poll."""
     world.tick = 0.2
     world.run_for(supervisor, seconds)
 
@@ -50,7 +50,7 @@ def rule(supervisor: Supervisor) -> str | None:
 
 
 @pytest.mark.parametrize("left", [2 * MIB, 700 * MIB])
-def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> None:
+def test_leaked_memory_is_reported_and_not_idle(left: int) -> None:
     world, supervisor = occupied()
     world.at(0).leaked = left
     yielded(world, supervisor)
@@ -63,17 +63,17 @@ def test_memory_that_nobody_gives_back_is_a_ghost_and_not_idle(left: int) -> Non
     world.run(supervisor, lambda: held(supervisor), within=10)
 
 
-def test_a_ghost_shows_beside_a_newcomer_too() -> None:
+def test_leaked_memory_shows_beside_a_newcomer() -> None:
     world, supervisor = occupied()
     world.at(0).leaked = 700 * MIB
     world.newcomer(0)
     world.run(supervisor, lambda: world.events("gpu.memory_leaked"), within=10)
     assert world.events("gpu.memory_leaked")[0].fields["bytes"] == 700 * MIB
     long_after(world, supervisor, 600)
-    assert not world.spawner.cleared, "somebody is there"
+    assert not world.spawner.cleared, "a process is listed"
 
 
-def test_what_a_newcomer_holds_is_no_ghost() -> None:
+def test_memory_of_a_newcomer_is_no_leak() -> None:
     world, supervisor = occupied()
     newcomer = world.newcomer(0, memory=50 * GIB)
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
@@ -82,7 +82,7 @@ def test_what_a_newcomer_holds_is_no_ghost() -> None:
     assert not world.events("gpu.memory_leaked")
 
 
-def test_where_not_all_are_listed_it_may_be_somebody_and_is_no_ghost() -> None:
+def test_with_an_incomplete_list_unattributed_memory_is_no_leak() -> None:
     world, supervisor = occupied(hidden="a container")
     world.at(0).leaked = 700 * MIB
     world.at(0).unlisted = 2 * MIB
@@ -93,7 +93,7 @@ def test_where_not_all_are_listed_it_may_be_somebody_and_is_no_ghost() -> None:
     assert not world.spawner.cleared
 
 
-def test_a_load_without_anybody_is_a_ghost() -> None:
+def test_a_load_without_processes_is_a_leak() -> None:
     world, supervisor = occupied(config=Config(rearm=5.0))
     world.at(0).utilization = 1.0
     yielded(world, supervisor)
@@ -106,7 +106,7 @@ def test_a_load_without_anybody_is_a_ghost() -> None:
 
 
 @pytest.mark.parametrize("utilization", [None, 0.0, 0.5])
-def test_less_than_that_is_none(utilization: float | None) -> None:
+def test_a_lower_load_is_no_leak(utilization: float | None) -> None:
     world, supervisor = occupied()
     world.at(0).utilization = utilization
     yielded(world, supervisor)
@@ -115,7 +115,7 @@ def test_less_than_that_is_none(utilization: float | None) -> None:
 
 
 @pytest.mark.parametrize("load", [False, True])
-def test_a_ghost_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> None:
+def test_a_leak_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> None:
     world, supervisor = occupied(config=Config(rearm=5.0))
     world.at(0).can_be_cleared = True
     if load:
@@ -129,7 +129,7 @@ def test_a_ghost_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> N
     assert not world.events("stressor.failed")
 
 
-def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
+def test_attempts_to_clear_a_leak_become_rarer_and_end() -> None:
     world, supervisor = occupied()
     world.at(0).leaked = 700 * MIB
     yielded(world, supervisor)
@@ -139,11 +139,11 @@ def test_it_is_tried_ever_more_rarely_and_then_no_more() -> None:
     first, second = (later - earlier for earlier, later in pairwise(times))
     assert second > 3 * first
     busy = [event.fields["reason"] for event in world.events("gpu.busy")]
-    assert sum("our stressor" in str(reason) for reason in busy) == 1, "said once"
+    assert sum("our stressor" in str(reason) for reason in busy) == 1, "reported once"
     assert not world.events("stressor.failed")
 
 
-def test_whoever_comes_while_it_is_cleared_gets_the_gpu() -> None:
+def test_a_newcomer_during_the_clearing_gets_the_gpu() -> None:
     world, supervisor = occupied()
     world.at(0).leaked = 700 * MIB
     yielded(world, supervisor)

@@ -1,4 +1,4 @@
-"""What counts as a failure of a stressor, and what follows from it."""
+"""Failures of a stressor: which exits count, and what follows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fail(
     kind: FailureKind = FailureKind.WORKLOAD,
     reason: str = "boom",
 ) -> None:
-    """Let the child of a GPU give up."""
+    """End the child of a GPU with a failure."""
     child = world.at(gpu).child
     assert child is not None
     child.outbox.append(Failed(kind=kind, reason=reason))
@@ -42,7 +42,7 @@ def test_a_failure_is_followed_by_a_growing_pause() -> None:
     assert all(gap >= pause for gap, pause in zip(gaps, [1, 2, 4, 8], strict=True))
 
 
-def test_a_minute_of_running_forgets_the_pause_but_not_the_count() -> None:
+def test_a_minute_of_running_resets_the_pause_but_not_the_count() -> None:
     world, supervisor = occupied()
     for count in range(1, 4):
         world.run_for(supervisor, 64)
@@ -52,7 +52,7 @@ def test_a_minute_of_running_forgets_the_pause_but_not_the_count() -> None:
     assert world.events("stressor.failed")[-1].fields["failures"] == 3
 
 
-def test_ten_failures_within_an_hour_are_fatal_and_stay_so() -> None:
+def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
     world = World(tick=0.5)
     supervisor = world.supervisor(Config())
     for count in range(1, 11):
@@ -67,7 +67,7 @@ def test_ten_failures_within_an_hour_are_fatal_and_stay_so() -> None:
     assert len(world.spawner.started) == 10
 
 
-def test_what_no_retry_can_mend_is_fatal_at_once_and_on_all_gpus_it_is_the_end() -> None:
+def test_a_permanent_failure_is_fatal_and_on_all_gpus_it_ends_the_daemon() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config())
     world.run(supervisor, started(world, 2))
@@ -75,7 +75,7 @@ def test_what_no_retry_can_mend_is_fatal_at_once_and_on_all_gpus_it_is_the_end()
     world.run(supervisor, times(world, "stressor.fatal", 1))
     assert stressor(supervisor) == Fatal(reason="torch without CUDA", unusable=True)
     world.run_for(supervisor, 60)
-    assert supervisor.state.shutdown is None, "the other GPU may still do"
+    assert supervisor.state.shutdown is None, "the other GPU may still work"
     fail(world, gpu=1, kind=FailureKind.MALFORMED, reason="no workload")
     world.run(supervisor, lambda: supervisor.state.finished)
     assert "no workload" in str(world.events("sentinel.stopping")[0].fields["reason"])
@@ -105,7 +105,7 @@ def test_running_out_of_memory_alone_is_a_failure() -> None:
     ("code", "words"),
     [(-9, "signal 9"), (-11, "signal 11"), (1, "code 1"), (0, "code 0"), (-14, "stuck")],
 )
-def test_an_exit_that_we_did_not_cause_is_a_failure(code: int, words: str) -> None:
+def test_an_unrequested_exit_is_a_failure(code: int, words: str) -> None:
     world, supervisor = occupied()
     child = world.at(0).child
     assert child is not None
@@ -123,7 +123,7 @@ def test_a_lease_that_ran_out_is_no_failure() -> None:
     assert not world.events("stressor.failed")
 
 
-def test_a_kernel_timer_that_ended_children_while_we_were_stopped_is_no_failure() -> None:
+def test_a_kernel_timer_that_ends_children_during_a_stall_is_no_failure() -> None:
     world, supervisor = occupied()
     child = world.at(0).child
     assert child is not None

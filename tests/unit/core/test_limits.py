@@ -1,4 +1,4 @@
-"""The rules over all GPUs, in a world without processes."""
+"""The rules over all GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = parse_ignore_rules("name=a-very-long-name")
 
 
 def held(supervisor: Supervisor) -> list[int]:
-    """Return the GPUs on which a stressor runs."""
+    """List the GPUs with a running stressor."""
     gpu_states = supervisor.state.gpu_states.values()
     return [
         gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
@@ -27,13 +27,13 @@ def held(supervisor: Supervisor) -> list[int]:
 
 
 def reason(world: World, supervisor: Supervisor, gpu: int) -> str:
-    """Return why nothing is started on a GPU, as the last status says."""
+    """Return the reason in the last status of a GPU."""
     world.run_for(supervisor, 61)
-    said = [e for e in world.events("gpu.status") if e.gpu == f"GPU-{gpu}"]
-    return str(said[-1].fields["reason"])
+    statuses = [e for e in world.events("gpu.status") if e.gpu == f"GPU-{gpu}"]
+    return str(statuses[-1].fields["reason"])
 
 
-def test_no_more_gpus_are_held_than_are_allowed() -> None:
+def test_the_number_of_held_gpus_is_limited() -> None:
     world = World(gpus=4)
     supervisor = world.supervisor(Config(max_gpus=2))
     world.run_for(supervisor, 30)
@@ -44,7 +44,7 @@ def test_no_more_gpus_are_held_than_are_allowed() -> None:
     assert held(supervisor) == [1, 2]
 
 
-def test_idle_gpus_are_left_and_one_is_let_go_when_somebody_takes_the_last() -> None:
+def test_one_gpu_is_left_idle_and_another_is_released_when_it_becomes_busy() -> None:
     world = World(gpus=3)
     supervisor = world.supervisor(Config(leave_idle=1, rearm=1.0))
     world.run_for(supervisor, 30)
@@ -53,7 +53,7 @@ def test_idle_gpus_are_left_and_one_is_let_go_when_somebody_takes_the_last() -> 
     world.newcomer(2)
     world.run(supervisor, lambda: held(supervisor) == [0])
     (released,) = world.events("gpu.released")
-    assert released.gpu == "GPU-1", "the last to be started"
+    assert released.gpu == "GPU-1", "the last one started"
     world.run(supervisor, lambda: world.events("stressor.stopped"))
     assert world.events("stressor.stopped")[0].fields["cause"] == "policy"
     world.run_for(supervisor, 30)
@@ -65,7 +65,7 @@ def test_idle_gpus_are_left_and_one_is_let_go_when_somebody_takes_the_last() -> 
     assert len(world.events("gpu.released")) == 1
 
 
-def test_a_newcomer_on_a_gpu_that_is_being_let_go_is_answered_at_once() -> None:
+def test_a_newcomer_cuts_a_release_short() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config(leave_idle=1, grace=20.0))
     world.run_for(supervisor, 10)
@@ -79,7 +79,7 @@ def test_a_newcomer_on_a_gpu_that_is_being_let_go_is_answered_at_once() -> None:
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=2)
 
 
-def test_the_gate_waits_for_the_last_gpu_and_stays_open_for_those_that_come_back() -> None:
+def test_the_gate_waits_for_the_last_gpu_and_stays_open_later() -> None:
     world = World(gpus=3)
     world.newcomer(2)
     supervisor = world.supervisor(Config(idle_gate="all", rearm=1.0))
@@ -91,13 +91,13 @@ def test_the_gate_waits_for_the_last_gpu_and_stays_open_for_those_that_come_back
     assert held(supervisor) == [0, 1, 2]
     world.newcomer(1)
     world.run_for(supervisor, 10)
-    assert held(supervisor) == [0, 2], "who runs already goes on"
+    assert held(supervisor) == [0, 2], "running stressors stay"
     world.at(1).foreign.clear()
     world.run_for(supervisor, 10)
     assert held(supervisor) == [0, 1, 2]
 
 
-def test_starts_keep_their_distance() -> None:
+def test_starts_are_rate_limited() -> None:
     world = World(gpus=4)
     supervisor = world.supervisor(Config(starts_per_second=0.25))
     world.run_for(supervisor, 30)
@@ -107,7 +107,7 @@ def test_starts_keep_their_distance() -> None:
 
 
 @pytest.mark.parametrize("broken_by", ["newcomer", "fault"])
-def test_idle_wait_is_a_time_without_a_break(broken_by: str) -> None:
+def test_idle_wait_is_uninterrupted(broken_by: str) -> None:
     world = World()
     supervisor = world.supervisor(Config(idle_wait=60.0, rearm=1.0))
     world.run_for(supervisor, 50)
@@ -116,7 +116,7 @@ def test_idle_wait_is_a_time_without_a_break(broken_by: str) -> None:
         world.run_for(supervisor, 2)
         world.at(0).foreign.clear()
     else:
-        world.at(0).fault = "it does not say"
+        world.at(0).fault = "a fault"
         world.run_for(supervisor, 2)
         world.at(0).fault = None
     began = world.now
@@ -126,7 +126,7 @@ def test_idle_wait_is_a_time_without_a_break(broken_by: str) -> None:
     assert [60.0 <= at - began < 62 for _, at in world.spawner.started] == [True]
 
 
-def test_a_stressor_that_failed_does_not_begin_the_wait_anew() -> None:
+def test_a_failed_stressor_does_not_restart_the_idle_wait() -> None:
     world = World()
     supervisor = world.supervisor(Config(idle_wait=60.0))
     world.run(supervisor, lambda: held(supervisor), within=70)
@@ -136,7 +136,7 @@ def test_a_stressor_that_failed_does_not_begin_the_wait_anew() -> None:
     world.run(supervisor, lambda: len(world.spawner.started) == 2, within=5)
 
 
-def test_a_gpu_that_is_used_is_not_idle_and_our_own_load_does_not_count() -> None:
+def test_a_used_gpu_is_not_idle_and_own_load_does_not_count() -> None:
     world = World()
     world.at(0).utilization = 0.07
     supervisor = world.supervisor(Config(idle_utilization=0.05))
@@ -155,10 +155,10 @@ def test_a_gpu_that_is_used_is_not_idle_and_our_own_load_does_not_count() -> Non
     world.at(0).utilization = 0.0
     world.run(supervisor, lambda: len(world.spawner.started) == 2, within=20)
     assert world.now - failed_at >= 2.0
-    assert len(world.events("gpu.busy")) == 1, "what it showed of our own was believed"
+    assert len(world.events("gpu.busy")) == 1, "the stressor's own load counted"
 
 
-def test_a_gpu_that_does_not_tell_its_utilisation_is_not_idle_by_it() -> None:
+def test_a_gpu_of_unknown_utilisation_is_not_idle_by_utilisation() -> None:
     world = World()
     world.at(0).utilization = None
     supervisor = world.supervisor(Config(idle_utilization=0.05))
@@ -166,7 +166,7 @@ def test_a_gpu_that_does_not_tell_its_utilisation_is_not_idle_by_it() -> None:
     assert not world.spawner.started
 
 
-def test_memory_that_nobody_accounts_for_is_measured_by_its_own_rule() -> None:
+def test_unattributed_memory_is_limited_by_idle_memory() -> None:
     world = World(gpus=2)
     world.at(0).unlisted = world.at(1).unlisted = 2 * GIB
     each = {"GPU-1": Config(idle_memory=3 * GIB)}
@@ -176,14 +176,14 @@ def test_memory_that_nobody_accounts_for_is_measured_by_its_own_rule() -> None:
     assert isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Stopped)
 
 
-def test_quiet_hours_free_every_gpu_and_nothing_is_started_in_them() -> None:
+def test_quiet_hours_release_every_gpu_and_prevent_starts() -> None:
     world = World(gpus=2, tick=0.2)
     supervisor = world.supervisor(Config(quiet=parse_hours("Wed 12:10-12:20")))
     world.run_for(supervisor, 9 * 60)
     assert held(supervisor) == [0, 1]
     world.run(supervisor, lambda: held(supervisor) == [], within=70)
     assert world.wall.minute == 10
-    assert world.wall.second < 2, "within a tick or two of its beginning"
+    assert world.wall.second < 2, "within two ticks of the beginning"
     reasons = {event.fields["reason"] for event in world.events("gpu.released")}
     assert reasons == {"quiet hours: Wed 12:10-12:20"}
     assert reason(world, supervisor, 0) == "quiet hours: Wed 12:10-12:20"
@@ -192,7 +192,7 @@ def test_quiet_hours_free_every_gpu_and_nothing_is_started_in_them() -> None:
     assert not world.events("stressor.failed")
 
 
-def test_a_clock_that_is_set_forward_into_quiet_hours_frees_every_gpu() -> None:
+def test_a_clock_set_forward_into_quiet_hours_releases_every_gpu() -> None:
     world = World()
     supervisor = world.supervisor(Config(quiet=parse_hours("14:00-15:00")))
     world.run(supervisor, lambda: held(supervisor) == [0])
@@ -200,7 +200,7 @@ def test_a_clock_that_is_set_forward_into_quiet_hours_frees_every_gpu() -> None:
     world.run(supervisor, lambda: held(supervisor) == [], within=2)
 
 
-def test_it_ends_at_the_moment_that_was_set() -> None:
+def test_the_daemon_ends_at_the_configured_time() -> None:
     world = World(tick=0.2)
     until = world.wall + timedelta(minutes=5)
     supervisor = world.supervisor(Config(until=until))
@@ -219,16 +219,20 @@ def test_a_dry_run_decides_and_never_starts() -> None:
     world.at(1).foreign.clear()
     world.run_for(supervisor, 10)
     assert not world.spawner.started
-    told = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
-    assert [rule for gpu, rule in told if gpu == "GPU-0"] == ["unknown", "confirm", "idle"]
-    rules = [rule for gpu, rule in told if gpu == "GPU-1"]
+    verdicts = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
+    assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == ["unknown", "confirm", "idle"]
+    rules = [rule for gpu, rule in verdicts if gpu == "GPU-1"]
     assert rules == ["unknown", "confirm", "idle", "process", "confirm", "rearm", "idle"]
 
 
-def test_who_decides_is_said_in_a_real_run_too_and_only_when_it_changes() -> None:
+def test_the_deciding_rule_is_reported_when_it_changes() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config(explain=True, max_gpus=1))
     world.run_for(supervisor, 120)
-    told = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
-    assert [rule for gpu, rule in told if gpu == "GPU-0"] == ["unknown", "confirm", "stressor"]
-    assert [rule for gpu, rule in told if gpu == "GPU-1"] == ["unknown", "confirm", "limits.gpus"]
+    verdicts = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
+    assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == ["unknown", "confirm", "stressor"]
+    assert [rule for gpu, rule in verdicts if gpu == "GPU-1"] == [
+        "unknown",
+        "confirm",
+        "limits.gpus",
+    ]

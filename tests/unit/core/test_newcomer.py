@@ -1,4 +1,4 @@
-"""A newcomer is yielded to at once, whatever shows it, and its GPU is left alone for a while."""
+"""Newcomers: the evidence, the kill, the hand-over and the re-arm time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MIB = 2**20
 ASK = Config(yield_how="ask", yield_grace=3.0)
 
 
-# --- who is one ------------------------------------------------------------------------------
+# --- evidence --------------------------------------------------------------------------------
 
 
-def test_a_foreign_process_means_a_kill_in_the_same_tick() -> None:
+def test_a_foreign_process_causes_a_kill_in_the_same_tick() -> None:
     world, supervisor = occupied()
     world.newcomer(0, memory=0)
     decision = supervisor.tick()
     assert decision.actions == (Kill(uuid="GPU-0", generation=1),)
 
 
-def test_growth_that_nobody_explains_means_a_kill_in_the_same_tick() -> None:
+def test_unexplained_growth_causes_a_kill_in_the_same_tick() -> None:
     world, supervisor = occupied()
     world.at(0).unlisted = MIB + 1
     decision = supervisor.tick()
@@ -35,7 +35,7 @@ def test_growth_that_nobody_explains_means_a_kill_in_the_same_tick() -> None:
     assert world.events("gpu.yielding")[0].fields["evidence"] == "memory"
 
 
-def test_growth_within_the_slack_is_nobody() -> None:
+def test_growth_within_the_slack_is_no_newcomer() -> None:
     world, supervisor = occupied()
     world.at(0).unlisted = MIB
     world.run_for(supervisor, 5)
@@ -53,7 +53,7 @@ def test_a_newcomer_is_yielded_to_at_every_age_of_the_child(age: float) -> None:
     assert decision.actions == (Kill(uuid="GPU-0", generation=1),)
 
 
-def test_growth_while_the_child_still_imports_is_somebody_else() -> None:
+def test_growth_while_the_child_imports_is_a_newcomer() -> None:
     world = World()
     supervisor = world.supervisor(Config())
     world.run(supervisor, lambda: world.spawner.started)
@@ -61,11 +61,11 @@ def test_growth_while_the_child_still_imports_is_somebody_else() -> None:
     assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
 
 
-def test_light_graphics_shares_the_gpu_and_heavy_graphics_does_not() -> None:
+def test_light_graphics_shares_a_gpu_and_heavy_graphics_does_not() -> None:
     world, supervisor = occupied()
     xorg = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=4 * MIB, started=7)
     world.at(0).foreign.append(xorg)
-    world.at(0).unlisted = -4 * MIB  # it was there all along, as far as memory tells
+    world.at(0).unlisted = -4 * MIB  # the memory does not change
     world.run_for(supervisor, 2)
     assert isinstance(stressor(supervisor), Running)
     game = GpuProcess(pid=8, kind=ProcessKind.GRAPHICS, memory=200 * MIB, started=8)
@@ -74,7 +74,7 @@ def test_light_graphics_shares_the_gpu_and_heavy_graphics_does_not() -> None:
     assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
 
 
-def test_others_that_free_what_they_held_do_not_blind_us_to_the_next() -> None:
+def test_memory_freed_by_a_foreign_process_lowers_the_expected_memory() -> None:
     world = World()
     xorg = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=50 * MIB, started=7)
     world.at(0).foreign.append(xorg)
@@ -87,10 +87,10 @@ def test_others_that_free_what_they_held_do_not_blind_us_to_the_next() -> None:
     assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
 
 
-# --- how it is handed over -------------------------------------------------------------------
+# --- the hand-over ---------------------------------------------------------------------------
 
 
-def test_a_hand_over_says_its_times() -> None:
+def test_a_hand_over_reports_its_times() -> None:
     world, supervisor = occupied()
     world.newcomer(0)
     world.run(supervisor, lambda: world.events("gpu.handed_over"))
@@ -101,7 +101,7 @@ def test_a_hand_over_says_its_times() -> None:
     assert isinstance(stressor(supervisor), Stopped)
 
 
-def test_memory_back_is_not_claimed_where_a_newcomers_memory_cannot_be_read() -> None:
+def test_memory_back_is_unknown_where_a_newcomers_memory_cannot_be_read() -> None:
     world, supervisor = occupied()
     hidden = world.newcomer(0, memory=0)
     world.at(0).foreign[:] = [GpuProcess(pid=hidden.pid, memory=None, started=hidden.started)]
@@ -110,7 +110,7 @@ def test_memory_back_is_not_claimed_where_a_newcomers_memory_cannot_be_read() ->
     assert world.events("gpu.handed_over")[0].fields["memory_back_s"] is None
 
 
-def test_a_stressor_may_be_asked_to_yield_and_is_killed_when_its_time_is_over() -> None:
+def test_a_stressor_may_be_requested_to_yield_and_is_killed_after_the_grace() -> None:
     for stubborn in (False, True):
         world, supervisor = occupied(config=ASK)
         child = world.at(0).child
@@ -126,7 +126,7 @@ def test_a_stressor_may_be_asked_to_yield_and_is_killed_when_its_time_is_over() 
         assert not world.events("stressor.failed")
 
 
-def test_how_to_yield_may_be_another_for_one_gpu() -> None:
+def test_yield_how_can_differ_for_one_gpu() -> None:
     world, supervisor = occupied(gpus=2, config=Config(each={"GPU-1": ASK}))
     world.newcomer(0)
     world.newcomer(1)
@@ -135,10 +135,10 @@ def test_how_to_yield_may_be_another_for_one_gpu() -> None:
     assert [uuid for uuid, _ in world.spawner.stop_requests] == ["GPU-1"]
 
 
-# --- for how long it is left alone -----------------------------------------------------------
+# --- the re-arm time -------------------------------------------------------------------------
 
 
-def test_a_gpu_is_left_alone_for_the_rearm_time_after_the_newcomer_is_gone() -> None:
+def test_a_start_waits_for_the_rearm_time_after_a_newcomer() -> None:
     world, supervisor = occupied(config=Config(rearm=10))
     world.newcomer(0)
     world.run(supervisor, lambda: world.events("gpu.handed_over"))
@@ -148,7 +148,7 @@ def test_a_gpu_is_left_alone_for_the_rearm_time_after_the_newcomer_is_gone() -> 
     assert 5.0 <= world.spawner.started[1][1] - gone <= 15.2
 
 
-def test_the_rearm_time_begins_again_with_every_newcomer() -> None:
+def test_the_rearm_time_restarts_with_every_newcomer() -> None:
     world, supervisor = occupied(config=Config(rearm=4))
     for _ in range(5):
         world.newcomer(0)
@@ -158,7 +158,7 @@ def test_the_rearm_time_begins_again_with_every_newcomer() -> None:
     assert len(world.spawner.started) == 1
 
 
-def test_after_a_newcomer_that_only_memory_showed_the_gpu_is_left_alone_too() -> None:
+def test_a_newcomer_shown_by_memory_alone_causes_a_rearm_time() -> None:
     world, supervisor = occupied(config=Config(rearm=10))
     world.at(0).unlisted = 20 * MIB
     world.run(supervisor, lambda: world.events("gpu.yielding"))
@@ -168,7 +168,7 @@ def test_after_a_newcomer_that_only_memory_showed_the_gpu_is_left_alone_too() ->
     assert world.spawner.started[1][1] - gone >= 5.0
 
 
-def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
+def test_rearm_times_are_random() -> None:
     pauses = set()
     clock = HostClock()
     for _ in range(5):
@@ -181,7 +181,7 @@ def test_two_sentinels_that_see_each_other_draw_different_pauses() -> None:
     assert all(5.0 <= pause <= 15.0 for pause in pauses)
 
 
-def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> None:
+def test_the_rearm_time_grows_with_frequent_newcomers() -> None:
     world, supervisor = occupied(config=Config(rearm=2.0, rearm_longest=20.0))
     world.random_value = lambda: 0.5
     alone: list[float] = []
@@ -197,4 +197,4 @@ def test_a_gpu_that_is_claimed_again_and_again_is_left_alone_for_longer() -> Non
     world.tick = 0.025
     world.newcomer(0)
     world.run(supervisor, times(world, "gpu.handed_over", 9))
-    assert supervisor.state.gpu_states["GPU-0"].rearm == 2, "what was an hour ago is forgotten"
+    assert supervisor.state.gpu_states["GPU-0"].rearm == 2, "newcomers count for an hour"

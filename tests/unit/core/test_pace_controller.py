@@ -1,4 +1,4 @@
-"""The pace: targets, readings and the clock become a share of busy time, and the lowest wins."""
+"""The pace controller: from targets, readings and the clock to a share of busy time."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ RUNNING = Running(
     ready=READY,
     last_progress=BEGIN,
 )
-SLOT = GpuState(gpu=GPU, stressor=RUNNING, generation=1)
+GPU_STATE = GpuState(gpu=GPU, stressor=RUNNING, generation=1)
 
 
 class Plant:
-    """A GPU that answers a share of busy time, and sentinel's core that steers it.
+    """A simulated GPU that responds to a share of busy time, with the controller.
 
     Args:
         config: With the targets.
@@ -54,7 +54,7 @@ class Plant:
         power: Callable[[float], float] = lambda share: 100 + 600 * share,
         lag: float = 0.0,
     ) -> None:
-        self.config, self.gpu_state = config, SLOT
+        self.config, self.gpu_state = config, GPU_STATE
         self.utilization, self.power, self.lag = utilization, power, lag
         self.now = BEGIN
         self.share = self.felt = 1.0
@@ -74,7 +74,7 @@ class Plant:
         )
 
     def run(self, seconds: int) -> None:
-        """Let a reading come each second, twice, as a glance repeats what the poll has read."""
+        """Take a reading each second, twice, as a memory poll repeats the last full reading."""
         for number in range(seconds):
             self.now += 1.0
             follow = 1.0 if not self.lag else 1 - math.exp(-1.0 / self.lag)
@@ -108,10 +108,10 @@ class Plant:
     deaf=st.sets(st.integers(0, 119), max_size=40),
 )
 @example(target=0.2, gain=1.0, offset=0.1, lag=1.0, deaf=set())
-def test_a_utilisation_is_reached_whatever_it_answers_to_a_share(
+def test_a_target_utilisation_is_reached_on_any_gpu(
     target: float, gain: float, offset: float, lag: float, deaf: set[int]
 ) -> None:
-    """Within 3 points of what can be reached at all, after a minute for finding it."""
+    """Within 3 points of what is reachable, after a minute."""
 
     def answer(share: float) -> float:
         return min(1.0, max(0.0, gain * share + offset)) if share else 0.0
@@ -129,7 +129,7 @@ def test_a_utilisation_is_reached_whatever_it_answers_to_a_share(
     full=st.floats(400, 800),
     lag=st.floats(0.0, 2.0),
 )
-def test_a_power_is_reached_as_far_as_the_workload_can(
+def test_a_target_power_is_reached_within_the_range_of_the_workload(
     target: float, idle: float, full: float, lag: float
 ) -> None:
     def answer(share: float) -> float:
@@ -140,20 +140,20 @@ def test_a_power_is_reached_as_far_as_the_workload_can(
     assert plant.mean(answer, 20) == pytest.approx(min(target, full), rel=0.02)
 
 
-def test_a_target_that_is_reached_is_left_alone() -> None:
+def test_a_reached_target_causes_no_corrections() -> None:
     plant = Plant(Config(util=0.5))
     plant.run(100)
     assert plant.sent == [0.5]
 
 
-def test_without_a_target_nothing_is_ever_sent() -> None:
+def test_without_a_target_no_pace_is_sent() -> None:
     plant = Plant(Config())
     plant.run(30)
     assert plant.sent == []
-    assert plant.gpu_state is SLOT
+    assert plant.gpu_state is GPU_STATE
 
 
-def test_a_gpu_that_does_not_tell_is_paced_by_the_clock_alone() -> None:
+def test_without_readings_the_first_pace_stays() -> None:
     for config, share in ((Config(util=0.3), 0.3), (Config(power=400.0), 0.5)):
         plant = Plant(config)
         plant.deaf = lambda _: True
@@ -161,7 +161,7 @@ def test_a_gpu_that_does_not_tell_is_paced_by_the_clock_alone() -> None:
         assert plant.sent == [share]
 
 
-def test_readings_that_may_tell_of_the_pace_before_do_not_count() -> None:
+def test_readings_that_may_show_the_previous_pace_do_not_count() -> None:
     plant = Plant(Config(util=0.5, util_samples=1), utilization=lambda _: 1.0)
     plant.tick()
     plant.now += 0.9
@@ -172,7 +172,7 @@ def test_readings_that_may_tell_of_the_pace_before_do_not_count() -> None:
     assert plant.sent == [0.5, 0.25]
 
 
-def test_it_takes_as_many_looks_as_were_asked_for_and_as_often() -> None:
+def test_a_correction_takes_the_configured_number_and_interval_of_samples() -> None:
     for every, samples, expected in ((1.0, 5, 6), (1.0, 2, 3), (3.0, 2, 5)):
         config = Config(util=0.5, util_every=every, util_samples=samples)
         plant = Plant(config, utilization=lambda _: 1.0)
@@ -184,7 +184,7 @@ def test_it_takes_as_many_looks_as_were_asked_for_and_as_often() -> None:
         assert seconds == pytest.approx(expected, abs=1)
 
 
-def test_a_reading_that_comes_again_is_no_second_sample() -> None:
+def test_a_repeated_reading_is_no_second_sample() -> None:
     plant = Plant(Config(util=0.5, util_every=0.1, util_samples=2), utilization=lambda _: 1.0)
     plant.tick()
     plant.now += 2.0
@@ -195,10 +195,10 @@ def test_a_reading_that_comes_again_is_no_second_sample() -> None:
 
 
 @pytest.mark.parametrize("config", [Config(util=0.5), Config(power=400.0)])
-def test_a_loop_that_something_else_held_back_has_nothing_to_unlearn(config: Config) -> None:
-    """It must not wind up meanwhile, and there is no surge when it is free again."""
+def test_a_loop_does_not_wind_up_while_another_rule_limits_the_pace(config: Config) -> None:
+    """It must not wind up, and there is no surge afterwards."""
     plant = Plant(config)
-    plant.gpu_state = replace(SLOT, health_pace=0.1)
+    plant.gpu_state = replace(GPU_STATE, health_pace=0.1)
     plant.run(60)
     assert plant.sent == [0.1]
     plant.gpu_state = replace(plant.gpu_state, health_pace=1.0)
@@ -207,14 +207,14 @@ def test_a_loop_that_something_else_held_back_has_nothing_to_unlearn(config: Con
     assert plant.share == pytest.approx(0.5, abs=0.02)
 
 
-def test_both_targets_at_once_come_to_the_lower_one() -> None:
+def test_of_two_targets_the_lower_pace_applies() -> None:
     for power, share in ((160.0, 0.1), (600.0, 0.5)):
         plant = Plant(Config(util=0.5, power=power))
         plant.run(60)
         assert plant.share == pytest.approx(share, abs=0.02)
 
 
-# --- what wins -------------------------------------------------------------------------------
+# --- several rules ---------------------------------------------------------------------------
 
 
 @given(
@@ -224,12 +224,12 @@ def test_both_targets_at_once_come_to_the_lower_one() -> None:
     elapsed=st.floats(0, 1e5),
     duty=st.none() | st.just(parse_duty("30m/5m")),
 )
-def test_the_lowest_wins(
+def test_the_lowest_share_applies(
     health: float, util: float | None, power: float | None, elapsed: float, duty: Duty | None
 ) -> None:
     config = Config(util=util, power=power, duty=duty)
     plant = Plant(config)
-    plant.gpu_state = replace(SLOT, health_pace=health)
+    plant.gpu_state = replace(GPU_STATE, health_pace=health)
     plant.now = BEGIN + elapsed
     plant.tick()
     rests = duty is not None and (elapsed + pace_controller.TIMER_SLACK_S) % 2100 >= 1800
@@ -240,7 +240,7 @@ def test_the_lowest_wins(
     )
 
 
-def test_health_comes_and_goes_without_a_change_of_the_target() -> None:
+def test_health_limits_the_pace_without_a_change_of_the_target() -> None:
     plant = Plant(Config(util=0.7))
     for health, share in ((1.0, 0.7), (0.5, 0.5), (0.0, 0.0), (0.8, 0.7)):
         plant.gpu_state = replace(plant.gpu_state, health_pace=health)
@@ -248,7 +248,7 @@ def test_health_comes_and_goes_without_a_change_of_the_target() -> None:
         assert plant.share == pytest.approx(share, abs=0.01)
 
 
-def test_a_cycle_turns_when_its_time_has_come_and_says_so_ahead() -> None:
+def test_a_duty_cycle_changes_at_its_deadline() -> None:
     plant = Plant(Config(duty=parse_duty("10s/3s")))
     turns: list[tuple[float, float]] = []
     while len(turns) < 5:
@@ -261,13 +261,13 @@ def test_a_cycle_turns_when_its_time_has_come_and_says_so_ahead() -> None:
     assert turns == [(10, 0.0), (13, 1.0), (23, 0.0), (26, 1.0), (36, 0.0)]
 
 
-def test_nothing_is_learned_while_it_rests() -> None:
+def test_no_samples_are_taken_during_a_rest() -> None:
     plant = Plant(Config(util=0.5, duty=parse_duty("20s/20s")))
     plant.run(75)
     assert plant.sent == [0.5, 0.0, 0.5, 0.0]
 
 
-# --- the way through the supervisor ----------------------------------------------------------
+# --- in the supervisor -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def holding(world: World, config: Config) -> Supervisor:
     return supervisor
 
 
-def test_a_child_hears_of_its_pace_in_the_tick_in_which_it_is_ready(world: World) -> None:
+def test_a_child_receives_its_pace_in_the_tick_of_its_ready(world: World) -> None:
     holding(world, Config(util=0.4, rearm=1.0))
     assert world.spawner.paced == [("GPU-0", 1, 0.4)]
     (event,) = world.events("stressor.pace")
@@ -296,28 +296,28 @@ def test_a_child_hears_of_its_pace_in_the_tick_in_which_it_is_ready(world: World
     }
 
 
-def test_the_utilisation_of_a_held_gpu_is_read_where_it_has_a_target(world: World) -> None:
+def test_the_utilisation_of_a_held_gpu_is_read_for_a_target(world: World) -> None:
     supervisor = holding(world, Config(util=0.4, rearm=1.0, status_every=1.0))
     world.at(0).utilization = 0.8
     world.run(supervisor, lambda: len(world.spawner.paced) > 1, within=10)
     assert world.spawner.paced[-1][2] == pytest.approx(0.2)
     world.run_for(supervisor, 1.5)
-    said = world.events("gpu.status")[-1].fields
-    assert (said["utilization"], said["util_target"]) == (0.8, 0.4)
-    assert said["share"] == world.spawner.paced[-1][2]
+    status = world.events("gpu.status")[-1].fields
+    assert (status["utilization"], status["util_target"]) == (0.8, 0.4)
+    assert status["share"] == world.spawner.paced[-1][2]
     assert len(world.events("stressor.pace")) == 1, "a correction is no new target"
     assert world.probe.watched is not None
     assert world.probe.watched.load == ("GPU-0",)
 
 
-def test_nobody_reads_it_without_one(world: World) -> None:
+def test_the_utilisation_is_not_read_without_a_target(world: World) -> None:
     supervisor = holding(world, Config(power=400.0, rearm=1.0))
     world.run_for(supervisor, 3)
     assert world.probe.watched is not None
     assert world.probe.watched.load == ()
 
 
-def test_a_stressor_that_yields_is_told_nothing_more_and_the_next_one_begins_anew(
+def test_a_yielding_stressor_receives_no_pace_and_the_next_starts_over(
     world: World,
 ) -> None:
     supervisor = holding(world, Config(util=0.4, rearm=1.0))
@@ -328,9 +328,9 @@ def test_a_stressor_that_yields_is_told_nothing_more_and_the_next_one_begins_ane
     assert world.spawner.paced == [("GPU-0", 1, 0.4), ("GPU-0", 2, 0.4)]
 
 
-def test_the_supervisor_wakes_for_the_turn_of_a_cycle(world: World) -> None:
-    world.tick = 100.0  # it waits as long as it wants to
-    duty = parse_duty("7.3s/2.1s")  # not with a lease, each half second, by chance
+def test_the_supervisor_wakes_for_a_change_of_the_duty_cycle(world: World) -> None:
+    world.tick = 100.0  # no limit on a wait
+    duty = parse_duty("7.3s/2.1s")  # not with a lease, each half second, by coincidence
     supervisor = holding(world, Config(duty=duty, rearm=1.0, hang_after=3600.0, stale_after=1e6))
     since = supervisor.state.gpu_states["GPU-0"].stressor
     assert isinstance(since, Running)

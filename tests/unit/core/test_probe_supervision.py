@@ -1,4 +1,4 @@
-"""When the probe is replaced, and which GPUs its successor leaves out."""
+"""Probe supervision: when the probe is replaced, and which GPUs are excluded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sentinel.protocol.probe import Inventory
 from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor, times, watched
 
-# --- a probe that ends, and one that is silent -----------------------------------------------
+# --- exits and silence -----------------------------------------------------------------------
 
 
-def test_a_probe_that_dies_is_replaced_at_once_and_children_live_on() -> None:
+def test_a_probe_that_exits_is_replaced_at_once_and_children_keep_running() -> None:
     world, supervisor = occupied()
     world.probe.exits_with = 1
     world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
@@ -27,7 +27,7 @@ def test_a_probe_that_dies_is_replaced_at_once_and_children_live_on() -> None:
     assert isinstance(stressor(supervisor), Running)
 
 
-def test_probes_that_keep_dying_are_replaced_ever_more_slowly_and_children_stop() -> None:
+def test_the_pause_before_the_next_probe_grows_and_children_stop() -> None:
     world, supervisor = occupied()
     starts: list[float] = []
     for _ in range(400):
@@ -42,7 +42,7 @@ def test_probes_that_keep_dying_are_replaced_ever_more_slowly_and_children_stop(
     assert not world.events("stressor.failed")
 
 
-def test_a_probe_that_took_long_to_start_is_not_held_to_have_been_silent() -> None:
+def test_a_slow_start_of_the_probe_is_no_silence() -> None:
     world = World()
     supervisor = world.supervisor(Config(dry_run=True))
     world.run_for(supervisor, 1)
@@ -51,15 +51,15 @@ def test_a_probe_that_took_long_to_start_is_not_held_to_have_been_silent() -> No
     inventory = ProbeFacts(generation=2, inventory=Inventory(gpus=(), driver="fake"))
     later = Observation(now=world.now + 40, probe=inventory)
     assert not [a for a in decide(supervisor.state, later, Config()).actions if _kills_probe(a)]
-    mute = Observation(now=world.now + 70, probe=ProbeFacts(generation=2))
-    assert [a for a in decide(supervisor.state, mute, Config()).actions if _kills_probe(a)]
+    silent = Observation(now=world.now + 70, probe=ProbeFacts(generation=2))
+    assert [a for a in decide(supervisor.state, silent, Config()).actions if _kills_probe(a)]
 
 
 def _kills_probe(action: Action) -> bool:
     return isinstance(action, KillProbe)
 
 
-def test_a_probe_that_has_nothing_to_read_is_not_silent() -> None:
+def test_a_probe_without_gpus_to_read_is_not_silent() -> None:
     world, supervisor = occupied()
     world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
     world.run(supervisor, lambda: world.probe.generation == 2, within=4)
@@ -68,12 +68,12 @@ def test_a_probe_that_has_nothing_to_read_is_not_silent() -> None:
     assert world.probe.generation == 2
     world.run(supervisor, lambda: watched(world) == ["GPU-0"], within=2)
     world.run_for(supervisor, 4)
-    assert world.probe.generation == 2, "it has as long as ever to say something"
+    assert world.probe.generation == 2, "the silence limit starts over"
     world.run(supervisor, lambda: world.probe.generation == 3, within=3)
     assert world.events("probe.hung")[-1].fields["silent_s"] < 6  # type: ignore[operator]
 
 
-def test_the_readings_of_before_a_stop_of_ours_are_not_held_against_the_probe() -> None:
+def test_a_stall_of_the_supervisor_is_no_silence_of_the_probe() -> None:
     world, supervisor = occupied()
     world.pass_time(30)
     supervisor.tick()
@@ -84,7 +84,7 @@ def test_the_readings_of_before_a_stop_of_ours_are_not_held_against_the_probe() 
 # --- calls that hang -------------------------------------------------------------------------
 
 
-def test_a_call_that_hangs_costs_only_its_gpu() -> None:
+def test_a_hanging_call_excludes_only_its_gpu() -> None:
     world, supervisor = occupied(gpus=2)
     world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
     world.run(supervisor, lambda: world.probe.generation == 2, within=4)
@@ -95,7 +95,7 @@ def test_a_call_that_hangs_costs_only_its_gpu() -> None:
     assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Unknown)
 
 
-def test_a_gpu_on_which_calls_hang_is_left_out_longer_each_time() -> None:
+def test_the_exclusion_of_a_gpu_grows_with_each_hang() -> None:
     world, supervisor = occupied(gpus=2)
     pauses = []
     for _ in range(3):
@@ -107,7 +107,7 @@ def test_a_gpu_on_which_calls_hang_is_left_out_longer_each_time() -> None:
     assert pauses == [10, 20, 40]
 
 
-def test_a_gpu_that_was_left_out_is_read_and_occupied_again() -> None:
+def test_a_gpu_is_read_and_occupied_again_after_its_exclusion() -> None:
     world, supervisor = occupied()
     world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
     world.run(supervisor, lambda: world.probe.generation == 2, within=4)
@@ -120,11 +120,11 @@ def test_a_gpu_that_was_left_out_is_read_and_occupied_again() -> None:
 
 
 def crash(world: World, call: Call, code: int) -> None:
-    """Let the probe end with this code while it is in this call."""
+    """End the probe with this code during this call."""
     world.probe.exits_with, world.probe.hung = code, call
 
 
-def test_a_call_that_crashes_the_probe_costs_its_gpu_and_the_others_are_read_on() -> None:
+def test_a_call_that_crashes_the_probe_excludes_only_its_gpu() -> None:
     world, supervisor = occupied(gpus=2)
     call = Call(uuid="GPU-0", name="memory", since=world.now)
     crash(world, call, code=-11)
@@ -140,7 +140,7 @@ def test_a_call_that_crashes_the_probe_costs_its_gpu_and_the_others_are_read_on(
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=20)
 
 
-def test_every_gpu_that_was_being_read_when_the_probe_crashed_is_left_out() -> None:
+def test_every_gpu_with_a_call_in_flight_is_excluded_after_a_crash() -> None:
     world, supervisor = occupied(gpus=3)
     now = world.now
     calls = tuple(Call(uuid=f"GPU-{i}", name="memory", since=now - 1 + i) for i in (0, 1))
@@ -148,11 +148,11 @@ def test_every_gpu_that_was_being_read_when_the_probe_crashed_is_left_out() -> N
     done = decide(supervisor.state, Observation(now=now, probe=facts), Config())
     assert set(done.state.suspects) == {"GPU-0", "GPU-1"}
     (event,) = [event for event in done.events if event.name == "probe.exited"]
-    assert event.gpu == "GPU-1", "the call that was begun last"
+    assert event.gpu == "GPU-1", "the latest call"
 
 
 @pytest.mark.parametrize("code", [-9, -15, 0, 1])
-def test_a_call_is_not_to_blame_where_the_probe_was_killed_or_gave_up(code: int) -> None:
+def test_no_gpu_is_excluded_where_the_probe_was_killed_or_gave_up(code: int) -> None:
     world, supervisor = occupied(gpus=2)
     crash(world, Call(uuid="GPU-0", name="memory", since=world.now), code=code)
     world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
@@ -160,7 +160,7 @@ def test_a_call_is_not_to_blame_where_the_probe_was_killed_or_gave_up(code: int)
     assert world.events("probe.exited")[0].gpu is None
 
 
-def test_a_crash_while_the_driver_starts_is_nobodys_in_particular() -> None:
+def test_a_crash_during_the_initialisation_excludes_no_gpu() -> None:
     world, supervisor = occupied()
     crash(world, Call(uuid=None, name="open", since=world.now), code=-6)
     world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)

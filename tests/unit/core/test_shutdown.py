@@ -1,4 +1,4 @@
-"""How a supervisor stops: children are asked, then killed, and newcomers are still yielded to."""
+"""Shutdown: children are requested to stop, then killed, and newcomers still cause a kill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor
 
 
-def test_a_stop_asks_every_child_at_once_and_kills_what_stays() -> None:
+def test_a_shutdown_requests_every_child_to_stop_and_kills_the_rest() -> None:
     world, supervisor = occupied(gpus=3, config=Config(grace=5))
     world.at(1).child.unresponsive = True  # type: ignore[union-attr]
     world.interrupts.pending = ("SIGTERM", False)
@@ -35,7 +35,7 @@ def test_a_second_interrupt_kills_at_once() -> None:
     assert len(world.spawner.killed) == 2
 
 
-def test_a_newcomer_during_a_stop_is_still_yielded_to_at_once() -> None:
+def test_a_newcomer_during_a_shutdown_causes_a_kill_at_once() -> None:
     world, supervisor = occupied()
     world.at(0).child.unresponsive = True  # type: ignore[union-attr]
     world.interrupts.pending = ("SIGTERM", False)
@@ -44,7 +44,7 @@ def test_a_newcomer_during_a_stop_is_still_yielded_to_at_once() -> None:
     assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
 
 
-def test_nothing_is_started_during_a_stop() -> None:
+def test_nothing_starts_during_a_shutdown() -> None:
     world = World(gpus=2)
     world.newcomer(0)
     supervisor = world.supervisor(Config())
@@ -57,7 +57,7 @@ def test_nothing_is_started_during_a_stop() -> None:
     assert len(world.spawner.started) == 1
 
 
-def test_a_child_that_survives_sigkill_is_said_and_never_replaced() -> None:
+def test_a_child_that_survives_sigkill_is_reported_and_never_replaced() -> None:
     world, supervisor = occupied()
     world.newcomer(0)
     supervisor.tick()
@@ -73,17 +73,17 @@ def test_a_child_that_survives_sigkill_is_said_and_never_replaced() -> None:
     assert supervisor.run() == 7
 
 
-def test_a_stop_while_there_is_no_probe_waits_for_no_reading_for_ever() -> None:
+def test_a_shutdown_without_a_probe_ends() -> None:
     world, supervisor = occupied()
     world.probe.exits_with = -9
     world.interrupts.pending = ("SIGTERM", False)
     world.run(supervisor, lambda: supervisor.state.finished, within=7)
-    assert world.probe.generation == 1, "none is started any more"
+    assert world.probe.generation == 1, "no further probe is started"
     assert world.at(0).child is None
     assert supervisor.run() == 0
 
 
-def test_the_time_given_ends_it() -> None:
+def test_the_configured_run_time_ends_the_daemon() -> None:
     world, supervisor = occupied(config=Config(run_for=20))
     world.run(supervisor, lambda: supervisor.state.finished, within=21)
     assert world.events("sentinel.stopping")[0].fields["reason"] == "its time is over"

@@ -1,4 +1,4 @@
-"""What a workload says that it is at stands in the status, until it says something else."""
+"""Views: the note of a workload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _status_says(world: World, note: str) -> bool:
     return any(event.fields.get("note") == note for event in world.events("gpu.status"))
 
 
-def test_a_note_holds_until_the_next_and_is_bounded() -> None:
+def test_a_note_stays_until_the_next_and_is_cut() -> None:
     world = World()
     supervisor = world.supervisor(Config(rearm=1.0, status_every=1.0))
     world.run(
@@ -24,8 +24,8 @@ def test_a_note_holds_until_the_next_and_is_bounded() -> None:
     )
     child = world.at(0).child
     assert child is not None
-    for said, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
-        child.outbox += (codec.decode(codec.encode(Note(text=said)), (Note,)),)
+    for sent, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
+        child.outbox += (codec.decode(codec.encode(Note(text=sent)), (Note,)),)
         world.run(supervisor, partial(_status_says, world, shown), within=3)
     before = len(world.events("gpu.status"))
     world.run(supervisor, lambda: len(world.events("gpu.status")) > before + 2, within=9)

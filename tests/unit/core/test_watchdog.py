@@ -1,4 +1,4 @@
-"""What systemd is told, and when its watchdog is sent: values in, values out."""
+"""Notifications to systemd: readiness, status, shutdown and watchdog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.harness.core_scenarios import occupied
 NOW = 1000.0
 WATCHDOG = 30.0
 UP = ProbeUp(generation=1, since=NOW - 100, ready=True)
-SAID = SentNotifications(
+SENT = SentNotifications(
     ready=True, status="2 GPUs: 2 unknown", status_at=NOW - 50, watchdog_at=NOW - 20
 )
 
@@ -37,7 +37,7 @@ def state(gpus: int = 2, probe: ProbeState = UP, **more: Any) -> State:
 
 
 def seen(*ages: float | None, fault: str | None = None) -> Observation:
-    """Return an observation whose readings of the GPUs are so old, in seconds."""
+    """Build an observation with readings of these ages, in seconds."""
     readings = {
         f"GPU-{index}": Reading(uuid=f"GPU-{index}", at=NOW - age, fault=fault)
         for index, age in enumerate(ages)
@@ -46,8 +46,8 @@ def seen(*ages: float | None, fault: str | None = None) -> Observation:
     return Observation(now=NOW, readings=readings)
 
 
-def told(
-    of: State, what: Observation, sent: SentNotifications = SAID, watchdog: float | None = WATCHDOG
+def notification_of(
+    of: State, what: Observation, sent: SentNotifications = SENT, watchdog: float | None = WATCHDOG
 ) -> Notification:
     return next_notification(of, what, Config(), sent, watchdog)
 
@@ -71,25 +71,25 @@ def suspect(until: float) -> dict[str, Suspect]:
         (seen(0.1, 0.1), {"shutdown": Shutdown(reason="x", kill_at=1, give_up_at=2)}, False),
     ],
 )
-def test_ready_is_said_once_every_gpu_was_read_or_is_known_not_to_be_readable(
+def test_ready_is_sent_once_every_gpu_was_read_or_is_excluded(
     *, what: Observation, more: dict[str, Any], ready: bool
 ) -> None:
-    first = told(state(**more), what, SentNotifications())
+    first = notification_of(state(**more), what, SentNotifications())
     assert ("READY=1" in first.lines) == ready
     assert first.sent.ready == ready
-    assert "READY=1" not in told(state(**more), what, first.sent).lines or not ready
+    assert "READY=1" not in notification_of(state(**more), what, first.sent).lines or not ready
 
 
-def test_what_could_not_be_sent_is_said_again() -> None:
-    assert "READY=1" in told(state(), seen(0, 0), SentNotifications()).lines
-    assert "READY=1" in told(state(), seen(0, 0), SentNotifications()).lines
+def test_lines_that_could_not_be_sent_are_sent_again() -> None:
+    assert "READY=1" in notification_of(state(), seen(0, 0), SentNotifications()).lines
+    assert "READY=1" in notification_of(state(), seen(0, 0), SentNotifications()).lines
 
 
 # --- the watchdog ----------------------------------------------------------------------------
 
 
 def settling() -> State:
-    """Return a state in which the second GPU's stressor was killed and has not ended."""
+    """Build a state in which the second GPU's stressor was killed and has not exited."""
     gpu_states = dict(state().gpu_states)
     stuck = Stopping(
         generation=1,
@@ -126,12 +126,12 @@ def settling() -> State:
         (state(stalled_at=NOW - 1), seen(90, 90), True),
     ],
 )
-def test_the_watchdog_is_fed_only_while_what_is_decided_on_is_fresh(
+def test_the_watchdog_is_sent_only_while_readings_are_recent(
     *, of: State, what: Observation, fresh: bool
 ) -> None:
-    notification = told(of, what)
+    notification = notification_of(of, what)
     assert ("WATCHDOG=1" in notification.lines) == fresh
-    assert notification.sent.watchdog_at == (NOW if fresh else SAID.watchdog_at)
+    assert notification.sent.watchdog_at == (NOW if fresh else SENT.watchdog_at)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,12 @@ def test_the_watchdog_is_fed_only_while_what_is_decided_on_is_fresh(
         (None, 100.0, False),
     ],
 )
-def test_the_watchdog_is_fed_long_before_half_of_its_time(
+def test_the_watchdog_is_sent_long_before_half_of_its_time(
     *, watchdog: float | None, ago: float, sent: bool
 ) -> None:
-    notification = told(state(), seen(0, 0), replace(SAID, watchdog_at=NOW - ago), watchdog)
+    notification = notification_of(
+        state(), seen(0, 0), replace(SENT, watchdog_at=NOW - ago), watchdog
+    )
     assert ("WATCHDOG=1" in notification.lines) == sent
     if watchdog is None:
         assert notification.due == float("inf")
@@ -156,7 +158,7 @@ def test_the_watchdog_is_fed_long_before_half_of_its_time(
         assert NOW < notification.due <= NOW + watchdog / 4
 
 
-def test_a_whole_life_is_fed_in_time_and_a_deaf_one_is_not() -> None:
+def test_the_watchdog_is_sent_in_time_and_not_without_readings() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config())
     sent, times = SentNotifications(), []
@@ -172,33 +174,33 @@ def test_a_whole_life_is_fed_in_time_and_a_deaf_one_is_not() -> None:
     assert max(gaps) < 1.0
 
 
-# --- words -----------------------------------------------------------------------------------
+# --- status ----------------------------------------------------------------------------------
 
 
-def test_the_words_say_how_many_gpus_are_at_what() -> None:
+def test_the_status_counts_the_gpus_in_each_state() -> None:
     _, supervisor = occupied(2)
     gpu_states = {**supervisor.state.gpu_states, **state(3).gpu_states}
     third = replace(gpu_state(3), occupancy=Busy(rule="foreign", reason="x"))
     gpu_states |= {"GPU-2": replace(gpu_state(2), occupancy=Idle(since=1.0)), "GPU-3": third}
     gpu_states |= {"GPU-4": gpu_state(4), **supervisor.state.gpu_states}
-    notification = told(state(gpu_states=gpu_states), seen(0, 0), SentNotifications())
+    notification = notification_of(state(gpu_states=gpu_states), seen(0, 0), SentNotifications())
     assert "STATUS=5 GPUs: 2 occupied, 1 idle, 1 busy, 1 unknown" in notification.lines
     assert isinstance(gpu_state(4).occupancy, Unknown)
 
 
-def test_words_that_changed_are_said_once_a_second_at_most() -> None:
-    soon = replace(SAID, status="something else", status_at=NOW - 0.4)
-    notification = told(state(), seen(0, 0), soon, None)
+def test_a_changed_status_is_sent_once_a_second_at_most() -> None:
+    soon = replace(SENT, status="something else", status_at=NOW - 0.4)
+    notification = notification_of(state(), seen(0, 0), soon, None)
     assert notification.lines == ()
     assert notification.due == pytest.approx(NOW + 0.6)
-    later = told(state(), seen(0, 0), replace(soon, status_at=NOW - 1), None)
+    later = notification_of(state(), seen(0, 0), replace(soon, status_at=NOW - 1), None)
     assert later.lines == ("STATUS=2 GPUs: 2 unknown",)
-    assert told(state(), seen(0, 0), later.sent, None).lines == ()
+    assert notification_of(state(), seen(0, 0), later.sent, None).lines == ()
 
 
-def test_the_end_is_said_once_with_how_long_it_may_take() -> None:
+def test_a_shutdown_is_sent_once_with_its_time_limit() -> None:
     ending = Shutdown(reason="SIGTERM", kill_at=NOW + 5, give_up_at=NOW + 15)
-    notification = told(state(shutdown=ending), seen(0, 0), SAID, None)
+    notification = notification_of(state(shutdown=ending), seen(0, 0), SENT, None)
     assert notification.lines[:2] == ("STOPPING=1", "EXTEND_TIMEOUT_USEC=25000000")
     assert notification.lines[2:] == ("STATUS=stopping: SIGTERM",)
-    assert told(state(shutdown=ending), seen(0, 0), notification.sent, None).lines == ()
+    assert notification_of(state(shutdown=ending), seen(0, 0), notification.sent, None).lines == ()
