@@ -241,7 +241,7 @@ def test_a_number_is_written_as_people_do(number: float, text: str) -> None:
             {"temp_optimal": 64.123456789},
             "'64.123456789' is not a temperature; write degrees Celsius",
         ),
-        ({"temp_optimal": 64.123456789}, "three decimals at most"),
+        ({"temp_optimal": 64.123456789}, "three decimals"),
         ({"throttle_cooldown_seconds": 1e-05}, "'0.00001s' is out of range"),
         ({"temp_throttle": 70}, "throttle.temp_normal must be below throttle.temp_throttle"),
         ({"monitor_interval": 3}, "--poll"),
