@@ -1,4 +1,4 @@
-"""The process that talks to the world: HTTP over sockets on one side, the supervisor on the other.
+"""The API process: HTTP for clients on one side, the supervisor's channel on the other.
 
-It knows nothing but what the supervisor shows it, and changes nothing but by asking the supervisor.
+It publishes only what the supervisor sends, and changes the state only by commands to it.
 """

@@ -1,4 +1,4 @@
-"""What the routes work with: what was shown, what was said, and the way to the supervisor."""
+"""The state of the API process that its routes share."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from sentinel.api.history.writer import NAME as HISTORY
+from sentinel.api.history.writer import FILE_NAME as HISTORY_FILE
 from sentinel.api.history.writer import History
 from sentinel.api.http.errors import ProblemError
-from sentinel.api.metrics.counters import Counting
+from sentinel.api.metrics.counters import Counters
 from sentinel.api.metrics.exposition import MetricsPage
-from sentinel.api.state.change_feed import Watch
-from sentinel.api.state.event_buffer import EventBuffer
-from sentinel.api.state.process_watch import Holders
-from sentinel.api.state.reservation_writer import Records
-from sentinel.api.state.settings_reload import Settings
+from sentinel.api.state.change_feed import ChangeFeed
+from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
+from sentinel.api.state.process_watch import ProcessWatch
+from sentinel.api.state.reservation_writer import ReservationWriter
+from sentinel.api.state.settings_reload import LiveSettings
 from sentinel.api.state.snapshots import Views
-from sentinel.api.state.supervisor_link import Channel, SupervisorMessage
+from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.errors import SentinelError, WireError
-from sentinel.host.reservation_store import NAME
+from sentinel.host.reservation_store import NAME as RESERVATIONS_FILE
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     CommandReply,
@@ -36,140 +37,144 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord
 
-#: The longest trouble that is told, in characters: it must fit into a datagram.
-_MOST_TOLD = 4000
-#: Who asks where nobody does: the service itself.
-_OURSELVES = Caller(via="service")
+#: The longest warning, in characters; it must fit into a datagram.
+_MAX_WARNING_LENGTH = 4000
+#: The caller of commands that no client asked for.
+_THIS_PROCESS = Caller(via="service")
 
 
 class ApiContext:
-    """Everything that one service has.
+    """Everything that the routes share.
 
     Args:
-        spec: What it serves, and where.
-        channel: Its end of the channel to the supervisor.
-        ended: Called once when the supervisor has closed the channel, or sent what is no message.
+        spec: The service's specification.
+        channel: This process's end of the channel to the supervisor.
+        on_end: Called once, when the supervisor closes the channel or sends an invalid message.
     """
 
     def __init__(
         self,
         spec: ServiceSpec,
         channel: socket.socket,
-        ended: Callable[[WireError | None], None],
+        on_end: Callable[[WireError | None], None],
     ) -> None:
         self.spec = spec
         self.views = Views()
         self.event_buffer = EventBuffer(str(round(spec.began * 1e6)))
-        self.counting = Counting()
-        self.metrics = MetricsPage(spec, self.views, self.counting)
-        self.watch = Watch(spec, self.views, self.event_buffer, self._cannot_show)
-        self.settings = Settings(spec, os.environ)
-        self.reconfiguring = asyncio.Lock()
-        self.records = Records(Path(spec.state) / NAME, self._cannot_store)
-        #: The ids of the memory that clients wait for, who were not told of it yet.
-        self.promising: Counter[str] = Counter()
-        self.history = History(Path(spec.state) / HISTORY, spec.history, self._cannot_keep)
-        self._holders = Holders(self._release)
-        self._guests = Holders(self._give_back)
-        self._said_ended = ended
+        self.counters = Counters()
+        self.metrics = MetricsPage(spec, self.views, self.counters)
+        self.change_feed = ChangeFeed(
+            spec, self.views, self.event_buffer, partial(self.report_warning, "watch")
+        )
+        self.settings = LiveSettings(spec, os.environ)
+        #: Held while settings are read and sent, so that each change starts from the last one.
+        self.settings_lock = asyncio.Lock()
+        state = Path(spec.state)
+        self.reservation_writer = ReservationWriter(state / RESERVATIONS_FILE, self._warn_unstored)
+        #: The ids of allocations with a client that waits for the memory.
+        self.pending_allocations: Counter[str] = Counter()
+        self.history = History(
+            state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
+        )
+        self._reservation_watch = ProcessWatch(self._unreserve)
+        self._allocation_watch = ProcessWatch(self._deallocate)
+        self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
-        self.channel = Channel(channel, self._hear, self._end)
+        self.supervisor = SupervisorLink(channel, self._receive, self._end)
 
     def report_warning(self, about: str, text: str) -> None:
-        """Have it said in the journal that something went wrong."""
-        self.channel.send(ServiceWarning(about=about, text=text[:_MOST_TOLD]))
+        """Log a warning of this process."""
+        self.supervisor.send(ServiceWarning(about=about, text=text[:_MAX_WARNING_LENGTH]))
 
-    def give_up(self, why: str) -> None:
-        """Have the daemon end, and say why."""
-        self.report_warning("socket", why)
-        self.channel.tell(ShutDown, by=_OURSELVES)
+    def shut_down(self, reason: str) -> None:
+        """End the daemon because of an error."""
+        self.report_warning("socket", reason)
+        self.supervisor.post(ShutDown, by=_THIS_PROCESS)
 
     async def configure(self, by: Caller, flags: Mapping[str, str]) -> CommandReply:
-        """Read the settings anew, with these flags, and post them; return what came of it.
+        """Read the settings with these flags, and send them to the supervisor.
 
-        Who calls it holds ``reconfiguring``.
+        The caller holds ``settings_lock``.
 
         Raises:
-            ConfigError: They are wrong; nothing has changed.
-            ProblemError: The supervisor does not answer. What it takes over later is shown then.
+            ConfigError: A setting is invalid; nothing has changed.
+            ProblemError: The supervisor does not answer. If it accepts later, the settings are
+                taken over then.
         """
-        new = await self.settings.gather(flags)
+        new = await self.settings.read(flags)
 
-        def heard(answer: CommandReply) -> None:
-            if answer.refused is None:
-                self.settings.take(new)
+        def take_over(reply: CommandReply) -> None:
+            if reply.refused is None:
+                self.settings.current = new
 
-        return await self.channel.ask(
-            Configure, heard, by=by, given=new.given, overrides=new.overrides
+        return await self.supervisor.request(
+            Configure, take_over, by=by, given=new.given, overrides=new.overrides
         )
 
-    def _hear(self, message: SupervisorMessage | None) -> None:
+    def _receive(self, message: SupervisorMessage | None) -> None:
         match message:
             case HostView(reservations=reservations, allocations=allocations):
-                self.views.take(message)
-                # What no client was told of ends with this service, so it is not for the next one.
-                self.records.want(tuple(held for held in reservations if held.confirmed))
-                self._holders.watch({held.id: held.by for held in reservations if held.bound})
-                self._watch_memory(allocations)
+                self.views.update(message)
+                # A reservation that no client knows of ends with this process: not for the next.
+                self.reservation_writer.update(tuple(one for one in reservations if one.confirmed))
+                bound = {one.id: one.by for one in reservations if one.bound}
+                self._reservation_watch.watch(bound)
+                self._watch_allocations(allocations)
             case GpuView():
-                self.views.take(message)
-                self.counting.see(message)
-                self.history.see(message)
+                self.views.update(message)
+                self.counters.count_view(message)
+                self.history.add(message)
             case LogRecord():
-                self.event_buffer.add(message)
-                self.counting.hear(message)
-                self.history.see(message)
+                event = LoggedEvent.of(message)
+                self.event_buffer.add(event)
+                self.counters.count_event(event)
+                self.history.add(event)
             case ReloadConfig():
-                task = asyncio.create_task(self._reread())
+                task = asyncio.create_task(self._reload())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case None:
                 self.views.announce()
                 self.event_buffer.announce()
-                self.watch.announce()
+                self.change_feed.announce()
 
     def _end(self, error: WireError | None) -> None:
         self.views.end()
         self.event_buffer.end()
-        self.watch.end()
-        self._said_ended(error)
+        self.change_feed.end()
+        self._on_end(error)
 
-    def _release(self, name: str) -> None:
-        self.channel.tell(Unreserve, by=_OURSELVES, id=name)
+    def _unreserve(self, id_: str) -> None:
+        self.supervisor.post(Unreserve, by=_THIS_PROCESS, id=id_)
 
-    def _give_back(self, name: str) -> None:
-        self.channel.tell(Deallocate, by=_OURSELVES, id=name)
+    def _deallocate(self, id_: str) -> None:
+        self.supervisor.post(Deallocate, by=_THIS_PROCESS, id=id_)
 
-    def _watch_memory(self, allocations: tuple[Allocation, ...]) -> None:
-        """End what was promised to processes that are gone, or to clients that never heard of it.
+    def _watch_allocations(self, allocations: tuple[Allocation, ...]) -> None:
+        """End allocations with a process that has ended, or with a client that left early.
 
-        A client may leave while nobody knows yet whether its order was carried out, and then it
-        cannot be undone by its id alone, which may be another one's.
+        A client may leave before the reply to its command. The allocation cannot be undone by its
+        id at that time, since the id may be another client's.
         """
-        told = [one for one in allocations if one.confirmed or one.id in self.promising]
-        self._guests.watch({one.id: one.by for one in told if one.by.started is not None})
-        for one in allocations:
-            if one not in told:
-                self._give_back(one.id)
-
-    def _cannot_store(self, text: str) -> None:
-        self.report_warning(
-            "reservations", f"{text}; a new daemon will not know of what is reserved now"
+        wanted = [one for one in allocations if one.confirmed or one.id in self.pending_allocations]
+        self._allocation_watch.watch(
+            {one.id: one.by for one in wanted if one.by.started is not None}
         )
+        for one in allocations:
+            if one not in wanted:
+                self._deallocate(one.id)
 
-    def _cannot_show(self, text: str) -> None:
-        self.report_warning("watch", text)
+    def _warn_unstored(self, text: str) -> None:
+        what = f"{text}; a new daemon will not restore the current reservations"
+        self.report_warning("reservations", what)
 
-    def _cannot_keep(self, text: str) -> None:
-        self.report_warning("history", text)
-
-    async def _reread(self) -> None:
-        """Read the settings anew since the supervisor was asked to; say what is wrong with them."""
+    async def _reload(self) -> None:
+        """Reread the settings by the supervisor's request; log what is wrong with them."""
         try:
-            async with self.reconfiguring:
-                answer = await self.configure(Caller(via="signal"), self.settings.flags)
+            async with self.settings_lock:
+                reply = await self.configure(Caller(via="signal"), self.settings.flags)
         except (SentinelError, ProblemError) as error:
             self.report_warning("settings", str(error))
             return
-        if answer.refused is not None:
-            self.report_warning("settings", answer.text)
+        if reply.refused is not None:
+            self.report_warning("settings", reply.text)

@@ -1,4 +1,4 @@
-"""Where a service process begins; light, because the supervisor imports it to name its function."""
+"""The entry point of the API process; light, because the supervisor imports it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from sentinel.protocol.commands import ServiceSpec
 
 
 class Handle(Protocol):
-    """A file descriptor on its way into a child, as multiprocessing.reduction.DupFd makes it."""
+    """A file descriptor that a spawned child inherits: multiprocessing.reduction.DupFd."""
 
     def detach(self) -> int:
-        """Return the descriptor in the child, once."""
+        """Return the child's descriptor, once."""
 
 
-class _Listening(socket.socket):
+class _ListeningSocket(socket.socket):
     """A socket that listens already."""
 
     def listen(self, backlog: int = 0, /) -> None:
-        """Do nothing, whatever the web server wants.
+        """Do nothing.
 
-        Who called listen() last is whom the kernel names to clients: that stays the supervisor.
+        SO_PEERCRED gives clients the process that called listen() last; that must remain the
+        supervisor.
         """
 
 
@@ -34,28 +35,28 @@ def run(
     tcp: Handle | None,
     metrics: Handle | None = None,
 ) -> None:
-    """Answer clients until the other end of ``channel`` is closed; the target of a spawned process.
+    """Serve clients until the supervisor closes ``channel``; the target of a spawned process.
 
-    It sends ApiHeartbeat when it accepts requests and then every second, commands, and
-    ServiceWarnings. It takes HostView, GpuView, LogRecord, CommandReply and ReloadConfig. The
-    sockets that it listens on stay open elsewhere, so that clients wait while it is replaced.
+    The process sends ApiHeartbeat when it accepts requests and then every second, commands, and
+    ServiceWarnings. It receives HostView, GpuView, LogRecord, CommandReply and ReloadConfig. The
+    listening sockets stay open in the supervisor, so that clients wait while it is replaced.
 
     Args:
-        spec: What it serves, and where.
-        channel: A socket of whole messages (SOCK_SEQPACKET).
+        spec: The service's specification.
+        channel: A socket that preserves message boundaries (SOCK_SEQPACKET).
         parent: The PID of the supervisor.
         listening: The listening socket at ``spec.socket``.
-        tcp: The listening socket at ``spec.tcp``, where there is one.
-        metrics: A listening socket for scrapes alone, where there is one.
+        tcp: The listening socket at ``spec.tcp``, or None without TCP.
+        metrics: The listening socket for scrapes only, or None without one.
 
     Raises:
-        WireError: The supervisor sent what is no message; the process ends with exit code 1.
+        WireError: The supervisor sent an invalid message; the process ends with exit code 1.
     """
     setup_child_process(parent, "sentinel: service, answers clients")
     sockets: list[socket.socket] = [
-        _Listening(fileno=handle.detach()) for handle in (listening, tcp) if handle
+        _ListeningSocket(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]
-    window = _Listening(fileno=metrics.detach()) if metrics else None
+    scrape_socket = _ListeningSocket(fileno=metrics.detach()) if metrics else None
     from sentinel.api.server import serve
 
-    serve(spec, channel, sockets, window)
+    serve(spec, channel, sockets, scrape_socket)

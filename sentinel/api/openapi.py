@@ -8,9 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from sentinel.api.http.errors import MEDIA_TYPE
+from sentinel.protocol.api_types import Problem
 
 router = APIRouter()
 
@@ -30,16 +31,14 @@ def document(app: FastAPI) -> str:
         summary="Keep idle NVIDIA GPUs busy, and yield each one when a foreign process appears.",
         routes=app.routes,
     )
-    for path in body["paths"].values():
-        for operation in path.values():
-            for response in operation["responses"].values():
-                _set_problem_type(response)
+    schemas = body["components"]["schemas"]
+    schemas |= _problem_schemas()
+    body["components"]["schemas"] = dict(sorted(schemas.items()))
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
-def _set_problem_type(response: dict[str, Any]) -> None:
-    """Give a problem its own media type."""
-    for body in response.get("content", {}).values():
-        if body.get("schema", {}).get("$ref", "").endswith("/Problem"):
-            response["content"] = {MEDIA_TYPE: body}
-            return
+def _problem_schemas() -> dict[str, Any]:
+    """Write the schemas of Problem and its parts, which routes name by PROBLEM_REFERENCE."""
+    template = "#/components/schemas/{model}"
+    schema = TypeAdapter(Problem).json_schema(ref_template=template, mode="serialization")
+    return {**schema.pop("$defs"), "Problem": schema}

@@ -1,4 +1,4 @@
-"""One running service: the desk, the server around it, and the word that it serves."""
+"""The HTTP servers of the API process, and its background tasks."""
 
 from __future__ import annotations
 
@@ -15,108 +15,113 @@ import uvicorn
 
 from sentinel.api.app import make_app
 from sentinel.api.context import ApiContext
-from sentinel.api.http.auth import Secret, group_of
+from sentinel.api.http.auth import TokenFile, group_of
 from sentinel.api.http.connection import (
-    MOST_CONNECTIONS,
-    MOST_HEADERS,
-    MOST_OVER_TCP,
-    REQUEST_WITHIN,
+    MAX_CONNECTIONS,
+    MAX_HEADER_BYTES,
+    MAX_TCP_CONNECTIONS,
+    REQUEST_TIMEOUT_S,
     Connection,
 )
 from sentinel.api.http.middleware import AccessMiddleware
-from sentinel.api.metrics.scrape_endpoint import MOST_SCRAPERS, ScrapeApp
+from sentinel.api.metrics.scrape_endpoint import MAX_SCRAPERS, ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.paths import identity
 from sentinel.protocol.commands import ApiHeartbeat, ServiceSpec
 
-#: How often the supervisor hears that clients are answered, in seconds.
-_SAYS_EVERY = 1.0
-#: How long responses may take that are under way when the supervisor is gone, in seconds.
-_FINISH_WITHIN = 1
-#: Connections that are taken from a socket in one turn of the loop; others wait in the kernel.
-_AT_ONCE = 64
-#: A connection too many is closed so many turns after it was taken.
-_TURNS = 4
-#: File descriptors: for the connections, for those too many, and for all else.
-_DESCRIPTORS = 2 * (MOST_CONNECTIONS + MOST_OVER_TCP + MOST_SCRAPERS) + 2 * _TURNS * _AT_ONCE + 512
+_HEARTBEAT_INTERVAL_S = 1.0
+#: The time for open responses to end when the supervisor is gone.
+_GRACE_S = 1
+#: Connections that are accepted in one turn of the loop; others wait in the kernel.
+_MAX_ACCEPTS = 64
+#: Turns of the loop until an excess connection is closed.
+_TURNS_TO_CLOSE = 4
+#: File descriptors: for connections, for excess connections, and for everything else.
+_DESCRIPTORS = (
+    2 * (MAX_CONNECTIONS + MAX_TCP_CONNECTIONS + MAX_SCRAPERS)
+    + 2 * _TURNS_TO_CLOSE * _MAX_ACCEPTS
+    + 512
+)
 
 
 def serve(
     spec: ServiceSpec,
     channel: socket.socket,
     sockets: list[socket.socket],
-    window: socket.socket | None = None,
+    scrape_socket: socket.socket | None = None,
 ) -> None:
-    """Answer clients of these listening sockets until the other end of ``channel`` is closed.
+    """Serve clients until the supervisor closes ``channel``.
 
     Args:
-        spec: What is served, and where.
+        spec: The service's specification.
         channel: The channel to the supervisor.
-        sockets: They listen for clients of the API.
-        window: Listens for scrapes alone, where there is one.
+        sockets: The listening sockets of the API.
+        scrape_socket: The listening socket for scrapes only, or None without one.
 
     Raises:
-        WireError: The supervisor sent what is no message.
+        WireError: The supervisor sent an invalid message.
     """
-    _make_room()
-    # A client's nonsense is the client's business; that of ours goes to standard error.
+    _raise_descriptor_limit()
+    # Invalid requests are the clients' errors; only errors of this process are logged.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    asyncio.run(_serve(spec, channel, sockets, window))
+    asyncio.run(_serve(spec, channel, sockets, scrape_socket))
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which leaves signals as they are: the supervisor says when to end."""
+    """uvicorn's server, without signal handlers: the supervisor ends this process."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.begun = asyncio.Event()
+        self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
+        """Start to accept connections."""
         await super().startup(sockets)
-        self.begun.set()
+        self.has_started.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 
-class _Scrape(Connection):
-    """The connection of who comes for the metrics alone."""
+class _ScrapeConnection(Connection):
+    """A connection to the scrape address."""
 
-    most = {"tcp": MOST_SCRAPERS}  # noqa: RUF012 - it is never changed
+    limits = {"tcp": MAX_SCRAPERS}  # noqa: RUF012 - it is constant
 
 
 async def _serve(
     spec: ServiceSpec,
     channel: socket.socket,
     sockets: list[socket.socket],
-    window: socket.socket | None,
+    scrape_socket: socket.socket | None,
 ) -> None:
-    wrong: list[WireError] = []
+    errors: list[WireError] = []
 
-    def ended(error: WireError | None) -> None:
-        wrong.extend([error] if error else [])
+    def on_end(error: WireError | None) -> None:
+        errors.extend([error] if error else [])
         for one in servers:
             one.should_exit = True
 
-    context = ApiContext(spec, channel, ended)
+    context = ApiContext(spec, channel, on_end)
     middleware = AccessMiddleware(
-        make_app(context), group_of(spec.socket), spec.tcp, _secret(context)
+        make_app(context), group_of(spec.socket), spec.tcp, _token_file(context)
     )
     server = _server(middleware, Connection)
     servers, jobs = [server], [server.serve(sockets)]
-    if window is not None:
-        servers.append(_server(ScrapeApp(context.metrics), _Scrape))
-        jobs.append(servers[-1].serve([window]))
-    keeping = (
-        context.records.keep(),
-        context.watch.keep(),
-        context.history.keep(),
-        _say(context, server),
-    )
-    background = [asyncio.create_task(job) for job in keeping]
+    if scrape_socket is not None:
+        servers.append(_server(ScrapeApp(context.metrics), _ScrapeConnection))
+        jobs.append(servers[-1].serve([scrape_socket]))
+    background = [
+        asyncio.create_task(job)
+        for job in (
+            context.reservation_writer.run(),
+            context.change_feed.run(),
+            context.history.run(),
+            _send_heartbeats(context, server),
+        )
+    ]
     try:
         await asyncio.gather(*jobs)
     finally:
@@ -124,12 +129,12 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await context.history.close()
-    if wrong:
-        raise wrong[0]
+    if errors:
+        raise errors[0]
 
 
 def _server(app: Any, connection: type[Connection]) -> _Server:
-    """Return a server of an application that has connections of this kind."""
+    """Create a server of an application, with this type of connections."""
     return _Server(
         uvicorn.Config(
             app,
@@ -142,45 +147,45 @@ def _server(app: Any, connection: type[Connection]) -> _Server:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=_AT_ONCE,
-            timeout_keep_alive=round(REQUEST_WITHIN),
-            timeout_graceful_shutdown=_FINISH_WITHIN,
-            h11_max_incomplete_event_size=MOST_HEADERS,
+            backlog=_MAX_ACCEPTS,
+            timeout_keep_alive=round(REQUEST_TIMEOUT_S),
+            timeout_graceful_shutdown=_GRACE_S,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
     )
 
 
-async def _say(context: ApiContext, server: _Server) -> None:
-    """Tell the supervisor that clients are answered, as soon as they are and ever after.
+async def _send_heartbeats(context: ApiContext, server: _Server) -> None:
+    """Send heartbeats from the server's start on.
 
-    Unless nobody can find us any more, as after a clean-up of /tmp: GPUs that nobody could ask for
-    are not held.
+    If the socket's file is removed, as by a clean-up of /tmp, no client can reach the daemon any
+    more. The daemon ends then: it never occupies a GPU without a reachable control socket.
     """
-    await server.begun.wait()
-    place = Path(context.spec.socket)
-    ours = identity(place)
+    await server.has_started.wait()
+    path = Path(context.spec.socket)
+    original = identity(path)
     while True:
-        context.channel.send(ApiHeartbeat())
-        if ours is None or identity(place) != ours:
-            context.give_up(f"{context.spec.socket} was removed or replaced: no client finds us")
+        context.supervisor.send(ApiHeartbeat())
+        if original is None or identity(path) != original:
+            context.shut_down(f"{path} was removed or replaced: clients cannot reach the daemon")
             return
-        await asyncio.sleep(_SAYS_EVERY)
+        await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
 
-def _secret(context: ApiContext) -> Secret | None:
-    """Return what clients over TCP must know, where there is TCP and a file for it."""
+def _token_file(context: ApiContext) -> TokenFile | None:
+    """Open the token file for TCP clients, or None without TCP or without a file."""
     if context.spec.tcp is None or context.spec.token is None:
         return None
     try:
-        return Secret(Path(context.spec.token))
+        return TokenFile(Path(context.spec.token))
     except OSError as error:
         what = f"{context.spec.token}: cannot be written: {error.strerror}"
-        context.report_warning("token", f"{what}; no client is let in over TCP")
+        context.report_warning("token", f"{what}; TCP clients have no access")
         return None
 
 
-def _make_room() -> None:
-    """Allow ourselves enough file descriptors, as far as we may."""
+def _raise_descriptor_limit() -> None:
+    """Raise the limit of open files, as far as permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

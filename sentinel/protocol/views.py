@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import GpuProcess
@@ -167,8 +169,9 @@ class GpuView:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """One event of the log, as its line of JSON."""
+    """One event of the log."""
 
-    #: Counts the records; a gap shows a loss.
+    #: Counts all records; a gap shows a loss.
     number: int
-    line: str
+    #: The event as a JSON object: event, time, at, gpu, index and its own fields.
+    event: Mapping[str, Any]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sentinel.api import main as service_process
 from sentinel.core.observation import ServiceFacts
@@ -101,11 +103,11 @@ class ServiceProcess:
         self._pending[_key(message)] = message
         self._send_pending()
 
-    def hear(self, line: str) -> None:
-        """Send one line of the log, from the writer's thread; a gap in the numbers shows a loss."""
+    def publish(self, event: Mapping[str, Any]) -> None:
+        """Send an event of the log, from the writer's thread; a gap in the numbers shows a loss."""
         with self._records_lock:
             self._records_written += 1
-            self._pending_records.append(LogRecord(number=self._records_written, line=line))
+            self._pending_records.append(LogRecord(number=self._records_written, event=event))
             self._send_records()
 
     def _send_records(self) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from multiprocessing.connection import wait as wait_for_files
-from typing import TextIO, cast
 
 from setproctitle import setproctitle
 
@@ -36,7 +35,7 @@ from sentinel.supervisor import single_instance
 from sentinel.supervisor.api_process import ServiceProcess
 from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
-from sentinel.supervisor.event_log import EventLog, Sink, json_lines
+from sentinel.supervisor.event_log import EventLog, Sink, event_object
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals
@@ -172,22 +171,9 @@ def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
 
 
 def _api_sinks(service: ServiceProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
-    """Yield a sink that sends log records to the API."""
+    """Yield a sink that sends each event to the API process."""
     if service is not None:
-        yield json_lines(cast("TextIO", _Lines(service.hear)), gpus)
-
-
-class _Lines:
-    """The part of a stream that a sink needs, to pass on each line."""
-
-    def __init__(self, hear: Callable[[str], None]) -> None:
-        self._hear = hear
-
-    def write(self, text: str) -> None:
-        self._hear(text.rstrip("\n"))
-
-    def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
+        yield lambda event: service.publish(event_object(event, gpus))
 
 
 def _run(

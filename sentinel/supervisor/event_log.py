@@ -82,13 +82,22 @@ def json_lines(stream: TextIO | TextIOBase, gpus: Mapping[str, Gpu]) -> Sink:
     )
 
     def write(event: Event) -> None:
-        fields: dict[str, Any] = {
-            "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
-            "at": event.at,
-        }
-        if event.gpu is not None:
-            fields["gpu"] = event.gpu
-            fields["index"] = gpus[event.gpu].index if event.gpu in gpus else None
-        log.info(event.name, **fields, **event.fields)
+        log.info(**event_object(event, gpus))
 
     return write
+
+
+def event_object(event: Event, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
+    """Build the JSON object of an event: event, time, at, gpu, index and its own fields.
+
+    ``at`` is monotonic seconds, ``time`` the local time with its offset.
+    """
+    fields: dict[str, Any] = {
+        "event": event.name,
+        "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        "at": event.at,
+    }
+    if event.gpu is not None:
+        fields["gpu"] = event.gpu
+        fields["index"] = gpus[event.gpu].index if event.gpu in gpus else None
+    return fields | dict(event.fields)

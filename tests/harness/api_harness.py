@@ -367,9 +367,9 @@ class Front:
         """Have an event said; return its number."""
         with self.lock:
             self._said += 1
-            line = json.dumps({"event": name, "time": "now", **fields})
+            event = {"event": name, "time": "now", **fields}
             select.select([], [self.child.channel], [], TIMEOUT_S)  # not to be lost
-            self.child.send(LogRecord(number=self._said, line=line))
+            self.child.send(LogRecord(number=self._said, event=event))
             return self._said
 
     def wait_for(self, met: Callable[[], bool]) -> None:

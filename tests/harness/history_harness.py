@@ -9,7 +9,8 @@ from typing import Any
 
 from sentinel.api.history import queries
 from sentinel.api.history.database import Database
-from sentinel.api.history.recorder import Noted, PastLine, Recorder
+from sentinel.api.history.recorder import EventRow, Recorder, TimedRecord
+from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuView, LogRecord
@@ -60,7 +61,7 @@ def busy(at: float, *by: GpuProcess, **fields: Any) -> GpuView:
     )
 
 
-def lines(count: int, length: int, *, first: int = 0) -> list[PastLine]:
+def lines(count: int, length: int, *, first: int = 0) -> list[EventRow]:
     """Return so many events of so many bytes, which are numbered."""
     line = json.dumps("x" * length)
     return [(WALL, f"event.{number}", None, line) for number in range(first, first + count)]
@@ -94,38 +95,38 @@ class Past:
 
     def put(self, *views: GpuView) -> list[str]:
         """Write views, and return what is said of the file."""
-        return self._write([Noted(view, self.wall - self.now) for view in views])
+        return self._write([TimedRecord(view, self.wall - self.now) for view in views])
 
     def say(self, name: str = "gpu.idle", **fields: Any) -> list[str]:
         """Write an event."""
         self.number += 1
-        line = json.dumps({"event": name, "time": "now", **fields})
-        return self._write([Noted(LogRecord(number=self.number, line=line), self.wall - self.now)])
+        record = LogRecord(number=self.number, event={"event": name, "time": "now", **fields})
+        return self._write([TimedRecord(LoggedEvent.of(record), self.wall - self.now)])
 
-    def _write(self, noted: list[Noted]) -> list[str]:
+    def _write(self, noted: list[TimedRecord]) -> list[str]:
         self.database.open(self.now, self.wall)
-        for use in self.database.adopted:
-            self.recorder.uses.adopt(use)
-        self.database.adopted.clear()
-        self.database.write(self.recorder.digest(noted, self.now), self.now)
-        troubles, self.database.troubles = self.database.troubles, []
+        for use in self.database.resumed:
+            self.recorder.uses.resume(use)
+        self.database.resumed.clear()
+        self.database.write(self.recorder.build_batch(noted, self.now), self.now)
+        troubles, self.database.warnings = self.database.warnings, []
         return troubles
 
     def readings(self, seconds: int = 3600, step: int = 1, uuid: str = UUID) -> list[Any]:
         """Return the readings of the last so many seconds."""
         until = int(self.wall)
-        return self.database.ask(
+        return self.database.query(
             lambda where: queries.readings(where, uuid, until - seconds + 1, until, step), self.now
         )
 
     def events(self, **more: Any) -> list[str]:
         """Return the names of the last events."""
         asked = {"uuid": None, "since": 0.0, "name": None, "limit": 1000, **more}
-        found = self.database.ask(lambda where: queries.events(where, **asked), self.now)
+        found = self.database.query(lambda where: queries.events(where, **asked), self.now)
         return [json.loads(line)["event"] for _, line in found]
 
-    def uses(self, uuid: str | None = None) -> list[queries.Used]:
-        return self.database.ask(lambda where: queries.uses(where, uuid, 0.0, 1000), self.now)
+    def uses(self, uuid: str | None = None) -> list[queries.RecordedUse]:
+        return self.database.query(lambda where: queries.uses(where, uuid, 0.0, 1000), self.now)
 
     def rows(self, table: str) -> list[Any]:
         """Return all rows of a table of the file, by another connection."""

@@ -1,1 +1,1 @@
-"""Routes with the shapes of the GPU Management System."""
+"""Routes with the formats of the GPU Management System."""

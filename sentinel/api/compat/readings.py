@@ -1,4 +1,4 @@
-"""What a GPU did before now, for the routes that tell of it in another shape than the history."""
+"""Past readings and temperature trends in the form that the compatible routes need."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
-from sentinel.api.history.recorder import CONDITIONS
-from sentinel.api.history.trend import Trend, trend_of
+from sentinel.api.history.recorder import HEALTH_ORDER
+from sentinel.api.history.trend import Trend, fit_trend
 from sentinel.protocol.views import GpuView
 
-#: Readings are looked for this far back at least, in seconds: not every second has one.
-_LOOK_BACK = 60
+#: The shortest span to search: not every second has a reading.
+_MIN_SPAN_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class PastReading:
-    """What was read of a GPU at a time, in seconds since the epoch."""
+    """One reading of a GPU."""
 
+    #: In seconds since the epoch.
     at: float
     utilization: float | None
     memory_used: int | None
@@ -26,16 +27,16 @@ class PastReading:
     health: str | None
 
 
-async def readings(context: ApiContext, view: GpuView, most: int) -> list[PastReading]:
-    """Return the last readings of a GPU, one for each second, at most so many, the newest last.
+async def readings(context: ApiContext, view: GpuView, limit: int) -> list[PastReading]:
+    """Read the last readings of a GPU, at most one a second, oldest first.
 
     Raises:
         ProblemError: The history cannot be read.
     """
     until = int(time.time())
-    since = until - max(_LOOK_BACK, 2 * most)
-    rows = await context.history.ask(
-        lambda where, _: queries.readings(where, view.uuid, since, until, 1)
+    since = until - max(_MIN_SPAN_S, 2 * limit)
+    rows = await context.history.query(
+        lambda source, _: queries.readings(source, view.uuid, since, until, 1)
     )
     return [
         PastReading(
@@ -43,22 +44,22 @@ async def readings(context: ApiContext, view: GpuView, most: int) -> list[PastRe
             utilization=row["utilization"],
             memory_used=None if row["memory_used"] is None else round(row["memory_used"]),
             temperature_c=None if row["temperature_c"] is None else round(row["temperature_c"]),
-            health=None if row["health"] is None else CONDITIONS[row["health"]].value,
+            health=None if row["health"] is None else HEALTH_ORDER[row["health"]].value,
         )
-        for row in rows[-most:]
+        for row in rows[-limit:]
     ]
 
 
 async def trend(context: ApiContext, view: GpuView, minutes: int) -> Trend:
-    """Return where the temperature of a GPU went over so many minutes.
+    """Fit the trend of a GPU's temperature over the last minutes.
 
     Raises:
         ProblemError: The history cannot be read.
     """
-    return trend_of(
-        await context.history.ask(
-            lambda where, now: queries.temperatures(
-                where, view.uuid, now, time.time(), 60 * minutes
+    return fit_trend(
+        await context.history.query(
+            lambda source, now: queries.temperatures(
+                source, view.uuid, now, time.time(), 60 * minutes
             )
         )
     )

@@ -1,4 +1,4 @@
-"""The routes of the GPU Management System, by the verbs that all other routes have."""
+"""The routes of the GPU Management System, by the functions of Sentinel's own routes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from sentinel.api.compat import readings
-from sentinel.api.compat import schemas as told
+from sentinel.api.compat import readings, schemas
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError, explain
-from sentinel.api.routes.allocator import holder, promise
-from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
+from sentinel.api.routes.allocator import allocate_memory, resolve_holder
+from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.routes.settings import change
 from sentinel.api.state.memory_budget import budget
 from sentinel.errors import SentinelError
@@ -26,19 +25,19 @@ from sentinel.protocol.api_types import Code
 
 T = TypeVar("T")
 
-#: How long memory is waited for, in seconds.
-_WAIT = 30.0
-#: How many readings are told of where nobody says, as its document has it.
-_HISTORY = 200
+#: The maximum wait for memory.
+_WAIT_S = 30.0
+#: The default number of readings, from its document.
+_HISTORY_SIZE = 200
 
 
 class _Route(APIRoute):
-    """A route whose errors have the shape that these clients know."""
+    """A route with the errors of the GPU Management System."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def answered(request: Request) -> Response:
+        async def handle_errors(request: Request) -> Response:
             try:
                 return await handle(request)
             except (
@@ -49,29 +48,29 @@ class _Route(APIRoute):
             ) as error:
                 code, detail = explain(error)
                 if isinstance(error, RequestValidationError) and request.method == "PUT":
-                    detail = f"{detail} {told.failed_keys()}"
-                failed = told.Failed(error=detail)
+                    detail = f"{detail} {schemas.list_keys()}"
+                failed = schemas.Failed(error=detail)
                 return JSONResponse(failed.model_dump(), code.status.value)
 
-        return answered
+        return handle_errors
 
 
 class Data(BaseModel, Generic[T]):
-    """What was asked for."""
+    """A successful response."""
 
     success: Literal[True] = True
     data: T
 
 
 class Message(BaseModel):
-    """What was done, in a sentence."""
+    """A successful command, as a sentence."""
 
     success: Literal[True] = True
     message: str
 
 
-class Changed(Data[told.Configuration]):
-    """The configuration that holds from now on."""
+class Changed(Data[schemas.Configuration]):
+    """The new configuration."""
 
     message: str
 
@@ -80,25 +79,25 @@ class AllGpus(BaseModel):
     """All GPUs."""
 
     gpu_count: int
-    gpus: list[told.ManagedGpu]
+    gpus: list[schemas.ManagedGpu]
 
 
 class MetricsHistory(BaseModel):
-    """What was read, the newest last."""
+    """Readings, newest last."""
 
     count: int
-    metrics: list[told.Past]
+    metrics: list[schemas.Past]
 
 
 class MemoryAvailable(BaseModel):
-    """How much memory of a GPU may be promised yet."""
+    """The memory of a GPU that can still be allocated."""
 
     gpu_id: int
     available_mb: float
 
 
 class MemoryAllocated(BaseModel):
-    """Memory that was promised, and what is left."""
+    """A new allocation, and the memory that is still available."""
 
     allocation_id: str
     allocated_mb: float
@@ -106,93 +105,93 @@ class MemoryAllocated(BaseModel):
 
 
 class MemoryDeallocated(BaseModel):
-    """Memory that was given back, and what is left."""
+    """An ended allocation, and the memory that is available."""
 
     allocation_id: str
     available_mb: float
 
 
-class Throttled(told.Throttling):
-    """How far work is to be slowed down, and on which GPU."""
+class Throttled(schemas.Throttling):
+    """The required slowdown of work, and the GPU."""
 
     gpu_id: int
-    current_state: told.State
+    current_state: schemas.State
 
 
 router = APIRouter(prefix="/api/gpu", tags=["gpu manager"], route_class=_Route)
 
 
-def _may(*codes: Code) -> dict[int | str, dict[str, Any]]:
-    """Return what these routes say of their errors; those of the gate have its shape."""
-    known = may(*codes)
+def _errors(*codes: Code) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of these routes; those of the middleware keep their own format."""
+    known = problems(*codes)
     for code in (Code.UNAVAILABLE, *codes):
         known[code.status.value] = {
-            "model": told.Failed,
+            "model": schemas.Failed,
             "description": known[code.status.value]["description"],
         }
     return known
 
 
-_LOOKS = _may(Code.NO_SUCH_GPU, Code.INVALID)
+_READ = _errors(Code.NO_SUCH_GPU, Code.INVALID)
 GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 
 
-@router.get("/status", responses=_LOOKS)
-async def read_status(context: ContextDep, gpu_id: GpuId = 0) -> Data[told.ManagedGpu]:
-    """Show one GPU."""
-    held = context.settings.held.config
+@router.get("/status", responses=_READ)
+async def read_status(context: ContextDep, gpu_id: GpuId = 0) -> Data[schemas.ManagedGpu]:
+    """Read the state of one GPU."""
+    settings = context.settings.current.config
     view = context.views.one(str(gpu_id))
-    return Data(data=told.status(view, held, context.views.host.allocations))
+    return Data(data=schemas.status(view, settings, context.views.host.allocations))
 
 
-@router.get("/status/all", responses=_LOOKS)
+@router.get("/status/all", responses=_READ)
 async def read_all(context: ContextDep) -> Data[AllGpus]:
-    """Show all GPUs."""
-    held = context.settings.held.config
-    promised = context.views.host.allocations
-    gpus = [told.status(view, held, promised) for view in context.views.gpus]
+    """Read the state of all GPUs."""
+    settings = context.settings.current.config
+    allocations = context.views.host.allocations
+    gpus = [schemas.status(view, settings, allocations) for view in context.views.gpus]
     return Data(data=AllGpus(gpu_count=len(gpus), gpus=gpus))
 
 
-@router.get("/metrics", responses=_LOOKS)
-async def read_metrics(context: ContextDep, gpu_id: GpuId = 0) -> Data[told.Metrics]:
-    """Show what was read of one GPU last."""
-    return Data(data=told.metrics(context.views.one(str(gpu_id))))
+@router.get("/metrics", responses=_READ)
+async def read_metrics(context: ContextDep, gpu_id: GpuId = 0) -> Data[schemas.Metrics]:
+    """Read the last reading of one GPU."""
+    return Data(data=schemas.metrics(context.views.one(str(gpu_id))))
 
 
-@router.get("/metrics/history", responses=_LOOKS)
+@router.get("/metrics/history", responses=_READ)
 async def read_history(
     request: Request,
     context: ContextDep,
     gpu_id: Annotated[int | None, Query(ge=0, le=1023)] = None,
     limit: Annotated[int, Query(ge=1, le=3600)] = 100,
 ) -> Data[MetricsHistory]:
-    """Show what was read of one GPU, or of all, the newest last."""
-    most = min(limit, _history_size(request))
+    """List the readings of one GPU, or of all, newest last."""
+    size = min(limit, _history_size(request))
     views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
     found = [
-        told.past(view, reading)
+        schemas.past(view, reading)
         for view in views
-        for reading in await readings.readings(context, view, most)
+        for reading in await readings.readings(context, view, size)
     ]
     found.sort(key=lambda one: one.timestamp)
-    return Data(data=MetricsHistory(count=len(found[-most:]), metrics=found[-most:]))
+    return Data(data=MetricsHistory(count=len(found[-size:]), metrics=found[-size:]))
 
 
-@router.get("/temperature/trend", responses=_LOOKS)
+@router.get("/temperature/trend", responses=_READ)
 async def read_trend(
     context: ContextDep,
     gpu_id: GpuId = 0,
     duration: Annotated[int, Query(ge=1, le=60, description="Minutes.")] = 5,
-) -> Data[told.Temperature]:
-    """Show how the temperature of a GPU went over the last minutes."""
+) -> Data[schemas.Temperature]:
+    """Compute the trend of a GPU's temperature over the last minutes."""
     trend = await readings.trend(context, context.views.one(str(gpu_id)), duration)
-    return Data(data=told.temperature(duration, trend))
+    return Data(data=schemas.temperature(duration, trend))
 
 
-@router.get("/memory/available", responses=_LOOKS)
+@router.get("/memory/available", responses=_READ)
 async def read_available(context: ContextDep, gpu_id: GpuId = 0) -> Data[MemoryAvailable]:
-    """Show how much memory of a GPU may be promised yet."""
+    """Read how much memory of a GPU can still be allocated."""
     view = context.views.one(str(gpu_id))
     return Data(
         data=MemoryAvailable(gpu_id=view.index, available_mb=_available(context, view.uuid))
@@ -201,89 +200,92 @@ async def read_available(context: ContextDep, gpu_id: GpuId = 0) -> Data[MemoryA
 
 @router.post(
     "/memory/allocate",
-    responses=_may(Code.NO_SUCH_GPU, Code.INVALID, Code.CONFLICT, Code.TIMEOUT, Code.FORBIDDEN),
+    responses=_errors(Code.NO_SUCH_GPU, Code.INVALID, Code.CONFLICT, Code.TIMEOUT, Code.FORBIDDEN),
 )
 async def allocate(
-    request: Request, context: ContextDep, by: By, wish: told.AllocateMemory
+    request: Request, context: ContextDep, by: By, body: schemas.AllocateMemory
 ) -> Data[MemoryAllocated]:
-    """Keep memory for the process that asks, or for `pid`; the answer comes when it is free."""
-    gpu = context.views.one(str(wish.gpu_id)).uuid
-    size = max(1, round(wish.required_mb * told.MB))
-    by = holder(by, wish.pid)
-    work = promise(context, by, name=wish.allocation_id, gpu=gpu, size=size, wait=_WAIT)
-    given = await cancel_on_disconnect(request, work)
-    left = _available(context, gpu)
+    """Allocate memory to the caller or to `pid`; the response is sent when it is free."""
+    gpu = context.views.one(str(body.gpu_id)).uuid
+    size = max(1, round(body.required_mb * schemas.MB))
+    by = resolve_holder(by, body.pid)
+    work = allocate_memory(context, by, id_=body.allocation_id, gpu=gpu, size=size, wait_s=_WAIT_S)
+    allocated = await cancel_on_disconnect(request, work)
     data = MemoryAllocated(
-        allocation_id=given.id, allocated_mb=given.size / told.MB, available_mb=left
+        allocation_id=allocated.id,
+        allocated_mb=allocated.size / schemas.MB,
+        available_mb=_available(context, gpu),
     )
     return Data(data=data)
 
 
-@router.post("/memory/deallocate", responses=_may(Code.NOT_FOUND, Code.INVALID))
+@router.post("/memory/deallocate", responses=_errors(Code.NOT_FOUND, Code.INVALID))
 async def deallocate(
-    context: ContextDep, by: By, wish: told.DeallocateMemory
+    context: ContextDep, by: By, body: schemas.DeallocateMemory
 ) -> Data[MemoryDeallocated]:
-    """Give memory back."""
-    name = wish.allocation_id
-    answer = await context.channel.order(commands.Deallocate, by=by, id=name)
-    left = sum(_available(context, gpu) for gpu in answer.gpus)
-    return Data(data=MemoryDeallocated(allocation_id=name, available_mb=left))
+    """End an allocation."""
+    id_ = body.allocation_id
+    reply = await context.supervisor.execute(commands.Deallocate, by=by, id=id_)
+    available = sum(_available(context, gpu) for gpu in reply.gpus)
+    return Data(data=MemoryDeallocated(allocation_id=id_, available_mb=available))
 
 
-@router.get("/throttle/status", responses=_LOOKS)
+@router.get("/throttle/status", responses=_READ)
 async def read_throttling(
     context: ContextDep, gpu_id: Annotated[int | None, Query(ge=0, le=1023)] = None
 ) -> Data[Throttled]:
-    """Show how far work is to be slowed down on a GPU, or on the one that does worst."""
+    """Read the required slowdown of work on a GPU, or on the one with the worst health."""
     views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
     if not views:
         raise ProblemError(Code.NO_SUCH_GPU, "There is no GPU.")
     worst = min(views, key=lambda view: view.multiplier)
-    state = told.metrics(worst).state
-    data = Throttled(gpu_id=worst.index, current_state=state, **vars(told.throttling(worst)))
+    state = schemas.metrics(worst).state
+    data = Throttled(gpu_id=worst.index, current_state=state, **vars(schemas.throttling(worst)))
     return Data(data=data)
 
 
-@router.post("/monitoring/start", responses=_may())
+@router.post("/monitoring/start", responses=_errors())
 async def start_monitoring(context: ContextDep) -> Message:
-    """Say that all GPUs are watched: they are for as long as the daemon runs."""
-    return Message(message=f"{len(context.views.gpus)} GPUs are watched.")
+    """Confirm that all GPUs are monitored: the daemon always does that."""
+    return Message(message=f"{len(context.views.gpus)} GPUs are monitored.")
 
 
-@router.post("/monitoring/stop", responses=_may())
+@router.post("/monitoring/stop", responses=_errors())
 async def stop_monitoring(context: ContextDep) -> Message:
-    """Say that the watching goes on: by it each GPU is given back in time."""
+    """Explain that monitoring continues: without it, no GPU could be yielded in time."""
     count = len(context.views.gpus)
-    return Message(message=f"{count} GPUs are watched for as long as the daemon runs.")
+    return Message(message=f"{count} GPUs are monitored for as long as the daemon runs.")
 
 
-@router.get("/config", responses=_may())
-async def read_config(request: Request, context: ContextDep) -> Data[told.Configuration]:
-    """Show the configuration."""
-    held = context.settings.held.config
-    return Data(data=told.config(held, _history_size(request)))
+@router.get("/config", responses=_errors())
+async def read_config(request: Request, context: ContextDep) -> Data[schemas.Configuration]:
+    """Read the configuration."""
+    settings = context.settings.current.config
+    return Data(data=schemas.config(settings, _history_size(request)))
 
 
-@router.put("/config", responses=_may(Code.INVALID, Code.CONFLICT))
+@router.put("/config", responses=_errors(Code.INVALID, Code.CONFLICT))
 async def change_config(
-    request: Request, context: ContextDep, by: By, wish: told.ConfigChange
+    request: Request, context: ContextDep, by: By, body: schemas.ConfigChange
 ) -> Changed:
-    """Change some keys, all of them or none; `history_size` until the service is replaced."""
-    settings = told.as_settings(wish)
-    if settings:
-        await change(context, by, settings)
-    if wish.history_size is not None:
-        request.app.state.history_size = wish.history_size
-    held = context.settings.held.config
-    return Changed(message="Configuration updated", data=told.config(held, _history_size(request)))
+    """Change some keys, all of them or none; `history_size` until the API process restarts."""
+    changes = schemas.as_settings(body)
+    if changes:
+        await change(context, by, changes)
+    if body.history_size is not None:
+        request.app.state.history_size = body.history_size
+    settings = context.settings.current.config
+    return Changed(
+        message="Configuration updated", data=schemas.config(settings, _history_size(request))
+    )
 
 
 def _history_size(request: Request) -> int:
-    """Return of how many readings at most these clients are told."""
-    return int(getattr(request.app.state, "history_size", _HISTORY))
+    """Read the maximum number of readings for these clients."""
+    return int(getattr(request.app.state, "history_size", _HISTORY_SIZE))
 
 
 def _available(context: ApiContext, gpu: str) -> float:
     view = context.views.gpu(gpu)
-    left = 0 if view is None else budget(view, context.views.host.allocations).available
-    return left / told.MB
+    available = 0 if view is None else budget(view, context.views.host.allocations).available
+    return available / schemas.MB

@@ -1,6 +1,6 @@
-"""What the GPU Management System's clients send and get, made of what is shown here.
+"""Requests and responses of the GPU Management System, converted from and to Sentinel's.
 
-Its field names, units and defaults are those of its document; MB are 2**20 bytes, as it has them.
+Field names, units and defaults follow its document; there, an MB is 2**20 bytes.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from sentinel.config.model import Config
 from sentinel.protocol.views import Allocation, GpuView
 
 MB = 2**20
-#: A trend within so many degrees is stable, as its document has it.
-_STABLE = 5.0
-#: A GPU is throttled in these.
+#: The range of a stable trend, from that document.
+_STABLE_RANGE_C = 5.0
+#: The health of throttled GPUs.
 _THROTTLED = {"throttled", "critical"}
 
 State = Literal["optimal", "normal", "throttled", "critical", "unavailable"]
 
 
 class Failed(BaseModel):
-    """Why something was not done."""
+    """The reason for a failure."""
 
     success: Literal[False] = False
     error: str
 
 
-# --- what clients send -----------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------
 
 
 class AllocateMemory(RequestModel):
-    """Have memory kept for the process that asks, or for another one of the same user."""
+    """Allocate memory to the calling process, or to another one of the same user."""
 
     allocation_id: Name
     required_mb: float = Field(gt=0, le=2**30, allow_inf_nan=False)
@@ -49,7 +49,7 @@ class AllocateMemory(RequestModel):
 
 
 class DeallocateMemory(RequestModel):
-    """Give memory back; ids are unique on all GPUs, so which GPU it is need not be said."""
+    """End an allocation; ids are unique over all GPUs, so the GPU is optional."""
 
     allocation_id: Name
     gpu_id: int | None = Field(default=None, ge=0, le=1023)
@@ -60,7 +60,7 @@ _ANY = Field(default=None, allow_inf_nan=False)
 
 
 class ConfigChange(RequestModel):
-    """New values for some keys; all others stay."""
+    """New values for some keys; all others are kept."""
 
     temp_optimal: _Number = _ANY
     temp_normal: _Number = _ANY
@@ -77,7 +77,7 @@ class ConfigChange(RequestModel):
     critical_pause_seconds: _Number = _ANY
 
 
-#: By which setting each key is one of ours, and how its number is written there.
+#: Sentinel's setting for each key, and the format of its number.
 _SETTINGS = {
     "temp_optimal": ("throttle.temp_optimal", "{}"),
     "temp_normal": ("throttle.temp_normal", "{}"),
@@ -95,30 +95,30 @@ _SETTINGS = {
 
 
 def as_settings(change: ConfigChange) -> dict[str, str]:
-    """Return what is to change as settings of ours."""
+    """Convert a change into Sentinel's settings."""
     given = change.model_dump(exclude_none=True)
     return {
-        key: form.format(_written(given[name]))
-        for name, (key, form) in _SETTINGS.items()
+        key: format_.format(_format(given[name]))
+        for name, (key, format_) in _SETTINGS.items()
         if name in given
     }
 
 
-def _written(number: float) -> str:
-    """Return a number as people write it: without an exponent, and without what floats add."""
+def _format(number: float) -> str:
+    """Format a number without an exponent and without binary rounding errors."""
     return f"{Decimal(f'{number:.12g}'):f}"
 
 
-def failed_keys() -> str:
-    """Return which keys a configuration has, for people."""
-    return f"There are: {', '.join(ConfigChange.model_fields)}."
+def list_keys() -> str:
+    """List the keys of a configuration, for people."""
+    return f"The keys are: {', '.join(ConfigChange.model_fields)}."
 
 
-# --- what they get ---------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------
 
 
 class ManagedMemory(BaseModel):
-    """The memory of a GPU, and what is promised of it."""
+    """The memory of a GPU, and its allocations."""
 
     used_mb: float | None
     total_mb: float
@@ -127,7 +127,7 @@ class ManagedMemory(BaseModel):
 
 
 class Throttling(BaseModel):
-    """How far work on a GPU is to be slowed down."""
+    """The required slowdown of work on a GPU."""
 
     is_throttled: bool
     should_throttle: bool
@@ -135,7 +135,7 @@ class Throttling(BaseModel):
 
 
 class ManagedGpu(BaseModel):
-    """One GPU; null is what nobody could read."""
+    """One GPU; null is not known."""
 
     available: bool
     gpu_id: int
@@ -150,7 +150,7 @@ class ManagedGpu(BaseModel):
 
 
 class Metrics(BaseModel):
-    """What was read of one GPU last."""
+    """The last reading of one GPU."""
 
     timestamp: datetime | None
     gpu_id: int
@@ -166,7 +166,7 @@ class Metrics(BaseModel):
 
 
 class Past(BaseModel):
-    """What was read of a GPU once."""
+    """One past reading of a GPU."""
 
     timestamp: datetime
     gpu_id: int
@@ -177,7 +177,7 @@ class Past(BaseModel):
 
 
 class Temperature(BaseModel):
-    """How the temperature went."""
+    """The trend of the temperature."""
 
     duration_minutes: int
     sample_count: int
@@ -190,7 +190,7 @@ class Temperature(BaseModel):
 
 
 class Configuration(BaseModel):
-    """The configuration; without a limit, all of the memory but the reserve may be promised."""
+    """The configuration; without a limit, all memory except the reserve may be allocated."""
 
     temp_optimal: float
     temp_normal: float
@@ -207,10 +207,10 @@ class Configuration(BaseModel):
     critical_pause_seconds: float
 
 
-def status(view: GpuView, held: Config, allocations: Iterable[Allocation]) -> ManagedGpu:
-    """Return one GPU; its thresholds are those of ``held``."""
+def status(view: GpuView, settings: Config, allocations: Iterable[Allocation]) -> ManagedGpu:
+    """Describe one GPU, with the thresholds of the settings."""
     here = [one for one in allocations if one.gpu == view.uuid]
-    left = budget(view, here)
+    memory = budget(view, here)
     thresholds = ("temp_optimal", "temp_normal", "temp_throttle", "temp_critical")
     return ManagedGpu(
         available=view.occupancy != "UNKNOWN",
@@ -224,22 +224,22 @@ def status(view: GpuView, held: Config, allocations: Iterable[Allocation]) -> Ma
             total_mb=view.memory_total / MB,
             percent=_part(view.memory_used, view.memory_total),
             allocation_stats={
-                "total_mb": left.total / MB,
-                "limit_mb": left.limit / MB,
-                "allocated_mb": left.allocated / MB,
-                "available_mb": left.available / MB,
-                "allocation_count": left.count,
+                "total_mb": memory.total / MB,
+                "limit_mb": memory.limit / MB,
+                "allocated_mb": memory.allocated / MB,
+                "available_mb": memory.available / MB,
+                "allocation_count": memory.count,
                 "allocations": {one.id: one.size / MB for one in here},
             },
         ),
-        thresholds={name: getattr(held, name) for name in thresholds},
+        thresholds={name: getattr(settings, name) for name in thresholds},
         throttling=throttling(view),
         timestamp=_moment(view.read),
     )
 
 
 def throttling(view: GpuView) -> Throttling:
-    """Return how far work on a GPU is to be slowed down."""
+    """Describe the required slowdown of work on a GPU."""
     throttled = _state(view.health) in _THROTTLED
     return Throttling(
         is_throttled=throttled, should_throttle=throttled, speed_multiplier=view.multiplier
@@ -247,8 +247,8 @@ def throttling(view: GpuView) -> Throttling:
 
 
 def metrics(view: GpuView) -> Metrics:
-    """Return what was read of a GPU last."""
-    told = view.telemetry
+    """Describe the last reading of a GPU."""
+    telemetry = view.telemetry
     return Metrics(
         timestamp=_moment(view.read),
         gpu_id=view.index,
@@ -258,14 +258,14 @@ def metrics(view: GpuView) -> Metrics:
         memory_total_mb=view.memory_total / MB,
         memory_percent=_part(view.memory_used, view.memory_total),
         temperature_celsius=view.temperature_c,
-        fan_speed_percent=_percent(told.fan_share if told is not None else None),
+        fan_speed_percent=_percent(telemetry.fan_share if telemetry is not None else None),
         power_draw_watts=view.power_w,
         state=_state(view.health),
     )
 
 
 def past(view: GpuView, reading: PastReading) -> Past:
-    """Return what was read of a GPU once."""
+    """Describe a past reading of a GPU."""
     return Past(
         timestamp=datetime.fromtimestamp(reading.at, UTC),
         gpu_id=view.index,
@@ -277,42 +277,44 @@ def past(view: GpuView, reading: PastReading) -> Past:
 
 
 def temperature(minutes: int, trend: Trend) -> Temperature:
-    """Return how the temperature of a GPU went."""
-    known = trend.maximum is not None and trend.minimum is not None
+    """Describe the trend of a GPU's temperature."""
+    has_range = trend.maximum_c is not None and trend.minimum_c is not None
     return Temperature(
         duration_minutes=minutes,
         sample_count=trend.samples,
-        current_temp=trend.current,
-        min_temp=trend.minimum,
-        max_temp=trend.maximum,
-        avg_temp=trend.average,
+        current_temp=trend.current_c,
+        min_temp=trend.minimum_c,
+        max_temp=trend.maximum_c,
+        avg_temp=trend.average_c,
         trend=trend.direction.value,
-        is_stable=(trend.maximum or 0) - (trend.minimum or 0) < _STABLE if known else None,
+        is_stable=(trend.maximum_c or 0) - (trend.minimum_c or 0) < _STABLE_RANGE_C
+        if has_range
+        else None,
     )
 
 
-def config(held: Config, history_size: int) -> Configuration:
-    """Return the settings that hold, as a configuration."""
-    limit = held.budget_limit
+def config(settings: Config, history_size: int) -> Configuration:
+    """Convert settings into a configuration."""
+    limit = settings.budget_limit
     return Configuration(
-        temp_optimal=held.temp_optimal,
-        temp_normal=held.temp_normal,
-        temp_throttle=held.temp_throttle,
-        temp_critical=held.temp_critical,
-        memory_optimal=100 * held.memory_optimal,
-        memory_normal=100 * held.memory_normal,
-        memory_critical=100 * held.memory_critical,
+        temp_optimal=settings.temp_optimal,
+        temp_normal=settings.temp_normal,
+        temp_throttle=settings.temp_throttle,
+        temp_critical=settings.temp_critical,
+        memory_optimal=100 * settings.memory_optimal,
+        memory_normal=100 * settings.memory_normal,
+        memory_critical=100 * settings.memory_critical,
         memory_limit_mb=None if limit is None else limit / MB,
-        memory_reserve_mb=held.budget_reserve / MB,
-        monitor_interval=held.poll,
+        memory_reserve_mb=settings.budget_reserve / MB,
+        monitor_interval=settings.poll,
         history_size=history_size,
-        throttle_cooldown_seconds=held.cooldown,
-        critical_pause_seconds=held.critical_pause,
+        throttle_cooldown_seconds=settings.cooldown,
+        critical_pause_seconds=settings.critical_pause,
     )
 
 
 def _state(health: str | None) -> Any:
-    """Return a state; what nobody knows is none of the good ones."""
+    """Convert a health into a state; unknown is unavailable."""
     return "unavailable" if health is None else str(health)
 
 
@@ -329,7 +331,7 @@ def _mb(size: int | None) -> float | None:
 
 
 def _moment(at: float | None) -> datetime | None:
-    """Return a time of the monotonic clock as a date."""
+    """Convert a time of the monotonic clock into a date."""
     if at is None:
         return None
     return datetime.fromtimestamp(time.time() - (time.monotonic() - at), UTC)

@@ -1,1 +1,1 @@
-"""What happened on the GPUs before: readings, events, and who used which one when, in a file."""
+"""The history in SQLite: readings, events and usage."""

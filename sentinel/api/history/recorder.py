@@ -1,4 +1,4 @@
-"""What is kept of views and events, as the rows of one transaction."""
+"""Convert views and events into the rows of one transaction."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sentinel.api.history.usage import Use, Uses
-from sentinel.protocol.views import GpuHealth, GpuView, LogRecord
+from sentinel.api.history.usage import UsageTracker, Use
+from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.protocol.views import GpuHealth, GpuView
 
-#: Of these the least and the most are kept as well.
+#: Figures with a minimum and a maximum besides the mean.
 RANGED = ("temperature_c", "power_w")
-#: Of these the mean is kept. ``busy`` is 1 where somebody else uses the GPU, ``ours`` where we do.
+#: Figures with a mean. ``busy`` is 1 with a foreign process on the GPU, ``ours`` with a stressor.
 MEANS = (
     "memory_temperature_c",
     "utilization",
@@ -29,110 +30,100 @@ MEANS = (
     "busy",
     "ours",
 )
-#: The columns of one reading, in their order; of the health its place in CONDITIONS.
-SAMPLE = (*RANGED, *MEANS, "health")
-#: From the best to the worst, so that the worst of a minute is the greatest.
-CONDITIONS = tuple(GpuHealth)
+#: The columns of one reading, in order; health is an index of HEALTH_ORDER.
+SAMPLE_COLUMNS = (*RANGED, *MEANS, "health")
+#: From best to worst, so that the worst of a minute is the maximum.
+HEALTH_ORDER = tuple(GpuHealth)
 
-#: Figures of a GPU that are older, in seconds, are not known any more.
-STALE = 5.0
-#: Said of each GPU every minute, and nothing in it that the readings do not have.
-_NOT_KEPT = {"gpu.status"}
+#: The maximum age of a GPU's figures.
+MAX_AGE_S = 5.0
+#: Events without further information: the readings have the same figures.
+_NOT_RECORDED = {"gpu.status"}
 
 Sample = tuple[float | None, ...]
-PastLine = tuple[float, str, str | None, str]
+#: The time since the epoch, the name, the UUID or None, the line.
+EventRow = tuple[float, str, str | None, str]
 
 
 @dataclass(frozen=True)
-class Noted:
-    """A view or an event, and by how much the wall's clock was ahead of the monotonic one then."""
+class TimedRecord:
+    """A view or an event, and the clocks at its arrival."""
 
-    what: GpuView | LogRecord
-    ahead: float
+    record: GpuView | LoggedEvent
+    #: The wall clock minus the monotonic clock.
+    clock_offset: float
 
 
 @dataclass
 class Batch:
-    """What one transaction writes.
+    """The rows of one transaction."""
 
-    Attributes:
-        gpus: nvidia-smi's index and the name of each GPU, by UUID.
-        samples: By second of the monotonic clock and UUID: seconds since the epoch, and SAMPLE.
-        events: Seconds since the epoch, the name, the UUID if it is about a GPU, the line.
-        uses: Those that go on, and those that ended.
-        renamed: Uses that are to be forgotten.
-    """
-
+    #: nvidia-smi's index and the name of each GPU, by UUID.
     gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: The time since the epoch and the sample, by second of the monotonic clock and UUID.
     samples: dict[tuple[int, str], tuple[int, Sample]] = field(default_factory=dict)
-    events: list[PastLine] = field(default_factory=list)
+    events: list[EventRow] = field(default_factory=list)
+    #: Uses, and whether each is current.
     uses: list[tuple[Use, bool]] = field(default_factory=list)
-    renamed: list[Use] = field(default_factory=list)
+    #: Uses to delete, since another one replaces them.
+    replaced: list[Use] = field(default_factory=list)
 
 
 class Recorder:
-    """Makes rows of what came, and remembers what goes on.
-
-    Attributes:
-        uses: Who uses which GPU.
-    """
+    """Builds batches, and tracks the current uses."""
 
     def __init__(self) -> None:
-        self.uses = Uses()
+        self.uses = UsageTracker()
         self._gpus: dict[str, tuple[int, str]] = {}
-        self._last: int | None = None
+        self._last_number: int | None = None
 
-    def digest(self, noted: Sequence[Noted], now: float) -> Batch:
-        """Return the rows of what came in this order; ``now`` is of the monotonic clock."""
+    def build_batch(self, records: Sequence[TimedRecord], now: float) -> Batch:
+        """Convert records, in their order; ``now`` is of the monotonic clock."""
         batch = Batch(gpus=self._gpus)
-        for one in noted:
-            match one.what:
+        for timed in records:
+            match timed.record:
                 case GpuView() as view:
                     self._gpus[view.uuid] = (view.index, view.name)
-                    at = int(view.at + one.ahead)
-                    batch.samples[int(view.at), view.uuid] = (at, sample(view))
-                    self.uses.see(view, one.ahead)
-                case LogRecord() as said:
-                    self._say(batch, said, now + one.ahead)
+                    at = int(view.at + timed.clock_offset)
+                    batch.samples[int(view.at), view.uuid] = (at, sample_of(view))
+                    self.uses.update(view, timed.clock_offset)
+                case LoggedEvent() as event:
+                    self._add_event(batch, event, now + timed.clock_offset)
         self.uses.expire(now)
         batch.uses = [(use, True) for use in self.uses.open]
         batch.uses += [(use, False) for use in self.uses.ended]
-        batch.renamed = self.uses.renamed
-        self.uses.ended, self.uses.renamed = [], []
+        batch.replaced = self.uses.replaced
+        self.uses.ended, self.uses.replaced = [], []
         return batch
 
-    def _say(self, batch: Batch, said: LogRecord, wall: float) -> None:
-        """Take in an event, and how many were lost before it if so."""
-        if self._last is not None and said.number > self._last + 1:
-            lost = {"event": "lost", "count": said.number - self._last - 1}
-            batch.events.append((wall, "lost", None, json.dumps(lost)))
-        self._last = said.number
-        try:
-            fields = json.loads(said.line)
-            name, gpu = str(fields["event"]), fields.get("gpu")
-        except (ValueError, TypeError, KeyError, AttributeError):
+    def _add_event(self, batch: Batch, event: LoggedEvent, arrival: float) -> None:
+        """Add an event, and the count of missing events before it."""
+        if self._last_number is not None and event.number > self._last_number + 1:
+            lost = {"event": "lost", "count": event.number - self._last_number - 1}
+            batch.events.append((arrival, "lost", None, json.dumps(lost)))
+        self._last_number = event.number
+        if "event" not in event.fields or event.name in _NOT_RECORDED:
             return
-        if name in _NOT_KEPT:
-            return
+        time, gpu = arrival, event.fields.get("gpu")
         with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):
-            wall = datetime.fromisoformat(fields["time"]).timestamp()  # or else when it came
-        batch.events.append((wall, name, gpu if isinstance(gpu, str) else None, said.line))
+            time = datetime.fromisoformat(event.fields["time"]).timestamp()
+        batch.events.append((time, event.name, gpu if isinstance(gpu, str) else None, event.text))
 
 
-def sample(view: GpuView) -> Sample:
-    """Return what is kept of a view; what was read too long ago is not known."""
-    read = view.read is not None and view.at - view.read < STALE
-    told = view.telemetry
-    if told is not None and view.at - told.at >= STALE:
-        told = None
+def sample_of(view: GpuView) -> Sample:
+    """Extract the figures of a view; old ones are unknown."""
+    is_fresh = view.read is not None and view.at - view.read < MAX_AGE_S
+    telemetry = view.telemetry
+    if telemetry is not None and view.at - telemetry.at >= MAX_AGE_S:
+        telemetry = None
     busy = {"BUSY": 1, "IDLE": 0}.get(view.occupancy)
-    seen: dict[str, float | None] = {
-        "temperature_c": view.temperature_c if read else None,
-        "power_w": view.power_w if read else None,
-        "utilization": view.utilization if read else None,
-        "memory_used": view.memory_used if read else None,
-        "memory_foreign": view.memory_foreign if read else None,
-        "sm_clock_mhz": view.sm_clock_mhz if read else None,
+    figures: dict[str, float | None] = {
+        "temperature_c": view.temperature_c if is_fresh else None,
+        "power_w": view.power_w if is_fresh else None,
+        "utilization": view.utilization if is_fresh else None,
+        "memory_used": view.memory_used if is_fresh else None,
+        "memory_foreign": view.memory_foreign if is_fresh else None,
+        "sm_clock_mhz": view.sm_clock_mhz if is_fresh else None,
         "held": view.held,
         "share": view.share,
         "iterations_per_s": view.iterations_per_s,
@@ -140,12 +131,12 @@ def sample(view: GpuView) -> Sample:
         "bytes_per_s": view.bytes_per_s,
         "busy": busy,
         "ours": int(view.stressor == "RUNNING"),
-        "health": None if view.health is None else CONDITIONS.index(view.health),
+        "health": None if view.health is None else HEALTH_ORDER.index(view.health),
     }
-    if told is not None:
+    if telemetry is not None:
         for name in ("temperature_c", "power_w", "utilization", "sm_clock_mhz"):
-            if seen[name] is None:
-                seen[name] = getattr(told, name)
-        seen["memory_temperature_c"] = told.memory_temperature_c
-        seen["memory_utilization"] = told.memory_utilization
-    return tuple(seen.get(name) for name in SAMPLE)
+            if figures[name] is None:
+                figures[name] = getattr(telemetry, name)
+        figures["memory_temperature_c"] = telemetry.memory_temperature_c
+        figures["memory_utilization"] = telemetry.memory_utilization
+    return tuple(figures.get(name) for name in SAMPLE_COLUMNS)

@@ -1,57 +1,65 @@
-"""The tables of a history, and how a file with them is opened."""
+"""The tables of the history, and how a file with them is opened and migrated."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 
-from sentinel.api.history.recorder import MEANS, RANGED, SAMPLE
+from sentinel.api.history.recorder import MEANS, RANGED, SAMPLE_COLUMNS
 
-#: The names under which SQLite has the file, and the memory that takes its place.
+#: SQLite's names of the file, and of the memory that replaces it during errors.
 DISK, MEMORY = "disk", "main"
-#: The version of the tables; a file of a newer one is set aside.
+#: The version of the tables. An older file is migrated; a newer one is set aside.
 VERSION = 2
-#: By this number in its header, a file is ours: "SNTL".
-_OURS = 0x534E544C
-#: SQLite's own default, which is said so that bounds can be reckoned with it; in bytes.
-PAGE = 4096
-#: The log beside the file is cut to so many bytes when it was folded into the file.
-_LOG = 4 * 2**20
-#: Another service may still be writing its last lines; so long is waited for it, in seconds.
-PATIENCE = 2.0
+#: The statements that migrate a file from each older version to the next.
+_MIGRATIONS = {
+    1: (
+        "ALTER TABLE {0}.seconds RENAME COLUMN condition TO health",
+        "ALTER TABLE {0}.minutes RENAME COLUMN condition TO health",
+    )
+}
+#: The application id in the file's header: "SNTL".
+_APPLICATION_ID = 0x534E544C
+#: SQLite's default, set explicitly so that sizes can be computed from it.
+PAGE_BYTES = 4096
+#: The size to which the write-ahead log is cut after a checkpoint.
+_WAL_BYTES = 4 * 2**20
+#: The time for another API process to finish its last write.
+LOCK_TIMEOUT_S = 2.0
 
 
-def _ranged(name: str) -> tuple[str, str, str]:
-    """Return the columns of the mean, the least and the most."""
+def _range_columns(name: str) -> tuple[str, str, str]:
+    """Name the columns of mean, minimum and maximum."""
     stem, _, unit = name.rpartition("_")
     return name, f"{stem}_min_{unit}", f"{stem}_max_{unit}"
 
 
-#: The columns of a minute after gpu, tick, at and n, which is how many seconds there are in it.
-MINUTE = (
-    *(column for name in RANGED for column in _ranged(name)),
+#: The columns of a minute after gpu, tick, at and n, the number of its seconds.
+MINUTE_COLUMNS = (
+    *(column for name in RANGED for column in _range_columns(name)),
     "energy_j",
     *MEANS,
     "health",
 )
 
-# A tick is a second of the time during which a history was written: it goes on where the one before
-# ended, whatever the clock on the wall does. Rows are found by `at`, which is the wall's, and go by
-# their tick. What is written last is at the end of each table, so few pages change at a time.
+# A tick is a second in which a history was written. Ticks continue where the previous process
+# ended, whatever the wall clock does. Rows are found by `at`, of the wall clock, and expire by
+# their tick. New rows are at the end of each table, so few pages change at a time.
 _TABLES = f"""
 CREATE TABLE {{0}}.gpus (
     gpu INTEGER PRIMARY KEY, uuid TEXT NOT NULL, idx INTEGER NOT NULL, name TEXT NOT NULL
 );
 CREATE TABLE {{0}}.seconds (
     tick INTEGER NOT NULL, gpu INTEGER NOT NULL, at INTEGER NOT NULL,
-    {", ".join(SAMPLE)},
+    {", ".join(SAMPLE_COLUMNS)},
     PRIMARY KEY (tick, gpu)
 ) WITHOUT ROWID;
 CREATE TABLE {{0}}.minutes (
     gpu INTEGER NOT NULL, tick INTEGER NOT NULL, at INTEGER NOT NULL, n INTEGER NOT NULL,
-    {", ".join(MINUTE)},
+    {", ".join(MINUTE_COLUMNS)},
     PRIMARY KEY (gpu, tick)
 ) WITHOUT ROWID;
 CREATE TABLE {{0}}.events (
@@ -66,27 +74,47 @@ CREATE TABLE {{0}}.uses (
 """
 
 
-class BadFileError(Exception):
-    """A file is no history, or is none any more; the message says in what way."""
+class InvalidFileError(Exception):
+    """The file is not an intact history; the message says in what way."""
 
 
-def number_of(uuid: str) -> int:
-    """Return the number that stands for a GPU: made of its UUID, so it is the same everywhere."""
+def gpu_key(uuid: str) -> int:
+    """Derive a GPU's key from its UUID, so that it is the same in every file."""
     return int.from_bytes(hashlib.blake2b(uuid.encode(), digest_size=6).digest(), "big")
 
 
 def create(connection: sqlite3.Connection, schema: str) -> None:
-    """Make the tables, all or none.
+    """Create all tables, or none.
 
     Raises:
-        sqlite3.Error: They cannot be made.
+        sqlite3.Error: They cannot be created.
     """
+    statements = _TABLES.format(schema).split(";")[:-1]
+    header = f"PRAGMA {schema}.application_id = {_APPLICATION_ID}"
+    _execute_all(connection, (*statements, header, _set_version(schema, VERSION)))
+
+
+def _migrate(connection: sqlite3.Connection, schema: str, version: int) -> None:
+    """Migrate the tables of an older ``version``, completely or not at all.
+
+    Raises:
+        sqlite3.Error: They cannot be migrated.
+    """
+    for old in range(version, VERSION):
+        statements = (statement.format(schema) for statement in _MIGRATIONS[old])
+        _execute_all(connection, (*statements, _set_version(schema, old + 1)))
+
+
+def _set_version(schema: str, version: int) -> str:
+    return f"PRAGMA {schema}.user_version = {version}"
+
+
+def _execute_all(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
+    """Execute statements in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in _TABLES.format(schema).split(";")[:-1]:
+        for statement in statements:
             connection.execute(statement)
-        connection.execute(f"PRAGMA {schema}.application_id = {_OURS}")
-        connection.execute(f"PRAGMA {schema}.user_version = {VERSION}")
         connection.execute("COMMIT")
     except sqlite3.Error:
         if connection.in_transaction:
@@ -94,58 +122,60 @@ def create(connection: sqlite3.Connection, schema: str) -> None:
         raise
 
 
-def room(size: int) -> int:
-    """Return how many bytes a file may have that may have ``size`` with the log beside it."""
-    return max(0, size - 2 * _LOG)
+def database_bytes(size: int) -> int:
+    """Compute the size of the database file, if it and its write-ahead log may use ``size``."""
+    return max(0, size - 2 * _WAL_BYTES)
 
 
 def attach(connection: sqlite3.Connection, path: Path, size: int) -> None:
-    """Open a file beside the memory; one that is not there is made, for us alone to read.
+    """Open the file besides the memory; create it if it does not exist, with mode 0600.
 
     Args:
-        connection: Has no such file yet.
+        connection: A connection without an attached file.
         path: The file.
-        size: It may have so many bytes, with its log.
+        size: The maximum size of the file and its write-ahead log, in bytes.
 
     Raises:
-        BadFileError: It is no history, is of a newer version, or is not whole.
-        sqlite3.Error: It cannot be opened, written or made.
-        OSError: So, too.
+        InvalidFileError: It is not a history, of a newer version, or damaged.
+        sqlite3.Error: It cannot be opened, written or created.
+        OSError: It cannot be opened or created.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection.execute(f"ATTACH DATABASE ? AS {DISK}", (str(path),))
     try:
-        _check(connection)
+        _prepare(connection)
         connection.execute(f"PRAGMA {DISK}.journal_mode = WAL")
         connection.execute(f"PRAGMA {DISK}.synchronous = NORMAL")
-        connection.execute(f"PRAGMA {DISK}.journal_size_limit = {_LOG}")
-        connection.execute(f"PRAGMA {DISK}.max_page_count = {max(1, room(size) // PAGE)}")
+        connection.execute(f"PRAGMA {DISK}.journal_size_limit = {_WAL_BYTES}")
+        max_pages = max(1, database_bytes(size) // PAGE_BYTES)
+        connection.execute(f"PRAGMA {DISK}.max_page_count = {max_pages}")
     except BaseException:
         detach(connection)
         raise
 
 
 def detach(connection: sqlite3.Connection) -> None:
-    """Let go of the file."""
+    """Close the file."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
     connection.execute(f"DETACH DATABASE {DISK}")
 
 
-def _check(connection: sqlite3.Connection) -> None:
-    """Find out whether the file is a whole history of ours, and make the tables of a new one."""
-    (ours,) = connection.execute(f"PRAGMA {DISK}.application_id").fetchone()
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Check the file, create the tables of a new one, and migrate an older one."""
+    (application_id,) = connection.execute(f"PRAGMA {DISK}.application_id").fetchone()
     (version,) = connection.execute(f"PRAGMA {DISK}.user_version").fetchone()
     (tables,) = connection.execute(f"SELECT count(*) FROM {DISK}.sqlite_master").fetchone()
     if not tables:
-        connection.execute(f"PRAGMA {DISK}.page_size = {PAGE}")
+        connection.execute(f"PRAGMA {DISK}.page_size = {PAGE_BYTES}")
         connection.execute(f"PRAGMA {DISK}.auto_vacuum = INCREMENTAL")
         create(connection, DISK)
         return
-    if ours != _OURS:
-        raise BadFileError("it is a database of something else")
-    if version != VERSION:
-        raise BadFileError(f"it is of version {version}, and {VERSION} is known here")
+    if application_id != _APPLICATION_ID:
+        raise InvalidFileError("it is the database of another application")
+    if version != VERSION and version not in _MIGRATIONS:
+        raise InvalidFileError(f"its version is {version}; supported is {VERSION}")
     (found,) = connection.execute(f"PRAGMA {DISK}.quick_check(1)").fetchone()
     if found != "ok":
-        raise BadFileError(f"it is not whole: {found}")
+        raise InvalidFileError(f"it is damaged: {found}")
+    _migrate(connection, DISK, version)

@@ -1,4 +1,4 @@
-"""Makes what clients get of what a history has; in its thread, since there may be much of it."""
+"""Encode rows of the history as responses; runs in the history's thread."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sentinel.api.history.queries import Used
-from sentinel.api.history.recorder import CONDITIONS
+from sentinel.api.history.queries import RecordedUse
+from sentinel.api.history.recorder import HEALTH_ORDER
 from sentinel.api.history.timestamps import iso
+from sentinel.protocol.api_types import SCHEMA_VERSION
 
-#: Fields of a line that stand beside the others.
-_BESIDE = {"event", "time", "at", "gpu", "index"}
-#: Digits after the point that say something; of rates, all are kept.
-_DIGITS = 3
+#: Fields of an event that are not repeated in ``fields``.
+_SEPARATE_FIELDS = {"event", "time", "at", "gpu", "index"}
+#: Significant decimals; rates are not rounded.
+_DECIMALS = 3
 _RATES = {"iterations_per_s", "flops_per_s", "bytes_per_s"}
 
 
-def as_readings(uuid: str, step: int, rows: Iterable[dict[str, Any]]) -> bytes:
-    """Return the body of an answer with these readings."""
-    return _body(gpu=uuid, step_s=step, readings=[_reading(row) for row in rows])
+def encode_readings(uuid: str, step: int, rows: Iterable[dict[str, Any]]) -> bytes:
+    """Encode readings as PastReadings."""
+    return _encode(gpu=uuid, step_s=step, readings=[_reading(row) for row in rows])
 
 
-def as_events(rows: Iterable[tuple[float, str]]) -> bytes:
-    """Return the body of an answer with the events of these lines."""
-    return _body(events=[_event(at, json.loads(line)) for at, line in rows])
+def encode_events(rows: Iterable[tuple[float, str]]) -> bytes:
+    """Encode events, given as their time and line, as RecordedEvents."""
+    return _encode(events=[_event(at, json.loads(line)) for at, line in rows])
 
 
-def as_usage(uses: Sequence[Used]) -> bytes:
-    """Return the body of an answer with these uses."""
-    return _body(
+def encode_usage(uses: Sequence[RecordedUse]) -> bytes:
+    """Encode uses as Usage."""
+    return _encode(
         usage=[
             {
                 "gpu": use.uuid,
@@ -41,7 +42,7 @@ def as_usage(uses: Sequence[Used]) -> bytes:
                 "ours": use.ours,
                 "pid": use.pid,
                 "user": use.user,
-                "seconds": round(use.until - use.began, _DIGITS),
+                "seconds": round(use.until - use.began, _DECIMALS),
             }
             for use in uses
         ]
@@ -49,14 +50,14 @@ def as_usage(uses: Sequence[Used]) -> bytes:
 
 
 def _reading(row: dict[str, Any]) -> dict[str, Any]:
-    shown = {
-        name: round(value, _DIGITS) if isinstance(value, float) and name not in _RATES else value
+    reading = {
+        name: round(value, _DECIMALS) if isinstance(value, float) and name not in _RATES else value
         for name, value in row.items()
     }
-    worst = row["health"]
-    shown["at"] = iso(row["at"])
-    shown["health"] = None if worst is None else CONDITIONS[worst].value
-    return shown
+    health = row["health"]
+    reading["at"] = iso(row["at"])
+    reading["health"] = None if health is None else HEALTH_ORDER[health].value
+    return reading
 
 
 def _event(at: float, fields: dict[str, Any]) -> dict[str, Any]:
@@ -66,10 +67,10 @@ def _event(at: float, fields: dict[str, Any]) -> dict[str, Any]:
         "name": fields["event"],
         "gpu": fields.get("gpu"),
         "index": index if isinstance(index, int) else None,
-        "fields": {name: value for name, value in fields.items() if name not in _BESIDE},
+        "fields": {name: value for name, value in fields.items() if name not in _SEPARATE_FIELDS},
     }
 
 
-def _body(**fields: Any) -> bytes:
-    body = {"schema_version": 1, **fields}
+def _encode(**fields: Any) -> bytes:
+    body = {"schema_version": SCHEMA_VERSION, **fields}
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()

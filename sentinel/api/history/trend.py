@@ -1,4 +1,4 @@
-"""Where a GPU's temperature goes, by the line that fits its last readings best. Pure."""
+"""Fit the trend of a GPU's temperature by least squares. Pure."""
 
 from __future__ import annotations
 
@@ -7,46 +7,43 @@ from dataclasses import dataclass
 
 from sentinel.protocol.history_types import Direction
 
-#: Fewer readings, one a second, are no trend: one flicker between two degrees would decide it.
-FEWEST = 10
-#: A line that rises or falls by less than so many degrees over the readings is level: NVML tells
-#: whole degrees (nvmlDeviceGetTemperature), so what is below one may be rounding.
-STEADY = 1.0
+#: The smallest number of readings, one a second: with fewer, one flicker by a degree would decide.
+MIN_SAMPLES = 10
+#: A smaller change of the line is stable: NVML reports whole degrees (nvmlDeviceGetTemperature), so
+#: it may be rounding.
+MIN_CHANGE_C = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """What readings show, in degrees Celsius; ``slope`` is degrees a minute, by least squares.
-
-    What cannot be told of so few readings is ``None``.
-    """
+    """The trend of readings; None without enough readings."""
 
     samples: int
-    current: float | None
-    minimum: float | None
-    maximum: float | None
-    average: float | None
-    slope: float | None
+    current_c: float | None
+    minimum_c: float | None
+    maximum_c: float | None
+    average_c: float | None
+    slope_c_per_min: float | None
     direction: Direction
 
 
-def trend_of(readings: Sequence[tuple[float, float]]) -> Trend:
-    """Return the trend of (seconds, degrees Celsius), the oldest first, on one clock."""
+def fit_trend(readings: Sequence[tuple[float, float]]) -> Trend:
+    """Fit the trend of (seconds, degrees Celsius), oldest first, on one clock."""
     values = [value for _, value in readings]
-    slope = _slope(readings) if len(readings) >= FEWEST else None
+    slope = _slope(readings) if len(readings) >= MIN_SAMPLES else None
     return Trend(
         samples=len(values),
-        current=values[-1] if values else None,
-        minimum=min(values, default=None),
-        maximum=max(values, default=None),
-        average=sum(values) / len(values) if values else None,
-        slope=None if slope is None else slope * 60,
+        current_c=values[-1] if values else None,
+        minimum_c=min(values, default=None),
+        maximum_c=max(values, default=None),
+        average_c=sum(values) / len(values) if values else None,
+        slope_c_per_min=None if slope is None else slope * 60,
         direction=_direction(slope, readings),
     )
 
 
 def _slope(readings: Sequence[tuple[float, float]]) -> float | None:
-    """Return the slope per second of the line of least squares; none where all are of one time."""
+    """Compute the slope per second, or None if all readings have the same time."""
     count = len(readings)
     mean_at = sum(at for at, _ in readings) / count
     mean = sum(value for _, value in readings) / count
@@ -60,6 +57,6 @@ def _direction(slope: float | None, readings: Sequence[tuple[float, float]]) -> 
     if slope is None:
         return Direction.UNKNOWN
     change = slope * (readings[-1][0] - readings[0][0])
-    if abs(change) < STEADY:
+    if abs(change) < MIN_CHANGE_C:
         return Direction.STABLE
     return Direction.RISING if change > 0 else Direction.FALLING

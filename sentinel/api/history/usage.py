@@ -1,7 +1,6 @@
-"""Who uses which GPU, and from when to when: uses made of what is shown of a GPU. Pure.
+"""Track the uses of GPUs by processes, from the supervisor's views. Pure.
 
-Made of the views and not of the events, since an event may be lost on its way, and what is shown
-once a second tells the whole of it again.
+Views instead of events: an event may be lost, while a view a second has the whole state again.
 """
 
 from __future__ import annotations
@@ -10,119 +9,126 @@ from dataclasses import dataclass, replace
 
 from sentinel.protocol.views import GpuView
 
-#: A use that was not seen for so long, in seconds, ended when it was seen last. What is seen again
-#: earlier goes on: a service was replaced meanwhile, or the GPU could not be read.
-CONTINUES = 30.0
-#: What is shown is at most so old, in seconds: a use that is gone ended just now.
-_SHOWN_WITHIN = 2.0
-#: Memory tells of a newcomer first. Who is named within so many seconds was that one.
-_NAMED_WITHIN = 10.0
+#: A use that is not seen for this long ended when it was seen last. A shorter gap continues it: the
+#: API process was replaced, or the GPU could not be read.
+MAX_GAP_S = 30.0
+#: The maximum age of a view: a use that is not in it ended just now.
+_MAX_VIEW_AGE_S = 2.0
+#: Memory is the first evidence of a newcomer. A process that is listed within this time is that
+#: newcomer.
+_IDENTIFICATION_S = 10.0
 
-#: The states of a stressor in which it is on its GPU.
-_ON_IT = {"STARTING", "RUNNING", "STOPPING"}
-#: Rules by which a GPU is busy though nobody uses it.
-_NOBODY = {"exclusive", "mig", "display", "leak"}
+#: The states in which a stressor is on its GPU.
+_ON_GPU = {"STARTING", "RUNNING", "STOPPING"}
+#: Rules by which a GPU is busy without a process.
+_RULES_WITHOUT_PROCESS = {"exclusive", "mig", "display", "leak"}
 
-#: Tells one use of a GPU from others at the same time: whether it is ours, the PID, its start.
+#: Identifies one of the simultaneous uses of a GPU: whether it is a stressor, the PID, its start.
 Key = tuple[bool, int | None, int | None]
-_UNNAMED: Key = (False, None, None)
+_UNIDENTIFIED: Key = (False, None, None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """One process on one GPU, from ``began`` on, in seconds since the epoch.
-
-    ``first`` and ``seen`` are when it was seen first and last, by the monotonic clock, which tells
-    how long it took though the wall's may have jumped. ``who`` is the name of the process, ``None``
-    where nobody tells, and then ``pid`` may be, too.
-    """
+    """One use of a GPU by one process."""
 
     gpu: str
     index: int
     key: Key
+    #: The name of the process, or None if it is not known; then the PID may be unknown, too.
     who: str | None
     user: str | None
+    #: In seconds since the epoch.
     began: float
+    #: When it was seen first and last, of the monotonic clock: the wall clock may jump.
     first: float
     seen: float
 
     @property
     def until(self) -> float:
-        """When it was seen last, by the clock by which it began."""
+        """When it was seen last, on the clock of ``began``."""
         return self.began + self.seen - self.first
 
 
-class Uses:
-    """All uses that go on.
-
-    Attributes:
-        ended: Those that ended since somebody took them.
-        renamed: Those that stand under the name of another one by now, since somebody took them.
-    """
+class UsageTracker:
+    """All current uses."""
 
     def __init__(self) -> None:
         self._open: dict[str, dict[Key, Use]] = {}
+        #: Ended uses, until the caller takes them.
         self.ended: list[Use] = []
-        self.renamed: list[Use] = []
+        #: Uses whose process was identified, which another use replaces; until the caller takes
+        #: them.
+        self.replaced: list[Use] = []
 
     @property
     def open(self) -> list[Use]:
-        """Those that go on."""
+        """The current uses."""
         return [use for uses in self._open.values() for use in uses.values()]
 
-    def adopt(self, use: Use) -> None:
-        """Take over a use that went on when it was written, for it to be seen again or to end."""
+    def resume(self, use: Use) -> None:
+        """Add a use that was current when it was written; it is seen again, or ends."""
         self._open.setdefault(use.gpu, {}).setdefault(use.key, use)
 
-    def see(self, view: GpuView, ahead: float) -> None:
-        """Take in what is shown of a GPU; ``ahead`` makes seconds since the epoch of its times."""
+    def update(self, view: GpuView, clock_offset: float) -> None:
+        """Update the uses of a GPU.
+
+        Args:
+            view: The GPU's view.
+            clock_offset: The wall clock minus the monotonic clock.
+        """
         before = self._open.get(view.uuid, {})
-        present = _users(view, ahead)
-        blind = view.occupancy == "UNKNOWN"
+        present = _uses(view, clock_offset)
+        is_unreadable = view.occupancy == "UNKNOWN"
         after: dict[Key, Use] = {}
-        unnamed = before.get(_UNNAMED)
+        unidentified = before.get(_UNIDENTIFIED)
         for key, use in before.items():
             if key in present:
                 new = present.pop(key)
                 who, user = new.who or use.who, new.user or use.user
                 after[key] = replace(use, seen=new.seen, who=who, user=user)
-            elif blind and not key[0] and view.at - use.seen < CONTINUES:
-                after[key] = use  # whether it is there still, nobody can say
-            elif not (use is unnamed and self._named(use, present)):
+            elif is_unreadable and not key[0] and view.at - use.seen < MAX_GAP_S:
+                after[key] = use  # it may still be there
+            elif not (use is unidentified and self._identify(use, present)):
                 self._end(use, view.at)
         self._open[view.uuid] = after | present
 
     def expire(self, now: float) -> None:
-        """End what was not seen for too long, by the monotonic clock: nothing is shown of it."""
+        """End uses that were not seen for MAX_GAP_S, of the monotonic clock: there are no views."""
         for uses in self._open.values():
-            for key in [key for key, use in uses.items() if now - use.seen > CONTINUES]:
+            for key in [key for key, use in uses.items() if now - use.seen > MAX_GAP_S]:
                 self._end(uses.pop(key), now)
 
-    def _named(self, unnamed: Use, present: dict[Key, Use]) -> bool:
-        """Let those who were named soon after have begun when somebody came; say if there are."""
+    def _identify(self, unidentified: Use, present: dict[Key, Use]) -> bool:
+        """Give processes that were listed soon after an unidentified use its begin.
+
+        Returns:
+            Whether there are such processes.
+        """
         new = [key for key, use in present.items() if not key[0]]
-        if not new or unnamed.seen - unnamed.first > _NAMED_WITHIN:
+        if not new or unidentified.seen - unidentified.first > _IDENTIFICATION_S:
             return False
         for key in new:
-            present[key] = replace(present[key], began=unnamed.began, first=unnamed.first)
-        self.renamed.append(unnamed)
+            present[key] = replace(present[key], began=unidentified.began, first=unidentified.first)
+        self.replaced.append(unidentified)
         return True
 
     def _end(self, use: Use, now: float) -> None:
-        if now - use.seen < _SHOWN_WITHIN:
+        if now - use.seen < _MAX_VIEW_AGE_S:
             use = replace(use, seen=max(now, use.seen))
         self.ended.append(use)
 
 
-def _users(view: GpuView, ahead: float) -> dict[Key, Use]:
-    """Return who is on a GPU as it is shown, each as a use that begins."""
+def _uses(view: GpuView, clock_offset: float) -> dict[Key, Use]:
+    """List the uses in a view, as if each began now."""
     found: dict[Key, tuple[str | None, str | None]] = {}
-    if view.pid is not None and view.stressor in _ON_IT:
+    if view.pid is not None and view.stressor in _ON_GPU:
         found[True, view.pid, None] = ("sentinel", None)
     for process in (*view.processes, *view.allocated_processes):
         found[False, process.pid, process.started] = (process.name, process.user)
-    if view.occupancy == "BUSY" and not view.processes and view.rule not in _NOBODY:
-        found[_UNNAMED] = (None, None)
+    has_unlisted = view.occupancy == "BUSY" and not view.processes
+    if has_unlisted and view.rule not in _RULES_WITHOUT_PROCESS:
+        found[_UNIDENTIFIED] = (None, None)
     return {
         key: Use(
             gpu=view.uuid,
@@ -130,7 +136,7 @@ def _users(view: GpuView, ahead: float) -> dict[Key, Use]:
             key=key,
             who=who,
             user=user,
-            began=view.at + ahead,
+            began=view.at + clock_offset,
             first=view.at,
             seen=view.at,
         )

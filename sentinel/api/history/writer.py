@@ -1,4 +1,4 @@
-"""The history as the service has it: what comes is noted at once, and written by a thread."""
+"""The history in the event loop: records are queued, and a thread writes them."""
 
 from __future__ import annotations
 
@@ -13,147 +13,149 @@ from pathlib import Path
 from typing import TypeVar
 
 from sentinel.api.history.database import Database
-from sentinel.api.history.queries import Question
-from sentinel.api.history.recorder import Noted, Recorder
+from sentinel.api.history.queries import Source
+from sentinel.api.history.recorder import Recorder, TimedRecord
 from sentinel.api.http.errors import ProblemError
+from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.api_types import Code
-from sentinel.protocol.views import GpuView, LogRecord
+from sentinel.protocol.views import GpuView
 
 T = TypeVar("T")
 
-#: What the file is called in a state folder.
-NAME = "history.db"
+#: The file's name in the state folder.
+FILE_NAME = "history.db"
 
-#: What came is written this often, in seconds: so much a kill of the service may cost.
-WRITTEN_EVERY = 2.0
-#: What may wait for a disk that takes its time: views and events, and bytes of events. The oldest
-#: are lost first.
-_MOST_WAITING = 8192
-_MOST_BYTES = 4 * 2**20
-#: How long an answer may take, in seconds, and what is left to write at the end.
-_ANSWERED_WITHIN = 5.0
-_LAST_WORDS = 0.5
-#: A disk that has not taken anything for so long is said, in seconds.
-_STUCK_AFTER = 30.0
+#: The interval of writes; a killed API process loses this much.
+WRITE_INTERVAL_S = 2.0
+#: Bounds of the queue for a slow disk: records, and bytes of events. The oldest are dropped.
+_MAX_QUEUED = 8192
+_MAX_QUEUED_BYTES = 4 * 2**20
+#: The time for a query, and for the last write.
+_QUERY_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 0.5
+#: The duration of a write after which a warning is logged.
+_STUCK_AFTER_S = 30.0
 
 
 class History:
-    """What is kept of views and events; made and used in the loop, which never waits for a disk.
+    """The history of views and events; used in the event loop, which never waits for a disk.
 
     Args:
         path: The file.
-        size: How many bytes it may have; ``None`` keeps the last hour in memory and nothing else.
-        complain: Called with what is wrong with the file.
+        size: The file's maximum size in bytes; None keeps the last hour in memory only.
+        report_warning: Called with errors of the file.
     """
 
     def __init__(self, path: Path, size: int | None, report_warning: Callable[[str], None]) -> None:
         self._report_warning = report_warning
-        self._waiting: collections.deque[Noted] = collections.deque(maxlen=_MOST_WAITING)
-        self._bytes = 0
+        self._queue: collections.deque[TimedRecord] = collections.deque(maxlen=_MAX_QUEUED)
+        self._queued_bytes = 0
         self._thread = ThreadPoolExecutor(1, "history")
-        self._writer = _Writer(None if size is None else path, size or 0, self._waiting)
+        self._writer = _Writer(None if size is None else path, size or 0, self._queue)
 
-    def see(self, what: GpuView | LogRecord) -> None:
-        """Note a view or an event."""
-        if isinstance(what, LogRecord):
-            self._bytes = self._bytes + len(what.line) if self._waiting else len(what.line)
-            if self._bytes > _MOST_BYTES:
-                self._waiting.clear()
-                self._bytes = len(what.line)
-        self._waiting.append(Noted(what, time.time() - time.monotonic()))
+    def add(self, record: GpuView | LoggedEvent) -> None:
+        """Queue a view or an event."""
+        if isinstance(record, LoggedEvent):
+            size = len(record.text)
+            self._queued_bytes = self._queued_bytes + size if self._queue else size
+            if self._queued_bytes > _MAX_QUEUED_BYTES:
+                self._queue.clear()
+                self._queued_bytes = size
+        self._queue.append(TimedRecord(record, time.time() - time.monotonic()))
 
-    async def keep(self) -> None:
-        """Have it written every now and then, for ever."""
+    async def run(self) -> None:
+        """Write the queue periodically, forever."""
         loop = asyncio.get_running_loop()
         while True:
-            written = loop.run_in_executor(self._thread, self._writer.flush)
-            done, _ = await asyncio.wait({written}, timeout=_STUCK_AFTER)
+            write = loop.run_in_executor(self._thread, self._writer.flush)
+            done, _ = await asyncio.wait({write}, timeout=_STUCK_AFTER_S)
             if not done:
-                self._report_warning(f"the disk has not taken anything for {_STUCK_AFTER:g} s")
+                self._report_warning(f"the disk has not taken anything for {_STUCK_AFTER_S:g} s")
             try:
-                troubles = await written
-            except Exception as error:  # noqa: BLE001 - a bug here is to cost rows, not all to come
-                troubles = [f"a bug in sentinel, some of the history is lost: {error!r}"]
-            for trouble in troubles:
-                self._report_warning(trouble)
-            await asyncio.sleep(WRITTEN_EVERY)
+                warnings = await write
+            except Exception as error:  # noqa: BLE001 - a bug costs these rows, not all later ones
+                warnings = [f"a bug in sentinel, some of the history is lost: {error!r}"]
+            for warning in warnings:
+                self._report_warning(warning)
+            await asyncio.sleep(WRITE_INTERVAL_S)
 
-    async def ask(self, question: Callable[[Question, float], T]) -> T:
-        """Return the answer to a question, which also gets the time of the monotonic clock.
+    async def query(self, function: Callable[[Source, float], T]) -> T:
+        """Run a query on everything that was added before.
 
-        All that was noted before is in it.
+        Args:
+            function: Called with the database and the time of the monotonic clock.
 
         Raises:
-            ProblemError: The disk takes too long, or not even memory answers.
+            ProblemError: The disk is too slow, or even the memory fails.
         """
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_ANSWERED_WITHIN):
-                return await loop.run_in_executor(self._thread, self._writer.answer, question)
+            async with asyncio.timeout(_QUERY_TIMEOUT_S):
+                return await loop.run_in_executor(self._thread, self._writer.query, function)
         except TimeoutError:
-            detail = f"The history was not read within {_ANSWERED_WITHIN:g} s."
+            detail = f"The history was not read within {_QUERY_TIMEOUT_S:g} s."
             raise ProblemError(Code.UNAVAILABLE, detail) from None
         except sqlite3.Error as error:
             detail = f"The history cannot be read: {error}."
             raise ProblemError(Code.UNAVAILABLE, detail) from None
 
     async def close(self) -> None:
-        """Write what is left, if that is done at once."""
+        """Write the rest of the queue, if the disk takes it at once."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await loop.run_in_executor(self._thread, self._writer.close)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class _Writer:
-    """What the thread does.
+    """The work of the thread.
 
     Args:
-        path: The file, if there is to be one.
-        size: How many bytes it may have.
-        waiting: What was noted; the loop adds to it.
+        path: The file, or None without one.
+        size: The file's maximum size in bytes.
+        queue: The records, to which the event loop adds.
     """
 
-    def __init__(self, path: Path | None, size: int, waiting: collections.deque[Noted]) -> None:
+    def __init__(self, path: Path | None, size: int, queue: collections.deque[TimedRecord]) -> None:
         self._path = path
         self._size = size
-        self._waiting = waiting
+        self._queue = queue
         self._recorder = Recorder()
         self._database: Database | None = None
 
     def flush(self) -> list[str]:
-        """Write what was noted; return what is to be said of the file."""
+        """Write the queue; return warnings."""
         database = self._write()
-        troubles, database.troubles = database.troubles, []
-        return troubles
+        warnings, database.warnings = database.warnings, []
+        return warnings
 
-    def answer(self, question: Callable[[Question, float], T]) -> T:
-        """Return the answer to a question, after what was noted before it was written.
+    def query(self, function: Callable[[Source, float], T]) -> T:
+        """Write the queue, then run a query.
 
         Raises:
-            sqlite3.Error: There is none.
+            sqlite3.Error: The query failed.
         """
         database = self._write()
         now = time.monotonic()
-        return database.ask(lambda where: question(where, now), now)
+        return database.query(lambda source: function(source, now), now)
 
     def close(self) -> None:
-        """Write what was noted, and close the file."""
+        """Write the queue, and close the file."""
         self._write().close()
 
     def _write(self) -> Database:
         now = time.monotonic()
-        if self._database is None:  # here, since it belongs to this thread
+        if self._database is None:  # created here, since SQLite binds it to this thread
             self._database = Database(self._path, self._size)
         self._database.open(now, time.time())
-        for use in self._database.adopted:
-            self._recorder.uses.adopt(use)
-        self._database.adopted.clear()
-        noted = []
-        with contextlib.suppress(IndexError):  # that is the end; the loop may have taken some away
+        for use in self._database.resumed:
+            self._recorder.uses.resume(use)
+        self._database.resumed.clear()
+        records = []
+        with contextlib.suppress(IndexError):  # empty; the event loop may have cleared it
             while True:
-                noted.append(self._waiting.popleft())
-        if noted:
-            self._database.write(self._recorder.digest(noted, now), now)
+                records.append(self._queue.popleft())
+        if records:
+            self._database.write(self._recorder.build_batch(records, now), now)
         return self._database

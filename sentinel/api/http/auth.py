@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and the secret that a client over TCP must know."""
+"""The identity of a connection's peer, and the token of TCP clients."""
 
 from __future__ import annotations
 
@@ -18,33 +18,31 @@ from sentinel.protocol.caller import Caller
 _SO_PEERGROUPS = 59
 #: pid_t, uid_t, gid_t, as in struct ucred.
 _UCRED = struct.Struct("iII")
-#: The most that getsockopt of the standard library takes, in bytes: 256 groups of four.
-_MOST_GROUPS = 1024
+#: The largest buffer of the standard library's getsockopt: 256 groups of four bytes.
+_MAX_GROUPS_BYTES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """One end of a connection: a process by ``uid`` and ``pid`` on a Unix socket, else nothing.
+    """The other end of a connection; ``None`` is unknown, as a PID of another PID namespace."""
 
-    ``started`` is when that process did, read when it connected: while a connection is idle its
-    process may end, and another one get its number. ``address`` is our own end's, over TCP. What
-    the kernel does not tell is ``None``: a process of another PID namespace has no PID here.
-    """
-
+    #: The kind of socket: ``unix`` or ``tcp``.
     via: str
     uid: int | None = None
     pid: int | None = None
+    #: The start time of the process, read at the connection: the PID may be reused later.
     started: int | None = None
     groups: frozenset[int] = frozenset()
+    #: The address of this end, over TCP.
     address: str | None = None
 
     def caller(self) -> Caller:
-        """Return it as the one who asks for something, proved by its process's start."""
+        """Convert the peer into the caller of a command."""
         return Caller(via=self.via, uid=self.uid, pid=self.pid, started=self.started)
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Return who is at the other end, as it was when it connected."""
+    """Read the identity of the peer at the time of its connection."""
     if connection.family != socket.AF_UNIX:
         name = connection.getsockname()
         return Peer(via="tcp", address=str(name[0]))
@@ -53,8 +51,8 @@ def peer_of(connection: socket.socket) -> Peer:
     )
     process = read_stat(pid) if pid else None
     groups: tuple[int, ...] = ()
-    with contextlib.suppress(OSError):  # more groups than there is room for
-        data = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS)
+    with contextlib.suppress(OSError):  # more groups than fit
+        data = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS_BYTES)
         groups = struct.unpack(f"{len(data) // 4}I", data)
     return Peer(
         via="unix",
@@ -66,7 +64,7 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def group_of(path: str) -> int | None:
-    """Return the group that may use the socket at ``path``, ``None`` where its mode lets none."""
+    """Read the group with access to the socket at ``path``, or None if no group has access."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -74,14 +72,14 @@ def group_of(path: str) -> int | None:
     return found.st_gid if found.st_mode & stat.S_IWGRP else None
 
 
-class Secret:
-    """A bearer token in a file of its own, which only its owner can read.
+class TokenFile:
+    """A file with a bearer token that only its owner can read.
 
     Args:
-        path: The file. One that is missing is written, with a new token.
+        path: The file; it is created with a new token if it does not exist.
 
     Raises:
-        OSError: It is missing and cannot be written.
+        OSError: The file does not exist and cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,9 +91,9 @@ class Secret:
                 file.write(secrets.token_urlsafe(32) + "\n")
 
     def matches(self, header: str | None) -> bool:
-        """Return whether an Authorization header has the token that the file has at present.
+        """Compare an Authorization header with the file's current token.
 
-        A file that others may read keeps no secret: nothing matches it.
+        Nothing matches a file that other users can read.
         """
         scheme, _, given = (header or "").partition(" ")
         token = self._read()

@@ -1,4 +1,4 @@
-"""One client's connection: who it is, and how long it may take for what it owes us."""
+"""A client's connection: its peer, its timeouts and the limits of connections."""
 
 from __future__ import annotations
 
@@ -15,81 +15,79 @@ from sentinel.api.http.auth import peer_of
 from sentinel.api.http.errors import MEDIA_TYPE, problem_body
 from sentinel.protocol.api_types import Code
 
-#: A request must be complete so many seconds after the connection or the response before it.
-REQUEST_WITHIN = 5.0
-#: A client that takes nothing of what is written to it for so many seconds is let go.
-STALLED_AFTER = 10.0
-#: Who comes when there are so many is told so; who comes when there are twice as many is let go.
-MOST_CONNECTIONS = 512
-#: The same over TCP, counted apart: anybody may come there, and take no place on the Unix socket.
-MOST_OVER_TCP = 64
-#: The most bytes that a request line and its headers may have.
-MOST_HEADERS = 16 * 1024
+#: The time for a complete request, from the connection or the previous response on.
+REQUEST_TIMEOUT_S = 5.0
+#: The time after which a client that does not read is disconnected.
+STALL_TIMEOUT_S = 10.0
+#: Connections over the Unix socket. Beyond this, requests get an error; beyond twice this number,
+#: connections are closed.
+MAX_CONNECTIONS = 512
+#: The same over TCP, where clients without access must not use up the Unix socket's connections.
+MAX_TCP_CONNECTIONS = 64
+#: The size of a request line with its headers.
+MAX_HEADER_BYTES = 16 * 1024
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, with the peer in each request's state, and with bounds in time.
+    """uvicorn's connection, with the peer in each request's state, and with timeouts."""
 
-    Attributes:
-        most: Who comes by a socket of this kind when so many are there is told so.
-        via: The kind of socket that it came by, ``unix`` or ``tcp``.
-    """
-
-    most: ClassVar[Mapping[str, int]] = {"unix": MOST_CONNECTIONS, "tcp": MOST_OVER_TCP}
+    #: Connections by kind of socket, beyond which requests get an error.
+    limits: ClassVar[Mapping[str, int]] = {"unix": MAX_CONNECTIONS, "tcp": MAX_TCP_CONNECTIONS}
+    #: The kind of this connection's socket.
     via: str | None = None
-    _deadline: asyncio.TimerHandle | None = None
-    _stalled: asyncio.TimerHandle | None = None
-    _closing: asyncio.TimerHandle | None = None
+    _request_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    _close_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Find out who it is, and begin to wait for a request."""
+        """Read the peer's identity, and wait for a request."""
         super().connection_made(transport)
         peer = peer_of(transport.get_extra_info("socket"))
         self.via = peer.via
-        alike = (one for one in self.connections if isinstance(one, Connection))
-        count = sum(one.via == self.via for one in alike)
-        most = self.most[self.via]
-        if count > 2 * most:
+        connections = (one for one in self.connections if isinstance(one, Connection))
+        count = sum(one.via == self.via for one in connections)
+        limit = self.limits[self.via]
+        if count > 2 * limit:
             transport.abort()
             return
-        self.app_state = {"peer": peer, "crowded": count > most}
-        self._expect()
+        self.app_state = {"peer": peer, "crowded": count > limit}
+        self._start_request_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave nothing behind."""
-        self._cancel()
-        if self._closing is not None:
-            self._closing.cancel()
+        """Cancel all timers."""
+        self._cancel_request_timer()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
         self.resume_writing()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Go on with what came; a request that is complete is waited for no more."""
+        """Process input; stop the timer when the request is complete."""
         super().handle_events()
-        # uvicorn says that there always is one; there is none before the first request.
+        # Unlike in uvicorn's annotation, it is None before the first request.
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
-            self._cancel()
+            self._cancel_request_timer()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request, which may be here already."""
-        self._expect()
+        """Wait for the next request, which may be buffered already."""
+        self._start_request_timer()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Give a client that does not read some time."""
+        """Start the timer of a client that does not read."""
         super().pause_writing()
-        self._stalled = self.loop.call_later(STALLED_AFTER, self.transport.abort)
+        self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on with a client that reads again."""
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+        """Stop the timer of a client that reads again."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Say in the shape of all errors that this is no HTTP, or too much of it; then close."""
+        """Send a problem for invalid or excessive HTTP, then close."""
         error: Any = sys.exception()
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self._close()
@@ -107,17 +105,17 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self._close()
 
-    def _expect(self) -> None:
-        self._cancel()
-        self._deadline = self.loop.call_later(REQUEST_WITHIN, self._close)
+    def _start_request_timer(self) -> None:
+        self._cancel_request_timer()
+        self._request_timer = self.loop.call_later(REQUEST_TIMEOUT_S, self._close)
 
     def _close(self) -> None:
-        """Close the connection, which waits for what is not read yet, but not for ever."""
+        """Close the connection after unsent output, or after a timeout."""
         self.transport.close()
-        if self._closing is None:
-            self._closing = self.loop.call_later(STALLED_AFTER, self.transport.abort)
+        if self._close_timer is None:
+            self._close_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
 
-    def _cancel(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _cancel_request_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None

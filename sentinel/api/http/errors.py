@@ -17,6 +17,8 @@ from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
 from sentinel.protocol.api_types import Code, Problem
 
 MEDIA_TYPE = "application/problem+json"
+#: The schema of Problem in the OpenAPI document.
+PROBLEM_REFERENCE = "#/components/schemas/Problem"
 
 #: Invalid fields that one error lists.
 _MAX_LISTED = 5

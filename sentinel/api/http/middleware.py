@@ -1,4 +1,4 @@
-"""Lets requests in: from whom, to which name, and how large; the others hear why not."""
+"""Access control for all requests: peer, host name, origin, token and body size."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from sentinel.api.http.auth import Peer, Secret
+from sentinel.api.http.auth import Peer, TokenFile
 from sentinel.api.http.errors import problem
-from sentinel.api.web import OPEN
+from sentinel.api.web import PUBLIC_PATHS
 from sentinel.protocol.api_types import Code
 
-#: The most bytes that the body of a request may have.
-MOST_BODY = 64 * 1024
-#: A body that is larger than that, but not than this, is read and thrown away.
-_MOST_READ = 2**20
+#: The size of a request's body.
+MAX_BODY_BYTES = 64 * 1024
+#: A larger body is read and discarded, up to this size.
+_MAX_DISCARDED_BYTES = 2**20
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 _App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 
-#: A response that leaves a request unread ends the connection.
+#: A response before the end of the request ends the connection.
 _CLOSE = {"connection": "close"}
 
 
 class AccessMiddleware:
-    """An application around another one, which gets whole requests of those who may ask.
+    """Passes complete requests with access to an application, and rejects all others.
 
     Args:
-        app: Gets what is let in.
-        group: Whose members may use the Unix socket, besides our own user and root.
-        tcp: The address that was asked for, ``host:port``; its name may be used in Host.
-        secret: What clients over TCP must know; without it none is let in.
+        app: The application.
+        group: The group with access to the Unix socket, besides this process's user and root.
+        tcp: The configured address, ``host:port``; its name is valid in the Host header.
+        token_file: The token of TCP clients; without a file, they have no access.
     """
 
     def __init__(
-        self, app: _App, group: int | None, tcp: str | None, secret: Secret | None
+        self, app: _App, group: int | None, tcp: str | None, token_file: TokenFile | None
     ) -> None:
         self._app = app
         self._group = group
         self._name = (tcp or "").rpartition(":")[0].strip("[]").lower()
-        self._secret = secret
+        self._token_file = token_file
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Hand on a request, or answer it."""
+        """Pass a request on, or reject it."""
         headers = Headers(scope=scope)
-        # Read before it is refused: many a client does not look for an answer while it sends.
-        whole = await _whole(headers, receive)
-        if whole is None:  # it has gone, and what it began to ask for is not carried out
+        # The body is read before a rejection: many clients read no response while they send.
+        received = await _read_body(headers, receive)
+        if received is None:  # the client has disconnected, and its request must not be executed
             return
-        body, refused = whole
-        refused = self._refusal(scope, headers) or refused
-        if refused is not None:
-            await refused(scope, receive, send)
+        body, rejection = received
+        rejection = self._rejection(scope, headers) or rejection
+        if rejection is not None:
+            await rejection(scope, receive, send)
             return
-        given = False
+        body_sent = False
 
-        async def once_and_on() -> _Message:
-            nonlocal given
-            if given:
+        async def replay() -> _Message:
+            nonlocal body_sent
+            if body_sent:
                 return await receive()
-            given = True
+            body_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self._app(scope, once_and_on, send)
+        await self._app(scope, replay, send)
 
-    def _refusal(self, scope: _Message, headers: Headers) -> Response | None:
-        """Return why a request is not let in, or ``None``."""
+    def _rejection(self, scope: _Message, headers: Headers) -> Response | None:
+        """Build the response to a request without access, or None if it has access."""
         peer: Peer = scope["state"]["peer"]
         if scope["state"]["crowded"]:
-            why = "There are too many connections; try it again in a moment."
+            why = "There are too many connections; try again in a moment."
             return problem(Code.UNAVAILABLE, why, headers=_CLOSE)
         if peer.via == "unix":
             if peer.uid in {0, os.getuid()} or self._group in peer.groups:
@@ -82,22 +82,23 @@ class AccessMiddleware:
             why = f"User {peer.uid} may not use this socket; its owner and its group may."
             return problem(Code.FORBIDDEN, why, headers=_CLOSE)
         host = headers.get("host", "")
-        if not self._ours(host, peer):
-            why = f"This is not called {host!r}: use the address that it listens on, or localhost."
+        if not self._is_own_name(host, peer):
+            why = f"The host name {host!r} is not accepted: use the listening address or localhost."
             return problem(Code.FORBIDDEN, why, headers=_CLOSE)
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host.lower()}":
-            return problem(Code.FORBIDDEN, "Pages from elsewhere may not ask.", headers=_CLOSE)
-        if scope["path"] in OPEN:  # the page itself, which has no secret in it, and asks for one
+            why = "Pages from other origins have no access."
+            return problem(Code.FORBIDDEN, why, headers=_CLOSE)
+        if scope["path"] in PUBLIC_PATHS:
             return None
-        if self._secret is None or not self._secret.matches(headers.get("authorization")):
+        if self._token_file is None or not self._token_file.matches(headers.get("authorization")):
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}
             return problem(Code.UNAUTHORIZED, why, headers=challenge | _CLOSE)
         return None
 
-    def _ours(self, host: str, peer: Peer) -> bool:
-        """Return whether a Host header names us: a page's own name that resolves to us does not."""
+    def _is_own_name(self, host: str, peer: Peer) -> bool:
+        """Check a Host header: another name that resolves to this address is not accepted."""
         name = _without_port(host).lower()
         if name in {self._name, peer.address} and name:
             return True
@@ -109,21 +110,25 @@ def _without_port(host: str) -> str:
     return (name if colon and port.isdigit() else host).strip("[]")
 
 
-async def _whole(headers: Headers, receive: _Receive) -> tuple[bytes, Response | None] | None:
-    """Return the body of a request, and why it is not taken if so; ``None`` where it never came."""
-    why = f"The body of a request may have {MOST_BODY} bytes."
+async def _read_body(headers: Headers, receive: _Receive) -> tuple[bytes, Response | None] | None:
+    """Read the body of a request.
+
+    Returns:
+        The body and, if it is too large, a rejection; or None if the client has disconnected.
+    """
+    why = f"The body of a request may have {MAX_BODY_BYTES} bytes."
     too_large = problem(Code.TOO_LARGE, why, headers=_CLOSE)
     length = headers.get("content-length", "0")
-    if length.isdigit() and int(length) > _MOST_READ:
+    if length.isdigit() and int(length) > _MAX_DISCARDED_BYTES:
         return b"", too_large
     body, size = b"", 0
-    while size <= _MOST_READ:
+    while size <= _MAX_DISCARDED_BYTES:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        piece = message.get("body", b"")
-        size += len(piece)
-        body = body + piece if size <= MOST_BODY else b""
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        body = body + chunk if size <= MAX_BODY_BYTES else b""
         if not message.get("more_body", False):
             break
-    return body, (too_large if size > MOST_BODY else None)
+    return body, (too_large if size > MAX_BODY_BYTES else None)

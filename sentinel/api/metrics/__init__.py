@@ -1,1 +1,1 @@
-"""What a Prometheus gets of the daemon: metrics of what the supervisor showed and said."""
+"""Prometheus metrics of the supervisor's state and of counted events."""

@@ -1,7 +1,7 @@
-"""Makes the metrics of one scrape, from what the supervisor showed last and what was counted.
+"""Collect the metrics of one scrape from the supervisor's views and the counters.
 
-What is not known has no series: null is never 0. What was measured has one only as long as the
-reading is fresh; a value of long ago, told as one of now, would be a lie.
+An unknown value has no series: None is never 0. A measured value has a series only while its
+reading is fresh; otherwise Prometheus would record an old value as a current one.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 from prometheus_client.registry import Collector
 
-from sentinel.api.metrics.counters import Counting, GpuCounts
+from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
-from sentinel.api.state.snapshots import FRESH, Views
+from sentinel.api.state.snapshots import MAX_AGE_S, Views
 from sentinel.host.procfs import read_usage
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
 from sentinel.protocol.views import GpuHealth, GpuView, Phase
 
-#: The states that there are, so that each has a series from the beginning.
+#: All states, so that each has a series from the start.
 OCCUPANCY = ("unknown", "busy", "idle")
 STRESSOR = ("stopped", "starting", "running", "stopping", "backoff", "fatal")
 ADMIN = ("enabled", "paused", "reserved", "drained", "released")
 
-#: What the supervisor knows of a GPU, by the field of GpuView.
-_KNOWN = {
+#: Metrics of a GPU's state, by the field of GpuView.
+_STATE = {
     "memory_total": "memory_size_bytes",
     "held": "memory_held_bytes",
     "budget": "memory_budget_bytes",
@@ -40,7 +40,7 @@ _KNOWN = {
     "flops_per_s": "stressor_flops_per_second",
     "bytes_per_s": "stressor_bytes_per_second",
 }
-#: What was measured, by the field of GpuView, of Telemetry or of both.
+#: Measured metrics, by the field of GpuView, of Telemetry or of both.
 MEASURED = {
     "memory_used": "memory_used_bytes",
     "memory_foreign": "memory_foreign_bytes",
@@ -69,10 +69,10 @@ MEASURED = {
     "fan_share": "fan_speed_ratio",
     "performance_state": "performance_state",
 }
-#: The same, in MHz.
+#: Measured clocks; the fields are in MHz.
 _CLOCKS = {"sm_clock_mhz": "sm_clock_hertz", "memory_clock_mhz": "memory_clock_hertz"}
-_HERTZ = 1e6
-#: The same, with a label more.
+_HZ_PER_MHZ = 1e6
+#: Measured totals with a label `type`.
 _TYPES = {
     "ecc_corrected_total": ("ecc_errors_total", "corrected"),
     "ecc_uncorrected_total": ("ecc_errors_total", "uncorrected"),
@@ -82,97 +82,97 @@ _TYPES = {
 
 
 class DaemonCollector(Collector):
-    """Tells Prometheus's client library what there is at the moment of a scrape.
+    """Collects all metrics at the time of a scrape.
 
     Args:
-        spec: What the service was told.
-        views: What the supervisor showed last.
-        counting: What was counted.
+        spec: The service's specification.
+        views: The supervisor's state.
+        counters: The counters of this process.
     """
 
-    def __init__(self, spec: ServiceSpec, views: Views, counting: Counting) -> None:
+    def __init__(self, spec: ServiceSpec, views: Views, counters: Counters) -> None:
         self._spec = spec
         self._views = views
-        self._counting = counting
-        self._began = time.time()
+        self._counters = counters
+        self._started = time.time()
         self._hostname = socket.gethostname()
 
     def collect(self) -> Iterator[Family]:
         """Yield every metric that has a value.
 
         Raises:
-            ProblemError: Nothing was shown yet.
+            ProblemError: The supervisor has not sent its state yet.
         """
-        page, now = _Page(), time.monotonic()
-        self._tell_host(page, now)
+        families, now = _Families(), time.monotonic()
+        self._add_host(families, now)
         for view in self._views.gpus:
-            one = _Gpu(page, view, self._hostname, now)
-            one.tell_ages()
-            one.tell_counts(self._counting.of(view.uuid))
+            gpu = _GpuMetrics(families, view, self._hostname, now)
+            gpu.add_ages()
+            gpu.add_counters(self._counters.of(view.uuid))
             if self._views.fresh:
-                one.tell_states()
-                one.tell_values()
-                mine = [given for given in self._views.host.allocations if given.gpu == view.uuid]
-                one.put("allocations", len(mine))
-                one.put("memory_allocated_bytes", sum(given.size for given in mine))
-        yield from page.told()
+                gpu.add_states()
+                gpu.add_values()
+                sizes = [one.size for one in self._views.host.allocations if one.gpu == view.uuid]
+                gpu.add("allocations", len(sizes))
+                gpu.add("memory_allocated_bytes", sum(sizes))
+        yield from families.with_values()
 
-    def _tell_host(self, page: _Page, now: float) -> None:
-        host, counting, fresh = self._views.host, self._counting, self._views.fresh
-        page.inform("build_info", version=self._spec.version)
-        page.inform("driver_info", version=host.driver, simulated=str(host.simulated).lower())
-        page.put("up", fresh)
-        page.put("start_time_seconds", self._spec.began)
-        page.put("service_start_time_seconds", self._began)
-        page.put("view_age_seconds", max(0.0, now - host.at))
-        page.put("gpus", len(host.gpus))
-        page.put("events_lost_total", counting.lost)
+    def _add_host(self, families: _Families, now: float) -> None:
+        host, counters, fresh = self._views.host, self._counters, self._views.fresh
+        families.add_info("build_info", version=self._spec.version)
+        families.add_info("driver_info", version=host.driver, simulated=str(host.simulated).lower())
+        families.add("up", fresh)
+        families.add("start_time_seconds", self._spec.began)
+        families.add("service_start_time_seconds", self._started)
+        families.add("view_age_seconds", max(0.0, now - host.at))
+        families.add("gpus", len(host.gpus))
+        families.add("events_lost_total", counters.lost)
         for reason in ("exited", "hung"):
-            page.put("probe_restarts_total", counting.probe[reason], reason)
-        for code, times in counting.driver.items():
-            page.put("driver_failures_total", times, code)
+            families.add("probe_restarts_total", counters.probe[reason], reason)
+        for code, times in counters.driver.items():
+            families.add("driver_failures_total", times, code)
         for process, pid in (("supervisor", host.pid), ("service", os.getpid())):
             usage = read_usage(pid)
             if usage is not None:
-                page.put("process_resident_memory_bytes", usage.resident, process)
-                page.put("process_cpu_seconds_total", usage.processor, process)
+                families.add("process_resident_memory_bytes", usage.resident, process)
+                families.add("process_cpu_seconds_total", usage.processor, process)
         if fresh:
-            page.put("reservations", len(host.reservations))
+            families.add("reservations", len(host.reservations))
             for phase in Phase:
-                page.put("state", phase == host.phase, phase.value)
+                families.add("state", phase == host.phase, phase.value)
 
 
-class _Page:
-    """The families of one scrape."""
+class _Families:
+    """The metric families of one scrape."""
 
     def __init__(self) -> None:
         self._families: dict[str, Any] = {metric.name: metric.family() for metric in METRICS}
 
-    def put(self, name: str, value: float | None, *labels: str) -> None:
-        """Add a value; one that is not known is left out."""
+    def add(self, name: str, value: float | None, *labels: str) -> None:
+        """Add a value, unless it is None."""
         if value is not None:
             self._families[f"sentinel_{name}"].add_metric(labels, float(value))
 
-    def inform(self, name: str, **values: str) -> None:
-        """Add what is said in labels."""
+    def add_info(self, name: str, **values: str) -> None:
+        """Add an info metric; its values are labels."""
         self._families[f"sentinel_{name}"].add_metric((), values)
 
-    def distribute(
+    def add_histogram(
         self, name: str, labels: Sequence[str], buckets: list[tuple[str, float]], total: float
     ) -> None:
         """Add a histogram."""
         self._families[f"sentinel_{name}"].add_metric(labels, buckets, total)
 
-    def told(self) -> Iterator[Family]:
-        """Yield those that have a value."""
+    def with_values(self) -> Iterator[Family]:
+        """Yield the families that have a value."""
         return (family for family in self._families.values() if family.samples)
 
 
-class _Gpu:
-    """One GPU in a scrape."""
+class _GpuMetrics:
+    """The metrics of one GPU in one scrape."""
 
-    def __init__(self, page: _Page, view: GpuView, hostname: str, now: float) -> None:
-        self._page = page
+    def __init__(self, families: _Families, view: GpuView, hostname: str, now: float) -> None:
+        self._families = families
         self._view = view
         self._now = now
         self._labels = (
@@ -184,81 +184,85 @@ class _Gpu:
             hostname,
         )
 
-    def put(self, name: str, value: float | None, *more: str) -> None:
-        """Add a value of this GPU; one that is not known is left out."""
-        self._page.put(f"gpu_{name}", value, *self._labels, *more)
+    def add(self, name: str, value: float | None, *more: str) -> None:
+        """Add a value of this GPU, unless it is None."""
+        self._families.add(f"gpu_{name}", value, *self._labels, *more)
 
-    def tell_ages(self) -> None:
-        """Tell how old what is known is."""
-        self.put("reading_age_seconds", self._age(self._view.read))
-        told = self._view.telemetry
-        self.put("telemetry_age_seconds", self._age(told.at if told is not None else None))
+    def add_ages(self) -> None:
+        """Add the ages of the readings."""
+        self.add("reading_age_seconds", self._age(self._view.read))
+        telemetry = self._view.telemetry
+        self.add(
+            "telemetry_age_seconds", self._age(telemetry.at if telemetry is not None else None)
+        )
 
-    def tell_counts(self, counts: GpuCounts) -> None:
-        """Tell what was counted, by the supervisor and by this service."""
-        self.put("yields_total", self._view.yields)
-        self.put("stressor_starts_total", self._view.starts)
-        self.put("findings_total", self._view.findings)
-        self.put("verification_errors_total", counts.errors)
-        self.put("stress_seconds_total", counts.stress)
-        self.put("foreign_seen_total", counts.foreign)
-        self.put("unknown_total", counts.unknown)
-        for reason in dict.fromkeys(("yield", *counts.restarts)):
-            self.put("stressor_restarts_total", counts.restarts[reason], reason)
-        for kind in dict.fromkeys((*FailureKind, *counts.failures)):
-            self.put("stressor_failures_total", counts.failures[kind], kind)
+    def add_counters(self, counters: GpuCounters) -> None:
+        """Add the counters of the supervisor and of this process."""
+        self.add("yields_total", self._view.yields)
+        self.add("stressor_starts_total", self._view.starts)
+        self.add("findings_total", self._view.findings)
+        self.add("verification_errors_total", counters.errors)
+        self.add("stress_seconds_total", counters.stress_s)
+        self.add("foreign_seen_total", counters.foreign)
+        self.add("unknown_total", counters.unknown)
+        for reason in dict.fromkeys(("yield", *counters.restarts)):
+            self.add("stressor_restarts_total", counters.restarts[reason], reason)
+        for kind in dict.fromkeys((*FailureKind, *counters.failures)):
+            self.add("stressor_failures_total", counters.failures[kind], kind)
         for step, durations in (
-            ("kill", counts.kill),
-            ("exit", counts.exit),
-            ("memory_back", counts.memory_back),
+            ("kill", counters.kill),
+            ("exit", counters.exit),
+            ("memory_back", counters.memory_back),
         ):
             name = f"gpu_handover_{step}_seconds"
-            self._page.distribute(name, self._labels, durations.buckets(), durations.sum)
+            self._families.add_histogram(name, self._labels, durations.buckets(), durations.sum)
 
-    def tell_states(self) -> None:
-        """Tell what state it is in: 1 for that, and 0 for the others."""
+    def add_states(self) -> None:
+        """Add all states: 1 for the current one, and 0 for the others."""
         view = self._view
-        self._tell_state("state", OCCUPANCY, view.occupancy.lower())
-        self._tell_state("stressor_state", STRESSOR, view.stressor.lower())
-        self._tell_state("admin_state", ADMIN, view.admin.lower())
+        self._add_state("state", OCCUPANCY, view.occupancy.lower())
+        self._add_state("stressor_state", STRESSOR, view.stressor.lower())
+        self._add_state("admin_state", ADMIN, view.admin.lower())
         if view.health is not None:
-            self._tell_state("condition_state", tuple(GpuHealth), view.health)
+            self._add_state("condition_state", tuple(GpuHealth), view.health)
 
-    def tell_values(self) -> None:
-        """Tell what is known of it, and what was measured lately."""
-        view, told = self._view, self._view.telemetry
-        for field, name in _KNOWN.items():
-            self.put(name, getattr(view, field))
-        self.put("guest_processes", len(view.allocated_processes))
+    def add_values(self) -> None:
+        """Add the state, and fresh measurements."""
+        view, telemetry = self._view, self._view.telemetry
+        for field, name in _STATE.items():
+            self.add(name, getattr(view, field))
+        self.add("guest_processes", len(view.allocated_processes))
         if view.occupancy != "UNKNOWN":
-            self.put("foreign_processes", len(view.processes))
+            self.add("foreign_processes", len(view.processes))
         usage = read_usage(view.pid) if view.pid is not None else None
-        self.put("stressor_resident_memory_bytes", usage.resident if usage is not None else None)
+        self.add("stressor_resident_memory_bytes", usage.resident if usage is not None else None)
         measured = {}
         if self._fresh(view.read):
             measured = {name: value for name, value in vars(view).items() if value is not None}
-        if told is not None and self._fresh(told.at):
-            measured |= {name: value for name, value in vars(told).items() if value is not None}
-            self._tell_reasons(told)
+        if telemetry is not None and self._fresh(telemetry.at):
+            measured |= {
+                name: value for name, value in vars(telemetry).items() if value is not None
+            }
+            self._add_reasons(telemetry)
         for field, name in MEASURED.items():
-            self.put(name, measured.get(field))
+            self.add(name, measured.get(field))
         for field, name in _CLOCKS.items():
             clock = measured.get(field)
-            self.put(name, clock * _HERTZ if clock is not None else None)
+            self.add(name, clock * _HZ_PER_MHZ if clock is not None else None)
         for field, (name, kind) in _TYPES.items():
-            self.put(name, measured.get(field), kind)
+            self.add(name, measured.get(field), kind)
 
-    def _tell_reasons(self, told: Telemetry) -> None:
-        if told.reasons is not None:
-            for reason in dict.fromkeys((*EVENT_REASONS.values(), *told.reasons)):
-                self.put("clocks_event_reason", reason in told.reasons, reason)
+    def _add_reasons(self, telemetry: Telemetry) -> None:
+        if telemetry.reasons is not None:
+            for reason in dict.fromkeys((*EVENT_REASONS.values(), *telemetry.reasons)):
+                self.add("clocks_event_reason", reason in telemetry.reasons, reason)
 
-    def _tell_state(self, name: str, states: Sequence[str], state: str) -> None:
+    def _add_state(self, name: str, states: Sequence[str], state: str) -> None:
         for one in dict.fromkeys((*states, state)):
-            self.put(name, one == state, str(one))
+            self.add(name, one == state, str(one))
 
     def _fresh(self, at: float | None) -> bool:
-        return at is not None and self._now - at < FRESH
+        return at is not None and self._now - at < MAX_AGE_S
 
     def _age(self, at: float | None) -> float | None:
         return None if at is None else max(0.0, self._now - at)

@@ -1,28 +1,27 @@
-"""Counts what the service hears: hand-overs, restarts, failures, findings, time at work.
+"""Counters of the API process: hand-overs, restarts, failures, findings and stress time.
 
-A new service begins to count anew, as Prometheus knows of counters. What the supervisor itself
-counts is in its views, and outlives a service.
+Counters restart with the process, as Prometheus expects. The supervisor's own counters are in its
+views, and survive the API process.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.protocol.views import GpuView, LogRecord
+from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.protocol.views import GpuView
 
-#: Upper ends of the histograms' buckets, in seconds. 45 ms is our own budget for a kill; a newcomer
-#: gets its memory if SIGKILL comes within 60 ms of its PID in the list, or 80 ms of its growth
-#: (docs/handing-over.md).
+#: Upper bounds of the histograms' buckets, in seconds. 45 ms is our own budget for a kill; a
+#: newcomer gets its memory if SIGKILL comes within 60 ms of its PID in the list, or 80 ms of its
+#: growth (docs/handing-over.md).
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
-#: Views come at least once a second. Between two that are further apart, in seconds, nobody can say
-#: what was.
-_LONGEST_GAP = 5.0
+#: Views come at least once a second. Time between views further apart than this is not counted.
+_MAX_GAP_S = 5.0
 
 
 class Durations:
@@ -33,24 +32,20 @@ class Durations:
         self.sum = 0.0
 
     def add(self, seconds: object) -> None:
-        """Count a duration; what is none was not measured."""
+        """Count a duration; anything but a number was not measured."""
         if isinstance(seconds, int | float):
             self._counts[bisect.bisect_left(BUCKETS, seconds)] += 1
             self.sum += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return how many were no longer than each end, as Prometheus wants it."""
-        ends = [*(str(end) for end in BUCKETS), "+Inf"]
-        return list(zip(ends, itertools.accumulate(self._counts), strict=True))
+        """Compute Prometheus's cumulative buckets."""
+        bounds = [*(str(bound) for bound in BUCKETS), "+Inf"]
+        return list(zip(bounds, itertools.accumulate(self._counts), strict=True))
 
 
 @dataclass
-class GpuCounts:
-    """What was counted of one GPU.
-
-    ``ended`` is why its last stressor ended, once that is heard; ``present`` are the foreign
-    processes that were named last, ``seen`` is its last view.
-    """
+class GpuCounters:
+    """The counters of one GPU."""
 
     kill: Durations = field(default_factory=Durations)
     exit: Durations = field(default_factory=Durations)
@@ -60,58 +55,51 @@ class GpuCounts:
     errors: int = 0
     foreign: int = 0
     unknown: int = 0
-    stress: float = 0.0
-    ended: str | None = None
-    present: frozenset[int] = frozenset()
-    seen: GpuView | None = None
+    stress_s: float = 0.0
+    #: Why the last stressor ended, if known.
+    end_reason: str | None = None
+    #: The PIDs of the foreign processes in the last event that listed any.
+    foreign_pids: frozenset[int] = frozenset()
+    last_view: GpuView | None = None
 
 
-class Counting:
-    """All that one service has counted.
-
-    Attributes:
-        gpus: By UUID.
-        probe: How often the probe was replaced, by reason.
-        driver: How often the driver could not be asked, by its error.
-        lost: How many events were not heard, by the gaps in their numbers.
-    """
+class Counters:
+    """All counters."""
 
     def __init__(self) -> None:
-        self.gpus: dict[str, GpuCounts] = {}
+        #: By UUID.
+        self.gpus: dict[str, GpuCounters] = {}
+        #: Replacements of the probe, by reason.
         self.probe: Counter[str] = Counter()
+        #: Failures of the driver, by error.
         self.driver: Counter[str] = Counter()
+        #: Missing events, by gaps in their numbers.
         self.lost = 0
-        self._last: int | None = None
+        self._last_number: int | None = None
 
-    def of(self, uuid: str) -> GpuCounts:
-        """Return what was counted of a GPU."""
-        return self.gpus.setdefault(uuid, GpuCounts())
+    def of(self, uuid: str) -> GpuCounters:
+        """Look up the counters of a GPU."""
+        return self.gpus.setdefault(uuid, GpuCounters())
 
-    def see(self, view: GpuView) -> None:
-        """Count the time for which a stressor has been running, by two views that both show it."""
-        counts = self.of(view.uuid)
-        before, counts.seen = counts.seen, view
+    def count_view(self, view: GpuView) -> None:
+        """Count the time between two views that both show the same stressor running."""
+        counters = self.of(view.uuid)
+        before, counters.last_view = counters.last_view, view
         if before is None or before.pid != view.pid:
             return
         if before.stressor == view.stressor == "RUNNING":
             passed = view.at - before.at
-            counts.stress += passed if 0 < passed < _LONGEST_GAP else 0.0
+            counters.stress_s += passed if 0 < passed < _MAX_GAP_S else 0.0
 
-    def hear(self, said: LogRecord) -> None:
-        """Count an event; what cannot be understood counts as nothing."""
-        if self._last is not None and said.number > self._last:
-            self.lost += said.number - self._last - 1
-        self._last = said.number
-        try:
-            event = json.loads(said.line)
-        except ValueError:
-            return
-        if not isinstance(event, dict):
-            return
-        uuid = event.get("gpu")
+    def count_event(self, event: LoggedEvent) -> None:
+        """Count an event; unknown ones are ignored."""
+        if self._last_number is not None and event.number > self._last_number:
+            self.lost += event.number - self._last_number - 1
+        self._last_number = event.number
+        uuid = event.fields.get("gpu")
         if isinstance(uuid, str):
-            _count(self.of(uuid), event)
-        match event:
+            _count(self.of(uuid), event.fields)
+        match event.fields:
             case {"event": "probe.exited"}:
                 self.probe["exited"] += 1
             case {"event": "probe.hung"}:
@@ -120,42 +108,42 @@ class Counting:
                 self.driver[code] += 1
 
 
-def _count(counts: GpuCounts, event: Mapping[str, Any]) -> None:
-    """Count an event of one GPU; docs/events.md has them."""
+def _count(counters: GpuCounters, event: Mapping[str, Any]) -> None:
+    """Count an event of one GPU; docs/events.md lists them."""
     match event:
         case {"event": "gpu.handed_over"}:
-            counts.kill.add(event.get("kill_s"))
-            counts.exit.add(event.get("exit_s"))
-            counts.memory_back.add(event.get("memory_back_s"))
-            counts.ended = "yield"
-            _meet(counts, event)
+            counters.kill.add(event.get("kill_s"))
+            counters.exit.add(event.get("exit_s"))
+            counters.memory_back.add(event.get("memory_back_s"))
+            counters.end_reason = "yield"
+            _count_foreign(counters, event)
         case {"event": "gpu.yielding" | "gpu.busy"}:
-            _meet(counts, event)
+            _count_foreign(counters, event)
         case {"event": "gpu.idle"}:
-            counts.present = frozenset()
+            counters.foreign_pids = frozenset()
         case {"event": "gpu.unknown"}:
-            counts.unknown += 1
+            counters.unknown += 1
         case {"event": "stressor.starting"}:
-            if counts.ended is not None:
-                counts.restarts[counts.ended] += 1
-            counts.ended = None
+            if counters.end_reason is not None:
+                counters.restarts[counters.end_reason] += 1
+            counters.end_reason = None
         case {"event": "stressor.stopped", "cause": str(cause)}:
-            counts.ended = cause
+            counters.end_reason = cause
         case {"event": "stressor.failed" | "stressor.fatal", "kind": str(kind)}:
-            counts.failures[kind] += 1
-            counts.ended = kind
+            counters.failures[kind] += 1
+            counters.end_reason = kind
         case {"event": "stressor.mismatch", "errors": int(errors)}:
-            counts.errors += errors
+            counters.errors += errors
 
 
-def _meet(counts: GpuCounts, event: Mapping[str, Any]) -> None:
-    """Count who was not there when somebody was named last; who is not named may still be there."""
+def _count_foreign(counters: GpuCounters, event: Mapping[str, Any]) -> None:
+    """Count processes that the last list did not have; an empty list leaves it unchanged."""
     processes = event.get("processes")
-    named = frozenset(
+    pids = frozenset(
         one["pid"]
         for one in processes or ()
         if isinstance(one, dict) and isinstance(one.get("pid"), int)
     )
-    if named:
-        counts.foreign += len(named - counts.present)
-        counts.present = named
+    if pids:
+        counters.foreign += len(pids - counters.foreign_pids)
+        counters.foreign_pids = pids

@@ -1,4 +1,4 @@
-"""Writes the page that a Prometheus scrapes, in the format that it asks for."""
+"""Write all metrics in one of Prometheus's text formats."""
 
 from __future__ import annotations
 
@@ -13,74 +13,76 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from sentinel.api.metrics.collector import DaemonCollector
-from sentinel.api.metrics.counters import Counting
+from sentinel.api.metrics.counters import Counters
 from sentinel.api.state.snapshots import Views
 from sentinel.protocol.commands import ServiceSpec
 
-#: The formats that there are, as an Accept header asks for them: everybody's, and OpenMetrics.
+#: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
 _TEXT = "text/plain;version=0.0.4"
 _OPENMETRICS = "application/openmetrics-text;version=1.0.0"
-#: What was written is good for so many seconds: the supervisor shows no more often what changed.
-#: With eight GPUs a page takes 20 ms to write, and who asks all the time must not take all of ours.
-_GOOD_FOR = 0.25
-#: How hard it is compressed: pages are much the same lines, and become 20 times smaller by this.
-_LEVEL = 1
+#: The time for which a written page is served again: the supervisor does not publish changes more
+#: often. With eight GPUs a page takes 20 ms to write, and frequent scrapes must not use all of the
+#: processor time.
+_CACHE_S = 0.25
+#: gzip's level: the lines of a page are similar, and it shrinks to a twentieth even at level 1.
+_GZIP_LEVEL = 1
 
 
 @dataclass(frozen=True)
-class _Written:
-    """A page as it was at the time ``at``, of the monotonic clock."""
+class _Page:
+    """A written page."""
 
+    #: When it was written, of the monotonic clock.
     at: float
     content_type: str
     body: bytes
 
     @cached_property
     def compressed(self) -> bytes:
-        return gzip.compress(self.body, _LEVEL)
+        return gzip.compress(self.body, _GZIP_LEVEL)
 
 
 class MetricsPage:
-    """The page at ``/metrics``, made of what there is at the time of a scrape.
+    """The page at ``/metrics``, written at a scrape.
 
     Args:
-        spec: What the service was told.
-        views: What the supervisor showed last.
-        counting: What was counted.
+        spec: The service's specification.
+        views: The supervisor's state.
+        counters: The counters of this process.
     """
 
-    def __init__(self, spec: ServiceSpec, views: Views, counting: Counting) -> None:
-        # One of our own: that of the library has what it finds out about this process.
+    def __init__(self, spec: ServiceSpec, views: Views, counters: Counters) -> None:
+        # Not the library's default registry, which has metrics of this process.
         self._registry = CollectorRegistry()
-        self._registry.register(DaemonCollector(spec, views, counting))
-        self._kept: dict[str, _Written] = {}
+        self._registry.register(DaemonCollector(spec, views, counters))
+        self._cache: dict[str, _Page] = {}
 
     def respond(self, headers: Headers) -> Response:
-        """Return the page, as the Accept and Accept-Encoding of a request want it.
+        """Respond to a scrape in the format and encoding of its headers.
 
         Raises:
-            ProblemError: The supervisor showed nothing yet.
+            ProblemError: The supervisor has not sent its state yet.
         """
-        page = self._page(_format(headers.get("accept", "")))
-        # Not as media_type, to which more is added.
-        told = {"content-type": page.content_type, "vary": "Accept, Accept-Encoding"}
+        page = self._write(_format(headers.get("accept", "")))
+        # Not as media_type, to which Starlette adds a charset.
+        sent = {"content-type": page.content_type, "vary": "Accept, Accept-Encoding"}
         if gzip_accepted(headers.get("accept-encoding", "")):
-            return Response(page.compressed, headers={**told, "content-encoding": "gzip"})
-        return Response(page.body, headers=told)
+            return Response(page.compressed, headers={**sent, "content-encoding": "gzip"})
+        return Response(page.body, headers=sent)
 
-    def _page(self, wanted: str) -> _Written:
-        now, kept = time.monotonic(), self._kept.get(wanted)
-        if kept is not None and now - kept.at < _GOOD_FOR:
-            return kept
-        encode, content_type = choose_encoder(wanted)
-        self._kept[wanted] = _Written(now, content_type, encode(self._registry))
-        return self._kept[wanted]
+    def _write(self, format_: str) -> _Page:
+        now, cached = time.monotonic(), self._cache.get(format_)
+        if cached is not None and now - cached.at < _CACHE_S:
+            return cached
+        encode, content_type = choose_encoder(format_)
+        self._cache[format_] = _Page(now, content_type, encode(self._registry))
+        return self._cache[format_]
 
 
 def _format(accept: str) -> str:
-    """Return which of the formats an Accept header asks for; the library names many versions."""
+    """Choose the format for an Accept header; the library itself has more versions."""
     try:
         _, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is no number
+    except (TypeError, ValueError):  # a version that is not a number
         return _TEXT
     return _OPENMETRICS if content_type.startswith("application/openmetrics-text") else _TEXT

@@ -1,4 +1,4 @@
-"""Answers scrapes at an address of their own: without a token, and nothing but the page."""
+"""The separate address for scrapes: only the metrics, without a token."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sentinel.api.http.errors import ProblemError, problem
 from sentinel.api.metrics.exposition import MetricsPage
 from sentinel.protocol.api_types import Code
 
-#: Where the page is, here and in the API.
+#: The path of the metrics, here and in the API.
 PATH = "/metrics"
-#: Who comes when so many are there is told so; who comes when there are twice as many is let go.
-#: Nobody needs a token here, so this must not use up what the API's clients need.
-MOST_SCRAPERS = 32
+#: Connections. Beyond this, requests get an error; beyond twice this, connections are closed.
+#: Scrapes need no token, so they must not use up the connections of the API's clients.
+MAX_SCRAPERS = 32
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -27,27 +27,27 @@ _CLOSE = {"connection": "close"}
 
 
 class ScrapeApp:
-    """An application with one page.
+    """An ASGI application that serves the metrics.
 
     Args:
-        page: That page.
+        page: The metrics.
     """
 
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Answer one request."""
-        await self._answer(scope)(scope, receive, send)
+        """Respond to one request."""
+        await self._respond(scope)(scope, receive, send)
 
-    def _answer(self, scope: _Message) -> Response:
+    def _respond(self, scope: _Message) -> Response:
         if scope["state"]["crowded"]:
-            why = "There are too many connections; try it again in a moment."
+            why = "There are too many connections; try again in a moment."
             return problem(Code.UNAVAILABLE, why, headers=_CLOSE)
         if scope["path"] != PATH:
-            return problem(Code.NOT_FOUND, f"Here is {PATH} and nothing else.", headers=_CLOSE)
+            return problem(Code.NOT_FOUND, f"This address serves only {PATH}.", headers=_CLOSE)
         if scope["method"] not in {"GET", "HEAD"}:
-            why = f"{scope['method']} is not for {PATH}; GET and HEAD are."
+            why = f"{PATH} supports GET and HEAD, not {scope['method']}."
             allow = {"allow": "GET, HEAD"}
             return problem(
                 Code.INVALID, why, status=HTTPStatus.METHOD_NOT_ALLOWED, headers=allow | _CLOSE

@@ -1,1 +1,1 @@
-"""What clients can ask for, one file for each kind of it."""
+"""The routes of the API, one module per resource."""

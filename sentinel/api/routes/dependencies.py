@@ -1,4 +1,4 @@
-"""What all routes need: the desk, who asks, which errors there may be, a client who may go."""
+"""What routes share: the context, the caller, their problems, and cancelled requests."""
 
 from __future__ import annotations
 
@@ -10,75 +10,82 @@ from fastapi import Depends, Request
 
 from sentinel.api.context import ApiContext
 from sentinel.api.http.auth import Peer
-from sentinel.api.http.errors import ProblemError
-from sentinel.protocol.api_types import Code, Problem
+from sentinel.api.http.errors import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
+from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
 
 T = TypeVar("T")
 
-#: Every route may answer so: it is not for this client, too much at once, or nobody is there.
-_ANYWHERE = (
+#: Problems of every route.
+_COMMON = (
     Code.UNAUTHORIZED,
     Code.FORBIDDEN,
     Code.TOO_LARGE,
     Code.INTERNAL,
     Code.UNAVAILABLE,
 )
-_MEANINGS = {
+_DESCRIPTIONS = {
     401: "Over TCP: the token is missing or wrong.",
-    403: "This user, or this name of the host, is not let in.",
-    404: "There is no such GPU, or no such thing.",
-    409: "Somebody else has it.",
+    403: "This user, or this name of the host, has no access.",
+    404: "The GPU or the id does not exist.",
+    409: "The request conflicts with another user's.",
     413: "The request is too large.",
-    422: "Something in the request is not allowed.",
-    500: "The service failed.",
-    503: "The daemon does not answer, is ending, or there are too many connections.",
-    504: "It was not done in the time that was given.",
+    422: "A part of the request is invalid.",
+    500: "The API process failed.",
+    503: "The daemon does not answer or is ending, or there are too many connections.",
+    504: "The command did not complete in the given time.",
 }
 
 
-async def _desk(request: Request) -> ApiContext:
+async def _context(request: Request) -> ApiContext:
     context: ApiContext = request.app.state.context
     return context
 
 
-async def _asker(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     peer: Peer = request.state.peer
     return peer.caller()
 
 
-ContextDep = Annotated[ApiContext, Depends(_desk)]
-By = Annotated[Caller, Depends(_asker)]
+ContextDep = Annotated[ApiContext, Depends(_context)]
+By = Annotated[Caller, Depends(_caller)]
 
 
-def may(*codes: Code) -> dict[int | str, dict[str, Any]]:
-    """Return what a route says of its errors, besides those that each has."""
-    statuses = sorted({code.status.value for code in (*_ANYWHERE, *codes)})
-    return {status: {"model": Problem, "description": _MEANINGS[status]} for status in statuses}
+def problems(*codes: Code) -> dict[int | str, dict[str, Any]]:
+    """Describe a route's problems for the OpenAPI document: these and the common ones.
+
+    By reference instead of ``model``, for which FastAPI would build a validator per route and
+    status, which takes longer than everything else at the start.
+    """
+    statuses = sorted({code.status.value for code in (*_COMMON, *codes)})
+    content = {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REFERENCE}}}
+    return {
+        status: {"description": _DESCRIPTIONS[status], "content": content} for status in statuses
+    }
 
 
 async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` does, but do it only as long as the client is there.
+    """Await ``work``, and cancel it if the client disconnects.
 
-    What was begun for a client that went away would be nobody's.
+    Otherwise its result would have no owner.
 
     Raises:
-        ProblemError: The client has gone; nobody reads that any more.
+        ProblemError: The client has disconnected; no response can be sent.
     """
-    doing = asyncio.create_task(work)
-    going = asyncio.create_task(_gone(request))
+    working = asyncio.create_task(work)
+    disconnect = asyncio.create_task(_disconnect(request))
     try:
-        await asyncio.wait({doing, going}, return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return doing.result()
-        raise ProblemError(Code.UNAVAILABLE, "The client has gone.")
+        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ProblemError(Code.UNAVAILABLE, "The client has disconnected.")
     finally:
-        for task in (doing, going):
+        for task in (working, disconnect):
             task.cancel()
-        await asyncio.gather(doing, going, return_exceptions=True)
+        await asyncio.gather(working, disconnect, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
-    """Return when the client has closed its connection."""
+async def _disconnect(request: Request) -> None:
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""What was before: readings, events, who used which GPU when, and where a temperature goes."""
+"""The history: readings, events, usage and temperature trends."""
 
 from __future__ import annotations
 
@@ -10,132 +10,134 @@ from starlette.responses import Response
 
 from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
-from sentinel.api.history.serializers import as_events, as_readings, as_usage
-from sentinel.api.history.timestamps import since_when
-from sentinel.api.history.trend import trend_of
+from sentinel.api.history.serializers import encode_events, encode_readings, encode_usage
+from sentinel.api.history.timestamps import parse_since
+from sentinel.api.history.trend import fit_trend
 from sentinel.api.http.errors import ProblemError
-from sentinel.api.routes.dependencies import ContextDep, may
+from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.history_types import PastReadings, RecordedEvents, TemperatureTrend, Usage
 
 router = APIRouter(tags=["history"])
 
-#: How many readings, events and uses one answer has at most.
-_MOST_READINGS = 3600
-_MOST_ROWS = 1000
+#: Bounds of one response.
+_MAX_READINGS = 3600
+_MAX_ROWS = 1000
 
-_CHOOSES = may(Code.NO_SUCH_GPU, Code.INVALID)
-_SINCE = "A time before now, such as 90s, 2h or 7d, or a moment with its offset, ISO 8601."
+_SELECT = problems(Code.NO_SUCH_GPU, Code.INVALID)
+_SINCE = "A duration before now, such as 90s, 2h or 7d, or an ISO 8601 date with its offset."
 _GPU = "By index, UUID or its unique beginning, or PCI address."
 
 Gpu = Annotated[str, Query(max_length=256, description=_GPU)]
 Since = Annotated[str, Query(max_length=64, description=_SINCE)]
-Limit = Annotated[int, Query(ge=1, le=_MOST_ROWS, description="The last so many.")]
+Limit = Annotated[int, Query(ge=1, le=_MAX_ROWS, description="The maximum number.")]
 
 
-@router.get("/v1/history/readings", responses=_CHOOSES, response_model=PastReadings)
+@router.get("/v1/history/readings", responses=_SELECT, response_model=PastReadings)
 async def read_readings(
     context: ContextDep,
     gpu: Gpu,
     since: Since = "1h",
     points: Annotated[
-        int, Query(ge=1, le=_MOST_READINGS, description="At most so many readings.")
-    ] = _MOST_READINGS,
+        int, Query(ge=1, le=_MAX_READINGS, description="The maximum number of readings.")
+    ] = _MAX_READINGS,
 ) -> Response:
-    """Show the readings of a GPU: of each second for an hour, then of each minute for a month.
+    """List the readings of a GPU: one a second for an hour, then one a minute for a month.
 
-    `step_s` is how many seconds each stands for: it grows with the span, and is 60 at least where
-    that is longer than an hour.
+    `step_s` is the time that each summarizes: it grows with the span, and is at least 60 for a span
+    above an hour.
     """
-    uuid = await _one(context, gpu)
+    uuid = await _resolve(context, gpu)
     now = time.time()
-    began = int(since_when(since, now))
-    step = queries.step_for(now - began, points)
-    # The last one is of this very second.
-    until = max(int(now), began + 1)
-    began = until - step * (-(-(until - began) // step)) + 1
-    body = await context.history.ask(
-        lambda where, _: as_readings(uuid, step, queries.readings(where, uuid, began, until, step))
+    start = int(parse_since(since, now))
+    step = queries.step_for(now - start, points)
+    # The last step ends with the current second.
+    until = max(int(now), start + 1)
+    start = until - step * (-(-(until - start) // step)) + 1
+    body = await context.history.query(
+        lambda source, _: encode_readings(
+            uuid, step, queries.readings(source, uuid, start, until, step)
+        )
     )
     return _json(body)
 
 
-@router.get("/v1/history/events", responses=_CHOOSES, response_model=RecordedEvents)
+@router.get("/v1/history/events", responses=_SELECT, response_model=RecordedEvents)
 async def read_events(
     context: ContextDep,
     gpu: Gpu | None = None,
     since: Since = "1d",
     name: Annotated[
-        str | None, Query(max_length=64, description="Only those of this name.")
+        str | None, Query(max_length=64, description="Only events with this name.")
     ] = None,
     limit: Limit = 100,
 ) -> Response:
-    """Show the last events, the oldest first; all but `gpu.status` are kept."""
-    uuid = None if gpu is None else await _one(context, gpu)
-    began = since_when(since, time.time())
-    body = await context.history.ask(
-        lambda where, _: as_events(queries.events(where, uuid, began, name, limit))
+    """List the last events, oldest first; all but `gpu.status` are kept."""
+    uuid = None if gpu is None else await _resolve(context, gpu)
+    start = parse_since(since, time.time())
+    body = await context.history.query(
+        lambda source, _: encode_events(queries.events(source, uuid, start, name, limit))
     )
     return _json(body)
 
 
-@router.get("/v1/history/usage", responses=_CHOOSES, response_model=Usage)
+@router.get("/v1/history/usage", responses=_SELECT, response_model=Usage)
 async def read_usage(
-    context: ContextDep, gpu: Gpu | None = None, since: Since = "1d", limit: Limit = _MOST_ROWS
+    context: ContextDep, gpu: Gpu | None = None, since: Since = "1d", limit: Limit = _MAX_ROWS
 ) -> Response:
-    """Show who used which GPU when: every process that was on it, ours and others'."""
-    uuid = None if gpu is None else await _one(context, gpu)
-    began = since_when(since, time.time())
-    body = await context.history.ask(
-        lambda where, _: as_usage(queries.uses(where, uuid, began, limit))
+    """List the uses of GPUs by processes: stressors as well as foreign processes."""
+    uuid = None if gpu is None else await _resolve(context, gpu)
+    start = parse_since(since, time.time())
+    body = await context.history.query(
+        lambda source, _: encode_usage(queries.uses(source, uuid, start, limit))
     )
     return _json(body)
 
 
-@router.get("/v1/gpus/{selector}/trend", responses=_CHOOSES)
+@router.get("/v1/gpus/{selector}/trend", responses=_SELECT)
 async def read_trend(
     selector: str,
     context: ContextDep,
-    minutes: Annotated[int, Query(ge=1, le=60, description="Of the last so many.")] = 5,
+    minutes: Annotated[int, Query(ge=1, le=60, description="How far to look back.")] = 5,
 ) -> TemperatureTrend:
-    """Show where a GPU's temperature goes, by the readings of the last minutes."""
-    uuid = await _one(context, selector)
-    found = trend_of(
-        await context.history.ask(
-            lambda where, now: queries.temperatures(where, uuid, now, time.time(), 60 * minutes)
+    """Compute the trend of a GPU's temperature from the readings of the last minutes."""
+    uuid = await _resolve(context, selector)
+    trend = fit_trend(
+        await context.history.query(
+            lambda source, now: queries.temperatures(source, uuid, now, time.time(), 60 * minutes)
         )
     )
     return TemperatureTrend(
         gpu=uuid,
         minutes=minutes,
-        samples=found.samples,
-        current_c=found.current,
-        minimum_c=found.minimum,
-        maximum_c=found.maximum,
-        average_c=_rounded(found.average),
-        slope_c_per_min=_rounded(found.slope),
-        trend=found.direction,
+        samples=trend.samples,
+        current_c=trend.current_c,
+        minimum_c=trend.minimum_c,
+        maximum_c=trend.maximum_c,
+        average_c=_rounded(trend.average_c),
+        slope_c_per_min=_rounded(trend.slope_c_per_min),
+        trend=trend.direction,
     )
 
 
-async def _one(context: ApiContext, selector: str) -> str:
-    """Return the UUID of one GPU that is here, or of one that was.
+async def _resolve(context: ApiContext, selector: str) -> str:
+    """Resolve a selector to the UUID of one GPU; removed GPUs are selected by UUID.
 
     Raises:
-        NoSuchGpuError: There is none, and was none.
-        ProblemError: The selector means more than one.
+        NoSuchGpuError: There is no such GPU, also not in the history.
+        ProblemError: The selector means several GPUs.
     """
     try:
-        chosen = context.views.select([selector])
+        selected = context.views.select([selector])
     except NoSuchGpuError:
-        if selector in await context.history.ask(lambda where, _: queries.known(where)):
+        if selector in await context.history.query(lambda source, _: queries.known_gpus(source)):
             return selector
         raise
-    if len(chosen) != 1:
-        detail = f"{selector!r} means {len(chosen)} GPUs; name one."
+    if len(selected) != 1:
+        detail = f"{selector!r} means {len(selected)} GPUs; name one."
         raise ProblemError(Code.INVALID, detail)
-    return chosen[0]
+    return selected[0]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The metrics, for a Prometheus that may ask whatever clients may."""
+"""The metrics for Prometheus, with the API's access rules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sentinel.api.routes.dependencies import ContextDep
 router = APIRouter()
 
 
-# Not in the API's document: its path, its versions and its formats are Prometheus's.
+# Not in the OpenAPI document: path, versions and formats are Prometheus's.
 @router.get(PATH, include_in_schema=False)
 async def read_metrics(context: ContextDep, request: Request) -> Response:
-    """Show all metrics in one of Prometheus's formats."""
+    """Read all metrics in one of Prometheus's formats."""
     return context.metrics.respond(request.headers)

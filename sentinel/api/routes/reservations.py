@@ -1,4 +1,4 @@
-"""Reservations: GPUs that are kept free for somebody."""
+"""Reservations: GPUs that are kept free for a user."""
 
 from __future__ import annotations
 
@@ -11,148 +11,149 @@ from fastapi import APIRouter, Path, Request
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.requests import ReservationRequest
-from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, may
+from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.state.conditions import availability_changed, gpus_free
 from sentinel.api.state.process_watch import is_alive
 from sentinel.api.state.serializers import reservation
-from sentinel.api.state.supervisor_link import accepted
+from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CommandReply, Confirm, Refusal, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
 
-router = APIRouter(prefix="/v1/reservations", tags=["reserving"])
+router = APIRouter(prefix="/v1/reservations", tags=["reservations"])
 
-#: How long an answer may wait for the file of the reservations, in seconds.
-_STORED_WITHIN = 2.0
+#: The time for the reservation to be published and written to the file.
+_CONFIRM_TIMEOUT_S = 2.0
 _ENDED = "The reservation was ended before it was complete."
 
 
-@router.get("", responses=may())
+@router.get("", responses=problems())
 async def read_reservations(context: ContextDep) -> Reservations:
-    """Show all reservations."""
+    """List all reservations."""
     now = time.monotonic()
-    held = context.views.host.reservations
-    return Reservations(reservations=tuple(reservation(one, context.views, now) for one in held))
+    known = context.views.host.reservations
+    return Reservations(reservations=tuple(reservation(one, context.views, now) for one in known))
 
 
 @router.post(
     "",
     status_code=201,
-    responses=may(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT),
+    responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT),
 )
 async def reserve(
-    request: Request, context: ContextDep, by: By, wish: ReservationRequest
+    request: Request, context: ContextDep, by: By, body: ReservationRequest
 ) -> Reserved:
-    """Keep GPUs free: `gpus`, or any `count`, for `seconds` or until it is ended.
+    """Keep GPUs free: `gpus`, or any `count`, for `seconds` or until the reservation is ended.
 
-    The answer comes when the memory of all of them is free. Where not enough can be had, that is
-    tried again for `wait_s` seconds. A client that goes away before the answer reserves nothing.
+    The response is sent when the memory of all of them is free. If too few are available, the
+    request is repeated for `wait_s` seconds. If the client disconnects before the response, nothing
+    is reserved.
     """
-    return await cancel_on_disconnect(request, _reserve(context, by, wish))
+    return await cancel_on_disconnect(request, _reserve(context, by, body))
 
 
-@router.delete("/{id}", responses=may(Code.NOT_FOUND, Code.INVALID))
+@router.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def unreserve(id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By) -> Outcome:
     """End a reservation."""
-    answer = await context.channel.order(Unreserve, by=by, id=id_)
-    return Outcome(text=answer.text, gpus=answer.gpus)
+    reply = await context.supervisor.execute(Unreserve, by=by, id=id_)
+    return Outcome(text=reply.text, gpus=reply.gpus)
 
 
-async def _reserve(context: ApiContext, by: Caller, wish: ReservationRequest) -> Reserved:
-    deadline = time.monotonic() + wish.wait_s
-    _check(wish, by)
-    gpus = context.views.select(wish.gpus)
-    name = _new_name(context)
+async def _reserve(context: ApiContext, by: Caller, body: ReservationRequest) -> Reserved:
+    deadline = time.monotonic() + body.wait_s
+    _check(body, by)
+    gpus = context.views.select(body.gpus)
+    id_ = _new_id(context)
     try:
-        answer = await _have(context, by, wish, gpus, name, deadline)
-        await gpus_free(context.views, answer.gpus, deadline)
-        held = await _kept(context, by, name)
+        reply = await _request(context, by, body, gpus, id_, deadline)
+        await gpus_free(context.views, reply.gpus, deadline)
+        confirmed = await _confirm(context, by, id_)
     except BaseException:
-        # Nobody was told of it, so nobody would ever end it. It may be that there is none, which is
-        # nothing that the client asked about.
-        context.channel.tell(Unreserve, by=Caller(via="service"), id=name)
+        # No client knows its id, so no client would end it. If there is no such reservation, the
+        # refusal concerns no client either.
+        context.supervisor.post(Unreserve, by=Caller(via="service"), id=id_)
         raise
-    return Reserved(reservation=reservation(held, context.views, time.monotonic()))
+    return Reserved(reservation=reservation(confirmed, context.views, time.monotonic()))
 
 
-def _check(wish: ReservationRequest, by: Caller) -> None:
-    """Refuse what makes no sense.
+def _check(body: ReservationRequest, by: Caller) -> None:
+    """Reject inconsistent requests.
 
     Raises:
-        ProblemError: It names GPUs as well as a number of them, or neither; or it is to be bound to
-            a process that cannot be seen.
+        ProblemError: There are GPUs as well as a count, or neither; or the reservation is to be
+            bound to a process that is not visible.
     """
-    if (wish.gpus is None) == (wish.count is None):
-        raise ProblemError(Code.INVALID, "Say either gpus, which ones, or count, how many.")
-    if wish.bound and not is_alive(by):
+    if (body.gpus is None) == (body.count is None):
+        raise ProblemError(Code.INVALID, "Give either gpus, a selection, or count, a number.")
+    if body.bound and not is_alive(by):
         why = (
-            "a client over TCP is no process of this host"
+            "a TCP client is not a process of this host"
             if by.via == "tcp"
-            else "the process that asks cannot be seen from here, as in another container"
+            else "the calling process is not visible here, as from another container"
         )
         raise ProblemError(Code.INVALID, f"It cannot be bound: {why}. Give it seconds instead.")
 
 
-async def _have(
+async def _request(
     context: ApiContext,
     by: Caller,
-    wish: ReservationRequest,
+    body: ReservationRequest,
     gpus: tuple[str, ...],
-    name: str,
+    id_: str,
     deadline: float,
 ) -> CommandReply:
-    """Return the answer to a reservation, which is tried again as long as somebody is in the way.
+    """Request a reservation, repeatedly while GPUs are not available.
 
     Raises:
-        ProblemError: It was refused, or there is no answer.
+        ProblemError: It was refused, or there is no reply.
     """
     while True:
-        answer = await context.channel.ask(
+        reply = await context.supervisor.request(
             Reserve,
             by=by,
-            id=name,
-            reason=wish.reason,
+            id=id_,
+            reason=body.reason,
             gpus=gpus,
-            count=wish.count or 0,
-            seconds=wish.seconds,
-            bound=wish.bound,
+            count=body.count or 0,
+            seconds=body.seconds,
+            bound=body.bound,
         )
-        if answer.refused is not Refusal.CONFLICT or time.monotonic() >= deadline:
-            return accepted(answer)
+        if reply.refused is not Refusal.CONFLICT or time.monotonic() >= deadline:
+            return check_accepted(reply)
         await availability_changed(context.views, deadline)
 
 
-async def _kept(context: ApiContext, by: Caller, name: str) -> Reservation:
-    """Return the reservation of this id once it outlives this service, and is in the file.
+async def _confirm(context: ApiContext, by: Caller, id_: str) -> Reservation:
+    """Confirm a reservation, so that it survives this process, and wait until it is in the file.
 
-    Where it cannot be written that is said in the journal, and the reservation holds.
+    If the file cannot be written, the log has a warning, and the reservation remains valid.
 
     Raises:
-        ProblemError: Somebody has ended it, or there is no answer.
+        ProblemError: Another client has ended it, or there is no reply.
     """
-    answer = await context.channel.ask(Confirm, by=by, id=name)
-    if answer.refused is Refusal.NOT_FOUND:
+    reply = await context.supervisor.request(Confirm, by=by, id=id_)
+    if reply.refused is Refusal.NOT_FOUND:
         raise ProblemError(Code.CONFLICT, _ENDED)
-    accepted(answer)
+    check_accepted(reply)
 
-    def shown() -> bool:
-        held = context.views.reservation(name)
-        return held is None or held.confirmed
+    def is_published() -> bool:
+        found = context.views.reservation(id_)
+        return found is None or found.confirmed
 
-    deadline = time.monotonic() + _STORED_WITHIN
-    if not await context.views.until(shown, deadline):
-        raise ProblemError(Code.UNAVAILABLE, "The daemon does not show the reservation.")
-    await context.records.written(deadline - time.monotonic())
-    held = context.views.reservation(name)
-    if held is None:
+    deadline = time.monotonic() + _CONFIRM_TIMEOUT_S
+    if not await context.views.until(is_published, deadline):
+        raise ProblemError(Code.UNAVAILABLE, "The daemon does not publish the reservation.")
+    await context.reservation_writer.wait_written(deadline - time.monotonic())
+    found = context.views.reservation(id_)
+    if found is None:
         raise ProblemError(Code.CONFLICT, _ENDED)
-    return held
+    return found
 
 
-def _new_name(context: ApiContext) -> str:
-    """Return an id that no reservation has."""
+def _new_id(context: ApiContext) -> str:
+    """Create an id that no reservation has."""
     while True:
-        name = secrets.token_hex(4)
-        if context.views.reservation(name) is None:
-            return name
+        id_ = secrets.token_hex(4)
+        if context.views.reservation(id_) is None:
+            return id_

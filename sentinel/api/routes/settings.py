@@ -1,4 +1,4 @@
-"""New settings for a daemon that goes on: read anew, given, or single ones changed."""
+"""The settings of a running daemon: read, reload, replace, or change single ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fastapi import APIRouter
 
 from sentinel.api.context import ApiContext
 from sentinel.api.requests import EmptyRequest, RestartRequest, SettingsChange
-from sentinel.api.routes.dependencies import By, ContextDep, may
+from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.settings_reload import check_keys
-from sentinel.api.state.supervisor_link import accepted
+from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.protocol.api_types import Code, Outcome, Settings, SettingValue
@@ -19,69 +19,69 @@ from sentinel.protocol.commands import CommandReply, GivenSetting, Resume
 
 router = APIRouter(tags=["settings"])
 
+_CHANGE = problems(Code.INVALID, Code.CONFLICT)
 
-@router.get("/v1/settings", responses=may())
+
+@router.get("/v1/settings", responses=problems())
 async def read_settings(context: ContextDep) -> Settings:
-    """Show all settings, and by whom each was set."""
-    held = context.settings.held
-    given = _values(held.given)
+    """Read all settings, and the source of each."""
+    current = context.settings.current
     defaults = {one.key: SettingValue(text=one.default, source=None) for one in SETTINGS}
-    singles = {one.selector: _values(one.given) for one in held.overrides}
-    return Settings(settings={**defaults, **given}, gpus=singles)
+    overrides = {one.selector: _values(one.given) for one in current.overrides}
+    return Settings(settings={**defaults, **_values(current.given)}, gpus=overrides)
 
 
-@router.patch("/v1/settings", responses=may(Code.INVALID, Code.CONFLICT))
-async def change_settings(context: ContextDep, by: By, wish: SettingsChange) -> Outcome:
-    """Change single settings, and keep all others; null takes a flag back.
+@router.patch("/v1/settings", responses=_CHANGE)
+async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> Outcome:
+    """Change single settings and keep all others; null removes a flag.
 
-    The file is read anew. Stressors for which nothing changes go on, and nothing else is occupied
-    than before. Where a setting is wrong, or does not fit the others, all goes on as before.
+    The file is reread. Stressors whose settings do not change continue, and no further GPU is
+    occupied. If a setting is invalid, alone or with the others, nothing changes.
     """
-    return Outcome(text=(await change(context, by, wish.settings)).text)
+    return Outcome(text=(await change(context, by, body.settings)).text)
 
 
-@router.post("/v1/reload", responses=may(Code.INVALID, Code.CONFLICT))
+@router.post("/v1/reload", responses=_CHANGE)
 async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
-    """Read the settings anew, and take over all of them or, where one is wrong, none."""
+    """Reread the settings, and apply all of them or, if one is invalid, none."""
     return Outcome(text=(await change(context, by, {})).text)
 
 
-@router.post("/v1/restart", responses=may(Code.INVALID, Code.CONFLICT))
-async def restart(context: ContextDep, by: By, wish: RestartRequest | None = None) -> Outcome:
-    """Take over new settings, and occupy anew with them.
+@router.post("/v1/restart", responses=_CHANGE)
+async def restart(context: ContextDep, by: By, body: RestartRequest | None = None) -> Outcome:
+    """Apply new settings, and occupy GPUs with them.
 
-    Stressors for which they change something end, and start again. Where a setting is wrong, all
-    goes on as before.
+    Stressors with changed settings end, and start again. If a setting is invalid, nothing changes.
     """
-    new_flags = (wish or RestartRequest()).settings
-    async with context.reconfiguring:
-        held = context.settings.flags
-        # What is settled for as long as the daemon lives need not be said again.
-        settled = {
-            one.key: held[one.key]
+    new_flags = (body or RestartRequest()).settings
+    async with context.settings_lock:
+        current = context.settings.flags
+        # Settings that apply at the daemon's start only need not be repeated.
+        fixed = {
+            one.key: current[one.key]
             for one in SETTINGS
-            if one.scope is Scope.START and one.key in held
+            if one.scope is Scope.START and one.key in current
         }
-        flags = held if new_flags is None else settled | new_flags
-        answer = accepted(await context.configure(by, flags))
-        await context.channel.order(Resume, by=by)
-    return Outcome(text=answer.text)
+        flags = current if new_flags is None else fixed | new_flags
+        reply = check_accepted(await context.configure(by, flags))
+        await context.supervisor.execute(Resume, by=by)
+    return Outcome(text=reply.text)
 
 
 async def change(
     context: ApiContext, by: Caller, changes: Mapping[str, str | None]
 ) -> CommandReply:
-    """Take over these flags over those that hold; ``None`` takes one back.
+    """Apply these flags in addition to the current ones; ``None`` removes a flag.
 
     Raises:
-        ConfigError: A key is none, or a value is not allowed; nothing has changed.
-        ProblemError: The supervisor refused, or does not answer.
+        ConfigError: A key is unknown, or a value is invalid; nothing has changed.
+        ProblemError: The supervisor refused the settings, or does not answer.
     """
-    async with context.reconfiguring:
-        check_keys(changes)  # also of those that are to be taken back
+    async with context.settings_lock:
+        check_keys(changes)  # removed flags have a key, too
         merged = {**context.settings.flags, **changes}
         flags = {key: text for key, text in merged.items() if text is not None}
-        return accepted(await context.configure(by, flags))
+        return check_accepted(await context.configure(by, flags))
 
 
 def _values(given: tuple[GivenSetting, ...]) -> dict[str, SettingValue]:

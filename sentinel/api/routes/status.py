@@ -1,4 +1,4 @@
-"""Looks: the state of all, of one GPU, and whether the daemon gets on."""
+"""The state of the daemon and its GPUs, and the health check."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import time
 from fastapi import APIRouter
 
 from sentinel.api.http.errors import ProblemError
-from sentinel.api.routes.dependencies import ContextDep, may
+from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.api.state.serializers import gpu_status, status
-from sentinel.api.state.snapshots import FRESH
+from sentinel.api.state.snapshots import MAX_AGE_S
 from sentinel.protocol.api_types import Code, DaemonHealth, SingleGpu, Status
 
-router = APIRouter(tags=["looking"])
+router = APIRouter(tags=["status"])
 
 
-@router.get("/v1/status", responses=may())
+@router.get("/v1/status", responses=problems())
 async def read_status(context: ContextDep) -> Status:
-    """Show the daemon, its GPUs and its reservations."""
+    """Read the state of the daemon, its GPUs, reservations and allocations."""
     return status(context.spec, context.views)
 
 
-@router.get("/v1/gpus/{selector}", responses=may(Code.NO_SUCH_GPU, Code.INVALID))
+@router.get("/v1/gpus/{selector}", responses=problems(Code.NO_SUCH_GPU, Code.INVALID))
 async def read_gpu(selector: str, context: ContextDep) -> SingleGpu:
-    """Show one GPU, by index, UUID or its unique beginning, or PCI address."""
+    """Read the state of one GPU, by index, UUID or its unique beginning, or PCI address."""
     view = context.views.one(selector)
     return SingleGpu(**vars(gpu_status(view, context.views, time.monotonic())))
 
 
-@router.get("/v1/health", responses=may())
+@router.get("/v1/health", responses=problems())
 async def read_health(context: ContextDep) -> DaemonHealth:
-    """Say that the daemon gets on: 200 while what it shows is fresh, else 503."""
+    """Check the daemon: 200 while its state is recent, else 503."""
     host = context.views.host
     age = time.monotonic() - host.at
     if not context.views.fresh:
-        detail = f"The daemon has shown nothing for {age:.0f} s; {FRESH:g} s are allowed."
+        detail = f"The daemon's state is {age:.0f} s old; the limit is {MAX_AGE_S:g} s."
         raise ProblemError(Code.UNAVAILABLE, detail)
     return DaemonHealth(phase=host.phase, age_s=round(max(0.0, age), 3))

@@ -1,1 +1,1 @@
-"""What the API process knows of the supervisor."""
+"""The supervisor's state as the API process has it."""

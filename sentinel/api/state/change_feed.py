@@ -1,4 +1,4 @@
-"""What the supervisor shows, for clients that watch: all of it once, then what has changed."""
+"""The state and its changes for clients that watch: all of it once, then differences."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from collections.abc import AsyncIterator, Callable
 from pydantic import TypeAdapter
 
 from sentinel.api.state import serializers
-from sentinel.api.state.event_buffer import HEARTBEAT, Broadcast, EventBuffer
+from sentinel.api.state.event_buffer import HEARTBEAT_S, Broadcast, EventBuffer
 from sentinel.api.state.snapshots import Views
 from sentinel.protocol.api_types import Changes, Status
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.views import GpuView, HostView
 
-#: What changed is told so often, in seconds: people do not read faster.
-EVERY = 1.0
-#: So many of the last changes are kept; who falls further behind is shown everything anew.
-_MOST_KEPT = 5
-#: What is another at each look, though nothing has changed.
-_RESTLESS = {"at", "read"}
+#: The interval of changes; people do not read faster.
+INTERVAL_S = 1.0
+#: Kept changes. A client that falls further behind gets the whole state again.
+_MAX_CHANGES = 5
+#: Fields that differ between any two views.
+_TIMES = {"at", "read"}
 
 _STATUS, _CHANGES = TypeAdapter(Status), TypeAdapter(Changes)
 
 
-class Watch:
-    """The changes of each second, encoded once for all who watch, and only while somebody does.
+class ChangeFeed:
+    """The changes of each interval, encoded once for all watchers; idle without watchers.
 
     Args:
-        spec: What is served.
-        views: What the supervisor shows.
-        ring: The events, which are passed on as they come.
-        complain: Called once with what went wrong in here.
+        spec: The service's specification.
+        views: The supervisor's state.
+        event_buffer: The events, which are sent as they come.
+        report_warning: Called at the first internal error.
     """
 
     def __init__(
@@ -54,36 +54,37 @@ class Watch:
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
         self._number = 0
-        self._changes: deque[tuple[int, bytes]] = deque(maxlen=_MOST_KEPT)
+        self._changes: deque[tuple[int, bytes]] = deque(maxlen=_MAX_CHANGES)
 
     def announce(self) -> None:
-        """Wake those who watch, since there may be an event for them."""
+        """Wake the watchers, since there may be new events."""
         if self._watchers:
             self._broadcast.wake()
 
     def end(self) -> None:
-        """Let everybody's stream end."""
+        """End all streams."""
         self._ended = True
         self._broadcast.wake()
 
-    async def keep(self) -> None:
-        """Work out what changed, once every EVERY seconds while anybody watches, for ever."""
+    async def run(self) -> None:
+        """Compute the changes of each interval while there are watchers, forever."""
         while True:
             if not self._watchers:
                 self._host, self._gpus = None, {}
-                await self._broadcast.wait(HEARTBEAT)
+                await self._broadcast.wait(HEARTBEAT_S)
                 continue
             try:
-                self._look()
-            except Exception as error:  # noqa: BLE001 - a bug here is to cost one look, not all
-                self._start_over(error)
+                self._compare()
+            except Exception as error:  # noqa: BLE001 - a bug costs one interval, not the feed
+                self._reset(error)
             self._broadcast.wake()
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(INTERVAL_S)
 
     async def follow(self, since: int | None) -> AsyncIterator[bytes]:
-        """Yield everything, then what changes and the events after number ``since``, for ever.
+        """Yield the state, then changes and events, as server-sent events, until :meth:`end`.
 
-        Without ``since``, the events from now on. The format is that of server-sent events.
+        Args:
+            since: The number of the event to start after; the default is the newest.
         """
         last = self._event_buffer.newest if since is None else since
         number: int | None = None
@@ -91,46 +92,45 @@ class Watch:
         self._broadcast.wake()
         try:
             while not self._ended:
-                piece, number = self._after(number)
+                chunk, number = self._after(number)
                 events, last = self._event_buffer.after(last)
-                if piece or events:
-                    yield piece + events
+                if chunk or events:
+                    yield chunk + events
                 else:
-                    await self._broadcast.wait(HEARTBEAT)
+                    await self._broadcast.wait(HEARTBEAT_S)
         finally:
             self._watchers -= 1
 
-    def _look(self) -> None:
-        """Keep what changed since the last look, if there was one."""
+    def _compare(self) -> None:
+        """Keep the changes since the last comparison, if there was one."""
         if self._host is not None:
-            change = _event("changes", _CHANGES.dump_json(self._changed()))
+            change = _event("changes", _CHANGES.dump_json(self._difference(self._host)))
             self._number += 1
             self._changes.append((self._number, change))
-        self._remember()
+        self._host = self._views.host
+        self._gpus = {view.uuid: view for view in self._views.gpus}
 
-    def _start_over(self, error: Exception) -> None:
-        """Have everybody shown everything anew, since what changed is not known."""
+    def _reset(self, error: Exception) -> None:
+        """Send the whole state to all watchers, since the changes are not known."""
         self._host, self._gpus = None, {}
         self._number += 1
         self._changes.clear()
         if not self._warning_reported:
             self._warning_reported = True
-            self._report_warning(f"a bug in sentinel, a change was not shown: {error!r}")
+            self._report_warning(f"a bug in sentinel, a change was not published: {error!r}")
 
     def _after(self, number: int | None) -> tuple[bytes, int]:
-        """Return what is to be sent after the changes of this number, and the last one's number."""
+        """Encode the changes after ``number``, or the state; return also the newest number."""
         oldest = self._changes[0][0] if self._changes else self._number + 1
         if number is None or number < oldest - 1:
-            whole = serializers.status(self._spec, self._views)
-            return _event("status", _STATUS.dump_json(whole)), self._number
+            status = serializers.status(self._spec, self._views)
+            return _event("status", _STATUS.dump_json(status)), self._number
         return b"".join(text for one, text in self._changes if one > number), self._number
 
-    def _changed(self) -> Changes:
-        """Return what is not as it was remembered."""
+    def _difference(self, before: HostView) -> Changes:
+        """Describe the differences from the last comparison."""
         views, now = self._views, time.monotonic()
-        host, before = views.host, self._host
-        if before is None:
-            raise AssertionError("nothing was remembered")
+        host = views.host
         daemon = serializers.daemon(self._spec, views, now)
         return Changes(
             age_s=daemon.age_s or 0.0,
@@ -148,17 +148,13 @@ class Watch:
             else tuple(serializers.allocation(one, views, now) for one in host.allocations),
         )
 
-    def _remember(self) -> None:
-        self._host = self._views.host
-        self._gpus = {view.uuid: view for view in self._views.gpus}
-
 
 def _differ(one: HostView | GpuView, other: HostView | GpuView | None) -> bool:
-    """Return whether two views show something else, but for when they were made."""
+    """Compare two views without their times."""
     if other is None:
         return True
     others = vars(other)
-    return any(value != others[key] for key, value in vars(one).items() if key not in _RESTLESS)
+    return any(value != others[key] for key, value in vars(one).items() if key not in _TIMES)
 
 
 def _event(name: str, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Waits on what the supervisor shows: until memory is back, until a GPU can be had."""
+"""Waits for a state of the supervisor: memory released, GPUs free, GPUs available."""
 
 from __future__ import annotations
 
@@ -11,90 +11,94 @@ from sentinel.protocol.api_types import Code
 from sentinel.protocol.views import GpuView, Phase
 from sentinel.units import format_duration, format_size
 
-#: The states of a stressor in which GPU memory is, or may be, in our hands.
-_HOLDS = {"STARTING", "RUNNING", "STOPPING"}
-#: What somebody may have given back is looked for this often, in seconds, if nothing shows it.
-_LOOK_AGAIN = 5.0
+#: The states in which a stressor holds GPU memory, or may hold some.
+_HOLDING = {"STARTING", "RUNNING", "STOPPING"}
+#: The interval of checks for available GPUs without a change of the state.
+_RECHECK_S = 5.0
 
 
-async def memory_back(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
-    """Return when our stressors are gone from these GPUs, all where none is named, memory and all.
+async def stressors_gone(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
+    """Wait until the stressors on these GPUs, or on all, have ended and their memory is free.
 
-    Once the driver is let go of that is so: nothing is held then, and nothing is read any more.
+    A released driver fulfils this: no memory is held then, and no GPU is read.
 
     Raises:
-        ProblemError: They are not at ``deadline``, or the daemon ended.
+        ProblemError: Memory is held at ``deadline``, or the daemon ended.
     """
 
-    def met() -> bool:
-        return views.host.phase is Phase.RELEASED or not _filter(views, gpus, _held)
+    def are_gone() -> bool:
+        return views.host.phase is Phase.RELEASED or not _filter(views, gpus, _is_held)
 
-    if not await views.until(met, deadline):
-        raise ProblemError(Code.TIMEOUT, f"Still held: {_named(_filter(views, gpus, _held))}.")
+    if not await views.until(are_gone, deadline):
+        held = _describe(_filter(views, gpus, _is_held))
+        raise ProblemError(Code.TIMEOUT, f"Still held: {held}.")
 
 
 async def gpus_free(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
-    """Return when these GPUs were seen to be free: nobody is on them, neither we nor another.
+    """Wait until a reading shows these GPUs without a stressor and without foreign processes.
 
     Raises:
-        ProblemError: They are not at ``deadline``, or the daemon ended.
+        ProblemError: A GPU is not free at ``deadline``, or the daemon ended.
     """
-    if not await views.until(lambda: not _filter(views, gpus, _taken), deadline):
-        raise ProblemError(Code.TIMEOUT, f"Not free yet: {_named(_filter(views, gpus, _taken))}.")
+    if not await views.until(lambda: not _filter(views, gpus, _is_used), deadline):
+        used = _describe(_filter(views, gpus, _is_used))
+        raise ProblemError(Code.TIMEOUT, f"Not free yet: {used}.")
 
 
-async def released(views: Views, deadline: float) -> None:
-    """Return when the daemon has let go of the driver.
+async def driver_released(views: Views, deadline: float) -> None:
+    """Wait until the daemon has released the driver.
 
     Raises:
-        ProblemError: It has not at ``deadline``, or it ended.
+        ProblemError: The driver is in use at ``deadline``, or the daemon ended.
     """
     if not await views.until(lambda: views.host.phase is Phase.RELEASED, deadline):
-        raise ProblemError(Code.TIMEOUT, "The driver has not been let go of yet.")
+        raise ProblemError(Code.TIMEOUT, "The driver is not released yet.")
 
 
 async def availability_changed(views: Views, deadline: float) -> None:
-    """Return when another GPU may be had than before, at the latest some seconds from now.
+    """Wait until other GPUs may be available, for at most some seconds.
 
     Raises:
         ProblemError: The daemon ended.
     """
-    before = _standing(views)
-    look_again = min(deadline, time.monotonic() + _LOOK_AGAIN)
-    await views.until(lambda: _standing(views) != before, look_again)
+    before = _availability(views)
+    recheck = min(deadline, time.monotonic() + _RECHECK_S)
+    await views.until(lambda: _availability(views) != before, recheck)
 
 
-def _standing(views: Views) -> tuple[object, ...]:
-    """Return all that decides whether GPUs can be had."""
+def _availability(views: Views) -> tuple[object, ...]:
+    """Collect everything that decides which GPUs are available."""
     gpus = tuple((view.uuid, view.occupancy, view.admin, view.reservation) for view in views.gpus)
-    return (*gpus, *(held.id for held in views.host.reservations))
+    return (*gpus, *(one.id for one in views.host.reservations))
 
 
-def _filter(views: Views, gpus: tuple[str, ...], so: Callable[[GpuView], bool]) -> list[GpuView]:
-    """Return those of these GPUs, of all where none is named, of which something is so."""
-    return [view for view in views.gpus if (view.uuid in gpus or not gpus) and so(view)]
+def _filter(
+    views: Views, gpus: tuple[str, ...], predicate: Callable[[GpuView], bool]
+) -> list[GpuView]:
+    """Filter these GPUs, or all if ``gpus`` is empty."""
+    return [view for view in views.gpus if (view.uuid in gpus or not gpus) and predicate(view)]
 
 
-def _held(view: GpuView) -> bool:
-    """Return whether GPU memory is, or may be, in our hands, or in nobody's after us."""
-    if view.stressor in _HOLDS:
+def _is_held(view: GpuView) -> bool:
+    """Check whether a stressor holds memory, may hold some, or left some behind."""
+    if view.stressor in _HOLDING:
         return True
-    return view.ended is not None and (_unread(view) or view.leaked)
+    return view.ended is not None and (_is_unread(view) or view.leaked)
 
 
-def _taken(view: GpuView) -> bool:
-    """Return whether somebody is, or may be, on a GPU, or something is left of us."""
+def _is_used(view: GpuView) -> bool:
+    """Check whether a process uses a GPU, or may use it, or memory is leaked."""
     in_use = view.occupancy != "IDLE" or view.leaked or bool(view.allocated_processes)
-    return view.stressor in _HOLDS or in_use or _unread(view)
+    return view.stressor in _HOLDING or in_use or _is_unread(view)
 
 
-def _unread(view: GpuView) -> bool:
-    """Return whether a GPU was not read since our last stressor on it was gone."""
+def _is_unread(view: GpuView) -> bool:
+    """Check whether a GPU was not read since its last stressor ended."""
     return view.ended is not None and (view.read is None or view.read <= view.ended)
 
 
-def _named(views: list[GpuView]) -> str:
-    """Return which GPUs are held, how long they have been in that state, and how much of them."""
+def _describe(views: list[GpuView]) -> str:
+    """Describe GPUs by their state, its duration and the memory of their stressors."""
     return ", ".join(f"GPU {view.index} ({_state(view)})" for view in views)
 
 
@@ -104,11 +108,11 @@ def _state(view: GpuView) -> str:
         parts[0] += f" for {format_duration(max(0.0, time.monotonic() - view.since))}"
     if view.held:
         parts.append(format_size(view.held))
-    if view.stressor not in _HOLDS:
-        if _unread(view):
+    if view.stressor not in _HOLDING:
+        if _is_unread(view):
             parts.append("not read since")
         if view.leaked:
-            parts.append("in use by nobody")
+            parts.append("memory leaked")
         elif view.occupancy != "IDLE":
             parts.append(view.occupancy.lower())
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""The last events, for clients that follow them, each at a pace of its own."""
+"""The last events, encoded once, for clients that follow them at their own speed."""
 
 from __future__ import annotations
 
@@ -6,29 +6,48 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 from sentinel.protocol.views import LogRecord
 
-#: How many events are kept, and how many bytes of them: that is what a client may fall behind.
-MOST_EVENTS = 1000
-MOST_BYTES = 4 * 2**20
-#: A comment is sent after so many seconds without an event, which shows that somebody is there.
-HEARTBEAT = 15.0
-#: How many clients may follow at once.
-MOST_SUBSCRIBERS = 64
-#: Events are written to a client in pieces of about so many bytes.
-_PIECE = 64 * 1024
+#: Bounds of the kept events: how far a client may fall behind.
+MAX_EVENTS = 1000
+MAX_BYTES = 4 * 2**20
+#: Time without an event after which a comment shows that the connection lives.
+HEARTBEAT_S = 15.0
+#: Clients that may follow at once.
+MAX_SUBSCRIBERS = 64
+#: The approximate size of one write to a client.
+_CHUNK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedEvent:
+    """An event of the log, with its JSON text for streams and the history."""
+
+    number: int
+    fields: Mapping[str, Any]
+    text: str
+
+    @classmethod
+    def of(cls, record: LogRecord) -> Self:
+        """Encode the event of a log record."""
+        return cls(number=record.number, fields=record.event, text=json.dumps(record.event))
+
+    @property
+    def name(self) -> str:
+        """The event's name on one line, by which clients filter."""
+        name = str(self.fields.get("event", "message"))
+        return name.replace("\n", " ").replace("\r", " ")
 
 
 class EventBuffer:
-    """The last events, by number, ready to be sent.
+    """The last events by number, encoded as server-sent events.
 
     Args:
-        daemon: Tells the daemon that counts them from all others, which count anew.
-
-    Attributes:
-        subscribers: How many follow; who lets them counts them, before they begin.
+        daemon: Identifies the daemon that numbers the events; each daemon starts again at 1.
     """
 
     def __init__(self, daemon: str = "") -> None:
@@ -36,37 +55,40 @@ class EventBuffer:
         self._events: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self._broadcast = Broadcast()
-        self._new = False
+        self._has_new = False
         self._ended = False
+        #: Current followers; their admission counts them, before they start to follow.
         self.subscribers = 0
 
-    def add(self, said: LogRecord) -> None:
-        """Keep an event, and forget the oldest where there are too many."""
-        line = said.line.strip()
-        text = f"id: {said.number}\nevent: {_name(line)}\ndata: {line}\n\n".encode()
-        self._events.append((said.number, text))
+    def add(self, event: LoggedEvent) -> None:
+        """Keep an event, and drop the oldest ones beyond the bounds."""
+        text = f"id: {event.number}\nevent: {event.name}\ndata: {event.text}\n\n".encode()
+        self._events.append((event.number, text))
         self._bytes += len(text)
-        self._new = True
-        while len(self._events) > MOST_EVENTS or self._bytes > MOST_BYTES:
+        self._has_new = True
+        while len(self._events) > MAX_EVENTS or self._bytes > MAX_BYTES:
             _, oldest = self._events.popleft()
             self._bytes -= len(oldest)
 
     def announce(self) -> None:
-        """Wake those who follow, if there is something new for them."""
-        if self._new:
-            self._new = False
+        """Wake all followers if there are new events."""
+        if self._has_new:
+            self._has_new = False
             self._broadcast.wake()
 
     def end(self) -> None:
-        """Let everybody's stream end."""
+        """End all streams."""
         self._ended = True
         self._broadcast.wake()
 
     async def follow(self, since: int | None, daemon: str | None = None) -> AsyncIterator[bytes]:
-        """Yield the events after number ``since`` in the format of server-sent events, for ever.
+        """Yield events as server-sent events, until :meth:`end`.
 
-        Without ``since``, those from now on. Where some are not there any more, an event ``lost``
-        says how many. Where the number is another ``daemon``'s, none of ours was heard yet.
+        An event ``lost`` counts events that are not kept any more.
+
+        Args:
+            since: Start after this number; the default is the newest.
+            daemon: The daemon that assigned that number; for another one, start with all events.
         """
         last = self.newest if since is None else since
         if daemon is not None and daemon != self._daemon:
@@ -74,61 +96,52 @@ class EventBuffer:
         newest = "" if self.newest is None else f" newest={self.newest}"
         yield f": these are the events of sentinel; daemon={self._daemon}{newest}\n\n".encode()
         while not self._ended:
-            piece, last = self.after(last)
-            if piece:
-                yield piece
-            elif not await self._news(last):
+            chunk, last = self.after(last)
+            if chunk:
+                yield chunk
+            elif not await self._wait_for_event(last):
                 yield b":\n\n"
 
     @property
     def newest(self) -> int | None:
-        """The number of the last event."""
+        """The number of the newest event."""
         return self._events[-1][0] if self._events else None
 
-    async def _news(self, last: int | None) -> bool:
-        """Return whether there was an event within HEARTBEAT."""
-        await self._broadcast.wait(HEARTBEAT)
+    async def _wait_for_event(self, last: int | None) -> bool:
+        """Wait up to HEARTBEAT_S; return whether there is an event after ``last``, or the end."""
+        await self._broadcast.wait(HEARTBEAT_S)
         return self._ended or self.newest != last
 
     def after(self, last: int | None) -> tuple[bytes, int | None]:
-        """Return what is to be sent after number ``last``, and the number of its last event."""
+        """Encode the next events after number ``last``; return also the number of their last."""
         if not self._events or self.newest == last:
             return b"", last
-        if last is None or self._events[-1][0] < last:  # none yet; or a new daemon counts anew
+        if last is None or self._events[-1][0] < last:  # none yet; or a new daemon's numbers
             last = self._events[0][0] - 1
         new: list[tuple[int, bytes]] = []
         for event in reversed(self._events):
             if event[0] <= last:
                 break
             new.append(event)
-        piece = b""
+        chunk = b""
         for number, text in reversed(new):
             if number > last + 1:
-                piece += _lost(number - 1 - last)
-            piece += text
+                chunk += _lost(number - 1 - last)
+            chunk += text
             last = number
-            if len(piece) > _PIECE:
+            if len(chunk) > _CHUNK_BYTES:
                 break
-        return piece, last
+        return chunk, last
 
 
 def _lost(count: int) -> bytes:
-    """Return the event that says how many others are not there any more."""
+    """Encode the event that counts missing events."""
     body = json.dumps({"schema_version": 1, "count": count})
     return f"event: lost\ndata: {body}\n\n".encode()
 
 
-def _name(line: str) -> str:
-    """Return the name of an event, by which clients choose what they listen to."""
-    try:
-        name = json.loads(line)["event"]
-    except (ValueError, TypeError, KeyError):
-        return "message"
-    return str(name).replace("\n", " ").replace("\r", " ")
-
-
 class Broadcast:
-    """Wake all current waiters."""
+    """Wakes all current waiters."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()

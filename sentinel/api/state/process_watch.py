@@ -1,4 +1,4 @@
-"""Watches the processes that something is bound to, and ends each thing with its process."""
+"""End reservations and allocations with the process that they are bound to."""
 
 from __future__ import annotations
 
@@ -12,54 +12,53 @@ from sentinel.protocol.caller import Caller
 
 
 def is_alive(holder: Caller) -> bool:
-    """Return whether this very process is there, and no other one of its number."""
+    """Check whether the caller's process exists, and its PID is not another process's."""
     stat = read_stat(holder.pid) if holder.pid is not None else None
     return stat is not None and stat.alive and stat.started == holder.started
 
 
-class Holders:
-    """The processes that reservations, or parts of a GPU's memory, are bound to, each by its pidfd.
+class ProcessWatch:
+    """Watches the processes that ids are bound to, by pidfd.
 
     Args:
-        release: Called with the id of what was bound to a process that has ended; again at every
-            :meth:`watch` for as long as it is there.
+        on_exit: Called with the id when its process has ended; again at every :meth:`watch` while
+            the id is still bound.
     """
 
-    def __init__(self, release: Callable[[str], None]) -> None:
-        self._release = release
-        # By the process, too: an id may be used again, by another one, before we hear of it.
-        self._watched: dict[tuple[str, Caller], int] = {}
+    def __init__(self, on_exit: Callable[[str], None]) -> None:
+        self._on_exit = on_exit
+        # By the process as well: the id may be in use again before this process learns of it.
+        self._descriptors: dict[tuple[str, Caller], int] = {}
         self._loop = asyncio.get_running_loop()
 
     def watch(self, bound: Mapping[str, Caller]) -> None:
-        """Watch the processes that these ids are bound to and no others."""
+        """Watch exactly these processes, by the id that is bound to each."""
         wanted = set(bound.items())
-        for gone in self._watched.keys() - wanted:
-            self._forget(*gone)
-        for name, holder in bound.items():
-            if (name, holder) not in self._watched:
-                self._begin(name, holder)
+        for stale in self._descriptors.keys() - wanted:
+            self._remove(*stale)
+        for id_, holder in bound.items():
+            if (id_, holder) not in self._descriptors:
+                self._add(id_, holder)
 
-    def _begin(self, name: str, holder: Caller) -> None:
-        """Watch one process; without a descriptor for it, it is looked at each time anew."""
+    def _add(self, id_: str, holder: Caller) -> None:
+        """Watch one process; without a pidfd, each :meth:`watch` checks it."""
         descriptor = None
-        with contextlib.suppress(OSError, ValueError):  # gone, or no room for one more
+        with contextlib.suppress(OSError, ValueError):  # ended, or no descriptor is left
             descriptor = os.pidfd_open(holder.pid or 0)
-        if not is_alive(
-            holder
-        ):  # looked at with the descriptor open: its number cannot be another's
+        # Checked with the pidfd open: the PID cannot be reused in between.
+        if not is_alive(holder):
             if descriptor is not None:
                 os.close(descriptor)
-            self._release(name)
+            self._on_exit(id_)
         elif descriptor is not None:
-            self._watched[name, holder] = descriptor
-            self._loop.add_reader(descriptor, self._ended, name, holder)
+            self._descriptors[id_, holder] = descriptor
+            self._loop.add_reader(descriptor, self._exited, id_, holder)
 
-    def _ended(self, name: str, holder: Caller) -> None:
-        self._forget(name, holder)
-        self._release(name)
+    def _exited(self, id_: str, holder: Caller) -> None:
+        self._remove(id_, holder)
+        self._on_exit(id_)
 
-    def _forget(self, name: str, holder: Caller) -> None:
-        descriptor = self._watched.pop((name, holder))
+    def _remove(self, id_: str, holder: Caller) -> None:
+        descriptor = self._descriptors.pop((id_, holder))
         self._loop.remove_reader(descriptor)
         os.close(descriptor)

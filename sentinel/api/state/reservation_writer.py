@@ -1,4 +1,4 @@
-"""Keeps the file of the reservations as the supervisor shows them."""
+"""Write the reservations to a file, from which a new daemon restores them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sentinel.api.state.event_buffer import Broadcast
 from sentinel.host import reservation_store
 from sentinel.protocol.views import Reservation
 
-#: A file that could not be written is tried again after so many seconds.
-_TRY_AGAIN = 5.0
+#: The pause after a failed write.
+_RETRY_S = 5.0
 
 
-class Records:
-    """The file, and what is to be in it.
+class ReservationWriter:
+    """The file and its intended content.
 
     Args:
         path: The file.
-        complain: Called with what is wrong when it cannot be written, once until it can.
+        report_warning: Called when a write fails, once until a write succeeds.
     """
 
     def __init__(self, path: Path, report_warning: Callable[[str], None]) -> None:
@@ -31,39 +31,39 @@ class Records:
         self._written: tuple[Reservation, ...] | None = None
         self._broadcast = Broadcast()
 
-    def want(self, wanted: tuple[Reservation, ...]) -> None:
-        """Let the file have these reservations soon."""
+    def update(self, wanted: tuple[Reservation, ...]) -> None:
+        """Set the reservations to write."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._broadcast.wake()
 
-    async def written(self, seconds: float) -> bool:
-        """Return whether the file has what it is to have, within so many seconds."""
+    async def wait_written(self, timeout_s: float) -> bool:
+        """Wait until the file is up to date; return False after ``timeout_s`` seconds."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 while self._written != self._wanted:
-                    await self._broadcast.wait(seconds)
+                    await self._broadcast.wait(timeout_s)
         return self._written == self._wanted
 
-    async def keep(self) -> None:
-        """Write the file whenever it is not as it is to be, for ever."""
+    async def run(self) -> None:
+        """Write the file after each update, forever."""
         boot = reservation_store.boot_id()
-        said = False
+        warned = False
         while True:
             wanted = self._wanted
             if wanted is None or wanted == self._written:
-                await self._broadcast.wait(_TRY_AGAIN)
+                await self._broadcast.wait(_RETRY_S)
                 continue
             now = {"wall": time.time(), "monotonic": time.monotonic()}
             body = reservation_store.to_stored(wanted, **now, boot=boot)
-            try:  # in a thread: a disk may take its time
+            try:  # in a thread: a disk can be slow
                 await asyncio.to_thread(reservation_store.save, self._path, body)
             except OSError as error:
-                if not said:
+                if not warned:
                     self._report_warning(f"{self._path}: cannot be written: {error.strerror}")
-                said = True
-                await self._broadcast.wait(_TRY_AGAIN)
+                warned = True
+                await self._broadcast.wait(_RETRY_S)
                 continue
-            said = False
+            warned = False
             self._written = wanted
             self._broadcast.wake()

@@ -1,4 +1,4 @@
-"""The settings that hold, and how they are read anew: flags, variables, the file."""
+"""The settings in effect, and how they are reread from flags, variables and the file."""
 
 from __future__ import annotations
 
@@ -16,24 +16,20 @@ from sentinel.protocol.commands import GivenOverride, GivenSetting, ServiceSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
-    """All that was given, as a Configure has it; ``config`` is its sum."""
+class SettingsSnapshot:
+    """All given settings in the form of a Configure command, and their Config."""
 
     given: tuple[GivenSetting, ...]
     overrides: tuple[GivenOverride, ...]
     config: Config
 
 
-class Settings:
-    """What holds, and where this daemon's settings come from.
+class LiveSettings:
+    """The settings in effect, and the sources of the daemon's settings.
 
     Args:
-        spec: Has what holds, and the file.
-        environment: All variables, as the daemon got them.
-
-    Attributes:
-        held: What holds: what the supervisor had when this service began, or accepted since then.
-            The file may say something else by now.
+        spec: Has the initial settings and the settings file.
+        environment: The daemon's environment variables.
     """
 
     def __init__(self, spec: ServiceSpec, environment: Mapping[str, str]) -> None:
@@ -43,7 +39,8 @@ class Settings:
             Override(selector=one.selector, source=one.source, given=_given(one.given))
             for one in spec.overrides
         ]
-        self.held = Gathered(
+        #: The settings that the supervisor has accepted; the file may differ.
+        self.current = SettingsSnapshot(
             given=spec.given,
             overrides=spec.overrides,
             config=build_config(_given(spec.given), overrides),
@@ -51,29 +48,25 @@ class Settings:
 
     @property
     def flags(self) -> dict[str, str]:
-        """The text of each flag among what holds, by the key of its setting."""
-        return {value.key: value.text for value in self.held.given if value.source.startswith("--")}
+        """The text of each flag in effect, by the key of its setting."""
+        return {one.key: one.text for one in self.current.given if one.source.startswith("--")}
 
-    def take(self, gathered: Gathered) -> None:
-        """Keep what holds from now on."""
-        self.held = gathered
-
-    async def gather(self, flags: Mapping[str, str]) -> Gathered:
-        """Read all settings, with these flags over the rest.
+    async def read(self, flags: Mapping[str, str]) -> SettingsSnapshot:
+        """Read all sources, with these flags.
 
         Raises:
-            ConfigError: A key is none, the file cannot be read, or a value is not allowed.
+            ConfigError: A key is unknown, the file cannot be read, or a value is invalid.
         """
-        # In a thread: the file may be on a disk that takes its time.
-        return await asyncio.to_thread(self._gather, flags)
+        # In a thread: the file may be on a slow disk.
+        return await asyncio.to_thread(self._read, flags)
 
-    def _gather(self, flags: Mapping[str, str]) -> Gathered:
+    def _read(self, flags: Mapping[str, str]) -> SettingsSnapshot:
         check_keys(flags)
         home = Path(self._environment.get("HOME") or "/")
-        # A file that was found at the start is read again; where there was none, there may be now.
+        # A file that was found at the start is reread; otherwise, there may be one now.
         file = find_file(self._file, self._environment, home)
         sources = gather(flags, self._environment, file)
-        return Gathered(
+        return SettingsSnapshot(
             config=checked(sources),
             given=as_values(sources.given),
             overrides=as_overrides(sources.overrides),
@@ -85,14 +78,14 @@ def _given(values: Iterable[GivenSetting]) -> dict[str, Given]:
 
 
 def check_keys(flags: Iterable[str]) -> None:
-    """Refuse keys that are none: a rule that is passed over in silence is worse than an error.
+    """Reject unknown keys; ignoring a misspelt setting is worse than an error.
 
     Raises:
-        ConfigError: One is none.
+        ConfigError: A key is unknown.
     """
     keys = [setting.key for setting in SETTINGS]
     for key in flags:
         if key not in keys:
             near = difflib.get_close_matches(key, keys, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(keys)}"
+            remedy = f"Did you mean {near[0]}?" if near else f"The settings are: {', '.join(keys)}"
             raise ConfigError(f"there is no setting {key!r}", remedy)

@@ -1,4 +1,4 @@
-"""What the supervisor showed last: of the daemon, and of each GPU."""
+"""The supervisor's last views, of the daemon and of each GPU."""
 
 from __future__ import annotations
 
@@ -12,52 +12,51 @@ from sentinel.protocol.api_types import Code
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Allocation, GpuView, HostView, Reservation
 
-#: Views that are older, in seconds, tell of a supervisor that does not get on: it sends all of them
-#: at least once a second.
-FRESH = 5.0
+#: The maximum age of a healthy supervisor's views: it sends all of them once a second.
+MAX_AGE_S = 5.0
 
 
 class Views:
-    """The last views, and the way to wait for others."""
+    """The last views, and the wait for new ones."""
 
     def __init__(self) -> None:
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
-        self._heard = 0.0
+        self._updated = 0.0
         self._ended = False
         self._broadcast = Broadcast()
 
-    def take(self, view: HostView | GpuView) -> None:
-        """Keep a view in place of the one before it."""
+    def update(self, view: HostView | GpuView) -> None:
+        """Replace a view."""
         if isinstance(view, HostView):
             self._host = view
         else:
             self._gpus[view.uuid] = view
-        self._heard = time.monotonic()
+        self._updated = time.monotonic()
 
     def announce(self) -> None:
-        """Wake those who wait, after some views were taken."""
+        """Wake all waiters after updates."""
         self._broadcast.wake()
 
     def end(self) -> None:
-        """Let nobody wait any more: there will be no further view."""
+        """End all waits: there will be no further view."""
         self._ended = True
         self._broadcast.wake()
 
     @property
     def fresh(self) -> bool:
-        """Whether anything was shown within the last FRESH seconds."""
-        return self._host is not None and time.monotonic() - self._heard < FRESH
+        """Whether there was an update within the last MAX_AGE_S seconds."""
+        return self._host is not None and time.monotonic() - self._updated < MAX_AGE_S
 
     @property
     def host(self) -> HostView:
         """The last view of the daemon.
 
         Raises:
-            ProblemError: There was none yet.
+            ProblemError: There is no view yet.
         """
         if self._host is None:
-            raise ProblemError(Code.UNAVAILABLE, "The daemon has not shown its state yet.")
+            raise ProblemError(Code.UNAVAILABLE, "The daemon has not published its state yet.")
         return self._host
 
     @property
@@ -65,41 +64,41 @@ class Views:
         """The last views of the GPUs, in the daemon's order.
 
         Raises:
-            ProblemError: There was none yet.
+            ProblemError: There is no view yet.
         """
         return tuple(self._gpus[uuid] for uuid in self.host.gpus if uuid in self._gpus)
 
-    def reservation(self, name: str) -> Reservation | None:
-        """Return the reservation of this id, if there is one."""
-        return next((held for held in self.host.reservations if held.id == name), None)
+    def reservation(self, id_: str) -> Reservation | None:
+        """Find a reservation by its id."""
+        return next((one for one in self.host.reservations if one.id == id_), None)
 
-    def allocation(self, name: str) -> Allocation | None:
-        """Return the memory that was promised by this id, if there is some."""
-        return next((one for one in self.host.allocations if one.id == name), None)
+    def allocation(self, id_: str) -> Allocation | None:
+        """Find an allocation by its id."""
+        return next((one for one in self.host.allocations if one.id == id_), None)
 
     def gpu(self, uuid: str) -> GpuView | None:
-        """Return the last view of a GPU, if there is one."""
+        """Find the last view of a GPU."""
         return self._gpus.get(uuid)
 
     def one(self, selector: str) -> GpuView:
-        """Return the last view of the one GPU that somebody named.
+        """Find the view of exactly one GPU.
 
         Raises:
-            NoSuchGpuError: The selector names no GPU, or several.
-            ProblemError: It means several, or it is not known yet which GPUs there are.
+            NoSuchGpuError: The selector matches no GPU, or is ambiguous.
+            ProblemError: The selector means several GPUs, or the GPUs are not known yet.
         """
-        chosen = self.select([selector])
-        if len(chosen) != 1:
-            detail = f"{selector!r} means {len(chosen)} GPUs; name one, or ask for /v1/status."
+        selected = self.select([selector])
+        if len(selected) != 1:
+            detail = f"{selector!r} means {len(selected)} GPUs; name one, or use /v1/status."
             raise ProblemError(Code.INVALID, detail)
-        return self._gpus[chosen[0]]
+        return self._gpus[selected[0]]
 
     def select(self, selectors: list[str] | None) -> tuple[str, ...]:
-        """Return the UUIDs that people named, none where nobody named any.
+        """Resolve selectors to UUIDs; None resolves to an empty selection.
 
         Raises:
-            NoSuchGpuError: A selector names no GPU, or several.
-            ProblemError: It is not known yet which GPUs there are.
+            NoSuchGpuError: A selector matches no GPU, or is ambiguous.
+            ProblemError: The GPUs are not known yet.
         """
         if selectors is None:
             return ()
@@ -115,17 +114,17 @@ class Views:
         )
         return tuple(gpu.uuid for gpu in select_gpus(selectors, known))
 
-    async def until(self, met: Callable[[], bool], deadline: float) -> bool:
-        """Return whether ``met`` was so before ``deadline``, of the monotonic clock.
+    async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait until ``condition`` is true; return False at ``deadline``, of the monotonic clock.
 
         Raises:
             ProblemError: The daemon ended first.
         """
-        while not met():
-            left = deadline - time.monotonic()
+        while not condition():
+            remaining = deadline - time.monotonic()
             if self._ended:
-                raise ProblemError(Code.UNAVAILABLE, "The daemon ended while this was waited for.")
-            if left <= 0:
+                raise ProblemError(Code.UNAVAILABLE, "The daemon ended during this request.")
+            if remaining <= 0:
                 return False
-            await self._broadcast.wait(left)
+            await self._broadcast.wait(remaining)
         return True

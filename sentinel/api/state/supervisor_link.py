@@ -1,4 +1,4 @@
-"""The service's end of the channel to the supervisor: orders out, answers and views in."""
+"""The API process's end of the channel to the supervisor."""
 
 from __future__ import annotations
 
@@ -18,49 +18,50 @@ from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.commands import Command, CommandReply, Refusal, ReloadConfig, ServiceMessage
 from sentinel.protocol.views import GpuView, HostView, LogRecord
 
-#: How long an answer may take, in seconds; the supervisor normally gives it within milliseconds.
-ANSWERED_WITHIN = 5.0
-#: Datagrams taken before clients have their turn again.
-_MOST_AT_ONCE = 64
+#: The time for a reply; the supervisor normally takes milliseconds.
+REPLY_TIMEOUT_S = 5.0
+#: Datagrams that are read in one turn of the event loop.
+_MAX_PER_TURN = 64
 
 SupervisorMessage = HostView | GpuView | LogRecord | ReloadConfig
-_KINDS: tuple[type[CommandReply | SupervisorMessage], ...] = typing.get_args(
-    CommandReply | SupervisorMessage
+_KINDS: tuple[type[CommandReply | SupervisorMessage], ...] = (
+    CommandReply,
+    *typing.get_args(SupervisorMessage),
 )
 
 
-class Channel:
+class SupervisorLink:
     """The channel, read by the running event loop.
 
     Args:
-        channel: A socket of whole messages; it is made non-blocking.
-        hear: Takes what comes in, but for answers; ``None`` marks the end of what was there.
-        ended: Called once when the other end is closed, or sent what is no message.
+        channel: A socket that preserves message boundaries; it becomes non-blocking.
+        on_message: Called with each message except replies, and with None after each batch.
+        on_end: Called once, when the supervisor closes the channel or sends an invalid message.
     """
 
     def __init__(
         self,
         channel: socket.socket,
-        hear: Callable[[SupervisorMessage | None], None],
-        ended: Callable[[WireError | None], None],
+        on_message: Callable[[SupervisorMessage | None], None],
+        on_end: Callable[[WireError | None], None],
     ) -> None:
         channel.setblocking(False)
         self._socket = channel
-        self._hear = hear
-        self._ended = ended
+        self._on_message = on_message
+        self._on_end = on_end
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[CommandReply]] = {}
-        self._listening: dict[int, Callable[[CommandReply], None]] = {}
-        self._owed: collections.deque[ServiceMessage] = collections.deque()
+        self._callbacks: dict[int, Callable[[CommandReply], None]] = {}
+        self._unsent: collections.deque[ServiceMessage] = collections.deque()
         self._open = True
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel, self._read)
 
     def send(self, message: ServiceMessage) -> bool:
-        """Send a message at once; return whether there was room for it.
+        """Send a message now; return False if the channel is full or closed.
 
         Raises:
-            WireError: It is too large.
+            WireError: The message is too large.
         """
         try:
             self._socket.send(encode(message))
@@ -68,87 +69,88 @@ class Channel:
             return False
         return True
 
-    def tell(self, order: Callable[..., Command], **fields: Any) -> None:
-        """Post an order whose answer nobody waits for, as soon as there is room for it."""
-        self._owed.append(order(number=next(self._numbers), **fields))
-        self._send_owed()
+    def post(self, command: Callable[..., Command], **fields: Any) -> None:
+        """Send a command without waiting for its reply, as soon as the channel has room."""
+        self._unsent.append(command(number=next(self._numbers), **fields))
+        self._send_unsent()
 
-    def _send_owed(self) -> None:
-        """Send what is owed, as far as there is room; the loop calls again when there is more."""
-        while self._owed and self._open:
-            if not self.send(self._owed[0]):
-                self._loop.add_writer(self._socket, self._send_owed)
+    def _send_unsent(self) -> None:
+        """Send posted commands while there is room; the loop calls again when there is more."""
+        while self._unsent and self._open:
+            if not self.send(self._unsent[0]):
+                self._loop.add_writer(self._socket, self._send_unsent)
                 return
-            self._owed.popleft()
+            self._unsent.popleft()
         self._loop.remove_writer(self._socket)
 
-    async def ask(
+    async def request(
         self,
-        order: Callable[..., Command],
-        heard: Callable[[CommandReply], None] | None = None,
+        command: Callable[..., Command],
+        on_reply: Callable[[CommandReply], None] | None = None,
         /,
         **fields: Any,
     ) -> CommandReply:
-        """Post an order and return what came of it, a refusal too.
+        """Send a command and wait for its reply, which may be a refusal.
 
         Args:
-            order: Its class.
-            heard: Called with the answer whenever it comes, also when nobody waits any more.
-            fields: What the order has.
+            command: The command's class.
+            on_reply: Called with the reply, also after this call has timed out.
+            fields: The command's fields.
 
         Raises:
-            ProblemError: There is no answer within ANSWERED_WITHIN, or no room for the order.
+            ProblemError: There is no reply within REPLY_TIMEOUT_S, or the channel is full.
         """
         number = next(self._numbers)
-        answer: asyncio.Future[CommandReply] = self._loop.create_future()
-        self._waiting[number] = answer
+        reply: asyncio.Future[CommandReply] = self._loop.create_future()
+        self._waiting[number] = reply
         try:
-            if not self._open or not self.send(order(number=number, **fields)):
-                raise ProblemError(Code.UNAVAILABLE, "The daemon does not take orders at present.")
-            if heard is not None:
-                self._listening[number] = heard
-            async with asyncio.timeout(ANSWERED_WITHIN):
-                return await answer
+            if not self._open or not self.send(command(number=number, **fields)):
+                detail = "The daemon does not accept commands at present."
+                raise ProblemError(Code.UNAVAILABLE, detail)
+            if on_reply is not None:
+                self._callbacks[number] = on_reply
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                return await reply
         except TimeoutError:
-            detail = f"The daemon did not answer within {ANSWERED_WITHIN:g} s."
+            detail = f"The daemon did not answer within {REPLY_TIMEOUT_S:g} s."
             raise ProblemError(Code.UNAVAILABLE, detail) from None
         except WireError as error:
-            raise ProblemError(Code.TOO_LARGE, f"This is too much for one order: {error}") from None
+            raise ProblemError(Code.TOO_LARGE, f"The request is too large: {error}") from None
         finally:
             del self._waiting[number]
 
-    async def order(self, order: Callable[..., Command], **fields: Any) -> CommandReply:
-        """Post an order and return what came of it.
+    async def execute(self, command: Callable[..., Command], **fields: Any) -> CommandReply:
+        """Send a command and wait until the supervisor has accepted it.
 
         Raises:
-            ProblemError: It was refused, or there is no answer.
+            ProblemError: It was refused, or there is no reply.
         """
-        return accepted(await self.ask(order, **fields))
+        return check_accepted(await self.request(command, **fields))
 
     def _read(self) -> None:
-        """Take what is there; what is left makes the loop call again."""
+        """Read a batch of messages; the loop calls again if there are more."""
         try:
-            for _ in range(_MOST_AT_ONCE):
+            for _ in range(_MAX_PER_TURN):
                 data = self._socket.recv(MAX_DATAGRAM_BYTES)
                 if not data:
                     self._close(None)
                     break
-                self._take(decode(data, _KINDS))
+                self._dispatch(decode(data, _KINDS))
         except BlockingIOError:
             pass
         except ConnectionError:
             self._close(None)
         except WireError as error:
             self._close(error)
-        self._hear(None)
+        self._on_message(None)
 
-    def _take(self, message: CommandReply | SupervisorMessage) -> None:
+    def _dispatch(self, message: CommandReply | SupervisorMessage) -> None:
         if not isinstance(message, CommandReply):
-            self._hear(message)
+            self._on_message(message)
             return
-        heard = self._listening.pop(message.number, None)
-        if heard is not None:
-            heard(message)
+        callback = self._callbacks.pop(message.number, None)
+        if callback is not None:
+            callback(message)
         waiting = self._waiting.get(message.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
@@ -160,7 +162,7 @@ class Channel:
         for waiting in self._waiting.values():
             with contextlib.suppress(asyncio.InvalidStateError):
                 waiting.set_exception(ProblemError(Code.UNAVAILABLE, "The daemon has ended."))
-        self._ended(error)
+        self._on_end(error)
 
 
 _CODES = {
@@ -172,12 +174,12 @@ _CODES = {
 }
 
 
-def accepted(answer: CommandReply) -> CommandReply:
-    """Return an answer that is no refusal.
+def check_accepted(reply: CommandReply) -> CommandReply:
+    """Return a reply if it is not a refusal.
 
     Raises:
-        ProblemError: It is one.
+        ProblemError: It is a refusal.
     """
-    if answer.refused is not None:
-        raise ProblemError(_CODES[answer.refused], answer.text)
-    return answer
+    if reply.refused is not None:
+        raise ProblemError(_CODES[reply.refused], reply.text)
+    return reply

@@ -1,4 +1,4 @@
-"""The web page: files that are the same for everybody, with no secret in them."""
+"""The files of the web page; they are public and contain no secret."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-#: What the page may do: load its own files and ask the daemon that it came from, nothing else.
+#: The page may load its own files and send requests to its own origin only.
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -29,10 +29,10 @@ HEADERS = {
     "cross-origin-embedder-policy": "require-corp",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "cache-control": "no-cache",  # asked for each time, and answered in a line while it is the same
+    "cache-control": "no-cache",  # revalidated each time, by its ETag
 }
-#: Named here and not guessed: what a host believes of file names is its own affair.
-_KINDS = {
+#: Listed here, since the host's own table of file types may differ.
+_MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -42,29 +42,29 @@ _KINDS = {
 
 
 class _File:
-    """One file of the page, ready to be sent."""
+    """One file of the page, in memory."""
 
     def __init__(self, name: str, body: bytes) -> None:
         self.body = body
-        self.kind = _KINDS[PurePosixPath(name).suffix]
-        self.tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        self.media_type = _MEDIA_TYPES[PurePosixPath(name).suffix]
+        self.etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
 def _load() -> dict[str, _File]:
-    """Return all files by their path: read once, so that no request waits for a disk."""
+    """Read all files, by path, so that no request waits for a disk."""
     folder = files(__name__)
-    found = {}
-    for place, prefix in ((folder, ""), (folder / "vendor", "vendor/")):
-        for entry in place.iterdir():
-            if entry.is_file() and PurePosixPath(entry.name).suffix in _KINDS:
+    loaded = {}
+    for source, prefix in ((folder, ""), (folder / "vendor", "vendor/")):
+        for entry in source.iterdir():
+            if entry.is_file() and PurePosixPath(entry.name).suffix in _MEDIA_TYPES:
                 name = f"{prefix}{entry.name}"
-                found[f"/page/{name}"] = _File(name, entry.read_bytes())
-    return {"/": found["/page/index.html"], **found}
+                loaded[f"/page/{name}"] = _File(name, entry.read_bytes())
+    return {"/": loaded["/page/index.html"], **loaded}
 
 
 _FILES = _load()
 #: The paths that need no token.
-OPEN = frozenset(_FILES)
+PUBLIC_PATHS = frozenset(_FILES)
 
 router = APIRouter(include_in_schema=False)
 
@@ -73,10 +73,10 @@ def _serve(path: str, file: _File) -> None:
     """Add the route of one file."""
 
     async def read(if_none_match: Annotated[str | None, Header()] = None) -> Response:
-        headers = {**HEADERS, "etag": file.tag}
-        if if_none_match == file.tag:
+        headers = {**HEADERS, "etag": file.etag}
+        if if_none_match == file.etag:
             return Response(status_code=304, headers=headers)
-        return Response(file.body, headers=headers, media_type=file.kind)
+        return Response(file.body, headers=headers, media_type=file.media_type)
 
     router.add_api_route(path, read, methods=["GET", "HEAD"], response_class=Response)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sentinel.api.http.errors import ProblemError
-from sentinel.api.routes.allocator import holder
+from sentinel.api.routes.allocator import resolve_holder
 from sentinel.host.procfs import own_stat, read_stat
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
@@ -160,7 +160,7 @@ def test_what_the_children_of_a_holder_have_taken_is_not_asked_for_again(front: 
         ({"size": 0}, "body.size"),
         ({"size": "40GiB"}, "body.size"),
         ({"gpu": "all"}, "'all' means 2 GPUs; name one"),
-        ({"pid": 2**31 - 1}, "no process 2147483647 can be seen"),
+        ({"pid": 2**31 - 1}, "process 2147483647 is not visible"),
         ({"gpus": ["0"]}, "body.gpus"),
     ],
 )
@@ -190,7 +190,7 @@ def test_over_tcp_it_is_for_no_process_and_lasts_until_it_is_given_back(front: F
     order = next(order for order in front.orders if isinstance(order, Allocate))
     assert (order.by.via, order.by.pid, order.by.started) == ("tcp", None, None)
     refused = post({**body, "id": "other", "pid": os.getpid()})
-    assert "can name none: leave pid out" in refused.body["detail"]
+    assert "cannot name one: leave pid out" in refused.body["detail"]
 
 
 def test_it_ends_with_its_process(front: Front) -> None:
@@ -301,12 +301,12 @@ def test_one_that_somebody_ended_meanwhile_is_said_to_be(front: Front) -> None:
 def test_a_process_may_be_named_by_its_user_and_by_root() -> None:
     pid, uid = os.getpid(), os.getuid()
     for by in (uid, 0):
-        found = holder(Caller(via="unix", uid=by, pid=1, started=1), pid)
+        found = resolve_holder(Caller(via="unix", uid=by, pid=1, started=1), pid)
         assert found == Caller(via="unix", uid=uid, pid=pid, started=own_stat().started)
     with pytest.raises(ProblemError) as refused:
-        holder(Caller(via="unix", uid=uid + 1, pid=1, started=1), pid)
+        resolve_holder(Caller(via="unix", uid=uid + 1, pid=1, started=1), pid)
     assert refused.value.code is Code.FORBIDDEN
-    assert f"process {pid} is of user {uid}" in refused.value.detail
+    assert f"process {pid} belongs to user {uid}" in refused.value.detail
 
 
 def test_the_one_who_asks_is_known_by_its_start(front: Front) -> None:

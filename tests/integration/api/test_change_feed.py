@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.api.state import change_feed as watches
-from sentinel.api.state.change_feed import Watch
-from sentinel.api.state.event_buffer import MOST_SUBSCRIBERS, EventBuffer
+from sentinel.api.state.change_feed import ChangeFeed
+from sentinel.api.state.event_buffer import MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
 from sentinel.api.state.snapshots import Views
-from sentinel.api.web import HEADERS, OPEN
+from sentinel.api.web import HEADERS, PUBLIC_PATHS
 from sentinel.protocol.api_types import Changes
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.views import HostView, LogRecord, Phase
@@ -114,7 +114,7 @@ def test_events_come_at_once_and_those_that_were_missed_first(front: Front) -> N
 
 def test_those_who_watch_count_as_followers(front: Front) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST_SUBSCRIBERS):
+        for _ in range(MAX_SUBSCRIBERS):
             stack.enter_context(watching(front))
         assert ask(front, "GET", "/v1/events").status == 503
         assert ask(front, "GET", "/v1/watch").status == 503
@@ -144,7 +144,7 @@ def some_views() -> Views:
         workload="gemm",
         gpus=(),
     )
-    views.take(host)
+    views.update(host)
     return views
 
 
@@ -153,35 +153,37 @@ def test_a_look_that_fails_is_said_once_and_costs_no_later_one(
 ) -> None:
     """Fail at the second look and at the third; whoever watches goes on with everything."""
     said: list[str] = []
-    changed, looks = Watch._changed, iter([False, True, True])
+    changed, looks = ChangeFeed._difference, iter([False, True, True])
 
-    def fails(watch: Watch) -> Changes:
+    def fails(watch: ChangeFeed, before: HostView) -> Changes:
         if next(looks, False):
             raise RuntimeError("what a bug says")
-        return changed(watch)
+        return changed(watch, before)
 
     async def scene() -> list[bytes]:
-        watch = Watch(SPEC, some_views(), EventBuffer(), said.append)
-        keeping = asyncio.create_task(watch.keep())
+        watch = ChangeFeed(SPEC, some_views(), EventBuffer(), said.append)
+        keeping = asyncio.create_task(watch.run())
         pieces = watch.follow(None)
         async with asyncio.timeout(20):
             found = [await anext(pieces) for _ in range(6)]
         keeping.cancel()
         return [piece.split(b"\n")[0] for piece in found]
 
-    monkeypatch.setattr(watches, "EVERY", 0.02)
-    monkeypatch.setattr(Watch, "_changed", fails)
+    monkeypatch.setattr(watches, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(ChangeFeed, "_difference", fails)
     status, changes = b"event: status", b"event: changes"
     names = asyncio.run(scene())
     assert names[:2] == [status, changes]
     assert names[2:].count(status) in {1, 2}
     assert names[-1] == changes
-    assert said == ["a bug in sentinel, a change was not shown: RuntimeError('what a bug says')"]
+    assert said == [
+        "a bug in sentinel, a change was not published: RuntimeError('what a bug says')"
+    ]
 
 
 def test_who_falls_behind_is_shown_everything_anew() -> None:
     views, event_buffer, spec = some_views(), EventBuffer(), SPEC
-    watch = Watch(spec, views, event_buffer, pytest.fail)
+    watch = ChangeFeed(spec, views, event_buffer, pytest.fail)
     whole, number = watch._after(None)
     assert whole.startswith(b"event: status")
     for one in range(1, 20):
@@ -189,7 +191,7 @@ def test_who_falls_behind_is_shown_everything_anew() -> None:
         watch._changes.append((one, b"%d," % one))
     assert watch._after(number)[0].startswith(b"event: status")
     assert watch._after(17) == (b"18,19,", 19)
-    event_buffer.add(LogRecord(number=1, line="{}"))
+    event_buffer.add(LoggedEvent.of(LogRecord(number=1, event={})))
     assert watch._after(19) == (b"", 19)
 
 
@@ -207,7 +209,7 @@ def over_tcp(
         return response.status, response.read(), found
 
 
-@pytest.mark.parametrize("path", sorted(OPEN))
+@pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
 def test_the_page_needs_no_token_and_says_what_it_may_do(front: Front, path: str) -> None:
     status, body, headers = over_tcp(front, path)
     assert status == 200

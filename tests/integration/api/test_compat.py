@@ -234,7 +234,7 @@ def test_a_number_is_written_as_people_do(number: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"temp_max": 80}, "There are: temp_optimal, temp_normal,"),
+        ({"temp_max": 80}, "The keys are: temp_optimal, temp_normal,"),
         ({"temp_throttle": "hot"}, "body.temp_throttle"),
         ({"temp_throttle": 500}, "500"),
         (

@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.api.history import queries, retention
-from sentinel.api.history.database import IN_MEMORY, Database
-from sentinel.api.history.recorder import SAMPLE, Batch
-from sentinel.api.history.retention import MONTH, SECONDS_FOR, THINNED_EVERY
+from sentinel.api.history.database import MEMORY_BYTES, Database
+from sentinel.api.history.recorder import HEALTH_ORDER, SAMPLE_COLUMNS, Batch
+from sentinel.api.history.retention import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL
 from sentinel.api.history.schema import VERSION
 from sentinel.api.history.writer import History
-from sentinel.protocol.views import GpuView, LogRecord
+from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.protocol.views import GpuHealth, GpuView
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (
     BEGIN,
@@ -49,8 +50,8 @@ def past(tmp_path: Path) -> Iterator[Past]:
 
 def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID) -> Batch:
     """Return one reading for each of these seconds since BEGIN, of which 0 is at ``wall``."""
-    values = dict.fromkeys(SAMPLE, 0.1) | {"temperature_c": 50, "power_w": power, "busy": 0}
-    row = tuple(values[name] for name in SAMPLE)
+    values = dict.fromkeys(SAMPLE_COLUMNS, 0.1) | {"temperature_c": 50, "power_w": power, "busy": 0}
+    row = tuple(values[name] for name in SAMPLE_COLUMNS)
     return Batch(
         gpus={uuid: (0, "NVIDIA H200")},
         samples={
@@ -128,7 +129,7 @@ def test_seconds_become_minutes_after_an_hour_and_nothing_of_them_is_lost(past: 
         past.wall += 3600
     past.now += 3 * 3600
     past.database.write(Batch(), past.now)
-    assert len(past.rows("seconds")) <= SECONDS_FOR + THINNED_EVERY
+    assert len(past.rows("seconds")) <= SECONDS_RETENTION + THIN_INTERVAL
     assert 100 < len(past.rows("minutes")) < 140
     whole_time = past.readings(3 * 3600 + 60, 3 * 3600 + 60)[0]
     assert whole_time["seconds"] == 3 * 3600
@@ -161,7 +162,7 @@ def test_a_clock_that_jumps_loses_nothing_and_lets_nothing_stay(
         second += length + pause
         wall += length + pause + jump
         (newest, oldest) = execute("SELECT max(tick), min(tick) FROM seconds").fetchone()
-        assert newest - oldest < SECONDS_FOR + THINNED_EVERY + length + 1
+        assert newest - oldest < SECONDS_RETENTION + THIN_INTERVAL + length + 1
     (seconds, power) = execute("SELECT count(*), total(power_w) FROM seconds").fetchone()
     (minutes, energy) = execute("SELECT total(n), total(energy_j) FROM minutes").fetchone()
     assert seconds + minutes == written
@@ -175,11 +176,11 @@ def test_minutes_go_after_a_month(past: Past) -> None:
     later = range(7200, 7260)
     past.database.write(batch_of(later, past.wall + 7200), past.now + 7260)
     assert len(past.rows("minutes")) in {1, 2}
-    last = MONTH + 3600
+    last = MINUTES_RETENTION + 3600
     past.database.write(batch_of(range(last, last + 2), past.wall + last), past.now + last)
     ticks = [row[1] for row in past.rows("minutes")]
     assert ticks
-    assert min(ticks) > last - MONTH
+    assert min(ticks) > last - MINUTES_RETENTION
 
 
 def test_events_are_found_by_gpu_name_and_time(past: Past) -> None:
@@ -241,7 +242,7 @@ def test_a_use_under_another_name_by_now_is_in_the_file_once(past: Past) -> None
     ("damage", "says"),
     [
         (b"this is not a database, it only has its name" * 100, "not a database"),
-        (None, "malformed|not whole"),
+        (None, "malformed|damaged"),
     ],
 )
 def test_a_bad_file_is_set_aside_said_and_begun_anew(
@@ -259,7 +260,7 @@ def test_a_bad_file_is_set_aside_said_and_begun_anew(
     past.begin()
     (trouble,) = past.say("gpu.busy")
     assert past.path.with_name("history.db.bad").read_bytes() == (damage or bytes(content))
-    assert "set aside as" in trouble
+    assert "renamed to" in trouble
     assert str(past.path) in trouble
     assert any(word in trouble for word in says.split("|")), trouble
     past.go_on(6)
@@ -283,7 +284,7 @@ def test_a_file_that_goes_bad_while_it_is_open_is_set_aside_too(past: Past) -> N
         file.write(random.Random(7).randbytes(size - 4096))
     past.events()  # whoever asks gets what there is
     troubles = past.say("gpu.busy")
-    assert any("set aside" in trouble for trouble in troubles), troubles
+    assert any("renamed to" in trouble for trouble in troubles), troubles
     past.go_on(6)
     past.say("gpu.idle")
     assert whole(past.path)
@@ -297,6 +298,45 @@ def foreign(path: Path) -> None:
     connection.close()
 
 
+def older(path: Path) -> None:
+    """Write a file of version 1, in which the column health is called condition."""
+    past = Past(path)
+    past.put(shown(past.now, health=GpuHealth.CRITICAL))
+    past.go_on(3 * THIN_INTERVAL + SECONDS_RETENTION)
+    past.put(shown(past.now, health=GpuHealth.THROTTLED))
+    past.database.close()
+    connection = sqlite3.connect(path)
+    for table in ("seconds", "minutes"):
+        connection.execute(f"ALTER TABLE {table} RENAME COLUMN health TO condition")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+
+def test_a_file_of_version_1_is_migrated_and_keeps_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    older(path)
+    assert "condition" in columns(path, "minutes") & columns(path, "seconds")
+    past = Past(path)
+    past.go_on(3 * THIN_INTERVAL + SECONDS_RETENTION + 1)
+    assert past.put(shown(past.now, health=GpuHealth.NORMAL)) == []
+    assert not path.with_name("history.db.bad").exists()
+    worst = [row["health"] for row in past.readings(seconds=86_400, step=60)]
+    assert worst == [HEALTH_ORDER.index(one) for one in ("critical", "throttled")]
+    past.database.close()
+    assert "condition" not in columns(path, "minutes") | columns(path, "seconds")
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    connection.close()
+
+
+def columns(path: Path, table: str) -> set[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+    finally:
+        connection.close()
+
+
 def newer(path: Path) -> None:
     Past(path).say()
     connection = sqlite3.connect(path)
@@ -305,7 +345,8 @@ def newer(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "says"), [(foreign, "of something else"), (newer, f"version {VERSION + 1}")]
+    ("made", "says"),
+    [(foreign, "of another application"), (newer, f"its version is {VERSION + 1}")],
 )
 def test_a_file_of_another_kind_or_a_newer_version_is_set_aside_whole(
     tmp_path: Path, made: object, says: str
@@ -485,20 +526,22 @@ def test_memory_has_a_bound_of_its_own() -> None:
     past = Past(None)
     for _ in range(30):
         past.database.write(Batch(events=lines(100, 10_000)), past.now)
-    assert retention.used(past.database._connection, "main") <= IN_MEMORY
-    assert past.database.ask(lambda where: len(queries.events(where, None, 0, None, 700)), 0) == 700
+    assert retention.used_bytes(past.database._connection, "main") <= MEMORY_BYTES
+    assert (
+        past.database.query(lambda where: len(queries.events(where, None, 0, None, 700)), 0) == 700
+    )
     past.database.close()
 
 
 def test_what_waits_for_a_disk_that_takes_nothing_is_bounded(tmp_path: Path) -> None:
     history = History(tmp_path / "history.db", SIZE, pytest.fail)
     for number in range(20_000):
-        history.see(shown(BEGIN + number))
-    assert len(history._waiting) < 10_000
-    newest = history._waiting[-1].what
+        history.add(shown(BEGIN + number))
+    assert len(history._queue) < 10_000
+    newest = history._queue[-1].record
     assert isinstance(newest, GpuView)
     assert newest.at == BEGIN + 19_999, "the oldest are lost first"
     for number in range(1000):
-        history.see(LogRecord(number=number, line="x" * 60_000))
-    waiting = [one.what for one in history._waiting]
-    assert sum(len(one.line) for one in waiting if isinstance(one, LogRecord)) <= 4 * 2**20
+        history.add(LoggedEvent(number=number, fields={}, text="x" * 60_000))
+    waiting = [one.record for one in history._queue]
+    assert sum(len(one.text) for one in waiting if isinstance(one, LoggedEvent)) <= 4 * 2**20

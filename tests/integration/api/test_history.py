@@ -105,7 +105,7 @@ def test_who_is_on_a_gpu_is_named(client: Client) -> None:
         ("history/readings", 422, "gpu"),
         ("history/readings?gpu=9", 404, "9"),
         ("history/readings?gpu=all", 422, "means 2 GPUs"),
-        ("history/readings?gpu=0&since=soon", 422, "'soon' is neither a time such as"),
+        ("history/readings?gpu=0&since=soon", 422, "'soon' is neither a duration such as"),
         ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
         ("history/readings?gpu=0&points=3601", 422, "points"),
         ("history/events?limit=0", 422, "limit"),
@@ -124,7 +124,7 @@ def test_what_is_wrong_with_a_question_is_said(
 def test_the_clients_errors_are_those_of_every_verb(client: Client) -> None:
     with pytest.raises(NoSuchGpuError):
         client.history(7)
-    with pytest.raises(ConfigError, match="neither a time"):
+    with pytest.raises(ConfigError, match="neither a duration"):
         client.usage(since="long ago")
 
 

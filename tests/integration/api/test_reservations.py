@@ -103,7 +103,7 @@ def test_what_cannot_be_freed_in_time_is_not_reserved(front: Front) -> None:
     [
         ({"occupancy": "BUSY"}, "busy"),
         ({"occupancy": "UNKNOWN"}, "unknown"),
-        ({"leaked": True}, "in use by nobody"),
+        ({"leaked": True}, "memory leaked"),
         ({"ended": 2.0, "read": 1.0}, "not read since"),
         ({"ended": 2.0, "read": None}, "not read since"),
         ({"stressor": "STOPPING"}, "stopping"),

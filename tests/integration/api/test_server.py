@@ -153,7 +153,7 @@ def test_what_is_no_request_or_too_large_a_one_is_refused_and_closed(
 def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "STALLED_AFTER", 0.2)
+    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
 
     async def talk(_: object, __: object, send: Callable[..., Awaitable[None]]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -185,8 +185,8 @@ def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
 def test_a_client_that_reads_nothing_before_its_connection_is_closed_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "STALLED_AFTER", 0.2)
-    monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.2)
+    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.2)
 
     async def leave(sent: bytes) -> None:
         listening = socket.socket(socket.AF_UNIX)

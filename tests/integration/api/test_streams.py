@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.api.state import event_buffer as pipelines
-from sentinel.api.state.event_buffer import MOST_EVENTS, MOST_SUBSCRIBERS, EventBuffer
+from sentinel.api.state.event_buffer import MAX_EVENTS, MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
 from sentinel.client import connect
 from sentinel.client.event_stream import EventStream
 from sentinel.client.follower import Follower
@@ -82,7 +81,7 @@ def test_a_client_that_comes_back_gets_what_was_said_meanwhile(front: Front, way
 
 def test_what_is_not_kept_any_more_is_counted(front: Front) -> None:
     first = front.say("gpu.first")
-    for _ in range(MOST_EVENTS + 100):
+    for _ in range(MAX_EVENTS + 100):
         last = front.say()
     front.say("gpu.last")
     with following(front, "?since=0") as stream:
@@ -91,13 +90,13 @@ def test_what_is_not_kept_any_more_is_counted(front: Front) -> None:
         lost = next(stream)
         kept = next(stream)
     assert lost.name == "lost"
-    assert lost.data == {"schema_version": 1, "count": last + 1 - MOST_EVENTS - first + 1}
-    assert kept.id == str(last + 2 - MOST_EVENTS)
+    assert lost.data == {"schema_version": 1, "count": last + 1 - MAX_EVENTS - first + 1}
+    assert kept.id == str(last + 2 - MAX_EVENTS)
 
 
 def test_there_is_an_end_of_followers_and_room_when_one_leaves(front: Front) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST_SUBSCRIBERS):
+        for _ in range(MAX_SUBSCRIBERS):
             stack.enter_context(following(front))
         refused = ask(front, "GET", "/v1/events")
         assert (refused.status, refused.body["code"]) == (503, "unavailable")
@@ -110,14 +109,14 @@ def test_there_is_an_end_of_followers_and_room_when_one_leaves(front: Front) -> 
 
 def test_followers_who_come_at_once_are_counted_before_they_are_let_in(tmp_path: Path) -> None:
     with Front(tmp_path) as front, contextlib.ExitStack() as stack:
-        many = [UnixConnection(front.path) for _ in range(2 * MOST_SUBSCRIBERS)]
+        many = [UnixConnection(front.path) for _ in range(2 * MAX_SUBSCRIBERS)]
         os.kill(front.child.pid, signal.SIGSTOP)
         for connection in many:
             stack.callback(connection.close)
             connection.request("GET", "/v1/events")
         os.kill(front.child.pid, signal.SIGCONT)
         statuses = Counter(connection.getresponse().status for connection in many)
-    assert statuses == {200: MOST_SUBSCRIBERS, 503: MOST_SUBSCRIBERS}
+    assert statuses == {200: MAX_SUBSCRIBERS, 503: MAX_SUBSCRIBERS}
 
 
 def ask_for_events(front: Front) -> int:
@@ -186,8 +185,9 @@ def kept(front: Front) -> Iterator[str]:
 # --- the ring alone --------------------------------------------------------------------------
 
 
-def said(number: int, size: int = 0) -> LogRecord:
-    return LogRecord(number=number, line=json.dumps({"event": f"e{number}", "fill": "x" * size}))
+def said(number: int, size: int = 0) -> LoggedEvent:
+    fields = {"event": f"e{number}", "fill": "x" * size}
+    return LoggedEvent.of(LogRecord(number=number, event=fields))
 
 
 def names(piece: bytes) -> list[str]:
@@ -197,11 +197,11 @@ def names(piece: bytes) -> list[str]:
 
 def test_a_follower_that_falls_behind_hears_how_many_it_lost() -> None:
     event_buffer = EventBuffer()
-    for number in range(1, 2 * MOST_EVENTS + 1):
+    for number in range(1, 2 * MAX_EVENTS + 1):
         event_buffer.add(said(number, 100))
     piece, last = event_buffer.after(10)
-    assert names(piece)[:2] == ["lost", f"e{MOST_EVENTS + 1}"]
-    assert f'"count": {MOST_EVENTS - 10}' in piece.decode()
+    assert names(piece)[:2] == ["lost", f"e{MAX_EVENTS + 1}"]
+    assert f'"count": {MAX_EVENTS - 10}' in piece.decode()
     assert names(event_buffer.after(last)[0])[0] == f"e{(last or 0) + 1}"
 
 
@@ -219,7 +219,7 @@ def test_the_numbers_of_a_new_daemon_begin_anew_and_nothing_is_passed_over() -> 
 
 
 def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelines, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(pipelines, "MAX_BYTES", 100_000)
     event_buffer = EventBuffer()
     for number in range(1, 21):
         event_buffer.add(said(number, 20_000))
@@ -229,5 +229,5 @@ def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_line_without_a_name_is_passed_on_all_the_same(tmp_path: Path) -> None:
     event_buffer = EventBuffer()
-    event_buffer.add(LogRecord(number=1, line="[]"))
+    event_buffer.add(LoggedEvent.of(LogRecord(number=1, event={})))
     assert names(event_buffer.after(0)[0]) == ["message"]

@@ -24,7 +24,7 @@ def heat(past: Past, degrees: int) -> None:
 
 def last(past: Past, seconds: int) -> list[tuple[int, int]]:
     """Return when each of the last readings was, in seconds from now, and its temperature."""
-    found = past.database.ask(
+    found = past.database.query(
         lambda where: queries.temperatures(where, UUID, past.now, past.wall, seconds), past.now
     )
     return [(second - int(past.now), degrees) for second, degrees in found]

@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state import supervisor_link as channels
-from sentinel.api.state.supervisor_link import Channel
+from sentinel.api.state.supervisor_link import SupervisorLink
 from sentinel.protocol import codec
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
@@ -99,13 +99,13 @@ def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
     deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, (child,) = deaf
-    while child.send(LogRecord(number=1, line=LONG)):
+    while child.send(LogRecord(number=1, event={"text": LONG})):
         pass
     service.send(HOST)
     service.send(CommandReply(number=1))
     service.send(HostView(**{**vars(HOST), "at": 2.0}))
     service.send(CommandReply(number=2))
-    service.hear("what only informs waits for what is owed")
+    service.publish({"event": "sent after pending messages"})
     kinds = (LogRecord, CommandReply, HostView)
     assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, LogRecord)]
     service.collect()
@@ -125,7 +125,7 @@ def test_log_records_during_a_reply_are_not_lost(
 
     def write() -> None:
         for number in range(2000):
-            service.hear(f"{number}")
+            service.publish({"event": f"{number}"})
             while number - len(said) > _MAY_WAIT:
                 time.sleep(0)  # until the test has listened
         done.set()
@@ -158,11 +158,13 @@ def test_log_records_before_the_start_reach_the_api_process(
     made: list[Deaf] = []
     monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
     service = api_process.ServiceProcess(SPEC, listening=0)
-    service.hear("sentinel.started")
+    service.publish({"event": "sentinel.started"})
     service.start(1)
     service.collect()
     (child,) = made
-    assert [one.line for one in heard(child.theirs, (LogRecord,))] == ["sentinel.started"]
+    assert [one.event for one in heard(child.theirs, (LogRecord,))] == [
+        {"event": "sentinel.started"}
+    ]
     child.theirs.close()
     child.channel.close()
 
@@ -171,7 +173,7 @@ def test_pending_messages_are_not_sent_to_a_replacement(
     deaf: tuple[api_process.ServiceProcess, list[Deaf]],
 ) -> None:
     service, made = deaf
-    while made[0].send(LogRecord(number=1, line=LONG)):
+    while made[0].send(LogRecord(number=1, event={"text": LONG})):
         pass
     service.send(CommandReply(number=7))
     service.kill(1)
@@ -218,7 +220,7 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
 ) -> None:
     async def scene() -> list[CommandReply]:
         ours, theirs = pair()
-        channel = Channel(ours, lambda _: None, lambda _: None)
+        channel = SupervisorLink(ours, lambda _: None, lambda _: None)
         found: list[CommandReply] = []
         late = asyncio.Event()
 
@@ -227,7 +229,7 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
             late.set()
 
         with pytest.raises(ProblemError, match="did not answer"):
-            await channel.ask(Unreserve, heard, by=Caller(via="service"), id="a")
+            await channel.request(Unreserve, heard, by=Caller(via="service"), id="a")
         theirs.send(codec.encode(CommandReply(number=1, text="late")))
         async with asyncio.timeout(10):
             await late.wait()
@@ -236,18 +238,18 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
         ours.close()
         return found
 
-    monkeypatch.setattr(channels, "ANSWERED_WITHIN", 0.01)
+    monkeypatch.setattr(channels, "REPLY_TIMEOUT_S", 0.01)
     assert [answer.text for answer in asyncio.run(scene())] == ["late"]
 
 
 def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
     async def scene() -> list[Command]:
         ours, theirs = pair()
-        channel = Channel(ours, lambda _: None, lambda _: None)
+        channel = SupervisorLink(ours, lambda _: None, lambda _: None)
         while channel.send(ApiHeartbeat()):
             pass
-        channel.tell(Unreserve, by=Caller(via="service"), id="a")
-        channel.tell(Unreserve, by=Caller(via="service"), id="b")
+        channel.post(Unreserve, by=Caller(via="service"), id="a")
+        channel.post(Unreserve, by=Caller(via="service"), id="b")
         found: list[Command] = []
         async with asyncio.timeout(10):
             while len(found) < 2:

@@ -133,7 +133,7 @@ def test_a_full_state_disk_is_reported_and_costs_only_its_files(
     troubles = (one for one in events if one.name == "service.warning")
     trouble = next(one for one in troubles if one.fields["about"] == "reservations")
     assert "No space left on device" in trouble.fields["text"]
-    assert "a new daemon will not know of what is reserved now" in trouble.fields["text"]
+    assert "a new daemon will not restore the current reservations" in trouble.fields["text"]
     daemon.comes_back(0)
     daemon.do("shutdown")
     daemon.leaves_nothing()

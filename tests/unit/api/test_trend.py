@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.api.history.queries import step_for
-from sentinel.api.history.timestamps import LONGEST, iso, since_when
-from sentinel.api.history.trend import FEWEST, STEADY, trend_of
+from sentinel.api.history.timestamps import MAX_AGE_S, iso, parse_since
+from sentinel.api.history.trend import MIN_CHANGE_C, MIN_SAMPLES, fit_trend
 from sentinel.api.http.errors import ProblemError
 from sentinel.protocol.history_types import Direction
 
@@ -30,7 +30,7 @@ def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
         (line(-0.1), Direction.FALLING),
         (line(0.0), Direction.STABLE),
         (line(0.005), Direction.STABLE),  # 0.3 degrees in a minute: below what NVML tells
-        (line(5.0, FEWEST - 1), Direction.UNKNOWN),
+        (line(5.0, MIN_SAMPLES - 1), Direction.UNKNOWN),
         ([(7.0, 50.0)] * 30, Direction.UNKNOWN),
         ([(at, 50.0 + at % 2) for at in range(60)], Direction.STABLE),  # a flicker of one degree
         ([], Direction.UNKNOWN),
@@ -39,21 +39,21 @@ def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
 def test_a_trend_is_where_the_line_through_the_readings_goes(
     readings: list[tuple[float, float]], direction: Direction
 ) -> None:
-    assert trend_of(readings).direction is direction
+    assert fit_trend(readings).direction is direction
 
 
 def test_a_trend_says_the_figures_that_it_is_made_of() -> None:
-    trend = trend_of([(10.0 + at, 40.0 + at / 2) for at in range(21)])
-    assert (trend.samples, trend.current) == (21, 50.0)
-    assert (trend.minimum, trend.maximum, trend.average) == (40.0, 50.0, 45.0)
-    assert trend.slope == pytest.approx(30.0)  # half a degree a second
+    trend = fit_trend([(10.0 + at, 40.0 + at / 2) for at in range(21)])
+    assert (trend.samples, trend.current_c) == (21, 50.0)
+    assert (trend.minimum_c, trend.maximum_c, trend.average_c) == (40.0, 50.0, 45.0)
+    assert trend.slope_c_per_min == pytest.approx(30.0)  # half a degree a second
 
 
 def test_of_too_few_readings_only_what_was_read_is_told() -> None:
-    one = trend_of([(0.0, 61.0)])
-    assert (one.current, one.average, one.slope) == (61.0, 61.0, None)
-    none = trend_of([])
-    assert (none.samples, none.current, none.minimum, none.average) == (0, None, None, None)
+    one = fit_trend([(0.0, 61.0)])
+    assert (one.current_c, one.average_c, one.slope_c_per_min) == (61.0, 61.0, None)
+    none = fit_trend([])
+    assert (none.samples, none.current_c, none.minimum_c, none.average_c) == (0, None, None, None)
 
 
 @given(
@@ -63,18 +63,19 @@ def test_of_too_few_readings_only_what_was_read_is_told() -> None:
 def test_a_trend_is_the_same_at_every_time_and_turns_with_its_readings(
     readings: list[tuple[int, int]], later: int
 ) -> None:
-    trend = trend_of(readings)
-    moved = trend_of([(at + later, value) for at, value in readings])
-    turned = trend_of([(at, -value) for at, value in readings])
-    if trend.slope is None or turned.slope is None or moved.slope is None:
+    trend = fit_trend(readings)
+    moved = fit_trend([(at + later, value) for at, value in readings])
+    turned = fit_trend([(at, -value) for at, value in readings])
+    slope, moved_slope, turned_slope = (one.slope_c_per_min for one in (trend, moved, turned))
+    if slope is None or moved_slope is None or turned_slope is None:
         assert trend.direction is turned.direction is moved.direction is Direction.UNKNOWN
         return
-    assert moved.slope == pytest.approx(trend.slope, abs=1e-6)
-    assert turned.slope == pytest.approx(-trend.slope, abs=1e-9)
-    change = trend.slope / 60 * (readings[-1][0] - readings[0][0])
-    if abs(abs(change) - STEADY) > 1e-6:
-        assert (trend.direction is Direction.RISING) == (change >= STEADY)
-        assert (trend.direction is Direction.FALLING) == (change <= -STEADY)
+    assert moved_slope == pytest.approx(slope, abs=1e-6)
+    assert turned_slope == pytest.approx(-slope, abs=1e-9)
+    change = slope / 60 * (readings[-1][0] - readings[0][0])
+    if abs(abs(change) - MIN_CHANGE_C) > 1e-6:
+        assert (trend.direction is Direction.RISING) == (change >= MIN_CHANGE_C)
+        assert (trend.direction is Direction.FALLING) == (change <= -MIN_CHANGE_C)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_a_trend_is_the_same_at_every_time_and_turns_with_its_readings(
     ],
 )
 def test_since_is_a_time_before_now_or_a_moment(text: str, ago: float) -> None:
-    assert NOW - since_when(text, NOW) == pytest.approx(ago)
+    assert NOW - parse_since(text, NOW) == pytest.approx(ago)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_since_is_a_time_before_now_or_a_moment(text: str, ago: float) -> None:
 )
 def test_what_is_no_time_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(ProblemError, match=r"^since: "):
-        since_when(text, NOW)
+        parse_since(text, NOW)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -107,7 +108,7 @@ def test_every_moment_of_a_file_can_be_shown(moment: float) -> None:
     assert datetime.fromisoformat(iso(moment)).tzinfo is not None
 
 
-@given(st.floats(0, LONGEST), st.integers(1, 3600))
+@given(st.floats(0, MAX_AGE_S), st.integers(1, 3600))
 def test_the_step_grows_with_the_span_and_no_answer_has_too_many(span: float, points: int) -> None:
     step = step_for(span, points)
     assert math.ceil(int(span) / step) <= points

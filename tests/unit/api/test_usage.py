@@ -11,19 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.api.history.recorder import SAMPLE, Noted, Recorder, sample
-from sentinel.api.history.usage import CONTINUES, Use, Uses
+from sentinel.api.history.recorder import SAMPLE_COLUMNS, Recorder, TimedRecord, sample_of
+from sentinel.api.history.usage import MAX_GAP_S, UsageTracker, Use
+from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.views import GpuHealth, GpuView, LogRecord
 from tests.harness.history_harness import BEGIN, UUID, WALL, busy, process, shown, told
 
 AHEAD = WALL - BEGIN
 
 
-def seen(views: Sequence[GpuView]) -> tuple[Uses, list[tuple[str | None, float, float]]]:
+def seen(views: Sequence[GpuView]) -> tuple[UsageTracker, list[tuple[str | None, float, float]]]:
     """Return the uses that go on after these views, and who ended: from when to when."""
-    uses = Uses()
+    uses = UsageTracker()
     for view in views:
-        uses.see(view, AHEAD)
+        uses.update(view, AHEAD)
     return uses, [span(use) for use in uses.ended]
 
 
@@ -79,7 +80,7 @@ def test_who_is_named_soon_after_somebody_came_is_the_one_who_came() -> None:
     uses, ended = seen([shown(at(0)), busy(at(1)), busy(at(2)), busy(at(3), process(7))])
     assert ended == []
     assert [span(use) for use in uses.open] == [("python", 1, 3)]
-    assert [span(use)[:2] for use in uses.renamed] == [(None, 1)]
+    assert [span(use)[:2] for use in uses.replaced] == [(None, 1)]
 
 
 def test_somebody_who_was_never_named_stays_so() -> None:
@@ -101,16 +102,16 @@ def test_a_use_goes_on_though_the_gpu_could_not_be_read_for_a_moment() -> None:
 
 
 def test_unknown_for_too_long_a_use_ended_when_it_was_seen_last() -> None:
-    blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, round(CONTINUES) + 2)]
+    blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, round(MAX_GAP_S) + 2)]
     _, ended = seen([busy(at(0), process(7)), *blind])
     assert ended == [("python", 0, 0)]
 
 
 def test_of_a_gpu_of_which_nothing_is_shown_any_more_uses_end_when_they_were_seen_last() -> None:
     uses, _ = seen([busy(at(0), process(7)), busy(at(5), process(7))])
-    uses.expire(at(5 + CONTINUES - 1))
+    uses.expire(at(5 + MAX_GAP_S - 1))
     assert len(uses.open) == 1
-    uses.expire(at(5 + CONTINUES + 1))
+    uses.expire(at(5 + MAX_GAP_S + 1))
     assert [span(use) for use in uses.ended] == [("python", 0, 5)]
     assert uses.open == []
 
@@ -123,10 +124,10 @@ def test_another_process_of_the_same_number_is_another_use() -> None:
 
 
 def test_a_clock_that_jumps_does_not_make_a_use_longer() -> None:
-    uses, job = Uses(), process(7)
-    uses.see(busy(at(0), job), AHEAD)
-    uses.see(busy(at(1), job), AHEAD + 10**8)
-    uses.see(shown(at(2)), AHEAD + 10**8)
+    uses, job = UsageTracker(), process(7)
+    uses.update(busy(at(0), job), AHEAD)
+    uses.update(busy(at(1), job), AHEAD + 10**8)
+    uses.update(shown(at(2)), AHEAD + 10**8)
     assert [span(use) for use in uses.ended] == [("python", 0, 2)]
 
 
@@ -137,7 +138,7 @@ PEOPLE = st.sets(st.integers(1, 4), max_size=3)
 def test_uses_cover_exactly_the_seconds_in_which_somebody_was_shown(
     story: list[set[int] | None],
 ) -> None:
-    """``None`` is a second in which the GPU could not be read; shorter than CONTINUES here."""
+    """``None`` is a second in which the GPU could not be read; shorter than MAX_GAP_S here."""
     story = [*story, set()]
     views = []
     for second, present in enumerate(story):
@@ -166,7 +167,7 @@ def test_uses_cover_exactly_the_seconds_in_which_somebody_was_shown(
 
 
 def kept(view: GpuView) -> dict[str, float | None]:
-    return dict(zip(SAMPLE, sample(view), strict=True))
+    return dict(zip(SAMPLE_COLUMNS, sample_of(view), strict=True))
 
 
 def test_what_is_not_known_is_null_and_never_zero() -> None:
@@ -190,12 +191,12 @@ def test_telemetry_and_view_complete_each_other() -> None:
     assert row["health"] == 2
 
 
-def said(number: int, **fields: Any) -> Noted:
-    return Noted(LogRecord(number=number, line=json.dumps(fields)), AHEAD)
+def said(number: int, **fields: Any) -> TimedRecord:
+    return TimedRecord(LoggedEvent.of(LogRecord(number=number, event=fields)), AHEAD)
 
 
 def test_every_event_is_kept_but_for_what_the_readings_have_and_a_gap_is_told() -> None:
-    batch = Recorder().digest(
+    batch = Recorder().build_batch(
         [
             said(4, event="gpu.busy", gpu=UUID, time="2026-11-20T19:40:16.093+00:00"),
             said(5, event="gpu.status", gpu=UUID),
@@ -212,7 +213,7 @@ def test_every_event_is_kept_but_for_what_the_readings_have_and_a_gap_is_told() 
     assert json.loads(batch.events[1][3])["count"] == 3
 
 
-@pytest.mark.parametrize("line", ["", "[1]", "no", '{"no": "event"}', "null", '"text"'])
-def test_what_is_no_event_is_passed_over(line: str) -> None:
-    batch = Recorder().digest([Noted(LogRecord(number=1, line=line), AHEAD)], BEGIN)
+@pytest.mark.parametrize("fields", [{}, {"no": "event"}])
+def test_a_record_without_an_event_is_ignored(fields: dict[str, Any]) -> None:
+    batch = Recorder().build_batch([said(1, **fields)], BEGIN)
     assert batch.events == []
