@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -36,7 +35,7 @@ def _lines() -> Iterator[str]:
     yield ".SH DESCRIPTION"
     yield from _paragraphs(top.help or "")
     # A command keeps its help option, so its first context must have the settings.
-    settings: dict[str, Any] = top.context_settings
+    settings = dict(top.context_settings)
     context = click.Context(top, info_name="sentinel", **settings)
     for title, section in SECTIONS.items():
         yield f".SH {_escaped(title.upper())}"

@@ -21,7 +21,7 @@ from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host")
 
-PAGE = ROOT / "sentinel" / "service" / "page"
+PAGE = ROOT / "sentinel" / "api" / "web"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 LIVE = "document.body?.dataset.connection === 'live'"
 #: How soon the page must show what happened, in seconds.
