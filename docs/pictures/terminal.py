@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import sentinel
@@ -35,7 +36,9 @@ def main() -> None:
         run("start", "--simulate", "4", "--rearm", "1s", "--duty", "4s/3s")
         try:
             client = sentinel.connect()
-            until_occupied(client, 4)
+            wait_until(
+                lambda: all(gpu.occupied for gpu in client.status().gpus), "all GPUs are occupied"
+            )
             picture = asyncio.run(record(client))
         finally:
             run("shutdown")
@@ -52,21 +55,24 @@ def run(*words: str) -> None:
     subprocess.run(sentinel_command(*words), check=True, capture_output=True)
 
 
-def until_occupied(client: Client, count: int) -> None:
-    """Wait until this many GPUs are occupied."""
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll the daemon until a condition holds."""
     deadline = time.monotonic() + TIMEOUT_S
-    while sum(gpu.occupied for gpu in client.status().gpus) < count:
+    while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{count} GPUs are not occupied within {TIMEOUT_S:.0f} s")
+            raise TimeoutError(f"{what}: not within {TIMEOUT_S:.0f} s")
         time.sleep(0.5)
 
 
-def change_states() -> subprocess.Popen[bytes]:
+def change_states(client: Client) -> subprocess.Popen[bytes]:
     """Make GPU 1 busy, reserve GPU 2 and pause GPU 3; return the job on GPU 1."""
+    run("pause", "1")  # the job gets its memory, however loaded this machine is
     job = subprocess.Popen(
         sentinel_command("simulate-job", "--gpu", "1", "--memory", "70%", "--for", "5m"),
         stdout=subprocess.DEVNULL,
     )
+    wait_until(lambda: client.gpu(1).occupancy == "BUSY", "GPU 1 is busy")
+    run("resume", "1")
     run("reserve", "--gpu", "2", "--for", "2h", "--reason", "training")
     run("pause", "3", "--for", "30m")
     return job
@@ -77,7 +83,7 @@ async def record(client: Client) -> str:
     app = Live(client, client.status(), every=0.5)
     async with app.run_test(size=SIZE) as pilot:
         await asyncio.sleep(RECORDING_S)
-        job = await asyncio.to_thread(change_states)
+        job = await asyncio.to_thread(change_states, client)
         try:
             await asyncio.sleep(RECORDING_S)
             await pilot.pause()
