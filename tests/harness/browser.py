@@ -184,6 +184,6 @@ def browser(folder: Path) -> Iterator[Browser]:
             with contextlib.suppress(AssertionError, OSError):
                 one.tell("Browser.close")
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(TIMEOUT_S)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)

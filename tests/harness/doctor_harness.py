@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
+from tests.harness.timing import TIMEOUT_S
+
 
 def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
     """Run the command and return its exit code, output and errors."""
@@ -16,7 +18,7 @@ def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from tests.harness.timing import TIMEOUT_S
+
 GPU = {
     "gpu": "952937bc",
     "uuid": "GPU-952937bc-67d8-5168-8d5a-083882c8d660",
@@ -124,7 +126,7 @@ def scripted(socket: Path) -> Iterator[Scripted]:
                 self.wfile.write(reply.body)
                 self.wfile.flush()
                 if reply.status == 0:  # it hangs
-                    ended.wait(30)
+                    ended.wait(TIMEOUT_S)
                 return
             data = json.dumps({"schema_version": 1, **reply.body}).encode()
             self.send_response(reply.status)

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -310,9 +309,7 @@ def test_a_process_may_be_named_by_its_user_and_by_root() -> None:
 
 
 def test_the_one_who_asks_is_known_by_its_start(front: Front) -> None:
-    began = time.monotonic()
     assert allocate(front, size=GIB).status == 201
     order = next(order for order in front.orders if isinstance(order, Allocate))
     stat = own_stat()
     assert (order.by.pid, order.by.started) == (stat.pid, stat.started)
-    assert time.monotonic() - began < TIMEOUT_S

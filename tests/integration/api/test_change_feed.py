@@ -22,6 +22,7 @@ from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from tests.harness.api_harness import UUIDS, Front, UnixConnection, ask, exchange
 from tests.harness.sse_reader import Event, events
+from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +202,7 @@ def test_who_falls_behind_is_shown_everything_anew() -> None:
 def over_tcp(
     front: Front, path: str, headers: Mapping[str, str] = {}
 ) -> tuple[int, bytes, Mapping[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     with contextlib.closing(connection):
         connection.request("GET", path, headers=dict(headers))
         response = connection.getresponse()
@@ -227,5 +228,5 @@ def test_the_page_is_not_for_pages_from_elsewhere(front: Front, headers: dict[st
 
 @pytest.mark.parametrize("path", ["/page/", "/page/__init__.py", "/page/../gate.py", "/v1/watch"])
 def test_all_else_needs_the_token(front: Front, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     assert exchange(connection, "GET", path).status == 401

@@ -23,6 +23,7 @@ from tests.harness.daemon_harness import Live, live
 from tests.harness.gpu_environment import SimulatedGround
 from tests.harness.history_harness import whole
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 SIZE = 64 * 2**20
 
@@ -36,12 +37,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 @pytest.fixture
 def client(service: Front) -> Client:
     service.reset()
-    return connect(service.path, timeout=20.0)
+    return connect(service.path, timeout=TIMEOUT_S)
 
 
 def warm(front: Front, *degrees: int) -> None:
     """Show GPU 0 at these temperatures, each until it is in the history of a second of its own."""
-    client = connect(front.path, timeout=20.0)
+    client = connect(front.path, timeout=TIMEOUT_S)
     for value in degrees:
         with front.acting() as script:
             script.gpus[UUIDS[0]] = replace(
@@ -150,7 +151,7 @@ def test_a_disk_without_room_is_said_once_and_costs_no_answer(tiny_disk: Path) -
     with Front(tiny_disk, history=SIZE) as front:
         front.wait_for(lambda: any(one.about == "history" for one in front.troubles))
         front.say("gpu.busy", gpu=UUIDS[0], index=0)
-        client = connect(front.path, timeout=20.0)
+        client = connect(front.path, timeout=TIMEOUT_S)
         eventually(lambda: client.recorded_events() and client.history(0) and client.usage(0))
         before = front.beats
         front.wait_for(lambda: front.beats > before + 3)  # it was tried again by then
@@ -179,7 +180,7 @@ def test_a_service_that_is_killed_at_any_moment_leaves_a_whole_file_and_loses_no
             front.wait_for(lambda: front.beats > 0)
         assert known
         assert not [one for one in front.troubles if one.about == "history"]
-        client = connect(front.path, timeout=20.0)
+        client = connect(front.path, timeout=TIMEOUT_S)
         uses = client.usage(0)
         assert [(use.pid, use.going_on) for use in uses] == [(4711, True)], "one, over all of it"
 

@@ -24,6 +24,7 @@ from tests.harness.scripted_daemon import (
     problem,
     scripted,
 )
+from tests.harness.timing import TIMEOUT_S
 
 UUID = str(GPU["uuid"])
 BUSY = {
@@ -247,7 +248,7 @@ def run_exec(daemon: Scripted, *typed: str) -> subprocess.Popen[str]:
 def test_exec_becomes_the_command_and_shows_it_its_gpus(daemon: Scripted) -> None:
     program = '\necho $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
     with run_exec(daemon, "--gpus", "1", "--", "sh", "-c", program, "sh", "--help") as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=TIMEOUT_S)
     said, ignored = out.splitlines()
     assert said == f"{process.pid} {UUID} --help"
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
@@ -262,12 +263,12 @@ def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: Scripted) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
         process.terminate()
-        assert process.wait(30) == -signal.SIGTERM
+        assert process.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
 def test_a_command_that_is_not_there_reserves_nothing(daemon: Scripted) -> None:
     with run_exec(daemon, "--gpus", "1", "--", "no-such-command") as process:
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (127, "sentinel: there is no command no-such-command\n")
     assert daemon.asked == []
 
@@ -283,7 +284,7 @@ def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(
     file.write_text(content)
     file.chmod(mode)
     with run_exec(daemon, "--gpus", "1", "--", str(file)) as process:
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == code
     assert f"{file} cannot be executed" in err
     requests = [request for request, _ in daemon.asked]
@@ -293,7 +294,7 @@ def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(
 def test_exec_runs_nothing_where_nothing_is_to_be_had(daemon: Scripted, tmp_path: Path) -> None:
     with run_exec(daemon, "--gpus", "1", "--", "touch", str(tmp_path / "ran")) as process:
         daemon.replies["POST /v1/reservations"] = problem("conflict", "ana holds all", 409)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (1, "sentinel: ana holds all\n")
     assert not (tmp_path / "ran").exists()
 
@@ -348,7 +349,7 @@ def test_logs_follows_until_it_is_ended(daemon: Scripted, tmp_path: Path) -> Non
             log.write_text("second\n")
             assert process.stdout.readline() == "second\n"
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(TIMEOUT_S) == 130
         finally:
             process.kill()
 
@@ -407,7 +408,7 @@ def test_watching_goes_on_when_the_daemon_is_away_for_a_while(daemon: Scripted) 
             asked = len(daemon.asked)
             within(30, lambda: len(daemon.asked) > asked + 2)
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
     assert process.returncode == 130

@@ -14,6 +14,7 @@ import pytest
 from sentinel.cli.main import run_command_line
 from sentinel.cli.tui import graph
 from tests.harness.scripted_daemon import GPU, RESERVATION, STATUS, Reply, Scripted, scripted
+from tests.harness.timing import TIMEOUT_S
 
 SECOND = {
     **GPU,
@@ -46,9 +47,9 @@ class Terminal:
     def screen(self) -> str:
         return self._run("capture-pane", "-p", "-t", "t")
 
-    def shows(self, *texts: str, within: float = 30.0) -> str:
+    def shows(self, *texts: str) -> str:
         """Wait until all of this is on the screen, where a line may be broken at any space."""
-        until = time.monotonic() + within
+        until = time.monotonic() + TIMEOUT_S
         while True:
             screen = self.screen()
             unbroken = " ".join(screen.split())
@@ -131,7 +132,7 @@ def test_top_goes_on_when_the_daemon_is_away_for_a_while(
     asked = len(daemon.asked)
     eventually(lambda: len(daemon.asked) > asked)
     terminal.press("q")
-    terminal.shows("exit code 0", within=5)
+    terminal.shows("exit code 0")
 
 
 def test_top_without_a_daemon_is_an_error(

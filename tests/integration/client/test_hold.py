@@ -27,6 +27,7 @@ from sentinel.errors import (
 )
 from sentinel.host.procfs import read_stat
 from tests.harness.gpu_environment import TESTS
+from tests.harness.timing import TIMEOUT_S
 
 STAND_IN = (sys.executable, str(TESTS / "fake_run.py"))
 
@@ -55,7 +56,7 @@ def test_gpus_are_held_while_the_block_lasts(
 ) -> None:
     pretend("held")
     with sentinel.hold(gpus=[0, "GPU-ab"], memory="20GiB", flags=["--util", "50%"]) as held:
-        assert held.wait_held(30).gpus[0].occupied
+        assert held.wait_held(TIMEOUT_S).gpus[0].occupied
         words = Path(f"/proc/{held.pid}/cmdline").read_bytes().decode().split("\0")
         asked = "--workload hold --gpus 0,GPU-ab --util 50%"
         assert "--tcp off --socket-group off --metrics off" in " ".join(words)
@@ -71,7 +72,7 @@ def test_an_error_in_the_block_lets_go_as_well(
 
     def work() -> None:
         with sentinel.hold() as held:
-            held.wait_held(30)
+            held.wait_held(TIMEOUT_S)
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -94,7 +95,7 @@ def test_a_sentinel_that_cannot_begin_says_why(
 ) -> None:
     pretend(how)
     with sentinel.hold() as held, pytest.raises(kind, match=told):
-        held.wait_held(30)
+        held.wait_held(TIMEOUT_S)
 
 
 def test_a_gpu_that_is_not_held_in_time_says_why(pretend: Callable[[str], None]) -> None:
@@ -109,7 +110,7 @@ from sentinel.client import hold
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may be without a terminal
 hold.SENTINEL = {STAND_IN}
 with sentinel.hold() as held:
-    held.wait_held(30)
+    held.wait_held({TIMEOUT_S})
     print(held.pid, flush=True)
     threading.Event().wait()
 """
@@ -139,7 +140,7 @@ def test_a_thread_that_holds_and_ends_takes_nothing_along(
     thread = threading.Thread(target=lambda: entered.append(holding.__enter__()))
     thread.start()
     thread.join()
-    entered[0].wait_held(30)
+    entered[0].wait_held(TIMEOUT_S)
     time.sleep(0.2)
     assert not (tmp_path / "ended").exists()
     holding.__exit__(None, None, None)

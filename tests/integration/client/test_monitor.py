@@ -174,7 +174,7 @@ def test_the_thread_ends_at_once_though_nothing_happens(
     monitor.stop()
     assert not thread.is_alive()
     assert not sentinel.Monitor(front.path).running
-    assert time.monotonic() - began < 4  # a comment comes each 15 s
+    assert time.monotonic() - began < 14  # a comment comes each 15 s
 
 
 def test_a_callback_may_stop_it(front: Front, monitor: sentinel.Monitor) -> None:
@@ -298,7 +298,7 @@ def test_one_who_waits_for_an_event_in_an_event_loop_can_be_cancelled(
 
     began = time.monotonic()
     asyncio.run(cancel())
-    assert time.monotonic() - began < 10  # no thread is left that waits for a comment
+    assert time.monotonic() - began < 14  # no thread is left that waits for a comment
 
 
 def test_a_daemon_that_was_named_is_not_replaced(tmp_path: Path) -> None:

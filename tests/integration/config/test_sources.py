@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness.gpu_environment import SimulatedGround
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 FILE = """
@@ -34,7 +35,7 @@ def sentinel(ground: SimulatedGround, *arguments: str, **variables: str) -> tupl
         env=ground.surroundings(**variables),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=TIMEOUT_S,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

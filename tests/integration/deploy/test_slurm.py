@@ -150,7 +150,9 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             cleanup.callback(process.wait, TIMEOUT_S)
             cleanup.callback(process.kill)
         # A step would outlive its slurmd.
-        cleanup.callback(subprocess.run, ["scancel", "--user=root"], env=environment, timeout=10)
+        cleanup.callback(
+            subprocess.run, ["scancel", "--user=root"], env=environment, timeout=TIMEOUT_S
+        )
         eventually(lambda: _state(environment) == "idle")
         yield environment
 

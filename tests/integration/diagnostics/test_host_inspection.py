@@ -18,6 +18,7 @@ from sentinel.protocol.gpu import Gpu
 from tests.harness.doctor_harness import doctor, rows
 from tests.harness.gpu_environment import SimulatedGround
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 
 def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedGround) -> None:
@@ -39,7 +40,7 @@ def test_a_nice_start_is_a_warning(simulated: SimulatedGround) -> None:
         env=simulated.surroundings(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     row = rows(done.stdout)["niceness"]
@@ -148,7 +149,7 @@ def test_in_a_pid_namespace_of_its_own_the_memory_is_the_witness(
         env=simulated.surroundings(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TIMEOUT_S,
         check=False,
     )
     row = rows(done.stdout)["PID namespace"]
@@ -190,6 +191,6 @@ def test_a_missing_inotify_instance_is_reported() -> None:
         "print(looking._watched([])[0])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
     assert done.stdout.strip() == "no inotify instance is left"

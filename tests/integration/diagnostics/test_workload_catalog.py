@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from sentinel.diagnostics.workload_catalog import Timeouts, describe_places
 from tests.harness.gpu_environment import SimulatedGround
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 
 def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_others() -> None:
@@ -23,10 +22,9 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
         "bad_workloads:Unruly",
         "bad_workloads:well_behaved",
     ]
-    began = time.monotonic()
-    infos, stuck = describe_places(places, Timeouts(opening=TIMEOUT_S, each=1.0))
+    timeouts = Timeouts(opening=TIMEOUT_S, each=2.0 * MACHINE_SLOWNESS)
+    infos, stuck = describe_places(places, timeouts)
     assert not stuck
-    assert time.monotonic() - began < 4 * TIMEOUT_S
     assert [one.number for one in infos] == list(range(len(places)))
     warm, broken, hanging, crashing, missing, unruly, good = infos
     assert warm.error is None

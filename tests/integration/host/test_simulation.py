@@ -19,6 +19,7 @@ from sentinel.host.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, def
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
+from tests.harness.timing import MACHINE_SLOWNESS
 
 GIB = 2**30
 SOON = 10.0
@@ -362,7 +363,7 @@ def test_a_gpu_is_used_as_much_as_its_stressors_count_and_all_the_time_by_anybod
     began = time.monotonic()
     # Of an hour of work that has just begun, only what lies behind counts.
     member.count_work(3600.0, began + 3600.0)
-    time.sleep(0.1)
+    time.sleep(0.3 * MACHINE_SLOWNESS)
     assert driver.utilization(gpu.uuid) == pytest.approx(1.0, abs=0.1)
     assert driver.sm_clock(gpu.uuid) == 1980
     member.count_work(0.0, 0.0)

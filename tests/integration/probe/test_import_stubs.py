@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.harness.timing import TIMEOUT_S
+
 SCRIPT = """
 import sys
 from sentinel.probe.import_stubs import without_ctypes_util
@@ -24,5 +26,5 @@ def test_the_binding_and_the_watch_import_nothing_unneeded() -> None:
     # -S: without site, which imports more of the library where packages are linked.
     paths = f"import sys; sys.path[:] = {sys.path!r}\n"
     command = [sys.executable, "-S", "-c", paths + SCRIPT, __file__]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ import pytest
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
 from tests.harness.gpu_environment import ROOT
 from tests.harness.nvml_query import ABSENT, OPEN, Argument, answers
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -190,7 +191,7 @@ def test_a_driver_with_wrong_pids_in_the_binding_is_refused(
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == code, done.stderr

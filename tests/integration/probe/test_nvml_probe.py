@@ -14,6 +14,7 @@ from sentinel.protocol.inflight_calls import gpu_of
 from sentinel.protocol.probe import ProbeSpec, Unavailable
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
 from tests.harness.probe_harness import Supervisor, until
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -105,7 +106,7 @@ def test_a_driver_that_goes_away_ends_the_probe(
         pass
     assert isinstance(message, Unavailable)
     assert message.code == code
-    supervisor.process.join(30)
+    supervisor.process.join(TIMEOUT_S)
     assert supervisor.process.exitcode == 1
 
 

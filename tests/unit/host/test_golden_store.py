@@ -22,6 +22,7 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.bootstrap import _spec_for
 from sentinel.supervisor.discovery import Found
 from sentinel.supervisor.probe_process import ProbeProcess
+from tests.harness.timing import TIMEOUT_S
 
 KEY = GoldenKey(
     gpu="NVIDIA H200", sms=132, torch="2.11.0", blas="13.1", dtype="bf16", shape="16384", seed=1
@@ -145,7 +146,7 @@ Goldens(path).record(key, 1)
 def test_a_disk_that_fills_up_within_a_line_raises_no_error(path: Path) -> None:
     recorded(path, (KEY, 1))
     command = [sys.executable, "-c", FULL, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     assert "no checksum can be recorded: No space left on device" in done.stderr
     assert not path.read_bytes().endswith(b"\n"), "nothing was torn"
     goldens = Goldens(path, warn=lambda _: None)
@@ -222,7 +223,7 @@ def test_eight_processes_at_once_record_each_key_once(path: Path) -> None:
         assert child.stdin is not None
         child.stdin.write(b"\n")
         child.stdin.close()
-    assert [child.wait(60) for child in children] == [0] * 8
+    assert [child.wait(TIMEOUT_S) for child in children] == [0] * 8
     lines = path.read_bytes().splitlines()
     assert sorted(_parse(line)[0].seed for line in lines) == list(range(25))
     assert Goldens(path).skipped() == ()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.host.packages import bindings, misreads, version_of
+from tests.harness.timing import TIMEOUT_S
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def test_the_build_of_torch_is_read_without_an_import(
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=TIMEOUT_S,
         check=True,
     )
     assert ast.literal_eval(done.stdout) == {"version": version, "cuda": cuda, "without": without}
