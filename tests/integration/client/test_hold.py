@@ -27,6 +27,7 @@ from sentinel.errors import (
 )
 from sentinel.host.procfs import read_stat
 from tests.harness.gpu_environment import TESTS
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 STAND_IN = (sys.executable, str(TESTS / "fake_run.py"))
@@ -42,13 +43,6 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         monkeypatch.setenv("PRETEND", how)
 
     return choose
-
-
-def within(seconds: float, true: Callable[[], object]) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not become true"
-        time.sleep(0.01)
 
 
 def test_gpus_are_held_while_the_block_lasts(
@@ -126,8 +120,8 @@ def test_a_script_that_is_killed_lets_go(
         assert script.stdout is not None
         pid = int(script.stdout.readline())
         os.kill(script.pid, number)
-        within(30, (tmp_path / "ended").exists)
-        within(30, lambda: (stat := read_stat(pid)) is None or not stat.alive)
+        eventually((tmp_path / "ended").exists)
+        eventually(lambda: (stat := read_stat(pid)) is None or not stat.alive)
 
 
 def test_a_thread_that_holds_and_ends_takes_nothing_along(
