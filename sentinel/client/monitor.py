@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Callback)
 #: How long a sentinel of our own may take until it shows every GPU, in seconds: a driver without
 #: persistence mode takes up to 3 s for each.
 _PATIENCE = 60.0
-#: How often it is asked how far it is, and after what time one that failed is tried anew.
+#: How often progress is checked, and after what time a failed start is retried.
 _EVERY, _AGAIN = 0.05, 30.0
 
 
@@ -88,7 +88,7 @@ class Monitor:
         self.close()
 
     def close(self) -> None:
-        """End what was begun; the next verb begins anew."""
+        """Close the connection; the next call opens it again."""
         self.stop()
         with self._lock:
             self._client = self._failed = None

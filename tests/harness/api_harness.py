@@ -215,7 +215,7 @@ class Script:
         return {"memory_free": free, "outstanding": max(0, given - taken)}
 
     def allocate(self, order: Allocate) -> CommandReply:
-        """Promise memory; what stands in its way is let go of, and read anew once it is free."""
+        """Allocate memory: release what is in its way, and read again once it is free."""
         view = self.gpus[order.gpu]
         left = view.budget - sum(one.size for one in self.allocations.values())
         if order.id in self.allocations or order.size > left:
@@ -334,7 +334,7 @@ class Front:
             self._thread.join()
 
     def reset(self) -> None:
-        """Begin anew, as for another test."""
+        """Reset everything for another test."""
         with self.lock:
             self.script = Script()
             self.orders.clear()

@@ -69,7 +69,7 @@ _STATES: tuple[dict[str, Any], ...] = (
         "memory_used": None,
     },
 )
-#: Load, temperature and power of a GPU that nobody uses, and of one that works.
+#: Load, temperature and power of an idle GPU, and of one under load.
 _COLD, _WARM = (0.0, 33, 84.0), (0.98, 64, 655.0)
 
 

@@ -1,4 +1,4 @@
-"""A daemon that does nothing but to answer, for tests of whoever starts one.
+"""A daemon that does nothing but answer, for tests of the programs that start one.
 
 Usage: fake_daemon.py HOW, where HOW is one of: answer, say (ends with code 4 and words),
 late (ends with code 5 and words after its claim), mute (claims and never answers), die (SIGKILL).
@@ -39,7 +39,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def address_string(self) -> str:
-        return "somebody"
+        return "stranger"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         pass

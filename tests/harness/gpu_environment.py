@@ -33,7 +33,7 @@ def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Job:
-    """Somebody else's process that wants a part of a GPU in its first allocation.
+    """A foreign process that wants a part of a GPU in its first allocation.
 
     Args:
         process: It says a JSON object a line, one of which tells how the allocation went.
@@ -72,11 +72,11 @@ class Ground(ABC):
 
     #: How many GPUs there are.
     count: int
-    #: The most that can be in use on a GPU that nobody uses, in bytes.
+    #: The most that can be in use on an idle GPU, in bytes.
     nothing: int
     #: What is run as ``python -m``.
     module: str = "sentinel"
-    #: How much the used memory may move although nobody uses the GPU, in bytes.
+    #: How much the used memory may move on an idle GPU, in bytes.
     noise: int = 0
 
     def __init__(self, folder: Path) -> None:
@@ -107,7 +107,7 @@ class Ground(ABC):
         return range(min(at_most, self.count))
 
     def empty(self, gpu: int = 0) -> bool:
-        """Return whether nobody holds memory on a GPU any more."""
+        """Return whether all memory of a GPU is free again."""
         return self.held(gpu) <= self.nothing
 
     def surroundings(self, **more: str) -> dict[str, str]:
@@ -203,7 +203,7 @@ class SimulatedGround(Ground):
         return range(min(at_most, self.count))
 
     def empty(self, gpu: int = 0) -> bool:
-        """Return whether nobody holds memory on a GPU any more."""
+        """Return whether all memory of a GPU is free again."""
         return self.held(gpu) <= self.nothing
 
     def surroundings(self, **more: str) -> dict[str, str]:
@@ -261,7 +261,7 @@ class RealGround(Ground):
         return int(self._totals[gpu])
 
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
-        # A bare CUDA program: nobody asks for memory sooner after its start.
+        # A bare CUDA program asks for memory sooner after its start than any other.
         job = ["bare", "--ask", str(int(share * self.total(gpu))), "--stay", str(stay)]
         visible = ["env", f"CUDA_VISIBLE_DEVICES={self.uuid(gpu)}"]
         return [*visible, sys.executable, "-m", "benchmarks.newcomer", *job]

@@ -24,7 +24,7 @@ SIZE = 64 * 2**20
 
 
 def shown(at: float, uuid: str = UUID, **fields: Any) -> GpuView:
-    """Return a GPU as it is shown at this time: idle, fresh, and nobody there."""
+    """Return the view of a GPU at this time: idle, fresh and without processes."""
     given: dict[str, Any] = {
         "occupancy": "IDLE",
         "stressor": "STOPPED",

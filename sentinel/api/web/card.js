@@ -142,7 +142,7 @@ export class Card {
     }
   }
 
-  /** Say anew what depends on the time of day. */
+  /** Update what depends on the time of day. */
   tick() {
     const ago = this.ago === null ? "" : `handed over in ${span(this.took)}, ${span(Math.max(1, Math.round(Date.now() / 1000 - this.ago)))} ago`;
     say(this.last, ago);
@@ -159,7 +159,7 @@ export class Card {
     for (const curve of this.curves) curve.draw();
   }
 
-  /** Draw everything anew, as wide as there is room now. */
+  /** Redraw everything at the present width. */
   redraw() {
     for (const curve of this.curves) curve.end();
     this.curves = [];

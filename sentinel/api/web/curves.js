@@ -137,7 +137,7 @@ export class Curve {
     this.#plot.destroy();
   }
 
-  /** Let the legend say what holds now, unless somebody points at another moment. */
+  /** Show the latest values in the legend, unless the pointer is at another moment. */
   #now() {
     const last = this.#past.times.length - 1;
     if (this.#large && last >= 0 && !(this.#plot.cursor.left >= 0)) this.#plot.setLegend({ idx: last });

@@ -117,7 +117,7 @@ export function unreserve(gpu, reservations) {
   const held = reservations.find((one) => one.id === gpu.reservation);
   const gpus = held ? held.indices.map((index) => `GPU ${index}`).join(", ") : `GPU ${gpu.index}`;
   const why = held?.reason ? ` for “${held.reason}”` : "";
-  const what = `${gpus} ${held?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}. Whoever reserved it is not asked.`;
+  const what = `${gpus} ${held?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}. Its holder is not asked.`;
   confirm("End the reservation", what, "End it", (signal) => ask("DELETE", `/v1/reservations/${encodeURIComponent(gpu.reservation)}`, { signal }));
 }
 

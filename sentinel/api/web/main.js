@@ -109,7 +109,7 @@ function appear(gpu) {
 // --- what was ----------------------------------------------------------------------------------
 
 let recalling = Promise.resolve();
-let kept = true; // as long as nobody says that there is no history
+let kept = true; // false once the daemon reports that it has no history
 
 /** Fill the curves of a GPU from the history, where one is kept; one GPU after the other. */
 function remember(uuid, card) {

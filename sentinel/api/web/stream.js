@@ -1,4 +1,4 @@
-// Follows the daemon: one stream, begun anew after ever longer pauses when it is lost.
+// Follow the daemon over one stream, with growing pauses between reconnects.
 
 import { Problem, request } from "./api.js";
 
@@ -60,7 +60,7 @@ export class Stream {
     this.#run = null;
   }
 
-  /** Forget which events were seen: those of another daemon count anew. */
+  /** Forget which events were seen: another daemon restarts the count. */
   forget() {
     this.#last = 0;
   }
@@ -83,7 +83,7 @@ export class Stream {
     for await (const [name, id, data] of events(response, () => (heard = performance.now()))) {
       if (this.#run !== run) return;
       this.#tries = 0;
-      if (name === "lost" && this.#last === 0) continue; // what nobody asked for is no loss
+      if (name === "lost" && this.#last === 0) continue; // events before the first are not lost
       if (id) this.#last = Number(id);
       this.#on.event(name, data);
     }

@@ -20,7 +20,7 @@ const WORDS = {
   "gpu.busy": ["use", "busy", () => "Busy", (e) => joined(e.processes?.length ? e.processes.map(person).slice(0, 3).join(", ") : "", e.reason)],
   "gpu.idle": ["use", "idle", () => "Idle", (e) => (e.left_alone_s ? `left alone for ${span(e.left_alone_s)}` : "")],
   "gpu.unknown": ["finding", "unknown", () => "Unknown", (e) => e.reason],
-  "gpu.memory_leaked": ["finding", "unknown", () => "In use by nobody", (e) => (e.bytes ? size(e.bytes) : "")],
+  "gpu.memory_leaked": ["finding", "unknown", () => "Memory leaked", (e) => (e.bytes ? size(e.bytes) : "")],
   "gpu.health_changed": ["finding", "note", (e) => `Condition ${e.health ?? ""}`, (e) => (e.temperature_c ? `at ${e.temperature_c} °C` : "")],
   "gpu.overheat": ["finding", "failed", () => "Too hot", (e) => (e.temperature_c ? `${e.temperature_c} °C` : "")],
   "gpu.paused": ["order", "paused", () => "Paused", (e) => joined(lasting(e.for_s), by(e.by))],
@@ -35,12 +35,12 @@ const WORDS = {
   "stressor.unkillable": ["finding", "failed", () => "Stressor cannot be killed", (e) => e.reason ?? ""],
   "probe.hung": ["finding", "unknown", () => "The driver hangs", (e) => e.call ?? ""],
   "driver.unavailable": ["finding", "unknown", () => "No driver", (e) => e.reason ?? ""],
-  "driver.released": ["order", "paused", () => "Driver let go of", () => ""],
+  "driver.released": ["order", "paused", () => "Driver released", () => ""],
   "driver.acquire_requested": ["order", "note", () => "Driver in use again", (e) => by(e.by)],
   "command.rejected": ["order", "note", () => "Order refused", (e) => joined(e.order, e.reason)],
   "sentinel.started": ["use", "note", () => "Daemon started", (e) => joined(`version ${e.version}`, e.workload)],
   "sentinel.occupying": ["order", "note", () => "Told to occupy", (e) => by(e.by)],
-  "sentinel.drained": ["order", "paused", () => "Told to let go of all", (e) => by(e.by)],
+  "sentinel.drained": ["order", "paused", () => "Drained", (e) => by(e.by)],
   "sentinel.configured": ["order", "note", () => "New settings", (e) => by(e.by)],
   "sentinel.stalled": ["finding", "unknown", () => "Supervisor stalled", (e) => span(e.s)],
   "sentinel.stopping": ["order", "stopping", () => "Daemon ends", (e) => e.reason],
@@ -84,7 +84,7 @@ export class Timeline {
     this.drawing ??= requestAnimationFrame(() => this.#flush());
   }
 
-  /** Begin anew: the events of another daemon follow. */
+  /** Start over: the events of another daemon follow. */
   clear() {
     this.waiting = [];
     this.newest = null;

@@ -9,9 +9,9 @@ export const STATES = {
   occupied: "sentinel keeps it busy",
   starting: "sentinel is starting on it",
   stopping: "sentinel is letting go of it",
-  busy: "somebody else uses it",
-  idle: "nobody uses it",
-  reserved: "kept free for somebody",
+  busy: "used by a foreign process",
+  idle: "not used",
+  reserved: "kept free for a user",
   paused: "sentinel keeps off it",
   backoff: "failed, and will be tried again",
   failed: "failed, and will not be tried again",
@@ -79,7 +79,7 @@ export function people(processes, most = 2) {
   return processes.length > most ? `${named} and ${processes.length - most} more` : named;
 }
 
-/** Return who has a GPU, or why nobody has. */
+/** Return the holder of a GPU, or why it has none. */
 export function holder(gpu, reservations) {
   const word = state(gpu);
   if (word in { occupied: 1, starting: 1, stopping: 1 }) {
@@ -94,7 +94,7 @@ export function holder(gpu, reservations) {
   return gpu.reason;
 }
 
-/** Return the parts of a GPU's memory in bytes; null where nobody knows. */
+/** Return the parts of a GPU's memory in bytes; null if not known. */
 export function memory(gpu) {
   if (!known(gpu.memory_used)) return null;
   const total = Math.max(gpu.memory_total, 1);

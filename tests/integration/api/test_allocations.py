@@ -124,7 +124,7 @@ def test_what_others_were_promised_and_did_not_take_yet_is_not_free(front: Front
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             assert allocate(front, "theirs", 60 * GIB, pid=other.pid).status == 201
-            with front.acting() as script:  # somebody without a promise has 40 GiB
+            with front.acting() as script:  # a process without an allocation has 40 GiB
                 view = script.gpus[UUIDS[0]]
                 script.gpus[UUIDS[0]] = replace(view, memory_used=40 * GIB)
             late = allocate(front, "ours", 60 * GIB, wait_s=0.1)
@@ -266,7 +266,7 @@ def test_an_order_that_was_carried_out_and_whose_client_left_is_undone(front: Fr
     order = front.orders[-1]
     assert isinstance(order, Allocate)
     threads = threading.active_count()
-    with front.acting() as script:  # it is carried out only now, and nobody hears the answer
+    with front.acting() as script:  # it is applied only now, and its answer has no receiver
         script.allocate(order)
     front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
     assert not front.script.allocations

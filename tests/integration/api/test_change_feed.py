@@ -152,7 +152,7 @@ def some_views() -> Views:
 def test_a_look_that_fails_is_said_once_and_costs_no_later_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fail at the second look and at the third; whoever watches goes on with everything."""
+    """Fail at the second look and at the third; the watchers go on with everything."""
     said: list[str] = []
     changed, looks = ChangeFeed._difference, iter([False, True, True])
 

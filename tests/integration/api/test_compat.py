@@ -113,7 +113,7 @@ def test_a_gpu_is_shown_with_the_fields_of_the_document(front: Front) -> None:
     }
     every = data(front, "/status/all")
     assert every["gpu_count"] == 2
-    # What nobody could read is none of the good states, and no zero.
+    # What could not be read is none of the good states, and no zero.
     other = every["gpus"][1]
     assert (other["state"], other["temperature_celsius"]) == ("unavailable", None)
 

@@ -138,7 +138,7 @@ def test_seconds_become_minutes_after_an_hour_and_nothing_of_them_is_lost(past: 
     assert whole_time["power_w"] == pytest.approx(200.0)
 
 
-#: None, or so long that nobody knows how much was used in it.
+#: None, or too long to know how much was used in it.
 _pauses = st.just(0) | st.integers(6, 3000)
 
 
@@ -282,7 +282,7 @@ def test_a_file_that_goes_bad_while_it_is_open_is_set_aside_too(past: Past) -> N
     with past.path.open("r+b") as file:
         file.seek(4096)
         file.write(random.Random(7).randbytes(size - 4096))
-    past.events()  # whoever asks gets what there is
+    past.events()  # a query returns what there is
     troubles = past.say("gpu.busy")
     assert any("renamed to" in trouble for trouble in troubles), troubles
     past.go_on(6)

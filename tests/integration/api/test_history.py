@@ -110,7 +110,7 @@ def test_who_is_on_a_gpu_is_named(client: Client) -> None:
         ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
         ("history/readings?gpu=0&points=3601", 422, "points"),
         ("history/events?limit=0", 422, "limit"),
-        ("history/usage?gpu=GPU-nobody", 404, "GPU-nobody"),
+        ("history/usage?gpu=GPU-missing", 404, "GPU-missing"),
         ("gpus/0/trend?minutes=61", 422, "minutes"),
     ],
 )

@@ -166,7 +166,7 @@ def test_events_are_counted(front: Front) -> None:
     assert of_gpu("handover_kill_seconds_bucket", le="0.01") == 1
     assert of_gpu("handover_kill_seconds_bucket", le="+Inf") == 1
     assert of_gpu("handover_exit_seconds_count") == 1
-    assert of_gpu("handover_memory_back_seconds_count") == 0  # nobody measured it
+    assert of_gpu("handover_memory_back_seconds_count") == 0  # it was not measured
     assert len(some(page, "sentinel_gpu_handover_kill_seconds_bucket", gpu="0")) == len(BUCKETS) + 1
     assert one(page, "sentinel_probe_restarts_total", reason="hung") == 1
     assert one(page, "sentinel_probe_restarts_total", reason="exited") == 1
@@ -386,7 +386,7 @@ def test_a_successor_of_the_service_answers_scrapes_at_the_same_address(tmp_path
         began = one(scrape(front), "sentinel_service_start_time_seconds")
         front.kill()
         front.start()
-        page = scrape(front)  # the connection waits for whoever takes it
+        page = scrape(front)  # the connection waits to be accepted
         again = one(page, "sentinel_service_start_time_seconds")
         assert began is not None
         assert again is not None

@@ -55,7 +55,7 @@ def connect(front: Front) -> socket.socket:
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        while not met():  # noqa: ASYNC110 - uvicorn tells nobody
+        while not met():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
 
 
@@ -337,7 +337,7 @@ print(data.decode())
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_is_let_in_by_the_group_of_the_socket_only() -> None:
     # pytest's own folders are for one user only.
     with tempfile.TemporaryDirectory() as folder, Front(Path(folder)) as front:

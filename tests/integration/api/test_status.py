@@ -148,10 +148,10 @@ def test_a_stop_is_not_answered_before_memory_was_seen_to_be_back(
         script.gpus[UUIDS[1]] = replace(view, **left)
     late = ask(front, "POST", "/v1/stop", {"wait_s": 0.1})
     assert (late.status, late.body["code"]) == (504, "timeout")
-    with front.acting() as script:  # that somebody else is on it is no matter of ours
+    with front.acting() as script:  # a foreign process on it changes nothing
         script.gpus[UUIDS[1]] = replace(view, occupancy="BUSY")
     assert ask(front, "POST", "/v1/stop").status == 200
-    with front.acting() as script:  # nothing is read once the driver is let go of
+    with front.acting() as script:  # nothing is read once the driver is released
         script.gpus[UUIDS[1]] = replace(view, **left)
     assert ask(front, "POST", "/v1/pause", {"release": True}).status == 200
 

@@ -172,7 +172,7 @@ def test_a_refusal_is_told_on_standard_error(
         (["reserve", "--gpus", "0"], "Invalid value for '--gpus'"),
     ],
 )
-def test_a_mistake_is_named_and_asks_nobody(
+def test_a_mistake_is_named_and_asks_stranger(
     daemon: Scripted, capsys: pytest.CaptureFixture[str], typed: list[str], told: str
 ) -> None:
     assert run_command_line(typed) == 2
@@ -219,8 +219,8 @@ def test_unreserve_all_mine_leaves_those_of_others(
 
 def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "pid": 77, "name": "train"}}
-    nobody = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
-    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, nobody]})
+    stranger = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, stranger]})
     assert run_command_line(["reservations"]) == 0
     header, one, other = capsys.readouterr().out.splitlines()
     assert header.split() == ["ID", "GPU", "UNTIL", "BY", "REASON"]
@@ -228,7 +228,7 @@ def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture
     assert one.split()[-4:] == ["root", "(train", "77)", "demo"]
     assert other.split()[-3:] == ["uid", "4000000", "demo"]
     assert run_command_line(["reservations", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["reservations"] == [root, nobody]
+    assert json.loads(capsys.readouterr().out)["reservations"] == [root, stranger]
 
 
 # --- exec ------------------------------------------------------------------------------------

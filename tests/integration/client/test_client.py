@@ -392,7 +392,7 @@ def test_a_daemon_with_no_room_for_another_connection_is_waited_for(tmp_path: Pa
             with pytest.raises(TimedOutError):
                 connect(path, timeout=0.3).status()
         listening.accept()[0].close()
-        with pytest.raises(TimedOutError):  # there is room now, and nobody who answers
+        with pytest.raises(TimedOutError):  # there is room now, and no answer
             connect(path, timeout=0.3).status()
 
 

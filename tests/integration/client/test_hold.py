@@ -101,7 +101,7 @@ def test_a_gpu_that_is_not_held_in_time_says_why(pretend: Callable[[str], None])
 PROGRAM = f"""
 import sentinel, signal, threading
 from sentinel.client import hold
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may be without a terminal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run without a terminal
 hold.SENTINEL = {STAND_IN}
 with sentinel.hold() as held:
     held.wait_held({TIMEOUT_S})

@@ -138,7 +138,7 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
     ignored = monitor.on("critical", keep("critical"))
     monitor.off("critical", ignored)
     monitor.on("idle", lambda *_: done.set())
-    health(front, "optimal", "normal")  # nobody listens yet
+    health(front, "optimal", "normal")  # there is no listener yet
     monitor.start()
     monitor.start()  # it runs: nothing happens
     so(front, health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
@@ -326,7 +326,7 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
 ) -> None:
     with sentinel.Monitor(simulate=2) as monitor, sentinel.Monitor(simulate=2) as other:
         assert monitor.is_available(), monitor.reason
-        assert other.is_available()  # two of them are in nobody's way, nor in each other's
+        assert other.is_available()  # two of them disturb neither the GPU nor each other
         daemon = monitor.client.status().daemon
         assert (daemon.phase, daemon.simulated) == ("drained", True)
         assert other.client.status().daemon.pid != daemon.pid
@@ -336,7 +336,7 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
         with host.job(1, stay=30) as job:
             assert job.got()
             assert busy.wait(TIMEOUT_S)
-            # Who it is may be known a moment later than that somebody is there.
+            # The name of a process may be known a moment later than its presence.
             eventually(lambda: [one.pid for one in monitor.status(1).processes] == [job.pid])
         with pytest.raises(ConflictError, match="only watches"):
             monitor.client.start()

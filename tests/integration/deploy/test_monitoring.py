@@ -208,7 +208,7 @@ RINGS: dict[str, dict[str, str]] = {
     },
     "SentinelGpuNeedsReset": {f"sentinel_gpu_row_remap_pending{{{GPU}}}": "1x20"},
 }
-#: What must not: a GPU that is read no more because the driver was let go of on purpose.
+#: What must not: a GPU that is read no more because the driver was released on purpose.
 RELEASED = {
     'sentinel_state{instance="n1:8766",state="released"}': "1x20",
     **RINGS["SentinelReadingOld"],

@@ -23,7 +23,7 @@ from tests.harness.timing import TIMEOUT_S
 SCRIPTS = ROOT / "deploy" / "slurm"
 SLURM = ("slurmctld", "slurmd", "srun", "sinfo")
 
-#: One node with two GPUs, for whoever is root here, and no passwords between its parts.
+#: One node with two GPUs, for the root of this host, and no passwords between its parts.
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -96,7 +96,7 @@ def test_the_scripts_are_scripts() -> None:
 
 
 def test_a_job_starts_whenever_nothing_of_ours_is_on_its_gpus(daemon: Live) -> None:
-    assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # nobody runs
+    assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # no daemon runs
     daemon.start(1)
     daemon.comes_back(0)
     assert script(daemon, "prolog") == 0  # it has no GPU

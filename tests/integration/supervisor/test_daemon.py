@@ -69,9 +69,9 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     daemon: Live,
 ) -> None:
     ground = daemon.ground
-    nobody = daemon.ask("status")
-    assert (nobody.code, nobody.out) == (3, "")
-    assert "Start one with `sentinel start`" in nobody.err
+    stopped = daemon.ask("status")
+    assert (stopped.code, stopped.out) == (3, "")
+    assert "Start one with `sentinel start`" in stopped.err
     pid = daemon.start(2)
     daemon.occupied(0, 1)
     table = daemon.do("status").splitlines()
@@ -156,7 +156,7 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
 #: Where the number of the next process of a PID namespace can be chosen.
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
-#: Ends the daemon from a PID namespace where somebody else has the daemon's number.
+#: Ends the daemon from a PID namespace where another process has the daemon's number.
 FROM_ELSEWHERE = f"""
 import subprocess, sys
 from pathlib import Path
@@ -195,7 +195,7 @@ def test_it_stays_while_settings_service_and_driver_come_and_go(
     pid = daemon.start(1)
     daemon.occupied(0)
     file.write_text('workload = "pulse"')
-    assert _settings(daemon)["workload"] != "pulse", "nobody has read it"
+    assert _settings(daemon)["workload"] != "pulse", "it has not been read"
     file.write_text(began)
     daemon.do("stop")
     assert (ground.empty(), daemon.holders()) == (True, [])
@@ -280,7 +280,7 @@ def _settings_are_those_that_hold(daemon: Live, file: Path) -> None:
 
 
 def _the_driver_is_let_go_of(daemon: Live) -> None:
-    """Let go of the driver: not even the probe is left; then take it back."""
+    """Release the driver: not even the probe is left; then acquire it again."""
     _, *words = hook("preStop")
     daemon.do(*words)
     assert daemon.ground.empty()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def haunt(simulated: SimulatedGround, one: Sentry) -> None:
-    """Have some memory be in use by nobody, once the stressor's own is known."""
+    """Leak some memory, once the stressor's own is known."""
     one.wait_for("stressor.ready", gpu=0)
     eventually(lambda: any(event.get("running_s", 0) > 0.5 for event in one.events))
     simulated.registry.plant(simulated.uuid(), "haunted")

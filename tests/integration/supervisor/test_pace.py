@@ -117,7 +117,7 @@ def test_who_waits_for_the_device_rests_as_well(bench: Bench) -> None:
 
 
 def test_results_are_looked_at_before_a_rest_and_only_then(bench: Bench) -> None:
-    """Whoever rests for hours may be killed meanwhile."""
+    """A stressor that rests for hours may be killed meanwhile."""
     bench.become_ready()
     looks: list[tuple[float, int]] = []
 
@@ -268,7 +268,7 @@ def mean_of_last(running: Sentry, field: str, count: int) -> float:
 
 
 def test_a_target_power_is_seen_by_somebody_else_who_reads(simulated: SimulatedGround) -> None:
-    """On a pretended GPU 242 W are 30 % of the time, which nobody told sentinel."""
+    """On a simulated GPU 242 W are 30 % of the time, and sentinel does not know that."""
     flags = ["--poll", "200ms", "--util-every", "200ms", "--util-samples", "2"]
     flags += ["--workload", "elementwise", "--power", "242W"]
     with simulated.sentry(1, *flags) as running:

@@ -1,4 +1,4 @@
-"""Where a temperature goes, and since when somebody wants to know."""
+"""The trend of a temperature, over the window that a client asks for."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def needy(ctx: object, *, target: str) -> None:
 
 
 def strange(ctx: object, *, when: list[int] | None = None) -> None:
-    """Have an option that nobody can write."""
+    """Have an option that cannot be written."""
 
 
 def lonely() -> None:

@@ -86,7 +86,7 @@ def test_a_selector_matches_these_gpus(selectors: list[str], expected: tuple[Gpu
     ],
 )
 def test_an_unknown_selector_names_itself_and_all_that_exist(selector: str) -> None:
-    """Whoever mistypes sees what there is, and the exit code is that of no such GPU."""
+    """A mistyped name gets the list of GPUs and the exit code of no such GPU."""
     with pytest.raises(NoSuchGpuError) as caught:
         select_gpus(["0", selector], GPUS)
     assert repr(selector) in caught.value.what
@@ -98,7 +98,7 @@ def test_an_unknown_selector_names_itself_and_all_that_exist(selector: str) -> N
 
 @pytest.mark.parametrize("selector", ["GPU-ab", "ab", "a", "02:00.0"])
 def test_an_ambiguous_selector_is_refused(selector: str) -> None:
-    """Nobody guesses which of two GPUs was meant."""
+    """An ambiguous name is refused."""
     with pytest.raises(NoSuchGpuError, match="matches several GPUs") as caught:
         select_gpus([selector], GPUS)
     assert repr(selector) in caught.value.what
