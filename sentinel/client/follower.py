@@ -71,7 +71,7 @@ class Follower:
     ) -> None:
         self._events = events
         self._hear = hear
-        #: The last event received and the daemon that numbered it: another daemon restarts the count.
+        #: The last event received, and its daemon: another daemon restarts the count.
         self._last: int | None = None
         self._daemon: str | None = None
         self._ended = threading.Event()

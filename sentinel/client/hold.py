@@ -140,7 +140,7 @@ def hold(
     simulate: int | None = None,
     flags: Sequence[str] = (),
 ) -> Iterator[Hold]:
-    """Occupy GPUs while the ``with`` block lasts, and yield each as soon as a foreign process needs it.
+    """Occupy GPUs while the ``with`` block lasts, and yield each one to foreign processes.
 
     They are held by a sentinel of its own, which needs no daemon. It ends with the block, and with
     this process, however that ends. Returns before they are held: see :meth:`Hold.wait_held`.

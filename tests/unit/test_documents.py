@@ -1,4 +1,4 @@
-"""The documents say what the code does, of its events, flags and files, and their links lead on."""
+"""The documents match the events, rules, options and files of the code; their links work."""
 
 from __future__ import annotations
 

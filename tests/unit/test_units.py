@@ -1,4 +1,4 @@
-"""Sizes, shares and durations are parsed as people write them, and anything else is refused."""
+"""Values with units are parsed, formatted and rejected with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that talk to a daemon: what they ask, print and return."""
+"""The client commands: their requests, output and exit codes."""
 
 from __future__ import annotations
 

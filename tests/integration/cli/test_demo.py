@@ -1,4 +1,4 @@
-"""The first thing that a stranger sees."""
+"""The demonstration shows a hand-over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sentinel top` as a person has it, in a real terminal: what it shows, and what its keys do."""
+"""`sentinel top` in a real terminal: its screen and its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration file, as its author uses it."""
+"""A configuration file applies to a running sentinel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `status` shows of each GPU: every state in one word, and a table that fits."""
+"""The table of GPUs shows every state in one word and fits the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a log, and what comes to it, whatever is done to the file meanwhile."""
+"""The end of a log is read and followed across rotation and truncation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed wrongly gets one message, and the nearest right one."""
+"""A usage error has one message with the closest match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hours of the week are those that a clock on the wall shows."""
+"""Hours, end times and duty cycles are parsed and evaluated in local wall-clock time."""
 
 from __future__ import annotations
 

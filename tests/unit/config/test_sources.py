@@ -1,4 +1,4 @@
-"""Settings come from a file, variables and flags, in that order; each error names where from."""
+"""Flags override variables, variables override the file; each error names its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a workload is named and how it gets its options; no plugin is imported but this module."""
+"""Specifications of workloads are parsed, and options are bound to their signature."""
 
 from __future__ import annotations
 
