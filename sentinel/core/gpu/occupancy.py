@@ -86,10 +86,10 @@ def _unattributed_memory(gpu_state: GpuState, config: Config) -> Busy | None:
     before = gpu_state.leak.unattributed
     left = before is not None and unattributed > before + SLACK_BYTES
     if left and gpu_state.identity.complete:
-        reason = "memory is still in use by no process since our stressor has gone"
+        reason = "memory is still in use by no process since the last stressor ended"
         return Busy(rule="leak", reason=reason)
     if gpu_state.leak.load:
-        reason = "it is used all the time by no process since our stressor has gone"
+        reason = "it is used all the time by no process since the last stressor ended"
         return Busy(rule="leak", reason=reason)
     if left or unattributed > idle_memory(gpu_state, config):
         reason = "memory is in use that no listed process accounts for (idle.memory)"
@@ -152,7 +152,7 @@ def idle_enough(
                 left = since + gpu_state.rearm - now
                 return Verdict.deny("rearm", f"idle again, left alone for {left:.1f} s")
             if config.idle_utilization is not None and reading.at < gpu_state.ended + OWN_LOAD_S:
-                reason = "our own load may still be in its utilisation (idle.utilization)"
+                reason = "its utilisation may still include the last stressor (idle.utilization)"
                 return Verdict.deny("idle.utilization", reason)
             if now < since + config.idle_wait:
                 left = since + config.idle_wait - now

@@ -26,7 +26,7 @@ def learn(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[Gpu
         return gpu_state, []
     unmapped = replace(live.child, listed_as=None)
     if any(is_own(process, unmapped) for process in reading.processes):
-        reason = f"NVML lists our stressor by its PID, {unmapped.pid}"
+        reason = f"NVML lists the stressor by its PID, {unmapped.pid}"
         return _learned(gpu_state, unmapped, IdentityMode.DIRECT, reason, now)
     new = [process for process in reading.processes if process.pid not in live.before]
     match live:
@@ -45,10 +45,10 @@ def _conclude(
     """Decide how a child is listed that is Ready and not listed by its own PID."""
     for process in new:
         if process.pid == child.listed_as and _may_hold(process, running.ready.held):
-            reason = f"NVML lists our stressor as PID {process.pid}, which is not its PID here"
+            reason = f"NVML lists the stressor as PID {process.pid}, which is not its PID here"
             return _learned(gpu_state, child, IdentityMode.MAPPED, reason, now)
     unmapped = replace(child, listed_as=None)
-    return _learned(gpu_state, unmapped, IdentityMode.BLIND, "NVML does not list our stressor", now)
+    return _learned(gpu_state, unmapped, IdentityMode.BLIND, "NVML does not list the stressor", now)
 
 
 def _only_new_pid(gpu_state: GpuState, new: list[GpuProcess]) -> int | None:

@@ -91,7 +91,7 @@ def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Live) -> No
         timeout=TIMEOUT_S,
     ).stdout
     assert said.splitlines() == [
-        "1 GiB of GPU 0 are kept for us",
+        "1 GiB of GPU 0 are allocated",
         "job 0: a batch of 32",
         "job 1: a batch of 32",
         "done, 0 errors in callbacks",

@@ -23,7 +23,7 @@ def line(name: str, **fields: object) -> str:
 
 
 def test_the_identity_is_shown_only_where_processes_may_be_hidden() -> None:
-    known = {"mode": "direct", "reason": "NVML lists our stressor by its PID, 7"}
+    known = {"mode": "direct", "reason": "NVML lists the stressor by its PID, 7"}
     assert line("gpu.identity", **known, hidden=None, complete=True) == ""
     shown = line("gpu.identity", **known, hidden="a container", complete=False)
     assert "GPU 3" in shown

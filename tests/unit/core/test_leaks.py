@@ -139,7 +139,7 @@ def test_attempts_to_clear_a_leak_become_rarer_and_end() -> None:
     first, second = (later - earlier for earlier, later in pairwise(times))
     assert second > 3 * first
     busy = [event.fields["reason"] for event in world.events("gpu.busy")]
-    assert sum("our stressor" in str(reason) for reason in busy) == 1, "reported once"
+    assert sum("the last stressor ended" in str(reason) for reason in busy) == 1, "reported once"
     assert not world.events("stressor.failed")
 
 
