@@ -98,7 +98,7 @@ def _print(proof: SelftestResult) -> None:
     if proof.place == CLEAN:
         what = f"{proof.found} of {proof.tried} correct results reported as wrong"
     else:
-        what = f"{proof.found} of {proof.tried} flipped bits detected"
+        what = f"{proof.found} of {proof.tried} flipped bits found"
     level = "ok" if is_well(proof) else "FAILED"
     click.echo(f"{level:<7} {proof.dtype:<5} {proof.place:<10} {what}")
 

@@ -250,7 +250,7 @@ def test_the_history_names_a_job_that_came_and_went(daemon: Live) -> None:
     assert "busy" in events
     wrong = daemon.ask("history", "--since", "yesterday")
     assert wrong.code == 2
-    assert "'yesterday' is neither a time nor a moment" in wrong.err
+    assert "'yesterday' is neither a duration nor a time" in wrong.err
     daemon.kill()
     assert whole(daemon.places.state / "history.db")
 

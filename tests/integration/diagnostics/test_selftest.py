@@ -264,7 +264,7 @@ def test_a_stressor_that_fails_ends_it(
     [
         (("--flips", "0"), "--flips: 0 is out of range"),
         (("--rounds", "-1"), "--rounds: -1 is out of range"),
-        (("--dtype", "fp32,size=64"), "--dtype: 'fp32,size=64' is no kind of number"),
+        (("--dtype", "fp32,size=64"), "--dtype: 'fp32,size=64' is not a number format"),
         (("--dtype", "fp9"), "there is no dtype 'fp9'. There are bf16, fp16,"),
         (("--gpu", "7"), "7"),
     ],

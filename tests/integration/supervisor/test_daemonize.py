@@ -277,7 +277,7 @@ def test_flags_for_one_that_runs_are_refused(
 def test_one_that_runs_and_does_not_answer_is_an_error_that_names_it(where: Places) -> None:
     held = claim(where)
     held.socket.close()
-    with pytest.raises(NotStartedError, match=f"pid {os.getpid()}, and does not answer"):
+    with pytest.raises(NotStartedError, match=f"pid {os.getpid()}, does not respond"):
         run()()
     held.release()
 
