@@ -230,7 +230,7 @@ def test_the_history_names_a_job_that_came_and_went(daemon: Live) -> None:
     daemon.occupied(0)
     eventually(lambda: daemon.client.history(0, points=1)[0].ours)
     lines = daemon.do("history").splitlines()
-    assert lines[0].split() == ["GPU", "FROM", "UNTIL", "FOR", "WHO"]
+    assert lines[0].split() == ["GPU", "FROM", "UNTIL", "FOR", "USER"]
     (mine,) = [line for line in lines if str(job.pid) in line]
     assert "now" not in mine
     assert "now" in [line for line in lines if "sentinel" in line][-1]
