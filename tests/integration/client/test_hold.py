@@ -78,7 +78,7 @@ def test_an_error_in_the_block_lets_go_as_well(
     ("how", "kind", "told"),
     [
         ("says 75 GPU 0 is held by pid 7", GpuHeldError, "GPU 0 is held by pid 7"),
-        ("says 4 no GPU matches '9'", NoSuchGpuError, "no GPU is called '9'"),
+        ("says 4 no GPU matches '9'", NoSuchGpuError, "no GPU matches '9'"),
         ("says 5 no driver", DriverUnavailableError, "no driver"),
         ("says 2 --memory: no", ConfigError, "--memory: no"),
         ("7", ServiceError, "ended with exit code 7"),
