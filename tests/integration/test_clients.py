@@ -149,7 +149,7 @@ async def _be_an_agent(here: Live) -> None:
         assert held(here) == (True, False)
         await call("resume", gpus=[1])
         assert "no GPU matches '9'" in await refused("pause", gpus=[9])
-        assert "how many GPUs" in await refused("reserve", seconds=60, reason="none")
+        assert "set either count or gpus" in await refused("reserve", seconds=60, reason="none")
         assert "less than or equal to 45" in await refused("pause", wait_s=900)
         assert "less than or equal to 604800" in await refused("pause", seconds=1e6)
         assert "at least 1 item" in await refused("pause", gpus=[])  # which would mean all

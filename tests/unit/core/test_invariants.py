@@ -133,7 +133,7 @@ class ServedHistories(Histories):
         self.world.service.exits = True
         self.tick()
 
-    @rule(with_api=st.booleans())
+    @rule(serves=st.booleans())
     def the_api_process_becomes_silent_or_recovers(self, *, serves: bool) -> None:
         self.world.service.serving = serves
 
