@@ -183,8 +183,8 @@ def test_events_that_were_lost_are_told_by_their_numbers(front: Front) -> None:
 def test_a_line_that_cannot_be_understood_is_passed_over(front: Front) -> None:
     before = one(scrape(front), "sentinel_gpu_verification_errors_total", gpu="1")
     front.say("stressor.mismatch", gpu=UUIDS[1], errors=None)
-    front.say("gpu.busy", gpu=UUIDS[1], by="nobody")
-    front.say("gpu.handed_over", gpu=UUIDS[1], by=[None], kill_s="soon")
+    front.say("gpu.busy", gpu=UUIDS[1], processes="not a list")
+    front.say("gpu.handed_over", gpu=UUIDS[1], processes=[None], kill_s="soon")
     front.say("stressor.mismatch", gpu=UUIDS[1], errors=2)
     errors = "sentinel_gpu_verification_errors_total"
     eventually(lambda: one(scrape(front), errors, gpu="1") == (before or 0) + 2)
