@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
-from tests.harness.gpu_environment import Ground, RealGround, SimulatedGround, replace_torch
+from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
 from tests.harness.scheduling import ModuleFixtureScheduling
 from tests.harness.timing import TEST_TIMEOUT_S
 
@@ -57,21 +57,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.gpu)])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> GpuHost:
     """Provide simulated GPUs, and in a second run of the test the GPUs of the host."""
-    return RealGround(tmp_path) if request.param == "real" else SimulatedGround(tmp_path)
+    return RealHost(tmp_path) if request.param == "real" else SimulatedHost(tmp_path)
 
 
 @pytest.fixture
-def simulated(tmp_path: Path) -> SimulatedGround:
+def simulated(tmp_path: Path) -> SimulatedHost:
     """Provide simulated GPUs, for what cannot be done to a real one."""
-    return SimulatedGround(tmp_path)
+    return SimulatedHost(tmp_path)
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> RealGround:
+def real(tmp_path: Path) -> RealHost:
     """Provide the GPUs of the host, for what a simulated one cannot show."""
-    return RealGround(tmp_path)
+    return RealHost(tmp_path)
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.client import Client, GpuStatus, connect
-from tests.harness.gpu_environment import RealGround
-from tests.harness.sentinel_process import Sentry, eventually
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.gpu_environment import RealHost
+from tests.harness.sentinel_process import SentinelProcess, eventually
 
 pytestmark = pytest.mark.gpu
 
@@ -53,19 +52,19 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def served(real: RealGround, tmp_path: Path) -> Iterator[tuple[Sentry, Client]]:
+def served(real: RealHost, tmp_path: Path) -> Iterator[tuple[SentinelProcess, Client]]:
     socket = tmp_path / "sentinel.sock"
     places = {
         "SENTINEL_SOCKET": str(socket),
         "STATE_DIRECTORY": str(tmp_path),
         "LOGS_DIRECTORY": str(tmp_path),
     }
-    with real.sentry(1, *FLAGS, api=True, environment=places) as one:
+    with real.sentinel(1, *FLAGS, api=True, environment=places) as one:
         one.wait_for("stressor.ready", gpu=0)
         yield one, connect(socket)
 
 
-def program(real: RealGround, code: str, *words: str) -> subprocess.Popen[str]:
+def program(real: RealHost, code: str, *words: str) -> subprocess.Popen[str]:
     environment = real.surroundings(CUDA_VISIBLE_DEVICES=real.uuid(0))
     return subprocess.Popen(
         [sys.executable, "-c", code, *words],
@@ -97,7 +96,7 @@ def first(client: Client) -> GpuStatus:
 
 
 def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_everything(
-    real: RealGround, served: tuple[Sentry, Client]
+    real: RealHost, served: tuple[SentinelProcess, Client]
 ) -> None:
     """40 GiB of an H200 with 140, and as much of other cards; and its child has a context, too."""
     _, client = served
@@ -107,7 +106,7 @@ def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_everythin
             assert answer(guest, go=False) == "guest"
             assert real.total() - real.held() >= size * GIB
             assert answer(guest) == "got"
-            eventually(lambda: beside(client), TIMEOUT_S)
+            eventually(lambda: beside(client))
             assert answer(guest) == "got"
             now = first(client)
             assert (now.occupied, now.yields) == (True, 0)
@@ -119,15 +118,15 @@ def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_everythin
                     eventually(lambda: first(client).yields == 1)
                 finally:
                     stranger.kill()
-            eventually(lambda: beside(client), TIMEOUT_S)
+            eventually(lambda: beside(client))
         finally:
             guest.kill()
     eventually(lambda: client.status().allocations == ())
-    eventually(lambda: first(client).occupied, TIMEOUT_S)
+    eventually(lambda: first(client).occupied)
 
 
 def test_a_process_without_an_allocation_makes_the_stressor_yield(
-    real: RealGround, served: tuple[Sentry, Client]
+    real: RealHost, served: tuple[SentinelProcess, Client]
 ) -> None:
     _, client = served
     with program(real, TAKES, f"{real.total() / GIB * 0.9:g}") as stranger:
@@ -139,7 +138,7 @@ def test_a_process_without_an_allocation_makes_the_stressor_yield(
 
 
 def test_health_follows_the_thresholds_that_the_gpu_declares(
-    served: tuple[Sentry, Client],
+    served: tuple[SentinelProcess, Client],
 ) -> None:
     _, client = served
     eventually(lambda: first(client).telemetry is not None)

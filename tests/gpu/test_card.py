@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.gpu_environment import ROOT, RealGround
-from tests.harness.sentinel_process import Sentry, eventually
+from tests.harness.gpu_environment import ROOT, RealHost
+from tests.harness.sentinel_process import SentinelProcess, eventually
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.gpu
@@ -26,15 +26,15 @@ FFT = ROOT / "examples" / "sentinel-workload-fft" / "src"
 
 @contextmanager
 def occupied(
-    real: RealGround, *flags: str, environment: dict[str, str] | None = None
-) -> Iterator[Sentry]:
+    real: RealHost, *flags: str, environment: dict[str, str] | None = None
+) -> Iterator[SentinelProcess]:
     """Run a sentinel that holds the first GPU."""
-    with real.sentry(1, *QUICK, *flags, environment=environment) as one:
+    with real.sentinel(1, *QUICK, *flags, environment=environment) as one:
         one.wait_for("stressor.ready", gpu=0)
         yield one
 
 
-def run(real: RealGround, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(real: RealHost, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sentinel", *arguments, *real.flags([0])]
     return subprocess.run(
         command,
@@ -46,7 +46,7 @@ def run(real: RealGround, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def rated(one: Sentry, rate: str, count: int) -> bool:
+def rated(one: SentinelProcess, rate: str, count: int) -> bool:
     """Return whether the sentinel gave that rate so many times."""
     return len([event for event in one.events if event.get(rate, 0) > 0]) >= count
 
@@ -65,7 +65,7 @@ def rated(one: Sentry, rate: str, count: int) -> bool:
         "pulse:hz=4",
     ],
 )
-def test_memory_does_not_change_by_a_byte_after_ready(real: RealGround, workload: str) -> None:
+def test_memory_does_not_change_by_a_byte_after_ready(real: RealHost, workload: str) -> None:
     with occupied(real, "--workload", workload) as one:
         held = real.held()
         assert held > 0.85 * real.total()
@@ -73,7 +73,7 @@ def test_memory_does_not_change_by_a_byte_after_ready(real: RealGround, workload
         until = time.monotonic() + 4
         while time.monotonic() < until:
             seen.add(real.held())
-        assert max(seen) - min(seen) <= real.noise
+        assert max(seen) - min(seen) <= real.noise_bytes
         rates = {"hold": "running_s", "elementwise": "bytes_per_s", "memtest": "bytes_per_s"}
         eventually(lambda: rated(one, rates.get(workload, "flops_per_s"), 2))
         assert "gpu.yielding" not in one.names()
@@ -81,17 +81,17 @@ def test_memory_does_not_change_by_a_byte_after_ready(real: RealGround, workload
         assert "stressor.finding" not in one.names()
 
 
-def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealGround) -> None:
+def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealHost) -> None:
     small = ("--memory", "64MiB", "--chunk", "16MiB", "--workload", "memtest")
     with occupied(real, *small) as one:
         held = real.held()
         eventually(lambda: rated(one, "bytes_per_s", 3))
-        assert abs(real.held() - held) <= real.noise
+        assert abs(real.held() - held) <= real.noise_bytes
         assert "stressor.finding" not in one.names()
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
-def test_a_pace_and_a_rest_change_no_memory(real: RealGround, workload: str) -> None:
+def test_a_pace_and_a_rest_change_no_memory(real: RealHost, workload: str) -> None:
     """And the card does what was asked for: nothing at rest, and less than all of it at work."""
     flags = ("--util", "30%", "--duty", "5s/4s", "--workload", workload)
     with occupied(real, *flags) as one:
@@ -100,7 +100,7 @@ def test_a_pace_and_a_rest_change_no_memory(real: RealGround, workload: str) -> 
             while one.names().count("stressor.pace") < turn:
                 held.add(real.held())
                 time.sleep(0.01)
-        assert max(held) - min(held) <= real.noise
+        assert max(held) - min(held) <= real.noise_bytes
         assert "gpu.yielding" not in one.names()
         paced = [e for e in one.events if e["event"] == "gpu.status" and "share" in e]
         assert any(e["rests"] and e["utilization"] == 0.0 for e in paced)
@@ -110,14 +110,14 @@ def test_a_pace_and_a_rest_change_no_memory(real: RealGround, workload: str) -> 
         assert all(e["temperature_c"] and e["power_w"] and e["sm_clock_mhz"] for e in paced)
 
 
-def test_a_size_is_held_exactly(real: RealGround) -> None:
+def test_a_size_is_held_exactly(real: RealHost) -> None:
     with occupied(real, "--memory", "20GiB", "--workload", "hold") as one:
         ready = one.wait_for("stressor.ready")
         assert (ready["chunks"], ready["held"], ready["refused"]) == (40, 20 * GIB, False)
         assert 20 * GIB < real.held() < 21 * GIB
 
 
-def test_a_target_above_the_free_memory_takes_all_of_it(real: RealGround) -> None:
+def test_a_target_above_the_free_memory_takes_all_of_it(real: RealHost) -> None:
     """A chunk that is refused ends the filling cleanly, and a newcomer still gets its memory."""
     with occupied(real, "--memory", "10000GiB", "--workload", "hold") as one:
         ready = one.wait_for("stressor.ready")
@@ -128,13 +128,13 @@ def test_a_target_above_the_free_memory_takes_all_of_it(real: RealGround) -> Non
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
-def test_a_reserve_stays_free_after_kernels_have_loaded(real: RealGround, workload: str) -> None:
+def test_a_reserve_stays_free_after_kernels_have_loaded(real: RealHost, workload: str) -> None:
     reserve = ("--memory", "100%", "--reserve", "20GiB")
     with occupied(real, *reserve, "--workload", workload):
         assert 20 * GIB <= real.total() - real.held() < 22 * GIB
 
 
-def test_the_stressors_load_is_not_taken_for_a_newcomer(real: RealGround) -> None:
+def test_the_stressors_load_is_not_taken_for_a_newcomer(real: RealHost) -> None:
     """NVML's utilisation lags: for a while after a stressor's end it still tells of that."""
     flags = ("--idle-utilization", "5%", "--workload", "elementwise")
     with occupied(real, *flags) as one:
@@ -146,7 +146,7 @@ def test_the_stressors_load_is_not_taken_for_a_newcomer(real: RealGround) -> Non
         assert "gpu.busy" not in one.names()
 
 
-def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealGround) -> None:
+def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
     flips = ("--memory", "4GiB", "--workload", "bad_workloads:flips_a_bit:size=4096")
     with occupied(real, *flips) as one:
         held = real.held()
@@ -154,11 +154,11 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealGround) -> Non
         assert mismatch["errors"] == 1
         finding = one.wait_for("stressor.finding")
         assert (finding["first"], finding["count"], finding["kind"]) == ([3, 4], 1, "transient")
-        assert abs(real.held() - held) <= real.noise
+        assert abs(real.held() - held) <= real.noise_bytes
         assert "gpu.yielding" not in one.names()
 
 
-def test_every_flipped_bit_is_found_on_the_gpu_and_nothing_else(real: RealGround) -> None:
+def test_every_flipped_bit_is_found_on_the_gpu_and_nothing_else(real: RealHost) -> None:
     chosen = ("--gpu", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "selftest", *chosen],
@@ -172,21 +172,21 @@ def test_every_flipped_bit_is_found_on_the_gpu_and_nothing_else(real: RealGround
     assert {trial["place"] for trial in json.loads(done.stdout)["trials"]} >= {"result", "clean"}
 
 
-def test_torch_cannot_grow_after_ready(real: RealGround) -> None:
+def test_torch_cannot_grow_after_ready(real: RealHost) -> None:
     with occupied(real, "--memory", "4GiB", "--workload", "bad_workloads:takes_memory_late") as one:
         failed = one.wait_for("stressor.failed")
         assert "out of memory" in failed["reason"]
         assert "gpu.yielding" not in one.names()
 
 
-def test_a_monitoring_process_is_no_newcomer(real: RealGround) -> None:
+def test_a_monitoring_process_is_no_newcomer(real: RealHost) -> None:
     with occupied(real, "--workload", "hold") as one:
         for query in (["nvidia-smi"], ["nvidia-smi", "-q"]) * 5:
             subprocess.run(query, capture_output=True, timeout=TIMEOUT_S, check=True)
         assert "gpu.yielding" not in one.names()
 
 
-def test_a_process_on_another_gpu_is_no_newcomer(real: RealGround) -> None:
+def test_a_process_on_another_gpu_is_no_newcomer(real: RealHost) -> None:
     """A CUDA program opens every GPU's node, and some of its memory may lie on each."""
     if real.count < 2:
         pytest.skip("needs 2 GPUs")
@@ -196,7 +196,7 @@ def test_a_process_on_another_gpu_is_no_newcomer(real: RealGround) -> None:
         assert "gpu.yielding" not in one.names()
 
 
-def test_a_process_with_only_a_context_is_a_newcomer(real: RealGround) -> None:
+def test_a_process_with_only_a_context_is_a_newcomer(real: RealHost) -> None:
     with occupied(real, "--workload", "hold") as one, real.job(share=0.0, stay=2.0) as visitor:
         assert visitor.got()
         handed = one.wait_for("gpu.handed_over", gpu=0)
@@ -205,14 +205,14 @@ def test_a_process_with_only_a_context_is_a_newcomer(real: RealGround) -> None:
         one.wait_for("stressor.ready", gpu=0, count=2)
 
 
-def test_the_example_runs_on_a_gpu(real: RealGround) -> None:
+def test_the_example_runs_on_a_gpu(real: RealHost) -> None:
     workload = ("--memory", "4GiB", "--workload", "sentinel_workload_fft:fft")
     with occupied(real, *workload, environment={"PYTHONPATH": str(FFT)}) as one:
         eventually(lambda: rated(one, "checks", 2))
         assert not any(event.get("errors") for event in one.events)
 
 
-def trial(real: RealGround, workload: str, seconds: str) -> tuple[int, dict[str, Any]]:
+def trial(real: RealHost, workload: str, seconds: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code and the figures of a trial."""
     arguments = ("workloads", "try", workload, "--for", seconds, "--gpu", str(real.index(0)))
     done = subprocess.run(
@@ -228,18 +228,16 @@ def trial(real: RealGround, workload: str, seconds: str) -> tuple[int, dict[str,
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
-def test_a_trial_of_a_built_in_workload_finds_nothing_wrong(
-    real: RealGround, workload: str
-) -> None:
+def test_a_trial_of_a_built_in_workload_finds_nothing_wrong(real: RealHost, workload: str) -> None:
     code, figures = trial(real, workload, "5s")
     assert (code, figures["problems"]) == (0, []), figures
     assert 0 < figures["longest_quantum_s"] < 0.05
-    assert figures["grown"] <= real.noise
+    assert figures["grown"] <= real.noise_bytes
     assert figures["flops_per_s" if workload == "gemm" else "bytes_per_s"] > 1e11
 
 
 def test_a_kernel_that_runs_too_long_is_detected_without_a_wait_of_the_host(
-    real: RealGround,
+    real: RealHost,
 ) -> None:
     code, figures = trial(real, "bad_workloads:dawdles", "5s")
     assert code == 1
@@ -247,7 +245,7 @@ def test_a_kernel_that_runs_too_long_is_detected_without_a_wait_of_the_host(
     assert 0.1 < figures["longest_quantum_s"] < 1.0
 
 
-def test_the_status_shows_the_process_on_the_gpu(real: RealGround) -> None:
+def test_the_status_shows_the_process_on_the_gpu(real: RealHost) -> None:
     listed = run(real, "--list")
     assert [gpu["uuid"] for gpu in json.loads(listed.stdout)["gpus"]] == [real.uuid()]
     idle = run(real, "--once")

@@ -22,7 +22,7 @@ from sentinel.client import Client, GpuStatus
 from sentinel.errors import SentinelError
 from sentinel.host.paths import Places, places
 from sentinel.supervisor.single_instance import running
-from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
@@ -40,15 +40,15 @@ class Said:
 
 
 class Live:
-    """The daemon of the simulated GPUs of a ground, whether it runs or not.
+    """The daemon of the simulated GPUs of a host, whether it runs or not.
 
     Args:
-        ground: Where its GPUs are.
+        host: Where its GPUs are.
     """
 
-    def __init__(self, ground: SimulatedGround) -> None:
-        self.ground = ground
-        self.places: Places = places(os.environ, os.getuid(), ground.folder)
+    def __init__(self, host: SimulatedHost) -> None:
+        self.host = host
+        self.places: Places = places(os.environ, os.getuid(), host.folder)
         self.client: Client = sentinel.connect()
         self._known: list[psutil.Process] = []
 
@@ -105,7 +105,7 @@ class Live:
 
     def _occupied(self, index: int) -> None:
         eventually(lambda: self.gpu(index).occupied)
-        (held,) = self.ground.registry.processes(self.ground.uuid(index))
+        (held,) = self.host.registry.processes(self.host.uuid(index))
         assert held.pid == self.gpu(index).pid
 
     def comes_back(self, index: int) -> None:
@@ -114,7 +114,7 @@ class Live:
 
     def holders(self) -> list[int]:
         """Return the PIDs of all who hold memory of any GPU."""
-        registry = self.ground.registry
+        registry = self.host.registry
         return [one.pid for gpu in registry.gpus() for one in registry.processes(gpu.uuid)]
 
     def process(self, title: str) -> psutil.Process:
@@ -162,14 +162,14 @@ class Live:
 
 
 @contextmanager
-def live(ground: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    """Make this process one that uses a ground's simulated GPUs, and end their daemon after it."""
+def live(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """Make this process one that uses a host's simulated GPUs, and end their daemon after it."""
     for name in list(os.environ):
         if name.startswith(("SENTINEL_", "NOTIFY_", "WATCHDOG_", "STATE_", "LOGS_", "CUDA_")):
             monkeypatch.delenv(name)
-    for name, value in surroundings(ground.folder).items():
+    for name, value in surroundings(host.folder).items():
         monkeypatch.setenv(name, value)
-    one = Live(ground)
+    one = Live(host)
     try:
         yield one
     finally:

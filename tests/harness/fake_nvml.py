@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.host.simulation import Registry
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 NO_COMPILER = "no C compiler to build a library with"
@@ -373,7 +373,7 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
-class NvmlGround(SimulatedGround):
+class NvmlHost(SimulatedHost):
     """Two simulated GPUs that the probe reads through pynvml and the fake library.
 
     Args:

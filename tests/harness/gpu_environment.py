@@ -1,4 +1,4 @@
-"""Where whole sentinels are tested: on simulated GPUs, and in the same way on real ones."""
+"""Hosts on which whole sentinels are tested: with simulated GPUs, or with real ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sentinel.host.simulation import DEFAULT_TOTAL, Registry
-from tests.harness.sentinel_process import Sentry, sentry
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.sentinel_process import SentinelProcess, run_sentinel
+from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 TESTS = Path(__file__).parent
@@ -33,10 +33,10 @@ def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Job:
-    """A foreign process that wants a part of a GPU in its first allocation.
+    """A foreign process that needs a part of a GPU in its first allocation.
 
     Args:
-        process: It says a JSON object a line, one of which tells how the allocation went.
+        process: It prints JSON objects, one of which has the result of the allocation.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -44,81 +44,81 @@ class Job:
         self.pid = process.pid
 
     def got(self) -> bool:
-        """Return how its allocation went, once that is known."""
+        """Wait for the result of the allocation: whether it got the memory."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            said = json.loads(line)
-            if "got" in said:
-                return bool(said["got"])
-            if said.get("event") in {"job.got", "job.refused"}:
-                return bool(said["event"] == "job.got")
-        raise AssertionError("it ended without a word")
+            result = json.loads(line)
+            if "got" in result:
+                return bool(result["got"])
+            if result.get("event") in {"job.got", "job.refused"}:
+                return bool(result["event"] == "job.got")
+        raise AssertionError("it ended without a result")
 
     def left(self) -> None:
-        """Wait until it is gone."""
+        """Wait until it has ended."""
         self.process.wait(TIMEOUT_S)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self.process.kill()
 
 
-class Ground(ABC):
-    """Some GPUs, counted from 0, on which sentinels and jobs of others meet.
+class GpuHost(ABC):
+    """GPUs, counted from 0, for sentinels and foreign jobs.
 
     Args:
-        folder: A folder for whatever has to be kept.
+        folder: A folder for files.
     """
 
-    #: How many GPUs there are.
+    #: The number of GPUs.
     count: int
-    #: The most that can be in use on an idle GPU, in bytes.
-    nothing: int
-    #: What is run as ``python -m``.
+    #: The maximum of used memory on a GPU without processes.
+    idle_bytes: int
+    #: The module that ``python -m`` runs.
     module: str = "sentinel"
-    #: How much the used memory may move on an idle GPU, in bytes.
-    noise: int = 0
+    #: The range in which used memory varies by itself.
+    noise_bytes: int = 0
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @abstractmethod
     def flags(self, gpus: Sequence[int]) -> tuple[str, ...]:
-        """Return the flags of ``run`` that choose these GPUs."""
+        """List the flags of ``run`` that choose these GPUs."""
 
     @abstractmethod
     def index(self, gpu: int) -> int:
-        """Return nvidia-smi's index of a GPU."""
+        """Look up nvidia-smi's index of a GPU."""
 
     @abstractmethod
     def held(self, gpu: int = 0) -> int:
-        """Return the bytes in use on a GPU."""
+        """Read the used memory of a GPU, in bytes."""
 
     @abstractmethod
     def total(self, gpu: int = 0) -> int:
-        """Return the bytes that can be used on an empty GPU."""
+        """Read the usable memory of an empty GPU, in bytes."""
 
     @abstractmethod
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
-        """Return the command of a job that wants a share and stays for so many seconds."""
+        """Build the command of a job that needs a share and stays for ``stay`` seconds."""
 
     def gpus(self, at_most: int) -> range:
-        """Return the first GPUs: so many, or all where there are fewer."""
+        """List the first ``at_most`` GPUs, or all if there are fewer."""
         return range(min(at_most, self.count))
 
     def empty(self, gpu: int = 0) -> bool:
-        """Return whether all memory of a GPU is free again."""
-        return self.held(gpu) <= self.nothing
+        """Check that no process holds memory on a GPU."""
+        return self.held(gpu) <= self.idle_bytes
 
     def surroundings(self, **more: str) -> dict[str, str]:
-        """Return the environment of sentinels and jobs."""
+        """Build the environment of sentinels and jobs."""
         others = ("CUDA_", "SENTINEL_")
         ours = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-        ours["SENTINEL_CONFIG"] = os.devnull  # not what the host's own sentinel is told
+        ours["SENTINEL_CONFIG"] = os.devnull  # not the settings of the host's own sentinel
         paths = [str(TESTS), more.pop("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
         return ours | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | more
 
-    def sentry(
+    def sentinel(
         self,
         gpus: int | Sequence[int],
         *flags: str,
@@ -126,11 +126,16 @@ class Ground(ABC):
         api: bool = False,
         environment: Mapping[str, str] | None = None,
         within: Sequence[str] = (),
-    ) -> AbstractContextManager[Sentry]:
-        """Run a sentinel on the first so many GPUs, or on these; see :func:`sentry.sentry`.
+    ) -> AbstractContextManager[SentinelProcess]:
+        """Run a sentinel on the first GPUs, or on these; see :func:`run_sentinel`.
 
-        ``within`` is the beginning of its command, such as that of a namespace. Clients can be
-        served with the ``api``, which takes a second more to begin.
+        Args:
+            gpus: A number of GPUs, or the GPUs.
+            flags: Flags of ``run``.
+            read: Whether to read its standard output.
+            api: Whether to start the API process, which takes a second more.
+            environment: More variables.
+            within: The start of the command, such as that of a namespace.
         """
         flags = flags if api else ("--no-api", *flags)
         chosen = range(gpus) if isinstance(gpus, int) else gpus
@@ -139,13 +144,15 @@ class Ground(ABC):
         run = [sys.executable, "-m", self.module, "run", *self.flags(chosen), *flags]
         command = [*within, *run]
         indices = [self.index(gpu) for gpu in range(self.count)]
-        return sentry(command, self.surroundings(**(environment or {})), indices=indices, read=read)
+        return run_sentinel(
+            command, self.surroundings(**(environment or {})), indices=indices, read=read
+        )
 
     @contextmanager
     def job(
         self, gpu: int = 0, *, share: float = 0.97, stay: float = 1.0, within: Sequence[str] = ()
     ) -> Iterator[Job]:
-        """Run a foreign job that wants a share of a whole GPU, ``within`` a namespace, say."""
+        """Run a foreign job that needs a share of a whole GPU, maybe ``within`` a namespace."""
         process = subprocess.Popen(
             [*within, *self.command(gpu, share, stay)],
             env=self.surroundings(),
@@ -157,7 +164,7 @@ class Ground(ABC):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write("\n")  # the word for those that wait for one
+            process.stdin.write("\n")  # for jobs that wait for a line
             process.stdin.flush()
             yield Job(process)
         finally:
@@ -167,11 +174,11 @@ class Ground(ABC):
             process.stdout.close()
 
 
-class SimulatedGround(Ground):
-    """As many simulated GPUs as a test likes, in a registry of its own."""
+class SimulatedHost(GpuHost):
+    """Simulated GPUs in a registry of their own."""
 
     count = 64
-    nothing = 0
+    idle_bytes = 0
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -184,7 +191,7 @@ class SimulatedGround(Ground):
         return gpu
 
     def uuid(self, gpu: int = 0) -> str:
-        """Return the UUID of a GPU."""
+        """Look up the UUID of a GPU."""
         return self.registry.gpus()[gpu].uuid
 
     def held(self, gpu: int = 0) -> int:
@@ -195,25 +202,18 @@ class SimulatedGround(Ground):
 
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
         job = ["simulate-job", "--gpu", str(gpu), "--memory", f"{share:.2%}", "--for", f"{stay}s"]
-        # Several tests at once make a busy host; how fast sentinel is, the benchmark says.
-        return [sys.executable, "-m", "sentinel", *job, "--context", "700ms"]
-
-    def gpus(self, at_most: int) -> range:
-        """Return the first GPUs: so many, or all where there are fewer."""
-        return range(min(at_most, self.count))
-
-    def empty(self, gpu: int = 0) -> bool:
-        """Return whether all memory of a GPU is free again."""
-        return self.held(gpu) <= self.nothing
+        # The benchmarks measure the speed of a hand-over; here the host is busy with other tests.
+        context = f"{0.7 * MACHINE_SLOWNESS:.1f}s"
+        return [sys.executable, "-m", "sentinel", *job, "--context", context]
 
     def surroundings(self, **more: str) -> dict[str, str]:
         return super().surroundings(**more) | {"SENTINEL_SIM_DIR": str(self.folder)}
 
 
-class RealGround(Ground):
-    """This host's GPUs; tests that run at the same time in several workers share them out."""
+class RealHost(GpuHost):
+    """The GPUs of this machine, divided among the workers of pytest-xdist."""
 
-    nothing = 2**24
+    idle_bytes = 2**24
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -228,11 +228,11 @@ class RealGround(Ground):
             pytest.skip("there are fewer GPUs than workers; choose fewer with -n")
         first = worker * self.count
         self._gpus = range(first, first + self.count)
-        # CUDA programs that start on other GPUs were seen to move it by 64 KiB for a moment.
-        self.noise = 2**18 if workers > 1 else 0
+        # CUDA programs that started on other GPUs changed it by 64 KiB for a moment.
+        self.noise_bytes = 2**18 if workers > 1 else 0
         self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in self._gpus]
         self._totals = [info.used + info.free for info in map(self._memory, range(self.count))]
-        # The memory of what was killed last, by the test before, takes half a second to be free.
+        # The memory of a process that the previous test killed takes half a second to be free.
         until = time.monotonic() + TIMEOUT_S
         for gpu in range(self.count):
             while not self.empty(gpu):
@@ -251,7 +251,7 @@ class RealGround(Ground):
         return self._gpus[gpu]
 
     def uuid(self, gpu: int = 0) -> str:
-        """Return the UUID of a GPU."""
+        """Look up the UUID of a GPU."""
         return str(self._nvml.nvmlDeviceGetUUID(self._handles[gpu]))
 
     def held(self, gpu: int = 0) -> int:
@@ -261,7 +261,7 @@ class RealGround(Ground):
         return int(self._totals[gpu])
 
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
-        # A bare CUDA program asks for memory sooner after its start than any other.
+        # A bare CUDA program allocates sooner after its start than any other.
         job = ["bare", "--ask", str(int(share * self.total(gpu))), "--stay", str(stay)]
         visible = ["env", f"CUDA_VISIBLE_DEVICES={self.uuid(gpu)}"]
         return [*visible, sys.executable, "-m", "benchmarks.newcomer", *job]

@@ -1,4 +1,4 @@
-"""A real sentinel as a test has it: its events, its processes, its end."""
+"""A real sentinel in a process of its own: its events, its children, its end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.harness.timing import TIMEOUT_S
 Event = Mapping[str, Any]
 
 
-class Sentry:
-    """One ``python -m sentinel run`` in a process of its own.
+class SentinelProcess:
+    """One ``python -m sentinel run``.
 
     Args:
         command: The whole command.
         environment: All of its variables.
-        indices: nvidia-smi's index of each GPU that the test counts from 0.
-        read: Whether anybody reads its standard output.
+        indices: nvidia-smi's index of each GPU, in the test's own order.
+        read: Whether to read its standard output.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Sentry:
         self.events: list[Event] = []
         self.errors = ""
         self._indices = indices
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self.process = subprocess.Popen(
             command,
             env=environment,
@@ -59,121 +59,114 @@ class Sentry:
     def _read_events(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._news:
+            with self._changed:
                 self.events.append(json.loads(line))
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.errors += line
 
-    def wait_for(
-        self, name: str, *, count: int = 1, gpu: int | None = None, within: float = TIMEOUT_S
-    ) -> Event:
-        """Return the ``count``-th event of that name, on that GPU."""
-        until = time.monotonic() + within
-        with self._news:
+    def wait_for(self, name: str, *, count: int = 1, gpu: int | None = None) -> Event:
+        """Wait for the ``count``-th event of that name, on that GPU; return it."""
+        deadline = time.monotonic() + TIMEOUT_S
+        with self._changed:
             while True:
                 found = [e for e in self.events if e["event"] == name and self._on(e, gpu)]
                 if len(found) >= count:
                     return found[count - 1]
-                left = until - time.monotonic()
+                left = deadline - time.monotonic()
                 if left <= 0 or (
                     self.process.poll() is not None and not self._threads[-1].is_alive()
                 ):
                     names = [f"{e['event']}@{e.get('index', '')}" for e in self.events]
                     raise AssertionError(f"no {name} x{count}; {names}; stderr: {self.errors}")
-                self._news.wait(min(left, 0.5))
+                self._changed.wait(min(left, 0.5))
 
     def names(self, gpu: int | None = None) -> list[str]:
-        """Return the names of all events so far, on that GPU."""
+        """List the names of all events so far, on that GPU."""
         return [event["event"] for event in self.events if self._on(event, gpu)]
 
     def _on(self, event: Event, gpu: int | None) -> bool:
         return gpu is None or event.get("index") == self._indices[gpu]
 
     def children(self) -> list[psutil.Process]:
-        """Return the processes below the sentinel that are alive, stressors and probe alike."""
+        """List the living processes below the sentinel, stressors and probe alike."""
         with suppress(psutil.NoSuchProcess):
-            return [
-                p for p in psutil.Process(self.process.pid).children(recursive=True) if _lives(p)
-            ]
+            below = psutil.Process(self.process.pid).children(recursive=True)
+            return [process for process in below if not gone(process)]
         return []
 
     def stressors(self) -> list[psutil.Process]:
-        """Return the stressor children that are alive and have said what they are."""
+        """List the living stressors that have set their process title."""
         return [child for child in self.children() if "keeps idle GPU" in _title(child)]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end, and return its exit code."""
+        """Send a signal; return the exit code."""
         self.process.send_signal(number)
         return self.ended()
 
-    def ended(self, within: float = TIMEOUT_S) -> int:
-        """Wait for its end, and return its exit code."""
-        code = self.process.wait(within)
+    def ended(self) -> int:
+        """Wait for the end; return the exit code."""
+        code = self.process.wait(TIMEOUT_S)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(TIMEOUT_S)
         return code
 
     def close(self) -> None:
-        """Close our ends, once the reading threads have reached theirs."""
+        """Close our ends of the pipes, once the reading threads have reached theirs."""
         for thread in self._threads:
-            thread.join(5)
+            thread.join(TIMEOUT_S)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
 
 
 @contextmanager
-def sentry(
+def run_sentinel(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
     indices: Sequence[int],
     read: bool = True,
-) -> Iterator[Sentry]:
-    """Run a sentinel; at the end nothing of it may be left, however it went."""
-    one = Sentry(command, environment, indices=indices, read=read)
+) -> Iterator[SentinelProcess]:
+    """Run a sentinel; at the end, kill it and check that its children end too."""
+    sentinel = SentinelProcess(command, environment, indices=indices, read=read)
     family = []
     try:
-        yield one
+        yield sentinel
     finally:
-        family = one.children()
-        if one.process.poll() is None:
-            one.process.kill()
-        # A zombie is gone: its new parent may take its time, or never reap it, as in containers.
-        until = time.monotonic() + 10
-        while (left := [p for p in family if _lives(p)]) and time.monotonic() < until:
+        family = sentinel.children()
+        if sentinel.process.poll() is None:
+            sentinel.process.kill()
+        # A zombie counts as ended: in a container, its new parent may never reap it.
+        deadline = time.monotonic() + TIMEOUT_S
+        while (left := [p for p in family if not gone(p)]) and time.monotonic() < deadline:
             time.sleep(0.01)
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        one.process.wait(10)
-        one.close()
+        sentinel.process.wait(TIMEOUT_S)
+        sentinel.close()
         assert not left, f"left behind: {left}"
 
 
-def eventually(condition: Callable[[], object], within: float = TIMEOUT_S) -> None:
-    """Wait until a condition holds; look often at first, and less often later."""
-    deadline, pause = time.monotonic() + within, 0.01
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds; check it often at first, and less often later."""
+    deadline, pause = time.monotonic() + TIMEOUT_S, 0.01
     while not condition():
-        assert time.monotonic() < deadline, f"it did not become true within {within:.0f} s"
+        assert time.monotonic() < deadline, f"it did not become true within {TIMEOUT_S:.0f} s"
         time.sleep(pause)
         pause = min(1.3 * pause, 0.1)
 
 
 def gone(process: psutil.Process) -> bool:
-    """Return whether a process has ended; a zombie has."""
-    return not _lives(process)
-
-
-def _lives(process: psutil.Process) -> bool:
+    """Check whether a process has ended; a zombie has."""
     stat = read_stat(process.pid)
-    return stat is not None and stat.alive
+    return stat is None or not stat.alive
 
 
 def _title(process: psutil.Process) -> str:

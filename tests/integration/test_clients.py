@@ -18,7 +18,7 @@ import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
 from sentinel.supervisor.single_instance import running
 from tests.harness.daemon_harness import QUICK, Live, live, read_line, surroundings
-from tests.harness.gpu_environment import ROOT, SimulatedGround, replace_torch
+from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -32,7 +32,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("daemon")
     with pytest.MonkeyPatch.context() as monkeypatch:
         replace_torch(folder, monkeypatch)
-        with live(SimulatedGround(folder), monkeypatch) as one:
+        with live(SimulatedHost(folder), monkeypatch) as one:
             yield one
 
 
@@ -47,12 +47,12 @@ def here(clients: Live) -> Live:
 
 def held(here: Live) -> tuple[bool, bool]:
     """Check on which of the two GPUs memory is held."""
-    return not here.ground.empty(0), not here.ground.empty(1)
+    return not here.host.empty(0), not here.host.empty(1)
 
 
 def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Live) -> None:
     uuid = here.do("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
-    assert uuid == here.ground.uuid(1)
+    assert uuid == here.host.uuid(1)
     assert held(here) == (True, False)
     assert "demo" in here.do("reservations")
     assert here.ask("reserve", "--gpu", "1", "--for", "1m", "--wait", "0").code == 1
@@ -78,7 +78,7 @@ def test_the_library_has_the_same_verbs(here: Live) -> None:
 def test_a_reservation_ends_with_its_command_however_that_ends(here: Live) -> None:
     shell = "echo $CUDA_VISIBLE_DEVICES; exit 5"
     with here.running("exec", "--gpu", "0", "--", "sh", "-c", shell) as job:
-        assert read_line(job) == here.ground.uuid(0)
+        assert read_line(job) == here.host.uuid(0)
         assert job.wait(TIMEOUT_S) == 5
     eventually(lambda: not here.client.reservations())
     shell = "echo on; exec sleep 600"
@@ -133,10 +133,10 @@ async def _be_an_agent(here: Live) -> None:
         assert tools["reserve"].input_schema["required"] == ["seconds", "reason"]
         assert [gpu["stressor"] for gpu in (await call("status"))["gpus"]] == ["RUNNING"] * 2
         (one,) = (await call("status", gpu=1))["gpus"]
-        assert one["uuid"] == here.ground.uuid(1)
+        assert one["uuid"] == here.host.uuid(1)
 
         got = await call("reserve", gpus=["0"], seconds=600, reason="an agent's run")
-        assert got["gpus"] == [here.ground.uuid(0)]
+        assert got["gpus"] == [here.host.uuid(0)]
         assert held(here) == (False, True)
         assert [one.reason for one in here.client.reservations()] == ["an agent's run"]
         again = {"gpus": ["0"], "seconds": 60, "reason": "again", "wait_s": 0}
@@ -187,15 +187,15 @@ def test_gpus_are_released_on_request_and_occupied_again(here: Live) -> None:
 
 @pytest.fixture
 def alone(
-    simulated: SimulatedGround, fake_torch: None, monkeypatch: pytest.MonkeyPatch
-) -> SimulatedGround:
+    simulated: SimulatedHost, fake_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> SimulatedHost:
     """Provide simulated GPUs without a daemon."""
     for name, value in surroundings(simulated.folder).items():
         monkeypatch.setenv(name, value)
     return simulated
 
 
-def test_a_script_holds_gpus_and_releases_them(alone: SimulatedGround) -> None:
+def test_a_script_holds_gpus_and_releases_them(alone: SimulatedHost) -> None:
     with sentinel.hold(gpus=[1], memory="50%", simulate=2) as first:
         status = first.wait_held(TIMEOUT_S)
         assert [gpu.index for gpu in status.gpus] == [1]
@@ -205,7 +205,7 @@ def test_a_script_holds_gpus_and_releases_them(alone: SimulatedGround) -> None:
     assert alone.empty(1)
 
 
-def test_a_script_that_is_killed_leaves_nothing_held(alone: SimulatedGround) -> None:
+def test_a_script_that_is_killed_leaves_nothing_held(alone: SimulatedHost) -> None:
     program = (
         "import sentinel, time\n"
         "with sentinel.hold(simulate=1) as held:\n"
@@ -242,7 +242,7 @@ def test_the_example_of_hold_works() -> None:
 # --- sentinel.supervise ----------------------------------------------------------------------
 
 
-def test_a_program_with_a_supervisor_in_it_hands_over(alone: SimulatedGround) -> None:
+def test_a_program_with_a_supervisor_in_it_hands_over(alone: SimulatedHost) -> None:
     lines = run_example(str(ROOT / "examples/embedded/embedded.py"))
     assert lines == ["GPU 0 was handed over", "exit code 0, hand-overs: 1"]
     assert alone.empty(0)

@@ -18,7 +18,7 @@ import pytest
 import sentinel
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Live, live, settings_file
-from tests.harness.gpu_environment import ROOT, SimulatedGround, replace_torch
+from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.openapi_document import openapi_document
 from tests.harness.timing import TIMEOUT_S
 
@@ -60,13 +60,13 @@ ROWS = rows()
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    ground = SimulatedGround(tmp_path_factory.mktemp("ground"))
+    host = SimulatedHost(tmp_path_factory.mktemp("host"))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        replace_torch(ground.folder, monkeypatch)
-        with live(ground, monkeypatch) as one:
-            settings_file(ground.folder).write_text(FILE)
-            monkeypatch.chdir(ground.folder)
-            monkeypatch.setenv("PWD", str(ground.folder))
+        replace_torch(host.folder, monkeypatch)
+        with live(host, monkeypatch) as one:
+            settings_file(host.folder).write_text(FILE)
+            monkeypatch.chdir(host.folder)
+            monkeypatch.setenv("PWD", str(host.folder))
             one.do("start", "--simulate", "3")
             yield one
 

@@ -20,7 +20,7 @@ from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import GpuProcess
 from tests.harness.api_harness import UUIDS, Front, ask
 from tests.harness.daemon_harness import Live, live
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.history_harness import whole
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -212,7 +212,7 @@ def numbers(path: Path) -> set[int]:
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
         yield one
 
@@ -223,7 +223,7 @@ def test_the_history_names_a_job_that_came_and_went(daemon: Live) -> None:
     assert "allowed is from 16MiB to 1TiB" in refused.err
     daemon.start(1, "--history-size", "32MiB")
     daemon.occupied(0)
-    with daemon.ground.job(share=0.5, stay=1.0) as job:
+    with daemon.host.job(share=0.5, stay=1.0) as job:
         assert job.got()
         eventually(lambda: job.pid in [use.pid for use in daemon.client.usage(0)])
         job.left()

@@ -16,7 +16,7 @@ from tests.harness.api_harness import UUIDS, Front
 from tests.harness.browser import Browser, Page, browser, chromium
 from tests.harness.daemon_harness import Live, live
 from tests.harness.example_node import Scene
-from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host")
@@ -43,8 +43,8 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Live]:
-    ground = SimulatedGround(tmp_path_factory.mktemp("gpus"))
-    with pytest.MonkeyPatch.context() as patch, live(ground, patch) as one:
+    host = SimulatedHost(tmp_path_factory.mktemp("gpus"))
+    with pytest.MonkeyPatch.context() as patch, live(host, patch) as one:
         one.start(2, "--tcp", f"127.0.0.1:{port}")
         one.occupied(0, 1)
         yield one
@@ -89,13 +89,13 @@ def words(index: int) -> str:
 
 
 def test_a_card_tells_of_a_newcomer_within_two_seconds(daemon: Live, chrome: Browser) -> None:
-    ground = daemon.ground
+    host = daemon.host
     with opened(chrome, daemon.do("page").strip()) as page:
         page.until(f"{state(0)} === 'occupied'")
         assert "token" not in page.get("location.href")
-        with ground.job(0, share=0.6, stay=60) as job:
-            there = ground.registry.processes
-            eventually(lambda: job.pid in {one.pid for one in there(ground.uuid(0))})
+        with host.job(0, share=0.6, stay=60) as job:
+            there = host.registry.processes
+            eventually(lambda: job.pid in {one.pid for one in there(host.uuid(0))})
             took = page.until(f"{state(0)} === 'busy'")
             assert took < SOON
             page.until(f"{words(0)}.includes('({job.pid})')")

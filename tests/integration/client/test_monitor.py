@@ -24,7 +24,7 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, Front
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -315,14 +315,14 @@ def test_a_daemon_that_was_named_is_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def host(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> SimulatedGround:
+def host(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> SimulatedHost:
     for name, value in simulated.surroundings().items():
         monkeypatch.setenv(name, value)
     return simulated
 
 
 def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
-    host: SimulatedGround,
+    host: SimulatedHost,
 ) -> None:
     with sentinel.Monitor(simulate=2) as monitor, sentinel.Monitor(simulate=2) as other:
         assert monitor.is_available(), monitor.reason
@@ -347,7 +347,7 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
 
 
 def test_a_host_without_a_driver_is_one_where_it_is_not_available(
-    host: SimulatedGround, monkeypatch: pytest.MonkeyPatch
+    host: SimulatedHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a driver")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -29,10 +29,10 @@ workload = "gemm"
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
-def sentinel(ground: SimulatedGround, *arguments: str, **variables: str) -> tuple[int, str, str]:
+def sentinel(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", *arguments],
-        env=ground.surroundings(**variables),
+        env=host.surroundings(**variables),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -41,12 +41,10 @@ def sentinel(ground: SimulatedGround, *arguments: str, **variables: str) -> tupl
     return done.returncode, done.stdout, done.stderr
 
 
-def test_each_gpu_is_held_as_the_file_says_for_it(
-    simulated: SimulatedGround, tmp_path: Path
-) -> None:
+def test_each_gpu_is_held_as_the_file_says_for_it(simulated: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     file.write_text(FILE)
-    with simulated.sentry(2, "--config", str(file)) as one:
+    with simulated.sentinel(2, "--config", str(file)) as one:
         held = [one.wait_for("stressor.ready", gpu=gpu)["held"] for gpu in (0, 1)]
         assert held == [2 * GIB, 3 * GIB]
         assert one.wait_for("config.unused")["source"] == f"{file}: gpu.9"
@@ -54,10 +52,10 @@ def test_each_gpu_is_held_as_the_file_says_for_it(
 
 
 def test_a_stressor_that_may_be_asked_ends_by_itself_for_a_newcomer(
-    simulated: SimulatedGround,
+    simulated: SimulatedHost,
 ) -> None:
     flags = ("--yield", "ask", "--poll", "200ms", "--workload", "hold", "--memory", "20%")
-    with simulated.sentry(1, *flags) as one:
+    with simulated.sentinel(1, *flags) as one:
         one.wait_for("stressor.ready")
         with simulated.job(share=0.5) as newcomer:
             assert newcomer.got()
@@ -66,11 +64,11 @@ def test_a_stressor_that_may_be_asked_ends_by_itself_for_a_newcomer(
 
 
 def test_a_dry_run_beside_a_real_one_takes_no_lock_and_starts_nothing(
-    simulated: SimulatedGround,
+    simulated: SimulatedHost,
 ) -> None:
-    with simulated.sentry(2, "--poll", "200ms", "--dry-run", "--explain") as dry:
+    with simulated.sentinel(2, "--poll", "200ms", "--dry-run", "--explain") as dry:
         assert dry.wait_for("gpu.verdict", gpu=1)["rule"] in {"unknown", "confirm", "idle"}
-        with simulated.sentry([1], "--poll", "200ms", "--workload", "hold") as real:
+        with simulated.sentinel([1], "--poll", "200ms", "--workload", "hold") as real:
             real.wait_for("stressor.ready", gpu=1)
             (stressor,) = real.stressors()
             seen = [stressor.pid]
@@ -83,7 +81,7 @@ def test_a_dry_run_beside_a_real_one_takes_no_lock_and_starts_nothing(
 
 
 def test_what_is_shown_is_a_file_that_sets_the_same(
-    simulated: SimulatedGround, tmp_path: Path
+    simulated: SimulatedHost, tmp_path: Path
 ) -> None:
     file = tmp_path / "site.toml"
     file.write_text(FILE)
@@ -103,7 +101,7 @@ def test_what_is_shown_is_a_file_that_sets_the_same(
     assert values("--config", str(again)) == values(*flags)
 
 
-def test_a_bad_file_or_variable_starts_nothing(simulated: SimulatedGround, tmp_path: Path) -> None:
+def test_a_bad_file_or_variable_starts_nothing(simulated: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text('workload = "nope"')
     told = f"sentinel: {file}: workload: there is no workload 'nope'"

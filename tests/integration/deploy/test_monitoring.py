@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
 from tests.harness.api_harness import Front
-from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.metrics_harness import get, metered, scrape, show_all, some
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -248,7 +248,7 @@ def free_port() -> int:
 
 @needs_prometheus
 def test_a_prometheus_scrapes_a_daemon_as_it_is_told_to_in_deploy(
-    simulated: SimulatedGround, tmp_path: Path
+    simulated: SimulatedHost, tmp_path: Path
 ) -> None:
     scraped, port = free_port(), free_port()
     config = CONFIG.read_text()
@@ -258,8 +258,8 @@ def test_a_prometheus_scrapes_a_daemon_as_it_is_told_to_in_deploy(
     (tmp_path / "prometheus.yml").write_text(config)
     shutil.copy(RULES, tmp_path)
     quick = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
-    with simulated.sentry(1, *quick, "--metrics", str(scraped), api=True) as sentry:
-        sentry.wait_for("stressor.ready")
+    with simulated.sentinel(1, *quick, "--metrics", str(scraped), api=True) as process:
+        process.wait_for("stressor.ready")
         command = [
             str(PROMETHEUS),
             f"--config.file={tmp_path}/prometheus.yml",
@@ -281,13 +281,13 @@ def test_a_prometheus_scrapes_a_daemon_as_it_is_told_to_in_deploy(
                 assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
                 with simulated.job(stay=60.0) as job:
                     assert job.got()
-                    sentry.wait_for("gpu.handed_over")
+                    process.wait_for("gpu.handed_over")
                     eventually(lambda: query("sentinel_gpu_handover_kill_seconds_count") == [1.0])
                     eventually(lambda: query('sentinel_gpu_state{state="busy"}') == [1.0])
             finally:
                 prometheus.terminate()
                 prometheus.wait(TIMEOUT_S)
-        assert sentry.stop() == 0
+        assert process.stop() == 0
 
 
 def _asker(port: int) -> Callable[[str], list[float]]:

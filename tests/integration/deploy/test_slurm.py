@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.daemon_harness import Live, live
-from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -57,7 +57,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
         yield one
 
@@ -72,7 +72,7 @@ def command(folder: Path) -> Path:
 
 def script(daemon: Live, name: str, **variables: str) -> int:
     """Run one of the two scripts as slurmd does, with few variables; return its exit code."""
-    folder = daemon.ground.folder
+    folder = daemon.host.folder
     kept = {name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
     ours = {"SENTINEL": str(command(folder)), "SENTINEL_SLURM": str(folder / "kept")}
     ours |= {"SENTINEL_WAIT": "5s", "SLURM_JOB_ID": "7"}
@@ -105,7 +105,7 @@ def test_a_job_starts_whenever_nothing_of_ours_is_on_its_gpus(daemon: Live) -> N
     assert script(daemon, "prolog", SLURM_JOB_GPUS="0,5") == 0
     (held,) = daemon.client.reservations()
     assert (held.reason, held.indices, held.bound) == ("Slurm job 7", (0,), False)
-    assert daemon.ground.empty(0)
+    assert daemon.host.empty(0)
     other = {"SLURM_JOB_ID": "8", "SENTINEL_WAIT": "0"}
     assert script(daemon, "prolog", CUDA_VISIBLE_DEVICES="0", **other) == 1  # job 7 has it
     assert script(daemon, "epilog", SLURM_JOB_ID="8") == 0
@@ -129,8 +129,8 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     folder.mkdir()
     controller, node = ports()
     conf = folder / "slurm.conf"
-    host = socket.gethostname().partition(".")[0]
-    conf.write_text(CONF.format(host=host, folder=folder, controller=controller, node=node))
+    hostname = socket.gethostname().partition(".")[0]
+    conf.write_text(CONF.format(host=hostname, folder=folder, controller=controller, node=node))
     for index in range(2):
         os.mknod(folder / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/gpu[0-1]\n")
@@ -143,7 +143,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
         (folder / name).chmod(0o755)
     environment = {**os.environ, "SLURM_CONF": str(conf)}
     with contextlib.ExitStack() as cleanup:
-        for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D", "-N", host]):
+        for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D", "-N", hostname]):
             process = subprocess.Popen(
                 words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
@@ -193,7 +193,7 @@ def test_a_real_slurm_hands_its_jobs_gpus_that_are_free(daemon: Live, tmp_path: 
         assert '"job.got"' in said
         eventually(lambda: daemon.client.reservations() == ())
         daemon.comes_back(0)
-        assert not daemon.ground.empty(1)
+        assert not daemon.host.empty(1)
         daemon.do("shutdown")
         job("true")
         eventually(lambda: _state(environment) == "idle")  # and not drained

@@ -16,12 +16,12 @@ from sentinel.diagnostics.doctor.facts import Folder, GpuFacts
 from sentinel.host.gpu_locks import GpuLocks
 from sentinel.protocol.gpu import Gpu
 from tests.harness.doctor_harness import doctor, rows
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 
-def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedGround) -> None:
+def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedHost) -> None:
     surroundings = simulated.surroundings()
     code, output, errors = doctor("--simulate", "2", "--json", **surroundings)
     assert errors == ""
@@ -33,7 +33,7 @@ def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedGround) -> 
     assert rows(output)["GPUs"]["found"] == "2"
 
 
-def test_a_nice_start_is_a_warning(simulated: SimulatedGround) -> None:
+def test_a_nice_start_is_a_warning(simulated: SimulatedHost) -> None:
     command = ["nice", "-n", "7", sys.executable, "-m", "sentinel", "doctor", "--simulate", "1"]
     done = subprocess.run(
         [*command, "--json"],
@@ -62,9 +62,9 @@ def test_without_a_driver_the_other_lines_are_there(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("fake_torch")
 def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
-    simulated: SimulatedGround,
+    simulated: SimulatedHost,
 ) -> None:
-    with simulated.sentry(1, "--workload", "hold") as one:
+    with simulated.sentinel(1, "--workload", "hold") as one:
         held = one.wait_for("stressor.ready")["gpu"]
         code, output, _ = doctor("--simulate", "2", "--json", **simulated.surroundings())
         (row,) = (r for r in json.loads(output)["lines"] if r["check"] == "other sentinels")
@@ -139,7 +139,7 @@ def test_a_folder_that_systemd_mounted_for_one_service_is_private(
 
 
 def test_in_a_pid_namespace_of_its_own_the_memory_is_the_witness(
-    simulated: SimulatedGround,
+    simulated: SimulatedHost,
 ) -> None:
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:

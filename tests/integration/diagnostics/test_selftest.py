@@ -27,7 +27,7 @@ from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.verification.matmul import DTYPES
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK
-from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
@@ -52,13 +52,13 @@ def run(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]
 
 
 @contextmanager
-def begun(ground: Ground, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def begun(host: GpuHost, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """Run a selftest of the first GPU in a process of its own; at the end nothing of it is left."""
-    simulated = isinstance(ground, SimulatedGround)
-    where = ("--simulate", "1") if simulated else ("--gpu", str(ground.index(0)))
+    simulated = isinstance(host, SimulatedHost)
+    where = ("--simulate", "1") if simulated else ("--gpu", str(host.index(0)))
     process = subprocess.Popen(
         [sys.executable, "-m", "sentinel", "selftest", *where, *flags],
-        env=ground.surroundings(),
+        env=host.surroundings(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -136,14 +136,14 @@ def test_a_gpu_in_use_is_not_occupied(
     assert "Nothing was started" in err
 
 
-def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(ground: Ground) -> None:
-    with begun(ground, "--dtype", "fp32", "--flips", "2", "--rounds", ENDLESS) as process:
+def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> None:
+    with begun(host, "--dtype", "fp32", "--flips", "2", "--rounds", ENDLESS) as process:
         assert process.stdout is not None
         told = [" ".join(process.stdout.readline().split()) for _ in range(4)]
         assert told[-1] == "ok fp32 reference 2 of 2 flipped bits found"
         family = children(process)
         assert len(family) >= 2
-        with ground.job(stay=TIMEOUT_S) as newcomer:
+        with host.job(stay=TIMEOUT_S) as newcomer:
             assert newcomer.got()
             out, err = process.communicate(timeout=TIMEOUT_S)
             assert process.returncode == 3, err
@@ -151,7 +151,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(ground: Ground) -> No
     assert out == ""
     assert "the selftest is incomplete: " in err
     assert "; before that, 8 of 8 flipped bits found, 0 false alarms in 0 results" in err
-    if isinstance(ground, SimulatedGround):  # a real driver may not list everybody
+    if isinstance(host, SimulatedHost):  # a real driver may not list everybody
         assert re.search(rf"the GPU was needed by \S+ \(pid {newcomer.pid}\);", err)
 
 
@@ -159,7 +159,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(ground: Ground) -> No
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
 )
 def test_a_signal_ends_it_and_completed_trials_are_reported(
-    simulated: SimulatedGround, number: signal.Signals
+    simulated: SimulatedHost, number: signal.Signals
 ) -> None:
     with begun(simulated, "--rounds", ENDLESS, "--json") as process:
         eventually(lambda: simulated.held() > TWO_GIB)

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
-def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
+def try_on(host: GpuHost, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code and the figures of a trial on the first GPU."""
-    simulated = isinstance(ground, SimulatedGround)
-    where = ("--simulate", "1") if simulated else ("--gpu", str(ground.index(0)))
+    simulated = isinstance(host, SimulatedHost)
+    where = ("--simulate", "1") if simulated else ("--gpu", str(host.index(0)))
     command = [sys.executable, "-m", "sentinel", "workloads", "try", *where, "--json", *arguments]
     done = subprocess.run(
         command,
-        env=ground.surroundings(),
+        env=host.surroundings(),
         capture_output=True,
         text=True,
         timeout=3 * TIMEOUT_S,
@@ -33,12 +33,12 @@ def try_on(ground: Ground, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, figures
 
 
-def test_a_good_workload_passes_with_its_measurements(ground: Ground) -> None:
-    code, figures = try_on(ground, "bad_workloads:Warm:rest=0.01", "--for", "2s")
+def test_a_good_workload_passes_with_its_measurements(host: GpuHost) -> None:
+    code, figures = try_on(host, "bad_workloads:Warm:rest=0.01", "--for", "2s")
     assert (code, figures["verdict"], figures["problems"]) == (0, "well", []), figures
     assert figures["incomplete"] is None
-    assert figures["index"] == ground.index(0)
-    assert figures["held"] > ground.total() // 2
+    assert figures["index"] == host.index(0)
+    assert figures["held"] > host.total() // 2
     assert figures["start_s"] > 0
     assert figures["ran_s"] >= 2
     assert figures["iterations_per_s"] > 0
@@ -46,11 +46,11 @@ def test_a_good_workload_passes_with_its_measurements(ground: Ground) -> None:
     assert figures["note"] == "resting 0.01 s at a time"
     assert figures["longest_quantum_s"] is not None
     assert figures["killed"] is False
-    assert ground.empty()
+    assert host.empty()
 
 
-def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(ground: Ground) -> None:
-    code, figures = try_on(ground, "bad_workloads:stalls", "--for", "2.5s")
+def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(host: GpuHost) -> None:
+    code, figures = try_on(host, "bad_workloads:stalls", "--for", "2.5s")
     assert code == 1
     assert figures["verdict"] == "misbehaved"
     kinds = [problem["kind"] for problem in figures["problems"]]
@@ -61,7 +61,7 @@ def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(ground:
     assert figures["checks"] > 0
 
 
-def test_memory_that_grows_after_ready_is_named(simulated: SimulatedGround) -> None:
+def test_memory_that_grows_after_ready_is_named(simulated: SimulatedHost) -> None:
     code, figures = try_on(simulated, "bad_workloads:grows:after=40", "--for", "30s")
     assert code == 1
     (problem,) = figures["problems"]
@@ -71,7 +71,7 @@ def test_memory_that_grows_after_ready_is_named(simulated: SimulatedGround) -> N
     assert figures["grown"] == 64 * 2**20
 
 
-def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedGround) -> None:
+def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None:
     with simulated.job(share=0.5, stay=60.0) as job:
         assert job.got()
         code, figures = try_on(simulated, "hold", "--for", "2s")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from sentinel.diagnostics.workload_catalog import Timeouts, describe_places
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 
@@ -51,7 +51,7 @@ def install(folder: Path, name: str, workloads: dict[str, str]) -> None:
 
 
 def test_a_registered_workload_is_listed_with_its_package(
-    simulated: SimulatedGround, tmp_path: Path
+    simulated: SimulatedHost, tmp_path: Path
 ) -> None:
     places = {"warm": "bad_workloads:Warm", "broken": "bad_workloads.failing_import:work"}
     install(tmp_path, "one", {**places, "twice": "bad_workloads:well_behaved"})

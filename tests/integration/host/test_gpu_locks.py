@@ -12,7 +12,7 @@ import pytest
 from sentinel.errors import AccessDeniedError, GpuHeldError
 from sentinel.host.gpu_locks import GpuLocks
 from sentinel.protocol.gpu import Gpu
-from tests.harness.gpu_environment import Ground
+from tests.harness.gpu_environment import GpuHost
 from tests.harness.sentinel_process import eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
@@ -24,14 +24,14 @@ def gpu(index: int) -> Gpu:
     return Gpu(uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1)
 
 
-def test_a_second_sentinel_starts_nothing_and_names_the_first(ground: Ground) -> None:
+def test_a_second_sentinel_starts_nothing_and_names_the_first(host: GpuHost) -> None:
     with (
-        ground.sentry([1], *QUICK) as first,
-        ground.sentry([0], *QUICK) as other,
+        host.sentinel([1], *QUICK) as first,
+        host.sentinel([0], *QUICK) as other,
     ):
         first.wait_for("stressor.ready")
         other.wait_for("stressor.ready")
-        with ground.sentry(2, *QUICK) as second:
+        with host.sentinel(2, *QUICK) as second:
             assert second.ended() == 75
             assert f"pid {first.process.pid}" in second.errors or (
                 f"pid {other.process.pid}" in second.errors
@@ -39,22 +39,22 @@ def test_a_second_sentinel_starts_nothing_and_names_the_first(ground: Ground) ->
             assert not second.events
 
 
-def test_a_dead_sentinel_leaves_no_lock_behind(ground: Ground) -> None:
-    with ground.sentry(1, *QUICK) as first:
+def test_a_dead_sentinel_leaves_no_lock_behind(host: GpuHost) -> None:
+    with host.sentinel(1, *QUICK) as first:
         first.wait_for("stressor.ready")
         first.process.kill()
-        eventually(ground.empty)
-    with ground.sentry(1, *QUICK) as second:
+        eventually(host.empty)
+    with host.sentinel(1, *QUICK) as second:
         second.wait_for("stressor.ready")
 
 
-def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(ground: Ground) -> None:
-    with ground.sentry(1, "--poll", "200ms", "--workload", "bad_workloads:freezes") as first:
+def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(host: GpuHost) -> None:
+    with host.sentinel(1, "--poll", "200ms", "--workload", "bad_workloads:freezes") as first:
         first.wait_for("stressor.ready")
         (stressor,) = first.stressors()
         eventually(lambda: stressor.status() == "stopped")
         first.process.send_signal(signal.SIGSTOP)
-        with ground.sentry(1, *QUICK) as second:
+        with host.sentinel(1, *QUICK) as second:
             assert second.ended() == 75
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.host.systemd import Notifier
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -103,13 +103,13 @@ def test_no_child_inherits_the_variables_of_the_manager() -> None:
 
 @pytest.mark.usefixtures("fake_torch")
 def test_a_sentinel_notifies_ready_watchdog_and_stopping(
-    simulated: SimulatedGround, tmp_path: Path
+    simulated: SimulatedHost, tmp_path: Path
 ) -> None:
     address = str(tmp_path / "notify")
     told = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "800000"}
     with manager(address) as listening:
         listening.settimeout(TIMEOUT_S)
-        with simulated.sentry(1, "--workload", "hold", environment=told) as one:
+        with simulated.sentinel(1, "--workload", "hold", environment=told) as one:
             said = ""
             while "READY=1" not in said or said.count("WATCHDOG=1") < 3:
                 said += listening.recv(4096).decode() + "\n"

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from sentinel.protocol.stressor import ChildExitCode, Failed, FailureKind, Progress
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child, stressors
 
@@ -36,14 +36,14 @@ def workload() -> str:
     return str(project["entry-points"]["sentinel.workloads"]["fft"])
 
 
-def test_the_installed_example_runs_by_its_name(simulated: SimulatedGround, tmp_path: Path) -> None:
+def test_the_installed_example_runs_by_its_name(simulated: SimulatedHost, tmp_path: Path) -> None:
     source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into it
     installed = tmp_path / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
     subprocess.run([*pip, *offline, str(source)], check=True)
     flags = ("--poll", "200ms", "--status-every", "1s", "--workload", "fft:length=1024")
-    with simulated.sentry(1, *flags, environment={"PYTHONPATH": str(installed)}) as one:
+    with simulated.sentinel(1, *flags, environment={"PYTHONPATH": str(installed)}) as one:
         eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
         assert "stressor.failed" not in one.names()
 

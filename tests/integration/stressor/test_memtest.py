@@ -18,7 +18,7 @@ from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.stressor.verification.memory_cells import READS, MemoryCells, Piece, Task
 from sentinel.stressor.verification.patterns import PATTERNS, parse_patterns
 from sentinel.stressor.workloads.memtest import MemoryTest, _Cost, memtest
-from tests.harness.gpu_environment import Ground
+from tests.harness.gpu_environment import GpuHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.workload_harness import Workbench, workbench
 
@@ -387,20 +387,20 @@ def test_memory_that_forgets_at_once_is_refused(bench: Workbench) -> None:
 
 
 def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(
-    ground: Ground,
+    host: GpuHost,
 ) -> None:
     flags = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
     workload = ("--memory", "2GiB", "--workload", "bad_workloads:forgets")
-    with ground.sentry(1, *flags, *workload) as one:
+    with host.sentinel(1, *flags, *workload) as one:
         one.wait_for("stressor.ready")
-        held = ground.held()
+        held = host.held()
         finding = one.wait_for("stressor.finding")
         assert (finding["place"], finding["kind"]) == ("memory", "transient")
         assert (finding["count"], finding["bits"][17], finding["reread"]) == (1, 1, True)
         assert finding["first"] == [1, 0]
         assert one.wait_for("stressor.mismatch")["errors"] == 1
         eventually(lambda: [e for e in one.events if "covered" in (e.get("note") or "")])
-        assert abs(ground.held() - held) <= ground.noise
+        assert abs(host.held() - held) <= host.noise_bytes
         assert "gpu.yielding" not in one.names()
         assert one.stop() == 0
     assert one.names().count("stressor.finding") == 1

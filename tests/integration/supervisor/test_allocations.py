@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.errors import ConflictError
 from tests.harness.daemon_harness import Live, live, read_line, write_line
-from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -36,13 +36,13 @@ with client.allocation("llm", "2GiB", gpu=0) as got:
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
         yield one
 
 
 def test_memory_is_had_beside_the_stressor_and_its_guests_are_no_newcomers(daemon: Live) -> None:
-    ground = daemon.ground
+    host = daemon.host
     daemon.start(1, "--memory", "50%")
     daemon.occupied(0)
     before = daemon.gpu()
@@ -66,7 +66,7 @@ def test_memory_is_had_beside_the_stressor_and_its_guests_are_no_newcomers(daemo
             # What has no room beside our stressor is had all the same.
             write_line(program, "")
             assert read_line(program) == "more"
-            assert ground.total() - ground.held() >= 10 * GIB
+            assert host.total() - host.held() >= 10 * GIB
             assert daemon.gpu().pid != before.pid
         finally:
             program.kill()

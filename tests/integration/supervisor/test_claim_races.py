@@ -17,7 +17,7 @@ import pytest
 
 from sentinel.supervisor.single_instance import running
 from tests.harness.daemon_harness import QUICK, Live, live
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
@@ -31,7 +31,7 @@ POINTS = (
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
         yield one
 
@@ -79,7 +79,7 @@ def test_a_daemon_that_is_killed_at_any_point_is_followed_at_once_by_one_of_two(
             logged("sentinel.stopping")
         case "yielding":
             logged("stressor.ready")
-            with daemon.ground.job(stay=0.1) as job:
+            with daemon.host.job(stay=0.1) as job:
                 logged("gpu.yielding")
                 os.kill(pid, signal.SIGKILL)
                 assert job.got()

@@ -22,7 +22,7 @@ from tests.harness.daemon_harness import (
     settings_file,
     write_line,
 )
-from tests.harness.gpu_environment import ROOT, SimulatedGround
+from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
         yield one
 
@@ -68,10 +68,10 @@ def train() -> str:
 def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     daemon: Live,
 ) -> None:
-    ground = daemon.ground
-    stopped = daemon.ask("status")
-    assert (stopped.code, stopped.out) == (3, "")
-    assert "Start one with `sentinel start`" in stopped.err
+    host = daemon.host
+    absent = daemon.ask("status")
+    assert (absent.code, absent.out) == (3, "")
+    assert "Start one with `sentinel start`" in absent.err
     pid = daemon.start(2)
     daemon.occupied(0, 1)
     table = daemon.do("status").splitlines()
@@ -82,22 +82,22 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
 
     # The memory is back when the command is, and that of the others is still held.
     daemon.do("pause", "0")
-    assert (ground.empty(0), ground.empty(1)) == (True, False)
+    assert (host.empty(0), host.empty(1)) == (True, False)
     daemon.do("resume", "0")
     daemon.comes_back(0)
 
     uuid = daemon.do("reserve", "--gpu", "0", "--for", "1h", "--reason", "a demo").strip()
-    assert (uuid, ground.empty(0)) == (ground.uuid(0), True)
-    with ground.job(0, stay=0.1) as job:
+    assert (uuid, host.empty(0)) == (host.uuid(0), True)
+    with host.job(0, stay=0.1) as job:
         assert job.got()
         job.left()
     # It has come, gone, and been away for longer than it takes until a GPU is occupied again.
     eventually(lambda: daemon.gpu().occupancy == "IDLE" and (daemon.gpu().since_s or 0) > 0.6)
     assert (daemon.gpu().stressor, daemon.gpu().admin) == ("STOPPED", "RESERVED")
-    assert not ground.empty(1)
+    assert not host.empty(1)
 
     # A script reserves what is left, and ends without giving it back by hand.
-    assert train() == f"training on {ground.uuid(1)}\n"
+    assert train() == f"training on {host.uuid(1)}\n"
     assert [one.reason for one in daemon.client.reservations()] == ["a demo"]
 
     daemon.do("shutdown")
@@ -108,7 +108,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
 
     assert daemon.start(2) != pid
     daemon.comes_back(1)
-    assert ground.empty(0)
+    assert host.empty(0)
     assert "a demo" in daemon.do("reservations")
     daemon.do("unreserve", "--all-mine")
     daemon.comes_back(0)
@@ -118,14 +118,14 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
 def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
     daemon: Live,
 ) -> None:
-    ground = daemon.ground
+    host = daemon.host
     daemon.start(1)
     daemon.occupied(0)
     command = ("exec", "--gpus", "1", "--", sys.executable, "-c", JOB)
     with daemon.running("logs", "-f", "-n", "1", "--json") as logs:
         read_line(logs)  # it follows from here on
         with daemon.running(*command) as job:
-            assert read_line(job) == f"{job.pid} {ground.uuid()}"
+            assert read_line(job) == f"{job.pid} {host.uuid()}"
             write_line(job, "7")
             assert job.wait(TIMEOUT_S) == 7
         seen = [json.loads(read_line(logs))["event"]]
@@ -136,7 +136,7 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
         assert logs.wait(TIMEOUT_S) == 130
 
     with daemon.running(*command) as job:
-        assert read_line(job) == f"{job.pid} {ground.uuid()}"
+        assert read_line(job) == f"{job.pid} {host.uuid()}"
         daemon.kill()
         assert daemon.places.socket.exists()
         for words in ("status", "stop", "shutdown", "reserve --gpus 1 --for 1h"):
@@ -146,7 +146,7 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
         (held,) = daemon.client.reservations()
         assert (held.bound, held.holder.pid) == (True, job.pid)
         assert job.poll() is None
-        assert ground.empty()
+        assert host.empty()
         job.send_signal(signal.SIGTERM)
         assert job.wait(TIMEOUT_S) == -signal.SIGTERM
     daemon.comes_back(0)
@@ -156,7 +156,7 @@ def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
 #: Where the number of the next process of a PID namespace can be chosen.
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
-#: Ends the daemon from a PID namespace where another process has the daemon's number.
+#: Ends the daemon from a PID namespace where another process has the daemon's PID.
 FROM_ELSEWHERE = f"""
 import subprocess, sys
 from pathlib import Path
@@ -190,15 +190,15 @@ def test_a_client_in_another_pid_namespace_waits_for_the_daemon_and_not_for_a_st
 def test_it_stays_while_settings_service_and_driver_come_and_go(
     daemon: Live, tmp_path: Path
 ) -> None:
-    ground, file = daemon.ground, settings_file(tmp_path)
+    host, file = daemon.host, settings_file(tmp_path)
     began = file.read_text() if file.exists() else ""
     pid = daemon.start(1)
     daemon.occupied(0)
     file.write_text('workload = "pulse"')
-    assert _settings(daemon)["workload"] != "pulse", "it has not been read"
+    assert _settings(daemon)["workload"] != "pulse", "the file is read on request only"
     file.write_text(began)
     daemon.do("stop")
-    assert (ground.empty(), daemon.holders()) == (True, [])
+    assert (host.empty(), daemon.holders()) == (True, [])
     assert daemon.client.status().daemon.phase == "drained"
     daemon.do("start")
     daemon.comes_back(0)
@@ -280,10 +280,10 @@ def _settings_are_those_that_hold(daemon: Live, file: Path) -> None:
 
 
 def _the_driver_is_let_go_of(daemon: Live) -> None:
-    """Release the driver: not even the probe is left; then acquire it again."""
+    """Release the driver, which ends the probe as well; then resume."""
     _, *words = hook("preStop")
     daemon.do(*words)
-    assert daemon.ground.empty()
+    assert daemon.host.empty()
     eventually(lambda: not children_of(["sentinel: probe", "keeps idle GPU"], daemon.family()))
     daemon.do("resume")
     daemon.comes_back(0)

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from sentinel.host.procfs import read_stat
-from tests.harness.gpu_environment import Ground
-from tests.harness.sentinel_process import Sentry, eventually, gone
+from tests.harness.gpu_environment import GpuHost
+from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
 MIB = 2**20
@@ -40,37 +40,37 @@ FAILING = {
 
 @contextmanager
 def one_workload_per_gpu(
-    ground: Ground, workloads: Sequence[str], *flags: str
-) -> Iterator[tuple[Sentry, dict[str, int]]]:
+    host: GpuHost, workloads: Sequence[str], *flags: str
+) -> Iterator[tuple[SentinelProcess, dict[str, int]]]:
     """Run a sentinel with another bad workload on each GPU; give the GPU of each workload."""
     gpus = {workload: gpu for gpu, workload in enumerate(workloads)}
     tables = (
-        f'[gpu.{ground.index(gpu)}]\nworkload = "bad_workloads:{workload}"\n'
+        f'[gpu.{host.index(gpu)}]\nworkload = "bad_workloads:{workload}"\n'
         for workload, gpu in gpus.items()
     )
-    file = ground.folder / f"{workloads[0]}.toml"
+    file = host.folder / f"{workloads[0]}.toml"
     file.write_text("".join(tables))
     environment = {"SENTINEL_CONFIG": str(file)}
-    with ground.sentry(len(gpus), *flags, environment=environment) as one:
+    with host.sentinel(len(gpus), *flags, environment=environment) as one:
         yield one, gpus
 
 
-def batches(ground: Ground, workloads: Sequence[str]) -> Iterator[Sequence[str]]:
+def batches(host: GpuHost, workloads: Sequence[str]) -> Iterator[Sequence[str]]:
     """Divide workloads into batches of as many as there are GPUs."""
     rest = iter(workloads)
-    while batch := tuple(islice(rest, ground.count)):
+    while batch := tuple(islice(rest, host.count)):
         yield batch
 
 
-def test_it_occupies_yields_and_occupies_again(ground: Ground) -> None:
-    gpus = ground.gpus(2)
-    with ground.sentry(gpus, *QUICK, "--status-every", "1s") as one:
+def test_it_occupies_yields_and_occupies_again(host: GpuHost) -> None:
+    gpus = host.gpus(2)
+    with host.sentinel(gpus, *QUICK, "--status-every", "1s") as one:
         for gpu in gpus:
             one.wait_for("stressor.ready", gpu=gpu)
-        held = ground.held(0)
-        assert held > 0.85 * ground.total(0)
+        held = host.held(0)
+        assert held > 0.85 * host.total(0)
         eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
-        with ground.job() as newcomer:
+        with host.job() as newcomer:
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
             assert handed["processes"][0]["pid"] == newcomer.pid
@@ -78,38 +78,38 @@ def test_it_occupies_yields_and_occupies_again(ground: Ground) -> None:
         assert handed["kill_s"] < handed["exit_s"]
         assert handed["exit_s"] <= handed["memory_back_s"]
         one.wait_for("stressor.ready", gpu=0, count=2)
-        assert abs(ground.held(0) - held) <= ground.noise
+        assert abs(host.held(0) - held) <= host.noise_bytes
         assert one.names().count("gpu.yielding") == 1, "no job came to the other GPU"
         assert one.stop() == 0
-        assert all(map(ground.empty, gpus))
+        assert all(map(host.empty, gpus))
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_newcomers_on_all_gpus_at_once_all_get_their_memory(ground: Ground) -> None:
-    gpus = ground.gpus(3)
-    with ground.sentry(gpus, *QUICK, "--workload", "hold") as one, ExitStack() as stack:
+def test_newcomers_on_all_gpus_at_once_all_get_their_memory(host: GpuHost) -> None:
+    gpus = host.gpus(3)
+    with host.sentinel(gpus, *QUICK, "--workload", "hold") as one, ExitStack() as stack:
         for gpu in gpus:
             one.wait_for("stressor.ready", gpu=gpu)
-        newcomers = [stack.enter_context(ground.job(gpu)) for gpu in gpus]
+        newcomers = [stack.enter_context(host.job(gpu)) for gpu in gpus]
         assert [newcomer.got() for newcomer in newcomers] == [True for _ in gpus]
 
 
-def reach(ground: Ground, one: Sentry, phase: str, nth: int) -> None:
+def reach(host: GpuHost, one: SentinelProcess, phase: str, nth: int) -> None:
     """Wait until the first GPU's ``nth`` stressor is in a phase of its start."""
     one.wait_for("stressor.starting", gpu=0, count=nth)
     if phase == "import":
         eventually(one.stressors)
     elif phase == "allocation":
-        eventually(lambda: not ground.empty())
+        eventually(lambda: not host.empty())
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_job_that_comes_at_any_phase_of_a_start_gets_its_memory(ground: Ground) -> None:
+def test_a_job_that_comes_at_any_phase_of_a_start_gets_its_memory(host: GpuHost) -> None:
     slow = ("--workload", "bad_workloads.slow_import:well_behaved")
-    with ground.sentry(1, *QUICK, *slow) as one:
+    with host.sentinel(1, *QUICK, *slow) as one:
         for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
-            reach(ground, one, phase, nth)
-            with ground.job() as newcomer:
+            reach(host, one, phase, nth)
+            with host.job() as newcomer:
                 assert newcomer.got(), phase
                 one.wait_for("gpu.yielding", gpu=0, count=nth)
                 newcomer.left()
@@ -119,42 +119,42 @@ def test_a_job_that_comes_at_any_phase_of_a_start_gets_its_memory(ground: Ground
 
 @pytest.mark.usefixtures("fake_torch")
 def test_a_job_that_comes_while_a_stressor_is_asked_to_stop_gets_its_memory(
-    ground: Ground,
+    host: GpuHost,
 ) -> None:
     stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "5m")
-    with ground.sentry(1, *QUICK, *stubborn) as one:
+    with host.sentinel(1, *QUICK, *stubborn) as one:
         one.wait_for("stressor.ready", gpu=0)
         one.process.send_signal(signal.SIGTERM)
         one.wait_for("sentinel.stopping")
-        with ground.job() as newcomer:
+        with host.job() as newcomer:
             assert newcomer.got()
             assert one.ended() == 0
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_job_that_ends_before_the_kill_costs_a_restart_at_most(ground: Ground) -> None:
-    with ground.sentry(1, *QUICK, "--workload", "hold") as one:
+def test_a_job_that_ends_before_the_kill_costs_a_restart_at_most(host: GpuHost) -> None:
+    with host.sentinel(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready", gpu=0)
-        held = ground.held()
-        with ground.job() as newcomer:
-            eventually(lambda: ground.held() > held + MIB or "gpu.yielding" in one.names())
+        held = host.held()
+        with host.job() as newcomer:
+            eventually(lambda: host.held() > held + MIB or "gpu.yielding" in one.names())
             newcomer.kill()
         # Either it was seen, and the GPU is occupied again, or it came between two readings.
         eventually(lambda: one.names().count("stressor.ready") > one.names().count("gpu.yielding"))
         assert "stressor.failed" not in one.names()
-        with ground.job() as second:
+        with host.job() as second:
             assert second.got()
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(ground: Ground) -> None:
-    for batch in batches(ground, MISBEHAVING):
-        with one_workload_per_gpu(ground, batch, *QUICK) as (one, gpus):
+def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(host: GpuHost) -> None:
+    for batch in batches(host, MISBEHAVING):
+        with one_workload_per_gpu(host, batch, *QUICK) as (one, gpus):
             for gpu in gpus.values():
                 one.wait_for("stressor.ready", gpu=gpu)
             family = [child for child in one.children() if not titled(child, "sentinel: probe")]
             with ExitStack() as stack:
-                jobs = {name: stack.enter_context(ground.job(gpu)) for name, gpu in gpus.items()}
+                jobs = {name: stack.enter_context(host.job(gpu)) for name, gpu in gpus.items()}
                 assert {name: job.got() for name, job in jobs.items()} == dict.fromkeys(gpus, True)
                 for name, gpu in gpus.items():
                     if name == ENDS_ITSELF:
@@ -166,7 +166,7 @@ def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(ground: Gr
             assert not left, f"left behind by a workload: {left}"
 
 
-def has_ended(one: Sentry, gpu: int) -> bool:
+def has_ended(one: SentinelProcess, gpu: int) -> bool:
     """Check whether the stressor on a GPU was killed or ended itself."""
     return bool({"gpu.handed_over", "stressor.failed"} & {*one.names(gpu)})
 
@@ -183,21 +183,21 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_stressor_that_sends_what_is_no_message_is_killed_and_counted(ground: Ground) -> None:
-    for batch in batches(ground, ("babbles", "floods")):
-        with one_workload_per_gpu(ground, batch, "--poll", "200ms") as (one, gpus):
+def test_a_stressor_that_sends_what_is_no_message_is_killed_and_counted(host: GpuHost) -> None:
+    for batch in batches(host, ("babbles", "floods")):
+        with one_workload_per_gpu(host, batch, "--poll", "200ms") as (one, gpus):
             for gpu in gpus.values():
                 one.wait_for("stressor.failed", gpu=gpu)
-            with ground.job(len(gpus) - 1) as newcomer:
+            with host.job(len(gpus) - 1) as newcomer:
                 assert newcomer.got()
             for gpu in gpus.values():
                 one.wait_for("stressor.failed", gpu=gpu, count=2)
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_fails_costs_a_pause_and_its_reason_is_reported(ground: Ground) -> None:
-    for batch in batches(ground, (*FAILING, "faulty")):
-        with one_workload_per_gpu(ground, batch, "--poll", "200ms") as (one, gpus):
+def test_a_workload_that_fails_costs_a_pause_and_its_reason_is_reported(host: GpuHost) -> None:
+    for batch in batches(host, (*FAILING, "faulty")):
+        with one_workload_per_gpu(host, batch, "--poll", "200ms") as (one, gpus):
             for workload, gpu in gpus.items():
                 if workload == "faulty":
                     assert one.wait_for("stressor.mismatch", gpu=gpu)["errors"] == 1
@@ -211,35 +211,35 @@ def test_a_workload_that_fails_costs_a_pause_and_its_reason_is_reported(ground: 
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_cannot_be_imported_is_given_up_at_once(ground: Ground) -> None:
+def test_a_workload_that_cannot_be_imported_is_given_up_at_once(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads.failing_import:workload")
-    with ground.sentry(1, *flags) as one:
+    with host.sentinel(1, *flags) as one:
         assert "bad_workloads.failing_import" in one.wait_for("stressor.fatal")["reason"]
         assert one.ended() == 2
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_wrong_option_that_only_the_workload_knows_ends_it(ground: Ground) -> None:
+def test_a_wrong_option_that_only_the_workload_knows_ends_it(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads:well_behaved:wait=4")
-    with ground.sentry(ground.gpus(2), *flags) as one:
+    with host.sentinel(host.gpus(2), *flags) as one:
         assert one.ended() == 2
         assert "wait" in one.wait_for("sentinel.stopping")["reason"]
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_standard_output_without_a_reader_never_delays_a_hand_over(ground: Ground) -> None:
+def test_a_standard_output_without_a_reader_never_delays_a_hand_over(host: GpuHost) -> None:
     flags = (*QUICK, "--status-every", "1s", "--workload", "hold")
 
     def occupied() -> bool:
-        return ground.held() > 0.85 * ground.total()
+        return host.held() > 0.85 * host.total()
 
-    with ground.sentry(1, *flags, read=False) as one:
+    with host.sentinel(1, *flags, read=False) as one:
         assert one.process.stdout is not None
         pipe = one.process.stdout.fileno()
         assert fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE) == SMALLEST_PIPE
         for _ in range(3):
             eventually(occupied)
-            with ground.job() as newcomer:
+            with host.job() as newcomer:
                 assert newcomer.got()
                 newcomer.left()
         eventually(occupied)
@@ -248,13 +248,13 @@ def test_a_standard_output_without_a_reader_never_delays_a_hand_over(ground: Gro
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_probe_that_is_killed_is_replaced_and_stressors_live_on(ground: Ground) -> None:
-    with ground.sentry(1, *QUICK, "--workload", "hold") as one:
+def test_a_probe_that_is_killed_is_replaced_and_stressors_live_on(host: GpuHost) -> None:
+    with host.sentinel(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready")
         (probe,) = [child for child in one.children() if titled(child, "sentinel: probe")]
         probe.kill()
         one.wait_for("probe.ready")
-        with ground.job() as newcomer:
+        with host.job() as newcomer:
             assert newcomer.got()
         assert "stressor.stopped" not in one.names()
         assert gone(probe)

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.host.simulation import DEFAULT_TOTAL
 from tests.harness.daemon_harness import Live, live, read_line, write_line
-from tests.harness.gpu_environment import SimulatedGround
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -51,7 +51,7 @@ sys.exit(0 if ok else 1)
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedGround, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     with live(simulated, monkeypatch) as one:
         yield one
 
@@ -78,7 +78,7 @@ def says(guest: subprocess.Popen[str], order: str) -> str:
 
 
 def test_a_gpu_that_is_hot_is_left_alone_and_taken_again_when_it_is_cool(daemon: Live) -> None:
-    registry, uuid = daemon.ground.registry, daemon.ground.uuid(0)
+    registry, uuid = daemon.host.registry, daemon.host.uuid(0)
     daemon.start(2, "--cooldown", "300ms", "--critical-pause", "500ms")
     daemon.occupied(0, 1)
     registry.warm(uuid, 76)
@@ -86,7 +86,7 @@ def test_a_gpu_that_is_hot_is_left_alone_and_taken_again_when_it_is_cool(daemon:
     assert daemon.gpu().multiplier == 0.5
     assert daemon.gpu(1).health in {"optimal", "normal"}
     registry.warm(uuid, 91)
-    eventually(lambda: daemon.gpu().health == "critical" and daemon.ground.empty(0))
+    eventually(lambda: daemon.gpu().health == "critical" and daemon.host.empty(0))
     eventually(lambda: daemon.gpu().rule == "throttle.pace")
     assert daemon.gpu().multiplier == 0.0
     eventually(lambda: _told(daemon) == 91)
@@ -106,7 +106,7 @@ def test_what_is_promised_is_had_beside_a_running_stressor(
     assert first.held is not None
     assert first.held > DEFAULT_TOTAL // 2
     assert says(guest, "promise 4") == "llm"
-    assert daemon.ground.held(0) <= DEFAULT_TOTAL - 4 * GIB
+    assert daemon.host.held(0) <= DEFAULT_TOTAL - 4 * GIB
     (allocation,) = daemon.client.status().allocations
     assert (allocation.id, allocation.size, allocation.holder.pid) == ("llm", 4 * GIB, guest.pid)
     assert says(guest, "take 4") == "True"

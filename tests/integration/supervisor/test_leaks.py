@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from inotify_simple import INotify, flags  # type: ignore[import-untyped]
 
-from tests.harness.gpu_environment import SimulatedGround
-from tests.harness.sentinel_process import Sentry, eventually
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import SentinelProcess, eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--status-every", "1s")
 
@@ -16,15 +16,15 @@ APPEARS = flags.CREATE | flags.MOVED_TO
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
-def haunt(simulated: SimulatedGround, one: Sentry) -> None:
-    """Leak some memory, once the stressor's own is known."""
+def haunt(simulated: SimulatedHost, one: SentinelProcess) -> None:
+    """Leak memory, once the stressor's own is known."""
     one.wait_for("stressor.ready", gpu=0)
     eventually(lambda: any(event.get("running_s", 0) > 0.5 for event in one.events))
     simulated.registry.plant(simulated.uuid(), "haunted")
 
 
-def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: SimulatedGround) -> None:
-    with simulated.sentry(1, *QUICK) as one, INotify() as watch:
+def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: SimulatedHost) -> None:
+    with simulated.sentinel(1, *QUICK) as one, INotify() as watch:
         watch.add_watch(simulated.registry.folder / simulated.uuid(), APPEARS)
         haunt(simulated, one)
         ghost = one.wait_for("gpu.memory_leaked", gpu=0)
@@ -42,8 +42,8 @@ def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: Simulated
         assert "stressor.failed" not in one.names()
 
 
-def test_who_comes_while_a_ghost_is_cleared_gets_its_memory(simulated: SimulatedGround) -> None:
-    with simulated.sentry(1, *QUICK) as one:
+def test_who_comes_while_a_ghost_is_cleared_gets_its_memory(simulated: SimulatedHost) -> None:
+    with simulated.sentinel(1, *QUICK) as one:
         haunt(simulated, one)
         one.wait_for("gpu.cleanup_started", gpu=0)
         with simulated.job(share=0.9) as newcomer:

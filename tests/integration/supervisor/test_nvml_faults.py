@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.harness.fake_nvml import NvmlGround
+from tests.harness.fake_nvml import NvmlHost
 from tests.harness.sentinel_over_nvml import LEFT_OUT
-from tests.harness.sentinel_process import Sentry, eventually, gone
+from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
 #: PIDs that drivers were seen to list: of the kernel, of no process, and above the maximum.
@@ -29,29 +29,29 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture
-def nvml(nvml_library: Path, tmp_path: Path) -> NvmlGround:
+def nvml(nvml_library: Path, tmp_path: Path) -> NvmlHost:
     """Provide two GPUs behind NVML."""
-    return NvmlGround(tmp_path, nvml_library)
+    return NvmlHost(tmp_path, nvml_library)
 
 
-def wait_until_both_are_held(one: Sentry) -> None:
+def wait_until_both_are_held(one: SentinelProcess) -> None:
     one.wait_for("stressor.ready", gpu=0)
     one.wait_for("stressor.ready", gpu=1)
 
 
-def stressor_on(nvml: NvmlGround, gpu: int) -> psutil.Process:
+def stressor_on(nvml: NvmlHost, gpu: int) -> psutil.Process:
     (process,) = nvml.registry.processes(nvml.uuid(gpu))
     return psutil.Process(process.pid)
 
 
-def probe_of(one: Sentry) -> psutil.Process:
+def probe_of(one: SentinelProcess) -> psutil.Process:
     (probe,) = [c for c in one.children() if "sentinel: probe" in " ".join(c.cmdline())]
     return probe
 
 
-def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlGround) -> None:
+def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlHost) -> None:
     """The GPU stays excluded for longer each time, and the other one keeps its care."""
-    with nvml.sentry(2, *QUICK, "--status-every", "1s") as one:
+    with nvml.sentinel(2, *QUICK, "--status-every", "1s") as one:
         wait_until_both_are_held(one)
         probe, stressor = probe_of(one), stressor_on(nvml, 0)
         nvml.plant(f"memory@{nvml.uuid()} hang")
@@ -77,9 +77,9 @@ def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlGround)
         assert one.stop() == 0
 
 
-def test_a_gpu_without_an_identity_keeps_no_other_from_being_read(nvml: NvmlGround) -> None:
+def test_a_gpu_without_an_identity_keeps_no_other_from_being_read(nvml: NvmlHost) -> None:
     """The new probe goes on without it, soon enough for the stressor on the other one."""
-    with nvml.sentry(2, *QUICK) as one:
+    with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         nvml.plant(*(f"{call}@{nvml.uuid()} hang" for call in ("memory", "handle", "uuid")))
         assert one.wait_for("probe.hung")["gpu"] == nvml.uuid()
@@ -92,9 +92,9 @@ def test_a_gpu_without_an_identity_keeps_no_other_from_being_read(nvml: NvmlGrou
         assert "stressor.stopped" not in one.names(1)
 
 
-def test_a_crash_inside_the_library_costs_its_gpu_and_one_probe(nvml: NvmlGround) -> None:
+def test_a_crash_inside_the_library_costs_its_gpu_and_one_probe(nvml: NvmlHost) -> None:
     """The GPU is excluded like one on which a call hangs; the other one's stressor lives on."""
-    with nvml.sentry(2, *QUICK) as one:
+    with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         stressor = stressor_on(nvml, 0)
         nvml.plant(f"memory@{nvml.uuid(0)} crash")
@@ -122,10 +122,10 @@ def test_a_crash_inside_the_library_costs_its_gpu_and_one_probe(nvml: NvmlGround
         assert "stressor.stopped" not in one.names(0)[one.names(0).index("stressor.stopped") + 1 :]
 
 
-def test_a_gpu_that_comes_back_under_another_index_is_the_same_gpu(nvml: NvmlGround) -> None:
+def test_a_gpu_that_comes_back_under_another_index_is_the_same_gpu(nvml: NvmlHost) -> None:
     """It is free while it is away, also for probes that never saw it, and then occupied again."""
     probes = 0
-    with nvml.sentry(2, *QUICK) as one:
+    with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         for nth, (code, restarts) in enumerate((("15", 0), ("6", 0), ("28", 2)), start=1):
             nvml.plant(f"left {code}", order=(1,))
@@ -146,9 +146,9 @@ def test_a_gpu_that_comes_back_under_another_index_is_the_same_gpu(nvml: NvmlGro
         assert "stressor.stopped" not in one.names(1)
 
 
-def test_a_driver_that_goes_away_is_waited_for(nvml: NvmlGround) -> None:
+def test_a_driver_that_goes_away_is_waited_for(nvml: NvmlHost) -> None:
     """Nothing is held without it, retries slow down, and all GPUs are occupied afterwards."""
-    with nvml.sentry(2, *QUICK) as one:
+    with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         nvml.plant("memory 9", "init 9")
         assert one.wait_for("driver.unavailable")["code"] == "driver_not_loaded"
@@ -163,9 +163,9 @@ def test_a_driver_that_goes_away_is_waited_for(nvml: NvmlGround) -> None:
             one.wait_for("stressor.ready", gpu=gpu, count=2)
 
 
-def test_an_upgrade_of_the_driver_takes_a_new_process_and_no_stressor(nvml: NvmlGround) -> None:
+def test_an_upgrade_of_the_driver_takes_a_new_process_and_no_stressor(nvml: NvmlHost) -> None:
     """The loaded library no longer works; the next probe loads the new one."""
-    with nvml.sentry(1, *QUICK) as one:
+    with nvml.sentinel(1, *QUICK) as one:
         one.wait_for("stressor.ready", gpu=0)
         nvml.plant("memory 18")
         assert one.wait_for("driver.unavailable")["code"] == "lib_rm_version_mismatch"
@@ -176,8 +176,8 @@ def test_an_upgrade_of_the_driver_takes_a_new_process_and_no_stressor(nvml: Nvml
         assert "stressor.stopped" not in one.names()
 
 
-def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlGround) -> None:
-    with nvml.sentry(2, *QUICK) as one:
+def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost) -> None:
+    with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         for nth, (fault, words) in enumerate(ERRORS.items(), start=1):
             nvml.plant(fault.format(nvml.uuid(0)))
@@ -193,9 +193,9 @@ def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlGround) -
         assert "probe.exited" not in one.names()
 
 
-def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlGround) -> None:
+def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> None:
     """Drivers were seen to list such PIDs: they are not ours, and cause no crash."""
-    with nvml.sentry(2, *QUICK) as one:
+    with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         for nth, pid in enumerate(IMPOSSIBLE_PIDS, start=1):
             nvml.plant(*[f"pid@{nvml.uuid(0)} {pid}"] * 2)

@@ -16,8 +16,8 @@ from sentinel.protocol.stressor import Finding, Pace, Progress, Ready, Stop
 from sentinel.stressor.workloads.gemm import gemm
 from sentinel.stressor.workloads.memtest import memtest
 from tests.harness.context_harness import Bench
-from tests.harness.gpu_environment import Ground, SimulatedGround
-from tests.harness.sentinel_process import Sentry, eventually
+from tests.harness.gpu_environment import GpuHost, SimulatedHost
+from tests.harness.sentinel_process import SentinelProcess, eventually
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import MACHINE_SLOWNESS
 
@@ -249,10 +249,10 @@ def test_a_child_that_rests_for_ever_is_heard_of_and_stops_when_asked(start: Sta
 # --- the whole way ---------------------------------------------------------------------------
 
 
-def test_a_target_utilisation_is_kept_on_every_gpu(ground: Ground) -> None:
+def test_a_target_utilisation_is_kept_on_every_gpu(host: GpuHost) -> None:
     flags = ["--poll", "500ms", "--util-every", "500ms", "--util-samples", "3"]
     flags += ["--status-every", "1s", "--workload", "elementwise", "--util", "30%"]
-    with ground.sentry(1, *flags) as running:
+    with host.sentinel(1, *flags) as running:
         assert running.wait_for("stressor.pace", gpu=0)["share"] == 0.3
         eventually(lambda: abs(mean_of_last(running, "utilization", 4) - 0.3) < 0.06)
         (said,) = [e for e in running.events if e["event"] == "stressor.pace"]
@@ -260,18 +260,18 @@ def test_a_target_utilisation_is_kept_on_every_gpu(ground: Ground) -> None:
         assert running.stop() == 0
 
 
-def mean_of_last(running: Sentry, field: str, count: int) -> float:
+def mean_of_last(running: SentinelProcess, field: str, count: int) -> float:
     """Return the mean of the last figures in the status of the one GPU, or one that is far off."""
     said = [e[field] for e in running.events if e["event"] == "gpu.status" and e.get("share")]
     known = [value for value in said[1:] if value is not None]
     return fmean(known[-count:]) if len(known) >= count else -1.0
 
 
-def test_a_target_power_is_seen_by_somebody_else_who_reads(simulated: SimulatedGround) -> None:
-    """On a simulated GPU 242 W are 30 % of the time, and sentinel does not know that."""
+def test_a_target_power_is_seen_by_somebody_else_who_reads(simulated: SimulatedHost) -> None:
+    """On a simulated GPU, 242 W are 30 % of the time; sentinel has to find that."""
     flags = ["--poll", "200ms", "--util-every", "200ms", "--util-samples", "2"]
     flags += ["--workload", "elementwise", "--power", "242W"]
-    with simulated.sentry(1, *flags) as running:
+    with simulated.sentinel(1, *flags) as running:
         running.wait_for("stressor.ready")
         driver = SimulatedDriver(simulated.registry)
 
@@ -286,10 +286,10 @@ def test_a_target_power_is_seen_by_somebody_else_who_reads(simulated: SimulatedG
 
 @pytest.mark.usefixtures("fake_torch")
 def test_a_duty_cycle_rests_with_its_memory_held_and_is_no_hang(
-    simulated: SimulatedGround,
+    simulated: SimulatedHost,
 ) -> None:
     flags = ("--duty", "1s/4s", "--hang-after", "3s", "--workload", "hold")
-    with simulated.sentry(1, *flags) as running:
+    with simulated.sentinel(1, *flags) as running:
         running.wait_for("stressor.ready")
         assert running.wait_for("stressor.pace", count=1)["rests"] is True
         held = simulated.held()

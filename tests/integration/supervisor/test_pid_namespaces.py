@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.gpu_environment import Ground, SimulatedGround
+from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
-from tests.harness.sentinel_process import Sentry, eventually
+from tests.harness.sentinel_process import SentinelProcess, eventually
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
 
 pytestmark = [needs_namespaces, pytest.mark.usefixtures("fake_torch")]
 
 
-def occupied(one: Sentry) -> None:
+def occupied(one: SentinelProcess) -> None:
     one.wait_for("stressor.ready", gpu=0)
 
 
-def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Ground) -> None:
+def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(host: GpuHost) -> None:
     """Its PID is not listed there; only its memory shows that it comes, stays and leaves."""
-    with ground.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
+    with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as one:
         occupied(one)
         learned = one.wait_for("gpu.identity", gpu=0)
         assert learned["mode"] == "direct"
         assert "PID namespace" in learned["hidden"]
-        with ground.job() as newcomer:
+        with host.job() as newcomer:
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
             assert handed["evidence"] == "memory"
@@ -37,17 +37,17 @@ def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(ground: Grou
 
 
 def test_from_within_a_namespace_a_newcomer_outside_may_come_while_a_child_starts(
-    ground: Ground,
+    host: GpuHost,
 ) -> None:
     slow = (*QUICK, "--workload", "bad_workloads.slow_import:well_behaved")
-    with ground.sentry(1, *slow, within=OWN_NAMESPACE) as one:
+    with host.sentinel(1, *slow, within=OWN_NAMESPACE) as one:
         for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
             one.wait_for("stressor.starting", gpu=0, count=nth)
             if phase == "import":
                 eventually(one.stressors)
             elif phase == "allocation":
-                eventually(lambda: not ground.empty())
-            with ground.job() as newcomer:
+                eventually(lambda: not host.empty())
+            with host.job() as newcomer:
                 assert newcomer.got(), phase
                 one.wait_for("gpu.handed_over", gpu=0, count=nth)
                 newcomer.left()
@@ -55,11 +55,11 @@ def test_from_within_a_namespace_a_newcomer_outside_may_come_while_a_child_start
         assert "stressor.failed" not in one.names()
 
 
-def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
-    with ground.sentry(1, *QUICK) as one:
+def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
+    with host.sentinel(1, *QUICK) as one:
         occupied(one)
         assert one.wait_for("gpu.identity", gpu=0)["complete"]
-        with ground.job(within=OWN_NAMESPACE) as newcomer:
+        with host.job(within=OWN_NAMESPACE) as newcomer:
             assert newcomer.got()
             handed = one.wait_for("gpu.handed_over", gpu=0)
             (process,) = one.wait_for("gpu.busy", gpu=0)["processes"]
@@ -69,11 +69,11 @@ def test_a_newcomer_within_a_namespace_gets_its_memory(ground: Ground) -> None:
         one.wait_for("stressor.ready", gpu=0, count=2)
 
 
-def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(ground: Ground) -> None:
-    with ground.job(share=0.05, stay=600) as first:
+def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> None:
+    with host.job(share=0.05, stay=600) as first:
         assert first.got()
         flags = (*QUICK, "--status-every", "1s")
-        with ground.sentry(1, *flags, within=OWN_NAMESPACE) as one:
+        with host.sentinel(1, *flags, within=OWN_NAMESPACE) as one:
             status = one.wait_for("gpu.status", gpu=0, count=2)
             assert status["rule"] == "idle.memory"
             first.kill()
@@ -86,10 +86,10 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(ground: Ground) -> N
 
 @pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
 def test_a_driver_that_does_not_list_our_stressor_is_no_obstacle(
-    simulated: SimulatedGround, fault: str, mode: str
+    simulated: SimulatedHost, fault: str, mode: str
 ) -> None:
     simulated.registry.plant(simulated.uuid(), fault)
-    with simulated.sentry(1, *QUICK, within=OWN_NAMESPACE) as one:
+    with simulated.sentinel(1, *QUICK, within=OWN_NAMESPACE) as one:
         occupied(one)
         assert one.wait_for("gpu.identity", gpu=0)["mode"] == mode
         with simulated.job() as newcomer:
@@ -101,10 +101,10 @@ def test_a_driver_that_does_not_list_our_stressor_is_no_obstacle(
 
 
 def test_a_host_without_listed_processes_is_watched_by_its_memory(
-    simulated: SimulatedGround,
+    simulated: SimulatedHost,
 ) -> None:
     simulated.registry.plant(simulated.uuid(), "blind")
-    with simulated.sentry(1, *QUICK) as one:
+    with simulated.sentinel(1, *QUICK) as one:
         occupied(one)
         assert not one.wait_for("gpu.identity", gpu=0)["complete"]
         with simulated.job(share=0.05, stay=5) as newcomer:

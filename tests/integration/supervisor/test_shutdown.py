@@ -15,8 +15,8 @@ from typing import Self
 import psutil
 import pytest
 
-from tests.harness.gpu_environment import Ground
-from tests.harness.sentinel_process import Sentry, eventually, gone
+from tests.harness.gpu_environment import GpuHost
+from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
@@ -25,7 +25,7 @@ STUBBORN = ("--poll", "200ms", "--workload", "bad_workloads:stubborn")
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
-def occupied(one: Sentry, gpus: range) -> list[psutil.Process]:
+def occupied(one: SentinelProcess, gpus: range) -> list[psutil.Process]:
     """Wait until every GPU is occupied; return the stressors."""
     for gpu in gpus:
         one.wait_for("stressor.ready", gpu=gpu)
@@ -35,9 +35,9 @@ def occupied(one: Sentry, gpus: range) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_cleanly(ground: Ground, number: signal.Signals) -> None:
-    gpus = ground.gpus(2)
-    with ground.sentry(gpus, *QUICK) as one:
+def test_a_signal_ends_it_cleanly(host: GpuHost, number: signal.Signals) -> None:
+    gpus = host.gpus(2)
+    with host.sentinel(gpus, *QUICK) as one:
         stressors = occupied(one, gpus)
         assert one.stop(number) == 0
         assert all(map(gone, stressors))
@@ -47,9 +47,9 @@ def test_a_signal_ends_it_cleanly(ground: Ground, number: signal.Signals) -> Non
         assert one.events[-1]["event"] == "sentinel.stopped"
 
 
-def test_the_second_interrupt_waits_for_no_grace(ground: Ground) -> None:
-    gpus = ground.gpus(1)
-    with ground.sentry(gpus, *STUBBORN, "--grace", "5m") as one:
+def test_the_second_interrupt_waits_for_no_grace(host: GpuHost) -> None:
+    gpus = host.gpus(1)
+    with host.sentinel(gpus, *STUBBORN, "--grace", "5m") as one:
         stressors = occupied(one, gpus)
         one.process.send_signal(signal.SIGINT)
         one.wait_for("sentinel.stopping")
@@ -59,9 +59,9 @@ def test_the_second_interrupt_waits_for_no_grace(ground: Ground) -> None:
         assert not one.errors
 
 
-def test_children_that_do_not_end_when_asked_are_killed_after_the_grace(ground: Ground) -> None:
-    gpus = ground.gpus(3)
-    with ground.sentry(gpus, *STUBBORN, "--grace", "1s") as one:
+def test_children_that_do_not_end_when_asked_are_killed_after_the_grace(host: GpuHost) -> None:
+    gpus = host.gpus(3)
+    with host.sentinel(gpus, *STUBBORN, "--grace", "1s") as one:
         stressors = occupied(one, gpus)
         assert one.stop() == 0
         stopping = one.wait_for("sentinel.stopping")
@@ -69,9 +69,9 @@ def test_children_that_do_not_end_when_asked_are_killed_after_the_grace(ground: 
         assert all(map(gone, stressors))
 
 
-def test_a_killed_supervisor_leaves_nothing_behind(ground: Ground) -> None:
-    gpus = ground.gpus(2)
-    with ground.sentry(gpus, *QUICK) as one:
+def test_a_killed_supervisor_leaves_nothing_behind(host: GpuHost) -> None:
+    gpus = host.gpus(2)
+    with host.sentinel(gpus, *QUICK) as one:
         occupied(one, gpus)
         family = one.children()
         one.process.kill()
@@ -79,34 +79,34 @@ def test_a_killed_supervisor_leaves_nothing_behind(ground: Ground) -> None:
 
 
 def test_a_supervisor_killed_while_its_children_start_leaves_nothing_behind(
-    ground: Ground,
+    host: GpuHost,
 ) -> None:
-    gpus = ground.gpus(2)
-    with ground.sentry(gpus, *QUICK) as one:
+    gpus = host.gpus(2)
+    with host.sentinel(gpus, *QUICK) as one:
         one.wait_for("stressor.starting", count=len(gpus))
         family = one.children()
         one.process.kill()
         eventually(lambda: all(map(gone, family)))
 
 
-def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(ground: Ground) -> None:
-    gpus = ground.gpus(2)
-    with ground.sentry(gpus, *QUICK) as one:
+def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(host: GpuHost) -> None:
+    gpus = host.gpus(2)
+    with host.sentinel(gpus, *QUICK) as one:
         stressors = occupied(one, gpus)
         one.process.send_signal(signal.SIGSTOP)
-        eventually(lambda: all(map(gone, stressors)) and all(map(ground.empty, gpus)))
+        eventually(lambda: all(map(gone, stressors)) and all(map(host.empty, gpus)))
         one.process.send_signal(signal.SIGCONT)
         for gpu in gpus:
             one.wait_for("stressor.ready", gpu=gpu, count=2)
         assert "stressor.failed" not in one.names()
-        with ground.job() as newcomer:
+        with host.job() as newcomer:
             assert newcomer.got()
 
 
-def test_a_stopped_supervisor_frees_a_gpu_with_a_stuck_interpreter(ground: Ground) -> None:
+def test_a_stopped_supervisor_frees_a_gpu_with_a_stuck_interpreter(host: GpuHost) -> None:
     stuck = ("--workload", "bad_workloads:holds_the_interpreter", "--poll", "200ms")
-    gpus = ground.gpus(1)
-    with ground.sentry(gpus, *stuck) as one:
+    gpus = host.gpus(1)
+    with host.sentinel(gpus, *stuck) as one:
         stressors = occupied(one, gpus)
         one.process.send_signal(signal.SIGSTOP)
         eventually(lambda: all(map(gone, stressors)))
@@ -162,20 +162,20 @@ def _titled(parent: int, words: str) -> psutil.Process:
     return found
 
 
-def test_ctrl_c_on_a_terminal_prints_no_traceback(ground: Ground) -> None:
-    command = [sys.executable, "-m", "sentinel", *ground.flags([0]), *QUICK]
-    with Terminal(command, ground.surroundings()) as terminal:
+def test_ctrl_c_on_a_terminal_prints_no_traceback(host: GpuHost) -> None:
+    command = [sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK]
+    with Terminal(command, host.surroundings()) as terminal:
         terminal.read_until(b"occupied")
         terminal.press(b"\x03")
         assert b"Traceback" not in terminal.read_until(b"exit code 0")
         assert terminal.process.wait(TIMEOUT_S) == 0
 
 
-def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(ground: Ground) -> None:
+def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(host: GpuHost) -> None:
     # A shell with job control in between: the kernel stops no group without a parent outside it.
-    sentinel = " ".join([sys.executable, "-m", "sentinel", *ground.flags([0]), *QUICK])
+    sentinel = " ".join([sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK])
     command = ["bash", "-mc", f"{sentinel}; sleep 1000"]
-    with Terminal(command, ground.surroundings()) as terminal:
+    with Terminal(command, host.surroundings()) as terminal:
         terminal.read_until(b"occupied")
         supervisor = _titled(terminal.process.pid, "sentinel: supervisor")
         stressor = _titled(terminal.process.pid, "keeps idle GPU")
@@ -190,10 +190,10 @@ def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(groun
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_before_it_is_ready_has_its_own_exit_code(
-    ground: Ground, number: signal.Signals, code: int
+    host: GpuHost, number: signal.Signals, code: int
 ) -> None:
-    gpus = ground.gpus(1)
-    with ground.sentry(gpus, *QUICK) as one:
+    gpus = host.gpus(1)
+    with host.sentinel(gpus, *QUICK) as one:
         # The probe's process is the first thing to be seen; it finds the GPUs a moment later.
         eventually(one.children)
         one.process.send_signal(number)
@@ -201,19 +201,19 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
         assert "Traceback" not in one.errors
 
 
-def test_it_ends_when_its_time_is_over(ground: Ground) -> None:
-    gpus = ground.gpus(1)
-    with ground.sentry(gpus, *QUICK, "--for", "2s") as one:
+def test_it_ends_when_its_time_is_over(host: GpuHost) -> None:
+    gpus = host.gpus(1)
+    with host.sentinel(gpus, *QUICK, "--for", "2s") as one:
         assert one.ended() == 0
         assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
-def test_a_closed_standard_output_is_no_reason_to_die(ground: Ground) -> None:
-    gpus = ground.gpus(1)
-    with ground.sentry(gpus, *QUICK, read=False) as one:
+def test_a_closed_standard_output_is_no_reason_to_die(host: GpuHost) -> None:
+    gpus = host.gpus(1)
+    with host.sentinel(gpus, *QUICK, read=False) as one:
         assert one.process.stdout is not None
         one.process.stdout.close()
-        eventually(lambda: not ground.empty())
-        with ground.job() as newcomer:
+        eventually(lambda: not host.empty())
+        with host.job() as newcomer:
             assert newcomer.got()
         assert one.stop() == 0
