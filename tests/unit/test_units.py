@@ -59,7 +59,7 @@ def test_a_size_is_a_number_with_a_unit(text: str, size: int) -> None:
         "٣GiB x",
     ],
 )
-def test_what_is_no_size_is_refused_and_quoted(text: str) -> None:
+def test_a_malformed_size_is_rejected_and_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size") as caught:
         parse_size(text)
     assert repr(text) in str(caught.value)
@@ -83,13 +83,13 @@ def test_memory_is_a_share_or_a_size(text: str, target: MemoryTarget) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "0%", "1.01", "101%", "88", "-0.5", "", "half", "20 GiBit"])
-def test_no_share_outside_zero_to_one_is_taken(text: str) -> None:
+def test_a_share_outside_zero_to_one_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a (share|size)"):
         parse_memory(text)
 
 
 @given(st.integers(min_value=1, max_value=100))
-def test_a_percentage_means_its_hundredth(percent: int) -> None:
+def test_a_percentage_is_a_hundredth(percent: int) -> None:
     assert parse_memory(f"{percent}%") == MemoryTarget(share=percent / 100)
 
 
@@ -116,14 +116,14 @@ def test_a_duration_is_seconds_or_numbers_with_units(text: str, seconds: float) 
 @pytest.mark.parametrize(
     "text", ["", "0", "0s", "-1s", "s", "1 hour", "10sec", "1h30", "nan", "inf", "1e3", "1h,30m"]
 )
-def test_what_is_no_positive_duration_is_refused_and_quoted(text: str) -> None:
+def test_a_malformed_duration_is_rejected_and_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration") as caught:
         parse_duration(text)
     assert repr(text) in str(caught.value)
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused_never_anything_else(text: str) -> None:
+def test_any_text_is_parsed_or_raises_value_error(text: str) -> None:
     for parse in (parse_size, parse_memory, parse_duration):
         try:
             parse(text)
@@ -145,7 +145,7 @@ def test_any_text_is_read_or_refused_never_anything_else(text: str) -> None:
         (-3 * MIB, "-3 MiB"),
     ],
 )
-def test_a_size_is_said_in_its_largest_fitting_unit(size: int, text: str) -> None:
+def test_a_size_is_formatted_in_its_largest_fitting_unit(size: int, text: str) -> None:
     assert format_size(size) == text
 
 
@@ -164,18 +164,18 @@ def test_a_size_is_said_in_its_largest_fitting_unit(size: int, text: str) -> Non
         (172800, "48 h"),
     ],
 )
-def test_a_duration_is_said_in_at_most_two_units(seconds: float, text: str) -> None:
+def test_a_duration_is_formatted_in_at_most_two_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 @given(st.integers(min_value=1, max_value=2**50))
-def test_a_size_that_was_written_reads_back_as_nearly_the_same(size: int) -> None:
+def test_a_formatted_size_parses_to_nearly_the_same(size: int) -> None:
     unit = max(unit for unit in (1, KIB, MIB, GIB, TIB) if unit <= size)
     assert abs(parse_size(format_size(size)) - size) <= unit / 2
 
 
 @given(st.floats(min_value=0.001, max_value=59.9))
-def test_a_short_duration_that_was_written_reads_back_as_nearly_the_same(seconds: float) -> None:
+def test_a_formatted_short_duration_parses_to_nearly_the_same(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=0.051)
 
 
@@ -188,20 +188,20 @@ def test_a_list_of_names_has_commas(text: str, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0,", ",", "0,,1", " "])
-def test_an_empty_name_is_refused(text: str) -> None:
+def test_an_empty_name_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="has an empty name"):
         parse_names(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1e3", "two", "٣", "0x2", "1234567890"])
-def test_what_is_no_whole_number_is_refused(text: str) -> None:
+def test_a_malformed_count_is_rejected(text: str) -> None:
     assert [parse_count("0"), parse_count(" 12 ")] == [0, 12]
     with pytest.raises(ValueError, match="is not a whole number"):
         parse_count(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e3", "1.", ".5", "fast", "nan", "inf"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
+def test_a_malformed_rate_is_rejected(text: str) -> None:
     assert [parse_rate("2"), parse_rate("0.25")] == [2.0, 0.25]
     with pytest.raises(ValueError, match="is not a number"):
         parse_rate(text)
@@ -213,12 +213,12 @@ def test_a_power_is_a_number_with_a_unit() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "400", "W", "0W", "-1W", "400 MW", "50%", "1e2W"])
-def test_what_is_no_power_is_refused(text: str) -> None:
+def test_a_malformed_power_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a power"):
         parse_power(text)
 
 
-def test_one_of_some_words_is_one_of_them() -> None:
+def test_only_the_listed_words_are_accepted() -> None:
     parse = one_of("each", "all").parse
     assert [parse("each"), parse(" all ")] == ["each", "all"]
     with pytest.raises(ValueError, match="'any' is not one of each, all"):
@@ -244,12 +244,12 @@ def test_an_address_without_a_host_is_this_host_alone(text: str, address: str) -
 @pytest.mark.parametrize(
     "text", ["", ":", "host", "host:", "65536", "-1", "::1", "::1:80", "[x]:1", "a b:1", "1:2:3"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_a_malformed_address_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address; write one such as"):
         parse_address(text)
 
 
-def test_off_is_nothing_at_all_and_the_rest_is_as_it_was() -> None:
+def test_off_is_none_and_other_texts_are_parsed() -> None:
     parse = Form(parse=parse_address, metavar="ADDRESS").or_off().parse
     assert parse(" off ") is None
     assert parse("8765") == "127.0.0.1:8765"

@@ -73,7 +73,7 @@ def test_status_shows_gpus_daemon_and_the_end_of_the_log(
     assert all(len(line) <= 80 for line in (header, gpu))
 
 
-def test_status_says_that_no_daemon_runs_by_its_exit_code(
+def test_status_has_exit_code_3_without_a_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
@@ -85,7 +85,7 @@ def test_status_says_that_no_daemon_runs_by_its_exit_code(
     assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "running": False}
 
 
-def test_status_as_json_is_what_the_daemon_says(
+def test_status_as_json_is_the_response_of_the_daemon(
     daemon: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "new": 1})
@@ -120,7 +120,7 @@ def test_status_as_json_is_what_the_daemon_says(
         (["unreserve", "1a2b3c4d"], "DELETE /v1/reservations/1a2b3c4d", None),
     ],
 )
-def test_an_order_is_passed_on_and_its_answer_printed(
+def test_a_command_is_sent_and_its_response_printed(
     daemon: Scripted,
     capsys: pytest.CaptureFixture[str],
     typed: list[str],
@@ -139,7 +139,7 @@ def test_an_order_is_passed_on_and_its_answer_printed(
 @pytest.mark.parametrize(
     ("code", "exit_code"), [("no_such_gpu", 4), ("conflict", 1), ("timeout", 1), ("invalid", 2)]
 )
-def test_a_refusal_is_told_on_standard_error(
+def test_a_rejection_is_printed_to_standard_error(
     daemon: Scripted, capsys: pytest.CaptureFixture[str], code: str, exit_code: int
 ) -> None:
     daemon.replies["POST /v1/pause"] = problem(code, "not so")
@@ -172,7 +172,7 @@ def test_a_refusal_is_told_on_standard_error(
         (["reserve", "--gpus", "0"], "Invalid value for '--gpus'"),
     ],
 )
-def test_a_mistake_is_named_and_asks_stranger(
+def test_a_usage_error_sends_no_request(
     daemon: Scripted, capsys: pytest.CaptureFixture[str], typed: list[str], told: str
 ) -> None:
     assert run_command_line(typed) == 2
@@ -203,7 +203,7 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     assert said["schema_version"] == 1
 
 
-def test_unreserve_all_mine_leaves_those_of_others(
+def test_unreserve_all_mine_keeps_reservations_of_other_users(
     daemon: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = {**RESERVATION, "id": "00000001", "holder": {"uid": os.getuid()}}
@@ -219,8 +219,8 @@ def test_unreserve_all_mine_leaves_those_of_others(
 
 def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "pid": 77, "name": "train"}}
-    stranger = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
-    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, stranger]})
+    unknown_user = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
     assert run_command_line(["reservations"]) == 0
     header, one, other = capsys.readouterr().out.splitlines()
     assert header.split() == ["ID", "GPU", "UNTIL", "BY", "REASON"]
@@ -228,7 +228,7 @@ def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture
     assert one.split()[-4:] == ["root", "(train", "77)", "demo"]
     assert other.split()[-3:] == ["uid", "4000000", "demo"]
     assert run_command_line(["reservations", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["reservations"] == [root, stranger]
+    assert json.loads(capsys.readouterr().out)["reservations"] == [root, unknown_user]
 
 
 # --- exec ------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: Scripted) -> None:
         assert process.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
-def test_a_command_that_is_not_there_reserves_nothing(daemon: Scripted) -> None:
+def test_a_missing_command_reserves_nothing(daemon: Scripted) -> None:
     with run_exec(daemon, "--gpus", "1", "--", "no-such-command") as process:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (127, "sentinel: there is no command no-such-command\n")
@@ -277,7 +277,7 @@ def test_a_command_that_is_not_there_reserves_nothing(daemon: Scripted) -> None:
     ("content", "mode", "code", "asked"),
     [("#!/nowhere/sh\n", 0o755, 127, 2), ("", 0o755, 126, 2), ("", 0o644, 126, 0)],
 )
-def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(
+def test_a_command_that_cannot_be_executed_ends_the_reservation(
     daemon: Scripted, tmp_path: Path, content: str, mode: int, code: int, asked: int
 ) -> None:
     file = tmp_path / "command"
@@ -291,7 +291,7 @@ def test_a_command_that_cannot_be_run_gives_back_what_was_reserved(
     assert requests == ["POST /v1/reservations", "DELETE /v1/reservations/1a2b3c4d"][:asked]
 
 
-def test_exec_runs_nothing_where_nothing_is_to_be_had(daemon: Scripted, tmp_path: Path) -> None:
+def test_exec_without_available_gpus_runs_nothing(daemon: Scripted, tmp_path: Path) -> None:
     with run_exec(daemon, "--gpus", "1", "--", "touch", str(tmp_path / "ran")) as process:
         daemon.replies["POST /v1/reservations"] = problem("conflict", "ana holds all", 409)
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -375,7 +375,7 @@ def test_the_completion_of_each_shell_is_printed(
         ("sentinel config s", 2, {"show"}, {"check"}),
     ],
 )
-def test_a_shell_is_told_what_could_be_typed(
+def test_the_completion_lists_commands_and_options(
     words: str, word: int, expected: set[str], other: set[str]
 ) -> None:
     variables = {"_SENTINEL_COMPLETE": "bash_complete", "COMP_WORDS": words}
@@ -398,7 +398,7 @@ def within(seconds: float, true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_watching_goes_on_when_the_daemon_is_away_for_a_while(daemon: Scripted) -> None:
+def test_watch_continues_after_errors_of_the_daemon(daemon: Scripted) -> None:
     command = [sys.executable, "-m", "sentinel", "status", "--watch", "50ms"]
     daemon.replies["GET /v1/status"] = Reply(b"")
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
@@ -458,7 +458,7 @@ def test_memory_that_is_allocated_is_shown_below_the_table(
 
 
 @pytest.mark.parametrize("size", ["much", "0", "-1GiB"])
-def test_a_size_that_is_none_is_named(
+def test_a_malformed_size_is_an_error_with_its_text(
     daemon: Scripted, capsys: pytest.CaptureFixture[str], size: str
 ) -> None:
     assert run_command_line(["allocate", "llm", "--", size]) == 2

@@ -8,7 +8,7 @@ import sys
 SCRIPT = "import sys, sentinel.cli.tools.demo as demo; demo.PAUSE = 1.0; sys.exit(demo.command())"
 
 
-def test_the_demo_shows_a_hand_over_and_ends_well() -> None:
+def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -119,9 +119,7 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
     terminal.shows("exit code 0")
 
 
-def test_top_goes_on_when_the_daemon_is_away_for_a_while(
-    daemon: Scripted, terminal: Terminal
-) -> None:
+def test_top_continues_after_errors_of_the_daemon(daemon: Scripted, terminal: Terminal) -> None:
     terminal.shows("occupied")
     daemon.replies["GET /v1/status"] = Reply(b"")
     terminal.shows("closed the connection", "occupied")
@@ -142,7 +140,7 @@ def test_top_without_a_daemon_is_an_error(
     assert "no sentinel daemon runs at" in capsys.readouterr().err
 
 
-def test_top_without_textual_says_what_to_install(
+def test_top_without_textual_reports_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "textual"]:

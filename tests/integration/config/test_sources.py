@@ -41,7 +41,7 @@ def sentinel(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[in
     return done.returncode, done.stdout, done.stderr
 
 
-def test_each_gpu_is_held_as_the_file_says_for_it(simulated: SimulatedHost, tmp_path: Path) -> None:
+def test_each_gpu_has_its_settings_of_the_file(simulated: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     file.write_text(FILE)
     with simulated.sentinel(2, "--config", str(file)) as one:
@@ -80,9 +80,7 @@ def test_a_dry_run_beside_a_real_one_takes_no_lock_and_starts_nothing(
         assert dry.stop() == 0
 
 
-def test_what_is_shown_is_a_file_that_sets_the_same(
-    simulated: SimulatedHost, tmp_path: Path
-) -> None:
+def test_config_show_prints_an_equivalent_file(simulated: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     file.write_text(FILE)
     flags = ("--config", str(file), "--rearm", "7s")

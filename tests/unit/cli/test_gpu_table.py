@@ -83,13 +83,13 @@ ANA = Process(pid=7, name="python", user="ana")
         ({"reservation": "of another"}, ""),
     ],
 )
-def test_who_holds_a_gpu_is_we_or_others_or_the_one_it_is_kept_for(
+def test_the_holder_is_sentinel_a_foreign_process_or_a_reservation(
     fields: dict[str, Any], who: str
 ) -> None:
     assert gpu_table.row(gpu(**fields), [reservation(reason="demo")])[3] == who
 
 
-def test_what_is_not_known_is_an_empty_cell_and_no_zero() -> None:
+def test_an_unknown_value_is_an_empty_cell_and_not_zero() -> None:
     row = ("0", "idle", "", "", "?/140G", "", "", "", "", "")
     assert gpu_table.row(gpu()) == row
     known = {"utilization": 0.0, "temperature_c": 0, "power_w": 0.0, "memory_used": 0}
@@ -106,16 +106,14 @@ def test_what_is_not_known_is_an_empty_cell_and_no_zero() -> None:
         ({"flops_per_s": 0.5}, "0.5F/s"),
     ],
 )
-def test_the_rate_is_told_in_the_unit_that_says_most(fields: dict[str, float], text: str) -> None:
+def test_the_rate_has_the_best_unit(fields: dict[str, float], text: str) -> None:
     assert gpu_table.rate(gpu(**fields)) == text
 
 
 @pytest.mark.parametrize(
     ("back", "text"), [(0.196, "196ms, 3m ago"), (None, "193ms, 3m ago"), (2.04, "2.0s, 3m ago")]
 )
-def test_the_last_handover_says_how_long_it_took_and_when_it_was(
-    back: float | None, text: str
-) -> None:
+def test_the_last_hand_over_is_shown_with_duration_and_age(back: float | None, text: str) -> None:
     last = Handover(ago_s=180.0, evidence="memory", exit=0.193, memory_back=back)
     assert gpu_table.row(gpu(handover=last))[-1] == text
 
@@ -189,14 +187,14 @@ def status(*gpus: GpuStatus, **daemon: Any) -> Status:
         (None, 0.0, []),
     ],
 )
-def test_a_gpu_in_a_bad_condition_has_a_line_of_its_own(
+def test_a_gpu_in_bad_health_has_its_own_line(
     health: str | None, multiplier: float, lines: list[str]
 ) -> None:
     hot = gpu(health=health, multiplier=multiplier)
     assert [line for line in gpu_table.notes(status(hot)) if "speed" in line] == lines
 
 
-def test_what_a_row_has_no_room_for_stands_below() -> None:
+def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
     lines = gpu_table.notes(
         status(
             gpu(findings=2, last_finding="a bit of an input"),
@@ -227,7 +225,7 @@ def test_what_a_row_has_no_room_for_stands_below() -> None:
         ({"age_s": 7.0}, "STALE: the last update by the supervisor is 7 s old"),
     ],
 )
-def test_the_daemon_is_told_in_a_few_lines(daemon: dict[str, Any], line: str) -> None:
+def test_the_daemon_is_shown_in_a_few_lines(daemon: dict[str, Any], line: str) -> None:
     assert line in list(gpu_table.facts(status(**daemon), NOW))
 
 

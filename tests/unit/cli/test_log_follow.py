@@ -24,7 +24,7 @@ from sentinel.errors import ConfigError
         ("x" * 300 + "\nb\n", 2, ["x" * 300, "b"]),
     ],
 )
-def test_the_last_lines_are_whole_ones(
+def test_the_last_lines_are_complete(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     content: str,
@@ -37,13 +37,13 @@ def test_the_last_lines_are_whole_ones(
     assert last_lines(path, count) == lines
 
 
-def test_bytes_that_are_no_text_are_shown_somehow(tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\xff\xfe\n")
     assert last_lines(path, 1) == ["\ufffd\ufffd"]
 
 
-def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_log_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="log cannot be read: No such file"):
         last_lines(tmp_path / "log", 1)
 
@@ -68,7 +68,7 @@ def followed(path: Path, *steps: Callable[[], object]) -> list[str]:
     return seen
 
 
-def test_lines_are_told_once_they_are_whole(tmp_path: Path) -> None:
+def test_a_line_is_yielded_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("old\nlast\n")
     with path.open("a", buffering=1) as log:
@@ -92,7 +92,7 @@ def test_a_rotated_log_is_read_to_its_end_and_then_its_successor(tmp_path: Path)
         assert followed(path, rotate, go_on) == ["a", "b", "c", "d"]
 
 
-def test_a_log_that_is_cut_short_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("a long line\n")
     assert followed(path, lambda: path.write_text("b\n")) == ["a long line", "b"]

@@ -26,7 +26,7 @@ from sentinel.cli.main import run_command_line
         (["simulate-job", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
     ],
 )
-def test_a_mistake_is_named_and_ends_with_exit_code_2(
+def test_a_usage_error_has_a_message_and_exit_code_2(
     typed: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(typed) == 2
@@ -36,7 +36,7 @@ def test_a_mistake_is_named_and_ends_with_exit_code_2(
     assert "Traceback" not in output.err
 
 
-def test_the_server_for_agents_says_what_to_install_where_its_package_is_missing(
+def test_mcp_without_its_package_reports_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "mcp"]:

@@ -38,19 +38,19 @@ def status(tcp: str | None, token: Path | None) -> Status:
         ("node-17:8765", "node-17:8765"),
     ],
 )
-def test_it_is_one_that_a_browser_can_open(tmp_path: Path, tcp: str, shown: str) -> None:
+def test_a_browser_can_open_the_address(tmp_path: Path, tcp: str, shown: str) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
     assert address(status(tcp, token)) == f"http://{shown}/#token=secret"
 
 
-def test_a_daemon_without_tcp_has_none_and_it_is_said_how_to_have_one() -> None:
+def test_without_tcp_the_error_names_the_setting() -> None:
     with pytest.raises(ConfigError, match="--tcp"):
         address(status(None, None))
 
 
 @pytest.mark.parametrize("content", [None, "schlüssel"])
-def test_a_token_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_token_is_an_error_with_its_path(tmp_path: Path, content: str | None) -> None:
     token = tmp_path / "token"
     if content is not None:
         token.write_text(content)

@@ -94,7 +94,9 @@ CASES: dict[str, tuple[str | None, tuple[Gpu, ...]]] = {
 
 
 @pytest.mark.parametrize(("value", "expected"), CASES.values(), ids=CASES)
-def test_what_a_value_shows(value: str | None, expected: tuple[Gpu, ...]) -> None:
+def test_a_value_of_cuda_visible_devices_shows_these_gpus(
+    value: str | None, expected: tuple[Gpu, ...]
+) -> None:
     """Each value shows exactly these GPUs, in this order."""
     assert visible_gpus(value, GPUS, CUDA) == expected
 
@@ -104,13 +106,13 @@ def test_the_prefix_alone_is_enough_for_a_single_gpu() -> None:
     assert visible_gpus("GPU-", (A,), None) == (A,)
 
 
-def test_a_gpu_that_only_cuda_knows_is_left_out() -> None:
+def test_a_gpu_unknown_to_nvml_is_ignored() -> None:
     """It is no error of the list, so those after it still count."""
     assert visible_gpus("0,1", (A, B), ("GPU-only-cuda-knows-it", B.uuid)) == (B,)
 
 
 @pytest.mark.parametrize("value", ["0", "1gpu", " 2", "0,GPU-12", "+3"])
-def test_numbers_need_cudas_order(value: str) -> None:
+def test_numbers_require_cudas_order(value: str) -> None:
     """A number is never guessed at: without CUDA's order it is an error with a remedy."""
     assert needs_cuda_order(value)
     with pytest.raises(ConfigError, match="UUID"):
@@ -120,7 +122,7 @@ def test_numbers_need_cudas_order(value: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, "", "-1", "GPU-12", "GPU-12,0", "MIG-x", "NoDevFiles", ","]
 )
-def test_whatever_has_no_numbers_does_not(value: str | None) -> None:
+def test_values_without_numbers_do_not_require_it(value: str | None) -> None:
     """Then CUDA need not be asked, and the answer is the same with and without its order."""
     assert not needs_cuda_order(value)
     assert visible_gpus(value, GPUS, None) == visible_gpus(value, GPUS, CUDA)
@@ -138,7 +140,7 @@ def refuse() -> tuple[str, ...] | None:
 MIXED = (gpu(0, "aa", "T400"), gpu(1, "bb", "NVIDIA H200"))
 
 
-def test_equal_gpus_are_numbered_along_the_bus() -> None:
+def test_gpus_of_one_model_are_in_pci_order() -> None:
     """CUDA is not asked, and bus addresses count as numbers with their domain first."""
     gpus = (
         gpu(0, "a", pci="00010000:01:00.0"),
@@ -150,19 +152,19 @@ def test_equal_gpus_are_numbered_along_the_bus() -> None:
     assert in_cuda_order(gpus, None, refuse) == expected
 
 
-def test_unlike_gpus_are_numbered_along_the_bus_where_cuda_is_told_so() -> None:
+def test_mixed_gpus_are_in_pci_order_if_the_variable_requests_it() -> None:
     """CUDA_DEVICE_ORDER=PCI_BUS_ID settles it without asking."""
     assert in_cuda_order(MIXED, "PCI_BUS_ID", refuse) == pci_order(MIXED)
 
 
 @pytest.mark.parametrize("device_order", [None, "FASTEST_FIRST", "pci_bus_id", ""])
-def test_unlike_gpus_are_numbered_as_cuda_says(device_order: str | None) -> None:
+def test_mixed_gpus_are_in_cudas_own_order(device_order: str | None) -> None:
     """By default the fastest comes first, and only CUDA knows which that is."""
     answer = (MIXED[1].uuid, MIXED[0].uuid)
     assert in_cuda_order(MIXED, device_order, lambda: answer) == answer
 
 
-def test_where_cuda_does_not_say_there_is_no_order() -> None:
+def test_without_an_answer_of_cuda_mixed_gpus_are_an_error() -> None:
     """Then the user is asked for UUIDs."""
     with pytest.raises(ConfigError, match="UUID"):
         in_cuda_order(MIXED, None, lambda: None)
@@ -181,7 +183,7 @@ lists = st.lists(entries, max_size=6).map(",".join)
 
 
 @given(value=lists | st.text(max_size=20), order=st.permutations(CUDA))
-def test_the_result_is_some_of_the_gpus_each_once(value: str, order: list[str]) -> None:
+def test_the_result_has_known_gpus_without_duplicates(value: str, order: list[str]) -> None:
     """Nothing is made up, and nothing is shown twice."""
     shown = visible_gpus(value, GPUS, tuple(order))
     assert set(shown) <= set(GPUS)

@@ -43,7 +43,7 @@ def at(day: int, clock: str) -> datetime:
         ("Sat-Mon 10:00-11:00", [at(5, "10:30"), at(0, "10:30")], [at(1, "10:30"), at(4, "10:30")]),
     ],
 )
-def test_hours_hold_from_their_first_minute_until_before_their_last(
+def test_hours_include_their_first_minute_and_exclude_their_last(
     text: str, inside: list[datetime], outside: list[datetime]
 ) -> None:
     (hours,) = parse_hours(text)
@@ -59,7 +59,7 @@ def test_hours_hold_from_their_first_minute_until_before_their_last(
         *("Mon 08:00 - 18:00", "-Fri 08:00-18:00", "Mon 24:01-23:00"),
     ],
 )
-def test_what_are_no_hours_is_refused(text: str) -> None:
+def test_malformed_hours_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="are not hours; write them as"):
         parse_hours(text)
 
@@ -90,7 +90,7 @@ def test_a_change_of_clocks_moves_no_hour() -> None:
         assert held == real_hours * 60
 
 
-def test_a_moment_is_the_next_of_its_kind_or_the_one_on_that_day() -> None:
+def test_an_end_time_without_a_date_is_the_next_one() -> None:
     assert first_after(parse_until("18:30"), at(0, "12:00")) == at(0, "18:30")
     assert first_after(parse_until("18:30"), at(0, "18:30")) == at(1, "18:30")
     assert first_after(parse_until("2026-03-24 08:00"), at(0, "12:00")) == at(1, "08:00")
@@ -98,23 +98,23 @@ def test_a_moment_is_the_next_of_its_kind_or_the_one_on_that_day() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "25:00", "2026-13-01 10:00", "18:30+02:00"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_a_malformed_end_time_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time"):
         parse_until(text)
 
 
-def test_a_cycle_is_work_and_then_rest() -> None:
+def test_a_duty_cycle_is_work_then_rest() -> None:
     assert parse_duty("30m/5m") == parse_duty(" 1800 / 300s ") == Duty(on=1800.0, off=300.0)
 
 
 @pytest.mark.parametrize("text", ["", "30m", "30m/", "/5m", "30m/0s", "30m/5m/5m", "0.5s/5s", "on"])
-def test_what_is_no_cycle_is_refused(text: str) -> None:
+def test_a_malformed_duty_cycle_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duty cycle"):
         parse_duty(text)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000), st.floats(0, 1e6))
-def test_a_cycle_turns_where_it_says(on: int, off: int, elapsed: float) -> None:
+def test_the_phase_changes_at_the_end_of_the_phase(on: int, off: int, elapsed: float) -> None:
     duty = Duty(on=float(on), off=float(off))
     turn = duty.next_turn(elapsed)
     assert elapsed < turn <= elapsed + max(on, off) + 1e-6

@@ -30,13 +30,13 @@ def config_of(sources: Sources) -> Config:
     return build_config(sources.given, sources.overrides)
 
 
-def test_what_nobody_sets_is_as_the_table_says() -> None:
+def test_the_texts_of_the_defaults_give_the_default_config() -> None:
     """The table's texts and the defaults of Config are one and the same."""
     given = {s.key: Given(text=s.default, source="default") for s in SETTINGS if s.default}
     assert build_config(given) == build_config({}) == Config()
 
 
-def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_variables_and_variables_override_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, 'poll = "1.5s"\nrearm = "7s"\ngrace = "8s"')
     environment = {"SENTINEL_REARM": "9s", "SENTINEL_GRACE": "10s", "SENTINEL_POLL": ""}
     sources = gather({"grace": "11s"}, environment, path)
@@ -104,7 +104,7 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ('[gpu.0]\nrearm = "x"', ["gpu.0.rearm: 'x' is not a duration"]),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named_with_its_place(
+def test_an_error_in_a_file_names_the_file_and_the_key(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
     path = written(tmp_path, text)
@@ -122,14 +122,14 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path
         read_file(tmp_path / "binary.toml")
 
 
-def test_a_variable_that_is_none_of_ours_is_not_passed_over() -> None:
+def test_an_unknown_variable_with_the_prefix_is_an_error() -> None:
     with pytest.raises(ConfigError, match="there is no variable SENTINEL_REARN") as caught:
         from_environment({"SENTINEL_REARN": "5s"})
     assert caught.value.remedy == "Did you mean SENTINEL_REARM?"
     assert from_environment({"SENTINEL_SIM_DIR": "/x", "SENTINEL_CONFIG": "/y", "HOME": "/z"}) == {}
 
 
-def test_the_file_is_the_one_that_was_named_or_the_users_own(tmp_path: Path) -> None:
+def test_the_file_is_the_named_one_or_the_users_default(tmp_path: Path) -> None:
     own = tmp_path / "config" / "sentinel" / "config.toml"
     own.parent.mkdir(parents=True)
     own.touch()
@@ -150,7 +150,7 @@ def override(selector: str, **values: str) -> Override:
     return Override(selector=selector, source=f"test: gpu.{selector}", given=given)
 
 
-def test_an_override_holds_for_its_gpu_alone_and_a_later_one_wins() -> None:
+def test_an_override_applies_to_its_gpu_only_and_a_later_one_wins() -> None:
     overrides = (
         override("1", rearm="6s", workload="hold"),
         override("GPU-11", rearm="7s"),
@@ -164,7 +164,7 @@ def test_an_override_holds_for_its_gpu_alone_and_a_later_one_wins() -> None:
     assert (second.rearm, second.workload) == (4.0, "gemm")
 
 
-def test_an_override_that_names_no_gpu_is_told_and_one_that_names_several_is_refused() -> None:
+def test_an_override_without_a_gpu_is_returned_and_an_ambiguous_one_is_an_error() -> None:
     lost = override("7", rearm="6s")
     assert resolve(Config(), (lost,), GPUS) == (Config(), (lost,))
     twins = (GPUS[1], replace(GPUS[1], uuid="GPU-112"))
@@ -172,7 +172,7 @@ def test_an_override_that_names_no_gpu_is_told_and_one_that_names_several_is_ref
         resolve(Config(), (override("GPU-11", rearm="6s"),), twins)
 
 
-def test_a_history_can_be_switched_off_and_is_neither_too_small_nor_too_large() -> None:
+def test_the_history_can_be_disabled_and_its_size_has_limits() -> None:
     def size(text: str) -> int | None:
         return build_config(
             {"history.size": Given(text=text, source="--history-size")}

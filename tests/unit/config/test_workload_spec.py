@@ -36,7 +36,7 @@ def needy(ctx: object, *, target: str) -> None:
 
 
 def strange(ctx: object, *, when: list[int] | None = None) -> None:
-    """Have an option that cannot be written."""
+    """Have an option without a text form."""
 
 
 def lonely() -> None:
@@ -120,7 +120,9 @@ class Callee:
         ("gemm:text=", "gemm", {"text": ""}),
     ],
 )
-def test_a_name_and_its_options_are_read(text: str, name: str, options: dict[str, str]) -> None:
+def test_a_specification_is_split_into_name_and_options(
+    text: str, name: str, options: dict[str, str]
+) -> None:
     assert parse_workload(text) == (name, options)
 
 
@@ -143,13 +145,13 @@ def test_a_name_and_its_options_are_read(text: str, name: str, options: dict[str
         ("module:attribute:size", "'size' in 'module:attribute:size' is not key=value"),
     ],
 )
-def test_what_cannot_be_read_is_named(text: str, complaint: str) -> None:
+def test_a_malformed_specification_is_an_error_with_its_text(text: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_workload(text)
     assert complaint in str(caught.value)
 
 
-def test_the_built_in_workloads_are_known_with_where_they_come_from() -> None:
+def test_the_built_in_workloads_are_listed_with_their_origin() -> None:
     known = known_workloads()
     assert {"elementwise", "gemm", "hold"} <= known.keys()
     assert known["gemm"].startswith("gpu-sentry ")
