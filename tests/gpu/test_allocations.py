@@ -95,7 +95,7 @@ def first(client: Client) -> GpuStatus:
     return client.status().gpus[0]
 
 
-def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_everything(
+def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_all_memory(
     real: RealHost, served: tuple[SentinelProcess, Client]
 ) -> None:
     """40 GiB of an H200 with 140, and as much of other cards; and its child has a context, too."""

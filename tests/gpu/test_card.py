@@ -91,7 +91,7 @@ def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealHost) 
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
-def test_a_pace_and_a_rest_change_no_memory(real: RealHost, workload: str) -> None:
+def test_a_pace_and_a_rest_do_not_change_the_memory(real: RealHost, workload: str) -> None:
     """And the card does what was asked for: nothing at rest, and less than all of it at work."""
     flags = ("--util", "30%", "--duty", "5s/4s", "--workload", workload)
     with occupied(real, *flags) as one:
@@ -158,7 +158,7 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
         assert "gpu.yielding" not in one.names()
 
 
-def test_every_flipped_bit_is_found_on_the_gpu_and_nothing_else(real: RealHost) -> None:
+def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
     chosen = ("--gpu", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "selftest", *chosen],
@@ -228,7 +228,7 @@ def trial(real: RealHost, workload: str, seconds: str) -> tuple[int, dict[str, A
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
-def test_a_trial_of_a_built_in_workload_finds_nothing_wrong(real: RealHost, workload: str) -> None:
+def test_a_trial_of_a_built_in_workload_passes(real: RealHost, workload: str) -> None:
     code, figures = trial(real, workload, "5s")
     assert (code, figures["problems"]) == (0, []), figures
     assert 0 < figures["longest_quantum_s"] < 0.05
@@ -236,7 +236,7 @@ def test_a_trial_of_a_built_in_workload_finds_nothing_wrong(real: RealHost, work
     assert figures["flops_per_s" if workload == "gemm" else "bytes_per_s"] > 1e11
 
 
-def test_a_kernel_that_runs_too_long_is_detected_without_a_wait_of_the_host(
+def test_a_long_kernel_is_detected_without_a_wait_of_the_host(
     real: RealHost,
 ) -> None:
     code, figures = trial(real, "bad_workloads:dawdles", "5s")

@@ -50,7 +50,7 @@ def held(here: Live) -> tuple[bool, bool]:
     return not here.host.empty(0), not here.host.empty(1)
 
 
-def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Live) -> None:
+def test_a_reserved_gpu_is_free_when_its_uuid_is_printed(here: Live) -> None:
     uuid = here.do("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
     assert uuid == here.host.uuid(1)
     assert held(here) == (True, False)
@@ -60,7 +60,7 @@ def test_what_is_reserved_is_free_when_its_uuid_is_printed(here: Live) -> None:
     here.occupied(0, 1)
 
 
-def test_the_library_has_the_same_verbs(here: Live) -> None:
+def test_the_library_has_the_same_commands(here: Live) -> None:
     client = here.client
     events = client.events()
     with pytest.raises(NoSuchGpuError):
@@ -75,7 +75,7 @@ def test_the_library_has_the_same_verbs(here: Live) -> None:
     assert client.unreserve(got.id).gpus == got.gpus
 
 
-def test_a_reservation_ends_with_its_command_however_that_ends(here: Live) -> None:
+def test_a_reservation_ends_with_its_command_for_every_exit(here: Live) -> None:
     shell = "echo $CUDA_VISIBLE_DEVICES; exit 5"
     with here.running("exec", "--gpu", "0", "--", "sh", "-c", shell) as job:
         assert read_line(job) == here.host.uuid(0)
@@ -91,7 +91,7 @@ def test_a_reservation_ends_with_its_command_however_that_ends(here: Live) -> No
     eventually(lambda: not here.client.reservations())
 
 
-def test_the_log_is_followed(here: Live) -> None:
+def test_the_library_follows_the_log(here: Live) -> None:
     with here.running("logs", "-f", "-n", "0") as follower:
         assert read_line(follower), "the status of each second shows that it reached the end"
         here.do("pause", "1")
@@ -103,7 +103,7 @@ def test_the_log_is_followed(here: Live) -> None:
 # --- sentinel mcp ----------------------------------------------------------------------------
 
 
-def test_an_agent_sees_gpus_and_reserves_them(here: Live) -> None:
+def test_an_agent_lists_and_reserves_gpus(here: Live) -> None:
     anyio.run(_be_an_agent, here)
 
 
@@ -205,7 +205,7 @@ def test_a_script_holds_gpus_and_releases_them(alone: SimulatedHost) -> None:
     assert alone.empty(1)
 
 
-def test_a_script_that_is_killed_leaves_nothing_held(alone: SimulatedHost) -> None:
+def test_the_gpus_of_a_killed_script_are_released(alone: SimulatedHost) -> None:
     program = (
         "import sentinel, time\n"
         "with sentinel.hold(simulate=1) as held:\n"
@@ -234,7 +234,7 @@ def run_example(*command: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_example_of_hold_works() -> None:
+def test_the_hold_example_works() -> None:
     lines = run_example(str(ROOT / "examples/hold/hold.py"), "--simulate", "1", "--seconds", "1")
     assert lines[1:] == ["still held", "let go"]
 
@@ -242,7 +242,7 @@ def test_the_example_of_hold_works() -> None:
 # --- sentinel.supervise ----------------------------------------------------------------------
 
 
-def test_a_program_with_a_supervisor_in_it_hands_over(alone: SimulatedHost) -> None:
+def test_a_program_with_an_embedded_supervisor_hands_over(alone: SimulatedHost) -> None:
     lines = run_example(str(ROOT / "examples/embedded/embedded.py"))
     assert lines == ["GPU 0 was handed over", "exit code 0, hand-overs: 1"]
     assert alone.empty(0)

@@ -78,7 +78,7 @@ def monitor(daemon: Live) -> Iterator[sentinel.Monitor]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: re.sub(r"\W+", "-", row.example)[:60])
-def test_the_example_works(
+def test_every_example_of_the_document_works(
     daemon: Live, monitor: sentinel.Monitor, row: Row, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert re.fullmatch(r"`[^`]+`", row.example), f"{row.there}: an example is one piece of code"
@@ -160,7 +160,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("system", NAMES)
-def test_every_name_of_each_system_has_its_line(system: str) -> None:
+def test_every_name_of_each_system_has_a_row(system: str) -> None:
     text = "\n".join(row.there for row in ROWS if row.system == system)
     missing = [
         name for name in NAMES[system].split() if not re.search(rf"(?<!\w){re.escape(name)}", text)
@@ -168,7 +168,7 @@ def test_every_name_of_each_system_has_its_line(system: str) -> None:
     assert missing == []
 
 
-def test_every_route_of_the_gpu_management_system_has_its_line() -> None:
+def test_every_route_of_the_gpu_management_system_has_a_row() -> None:
     paths = openapi_document()["paths"]
     served = {
         f"{method.upper()} {path}"

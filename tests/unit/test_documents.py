@@ -217,7 +217,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_within_the_project_leads_to_something(path: Path) -> None:
+def test_every_link_within_the_project_has_a_target(path: Path) -> None:
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
         if re.match(r"[a-z]+:", link):

@@ -237,7 +237,7 @@ def test_only_the_listed_words_are_accepted() -> None:
         ("[::1]:8765", "[::1]:8765"),
     ],
 )
-def test_an_address_without_a_host_is_this_host_alone(text: str, address: str) -> None:
+def test_an_address_without_a_host_is_the_loopback_address(text: str, address: str) -> None:
     assert parse_address(text) == address
 
 

@@ -56,7 +56,7 @@ def held(front: Front, index: int = 0, **changes: Any) -> None:
         script.gpus[UUIDS[index]] = replace(full, **changes)
 
 
-def test_memory_is_promised_once_it_is_free_shown_and_given_back(front: Front) -> None:
+def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(front: Front) -> None:
     held(front)
     made = allocate(front)
     assert made.status == 201, made
@@ -78,12 +78,12 @@ def test_memory_is_promised_once_it_is_free_shown_and_given_back(front: Front) -
     assert ask(front, "DELETE", "/v1/allocations/llm").body["code"] == "not_found"
 
 
-def test_where_there_is_room_beside_our_stressor_it_goes_on(front: Front) -> None:
+def test_the_stressor_continues_if_enough_memory_is_free(front: Front) -> None:
     assert allocate(front, size=GIB).status == 201
     assert front.script.gpus[UUIDS[0]].stressor == "RUNNING"
 
 
-def test_what_is_taken_or_too_much_is_refused_and_undoes_nothing(front: Front) -> None:
+def test_an_unavailable_amount_is_refused_without_side_effects(front: Front) -> None:
     assert allocate(front).status == 201
     for name, size in (("llm", GIB), ("other", 40 * GIB)):
         refused = allocate(front, name, size)
@@ -103,7 +103,7 @@ def test_what_is_taken_or_too_much_is_refused_and_undoes_nothing(front: Front) -
         ({"stressor": "STARTING", "memory_used": 0}, "a stressor on GPU 0 started"),
     ],
 )
-def test_memory_that_was_not_seen_to_be_free_is_not_promised(
+def test_memory_is_not_allocated_before_a_reading_shows_it_free(
     front: Front, so: dict[str, Any], why: str
 ) -> None:
     held(front, **so)
@@ -119,7 +119,7 @@ def test_memory_that_was_not_seen_to_be_free_is_not_promised(
     assert not front.script.allocations
 
 
-def test_what_others_were_promised_and_did_not_take_yet_is_not_free(front: Front) -> None:
+def test_outstanding_allocations_are_not_free_memory(front: Front) -> None:
     held(front, memory_used=0, held=0)
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
@@ -139,7 +139,7 @@ def test_what_others_were_promised_and_did_not_take_yet_is_not_free(front: Front
             other.kill()
 
 
-def test_what_the_children_of_a_holder_have_taken_is_not_asked_for_again(front: Front) -> None:
+def test_memory_of_a_holders_children_counts_towards_its_allocation(front: Front) -> None:
     held(front, memory_used=0, held=0)
     assert allocate(front, size=80 * GIB).status == 201
     with subprocess.Popen(["sleep", "60"]) as child:
@@ -163,7 +163,9 @@ def test_what_the_children_of_a_holder_have_taken_is_not_asked_for_again(front: 
         ({"gpus": ["0"]}, "body.gpus"),
     ],
 )
-def test_what_makes_no_sense_is_named(front: Front, wish: dict[str, Any], told: str) -> None:
+def test_an_invalid_request_is_refused_with_its_field(
+    front: Front, wish: dict[str, Any], told: str
+) -> None:
     body = {"id": "llm", "size": GIB, "wait_s": 0, **wish}
     reply = ask(front, "POST", "/v1/allocations", body)
     assert (reply.status, reply.body["code"]) == (422, "invalid")
@@ -171,12 +173,12 @@ def test_what_makes_no_sense_is_named(front: Front, wish: dict[str, Any], told: 
     assert front.orders == []
 
 
-def test_a_gpu_that_is_none_is_named(front: Front) -> None:
+def test_an_unknown_gpu_is_named_in_the_error(front: Front) -> None:
     assert allocate(front, gpu="7").body["code"] == "no_such_gpu"
     assert ask(front, "GET", "/v1/allocations?gpu=7").body["code"] == "no_such_gpu"
 
 
-def test_over_tcp_it_is_for_no_process_and_lasts_until_it_is_given_back(front: Front) -> None:
+def test_an_allocation_over_tcp_is_bound_to_no_process(front: Front) -> None:
     token = Path(front.spec.token or "").read_text().strip()
     body = {"id": "far", "size": GIB}
     headers = {"authorization": f"Bearer {token}"}
@@ -192,7 +194,7 @@ def test_over_tcp_it_is_for_no_process_and_lasts_until_it_is_given_back(front: F
     assert "cannot name one: leave pid out" in refused.body["detail"]
 
 
-def test_it_ends_with_its_process(front: Front) -> None:
+def test_an_allocation_ends_with_its_process(front: Front) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         assert allocate(front, size=GIB, pid=process.pid).status == 201
         process.kill()
@@ -202,7 +204,7 @@ def test_it_ends_with_its_process(front: Front) -> None:
     assert (order.id, order.by.via) == ("llm", "service")
 
 
-def test_a_process_that_asks_for_itself_is_the_holder_and_its_end_the_end(front: Front) -> None:
+def test_an_allocation_for_the_caller_ends_with_the_caller(front: Front) -> None:
     program = (
         "import sys; from sentinel.client import connect;"
         "got = connect(sys.argv[1]).allocate('own', '1GiB');"
@@ -221,7 +223,7 @@ def test_a_process_that_asks_for_itself_is_the_holder_and_its_end_the_end(front:
     front.wait_for(lambda: not front.script.allocations)
 
 
-def test_a_name_that_is_used_again_is_watched_anew(front: Front) -> None:
+def test_a_reused_name_is_watched_again(front: Front) -> None:
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
         assert allocate(front, size=GIB, pid=first.pid).status == 201
         stat = front.script.allocations["llm"]
@@ -255,13 +257,13 @@ def leave(front: Front, deaf: tuple[Any, ...]) -> None:
     client.close()
 
 
-def test_a_client_that_goes_away_before_it_is_told_gets_none(front: Front) -> None:
+def test_a_client_that_disconnects_before_the_reply_gets_no_allocation(front: Front) -> None:
     leave(front, (Confirm,))
     front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
     assert not front.script.allocations
 
 
-def test_an_order_that_was_carried_out_and_whose_client_left_is_undone(front: Front) -> None:
+def test_an_applied_command_of_a_disconnected_client_is_undone(front: Front) -> None:
     leave(front, (Allocate,))
     order = front.orders[-1]
     assert isinstance(order, Allocate)
@@ -273,7 +275,7 @@ def test_an_order_that_was_carried_out_and_whose_client_left_is_undone(front: Fr
     assert threading.active_count() == threads
 
 
-def test_the_allocation_of_another_by_the_same_name_is_not_undone(front: Front) -> None:
+def test_another_allocation_of_the_same_name_is_not_undone(front: Front) -> None:
     assert allocate(front, size=GIB).status == 201
     leave(front, (Allocate,))
     seen = len(front.orders)
@@ -282,7 +284,7 @@ def test_the_allocation_of_another_by_the_same_name_is_not_undone(front: Front) 
     assert set(front.script.allocations) == {"llm"}
 
 
-def test_one_that_somebody_ended_meanwhile_is_said_to_be(front: Front) -> None:
+def test_an_allocation_that_ended_meanwhile_is_reported_as_ended(front: Front) -> None:
     with front.acting() as script:
         script.slow = True
     held(front)
@@ -297,7 +299,7 @@ def test_one_that_somebody_ended_meanwhile_is_said_to_be(front: Front) -> None:
     assert "was ended before it was complete" in replies[0].body["detail"]
 
 
-def test_a_process_may_be_named_by_its_user_and_by_root() -> None:
+def test_only_the_user_of_a_process_and_root_may_name_it() -> None:
     pid, uid = os.getpid(), os.getuid()
     for by in (uid, 0):
         found = resolve_holder(Caller(via="unix", uid=by, pid=1, started=1), pid)
@@ -308,7 +310,7 @@ def test_a_process_may_be_named_by_its_user_and_by_root() -> None:
     assert f"process {pid} belongs to user {uid}" in refused.value.detail
 
 
-def test_the_one_who_asks_is_known_by_its_start(front: Front) -> None:
+def test_the_caller_is_identified_by_its_start_time(front: Front) -> None:
     assert allocate(front, size=GIB).status == 201
     order = next(order for order in front.orders if isinstance(order, Allocate))
     stat = own_stat()

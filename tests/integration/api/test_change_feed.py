@@ -45,7 +45,7 @@ def until(stream: Iterator[Event], name: str) -> Event:
     return next(event for event in stream if event.name == name)
 
 
-def test_everything_comes_first_as_the_status_has_it(front: Front) -> None:
+def test_the_first_message_is_the_complete_status(front: Front) -> None:
     front.reset()
     with watching(front) as stream:
         first = next(stream)
@@ -55,7 +55,7 @@ def test_everything_comes_first_as_the_status_has_it(front: Front) -> None:
         assert first.data["daemon"]["tcp"] == f"127.0.0.1:{front.port}"
 
 
-def test_only_what_changes_is_sent_then(front: Front) -> None:
+def test_later_messages_have_only_changes(front: Front) -> None:
     front.reset()
     with watching(front) as stream:
         next(stream)
@@ -75,7 +75,7 @@ def test_only_what_changes_is_sent_then(front: Front) -> None:
         assert changed["reservations"] is None
 
 
-def test_a_reservation_is_a_change_when_it_begins_and_when_it_ends(front: Front) -> None:
+def test_the_start_and_the_end_of_a_reservation_are_changes(front: Front) -> None:
     front.reset()
     with watching(front) as stream:
         next(stream)
@@ -88,7 +88,7 @@ def test_a_reservation_is_a_change_when_it_begins_and_when_it_ends(front: Front)
             ended = next(one.data for one in stream if one.data.get("reservations") is not None)
 
 
-def test_a_second_has_one_message_however_often_something_changes(front: Front) -> None:
+def test_changes_are_sent_at_most_once_a_second(front: Front) -> None:
     front.reset()
     with watching(front) as stream:
         next(stream)
@@ -104,7 +104,7 @@ def test_a_second_has_one_message_however_often_something_changes(front: Front) 
         assert len(seen) <= 2 + (time.monotonic() - began)
 
 
-def test_events_come_at_once_and_those_that_were_missed_first(front: Front) -> None:
+def test_missed_events_are_sent_before_new_ones(front: Front) -> None:
     seen = front.say("gpu.first")
     front.say("gpu.missed")
     with watching(front, f"?since={seen}") as stream:
@@ -113,7 +113,7 @@ def test_events_come_at_once_and_those_that_were_missed_first(front: Front) -> N
         assert until(stream, "gpu.next").id == str(seen + 2)
 
 
-def test_those_who_watch_count_as_followers(front: Front) -> None:
+def test_change_feeds_count_as_followers(front: Front) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_SUBSCRIBERS):
             stack.enter_context(watching(front))
@@ -121,7 +121,7 @@ def test_those_who_watch_count_as_followers(front: Front) -> None:
         assert ask(front, "GET", "/v1/watch").status == 503
 
 
-def test_nothing_to_show_is_an_answer_and_no_stream(tmp_path: Path) -> None:
+def test_a_feed_without_views_is_an_error_and_no_stream(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         front.leave()
         front.kill()
@@ -149,7 +149,7 @@ def some_views() -> Views:
     return views
 
 
-def test_a_look_that_fails_is_said_once_and_costs_no_later_one(
+def test_a_failed_update_is_reported_once_and_later_ones_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Fail at the second look and at the third; the watchers go on with everything."""
@@ -182,7 +182,7 @@ def test_a_look_that_fails_is_said_once_and_costs_no_later_one(
     ]
 
 
-def test_who_falls_behind_is_shown_everything_anew() -> None:
+def test_a_slow_client_receives_the_complete_status_again() -> None:
     views, event_buffer, spec = some_views(), EventBuffer(), SPEC
     watch = ChangeFeed(spec, views, event_buffer, pytest.fail)
     whole, number = watch._after(None)
@@ -211,7 +211,7 @@ def over_tcp(
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
-def test_the_page_needs_no_token_and_says_what_it_may_do(front: Front, path: str) -> None:
+def test_the_page_needs_no_token_and_has_a_content_security_policy(front: Front, path: str) -> None:
     status, body, headers = over_tcp(front, path)
     assert status == 200
     assert body
@@ -222,11 +222,11 @@ def test_the_page_needs_no_token_and_says_what_it_may_do(front: Front, path: str
 @pytest.mark.parametrize(
     "headers", [{"Host": "elsewhere.example"}, {"Origin": "http://elsewhere.example"}]
 )
-def test_the_page_is_not_for_pages_from_elsewhere(front: Front, headers: dict[str, str]) -> None:
+def test_the_page_is_refused_to_other_origins(front: Front, headers: dict[str, str]) -> None:
     assert over_tcp(front, "/", headers)[0] == 403
 
 
 @pytest.mark.parametrize("path", ["/page/", "/page/__init__.py", "/page/../gate.py", "/v1/watch"])
-def test_all_else_needs_the_token(front: Front, path: str) -> None:
+def test_every_other_path_needs_the_token(front: Front, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     assert exchange(connection, "GET", path).status == 401

@@ -79,7 +79,7 @@ def hot(front: Front) -> None:
     )
 
 
-def test_a_gpu_is_shown_with_the_fields_of_the_document(front: Front) -> None:
+def test_a_gpu_has_the_documented_fields(front: Front) -> None:
     hot(front)
     got = data(front, "/status?gpu_id=0")
     assert got.pop("timestamp") is not None
@@ -118,7 +118,7 @@ def test_a_gpu_is_shown_with_the_fields_of_the_document(front: Front) -> None:
     assert (other["state"], other["temperature_celsius"]) == ("unavailable", None)
 
 
-def test_metrics_history_and_trend(front: Front) -> None:
+def test_metrics_history_and_trend_have_the_documented_fields(front: Front) -> None:
     hot(front)
     one = data(front, "/metrics?gpu_id=0")
     assert one.keys() == {
@@ -145,7 +145,7 @@ def test_metrics_history_and_trend(front: Front) -> None:
     assert trend.keys() >= {"min_temp", "avg_temp", "trend", "sample_count", "is_stable"}
 
 
-def test_throttling_is_that_of_the_gpu_that_does_worst(front: Front) -> None:
+def test_the_throttling_state_is_that_of_the_worst_gpu(front: Front) -> None:
     so(front, 1, health=GpuHealth.CRITICAL, multiplier=0.0)
     assert data(front, "/throttle/status") == {
         "should_throttle": True,
@@ -159,7 +159,7 @@ def test_throttling_is_that_of_the_gpu_that_does_worst(front: Front) -> None:
     assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)
 
 
-def test_memory_is_allocated_by_the_same_verbs(front: Front) -> None:
+def test_memory_is_allocated_by_the_same_commands(front: Front) -> None:
     body = {"allocation_id": "llm_model", "required_mb": 2048, "gpu_id": 1, "pid": os.getpid()}
     status, made = ask(front, "POST", "/memory/allocate", body)
     assert status == 200, made
@@ -182,7 +182,7 @@ def test_memory_is_allocated_by_the_same_verbs(front: Front) -> None:
     assert ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404
 
 
-def test_monitoring_goes_on_whatever_is_asked(front: Front) -> None:
+def test_monitoring_cannot_be_disabled(front: Front) -> None:
     for verb in ("start", "stop"):
         status, answer = ask(front, "POST", f"/monitoring/{verb}")
         assert (status, answer.keys()) == (200, {"success", "message"})
@@ -195,7 +195,7 @@ def given(front: Front) -> dict[str, str]:
     return {value.key: value.text for value in order.given}
 
 
-def test_the_configuration_is_ours_under_its_names(front: Front) -> None:
+def test_the_configuration_maps_sentinels_settings_to_its_names(front: Front) -> None:
     change = {"temp_throttle": 80, "memory_limit_mb": 7168, "memory_normal": 80, "history_size": 50}
     status, changed = ask(front, "PUT", "/config", change)
     assert status == 200, changed
@@ -226,7 +226,7 @@ def test_the_configuration_is_ours_under_its_names(front: Front) -> None:
         (1e15, "1000000000000000"),
     ],
 )
-def test_a_number_is_written_as_people_do(number: float, text: str) -> None:
+def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text: str) -> None:
     change = ConfigChange(temp_optimal=number)
     assert as_settings(change) == {"throttle.temp_optimal": text}
 
@@ -248,7 +248,7 @@ def test_a_number_is_written_as_people_do(number: float, text: str) -> None:
         ({"history_size": 0}, "body.history_size"),
     ],
 )
-def test_what_is_not_allowed_changes_nothing_and_is_named(
+def test_an_invalid_change_is_refused_with_its_field_and_changes_nothing(
     front: Front, change: dict[str, Any], told: str
 ) -> None:
     before = data(front, "/config")
@@ -262,13 +262,13 @@ def test_what_is_not_allowed_changes_nothing_and_is_named(
 @pytest.mark.parametrize(
     "path", ["/status?gpu_id=9", "/metrics?gpu_id=9", "/memory/available?gpu_id=9"]
 )
-def test_a_gpu_that_is_none_is_an_error(front: Front, path: str) -> None:
+def test_an_unknown_gpu_is_an_error(front: Front, path: str) -> None:
     status, answer = ask(front, "GET", path)
     assert status == 404
     assert "'9'" in answer["error"]
 
 
-def test_single_settings_are_changed_and_all_others_stay(front: Front) -> None:
+def test_a_changed_setting_keeps_all_others(front: Front) -> None:
     assert plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}}).status == 200
     assert given(front)["memory.target"] == "50%"
     assert given(front)["util.target"] == "50%"
@@ -289,7 +289,7 @@ def test_single_settings_are_changed_and_all_others_stay(front: Front) -> None:
     assert shown["util.target"]["source"] is None
 
 
-def test_what_holds_is_shown_whatever_the_file_says_by_now(tmp_path: Path) -> None:
+def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[throttle]\ntemp_throttle = 81\n")
     source = f"{file}: throttle.temp_throttle"
@@ -310,7 +310,7 @@ def test_what_holds_is_shown_whatever_the_file_says_by_now(tmp_path: Path) -> No
         assert plain(front, "GET", "/v1/settings").body["gpus"] == {}
 
 
-def test_its_document_is_the_daemons_own() -> None:
+def test_the_openapi_document_is_that_of_the_daemon() -> None:
     paths = openapi_document()["paths"]
     ours = {path.removeprefix("/api/gpu"): set(paths[path]) for path in paths if "/api/gpu" in path}
     assert ours == {

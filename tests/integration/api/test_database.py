@@ -64,7 +64,7 @@ def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID
 # --- what is kept ----------------------------------------------------------------------------
 
 
-def test_each_second_has_its_reading_and_each_gpu_its_own(past: Past) -> None:
+def test_readings_are_stored_per_second_and_gpu(past: Past) -> None:
     for second in range(5):
         past.put(
             shown(past.now, temperature_c=40 + second),
@@ -80,7 +80,7 @@ def test_each_second_has_its_reading_and_each_gpu_its_own(past: Past) -> None:
     assert len(past.rows("seconds")) == 10
 
 
-def test_a_longer_step_has_the_least_the_mean_and_the_most(past: Past) -> None:
+def test_a_longer_step_has_minimum_mean_and_maximum(past: Past) -> None:
     for second in range(60):
         known: dict[str, Any] = {} if second < 50 else {"read": None}  # the last ten are not known
         past.put(shown(past.now, temperature_c=30 + second, power_w=200.0, **known))
@@ -95,7 +95,7 @@ def test_a_longer_step_has_the_least_the_mean_and_the_most(past: Past) -> None:
 
 
 @pytest.mark.parametrize("every", [1.0, 1.1, 1.5, 2.0])
-def test_joules_are_those_of_the_time_and_not_of_the_number_of_readings(
+def test_energy_follows_from_time_and_not_from_the_number_of_readings(
     past: Past, every: float
 ) -> None:
     for _ in range(round(2 * 3600 / every)):
@@ -109,7 +109,7 @@ def test_joules_are_those_of_the_time_and_not_of_the_number_of_readings(
     assert [row["energy_j"] for row in inner] == pytest.approx([6000.0] * len(inner), abs=200)
 
 
-def test_what_was_used_while_nobody_read_is_not_guessed(past: Past) -> None:
+def test_energy_during_a_gap_of_readings_is_not_estimated(past: Past) -> None:
     for pause in (1, 6, 600):
         past.put(shown(past.now, power_w=100.0))
         past.go_on(1)
@@ -119,7 +119,7 @@ def test_what_was_used_while_nobody_read_is_not_guessed(past: Past) -> None:
     assert past.readings(3600, 3600)[0]["energy_j"] == 4 * 100
 
 
-def test_seconds_become_minutes_after_an_hour_and_nothing_of_them_is_lost(past: Past) -> None:
+def test_seconds_become_minutes_after_an_hour_without_loss(past: Past) -> None:
     past.database.open(past.now, past.wall)
     for hour in range(3):
         seconds = range(hour * 3600, (hour + 1) * 3600)
@@ -150,7 +150,7 @@ _pauses = st.just(0) | st.integers(6, 3000)
         max_size=12,
     )
 )
-def test_a_clock_that_jumps_loses_nothing_and_lets_nothing_stay(
+def test_a_jump_of_the_clock_neither_loses_rows_nor_keeps_expired_ones(
     story: list[tuple[int, int, int]],
 ) -> None:
     """Each part: so many seconds with readings, a pause, a jump of the wall's clock."""
@@ -170,7 +170,7 @@ def test_a_clock_that_jumps_loses_nothing_and_lets_nothing_stay(
     database.close()
 
 
-def test_minutes_go_after_a_month(past: Past) -> None:
+def test_minutes_are_removed_after_a_month(past: Past) -> None:
     past.database.open(past.now, past.wall)
     past.database.write(batch_of(range(60), past.wall), past.now)
     later = range(7200, 7260)
@@ -199,7 +199,7 @@ def test_events_are_found_by_gpu_name_and_time(past: Past) -> None:
 # --- who used it -----------------------------------------------------------------------------
 
 
-def test_a_use_goes_on_over_a_restart_of_the_service_and_ends_once(past: Past) -> None:
+def test_a_use_continues_over_a_restart_of_the_api_and_ends_once(past: Past) -> None:
     job = process(7)
     for _ in range(3):
         past.put(busy(past.now, job))
@@ -216,7 +216,7 @@ def test_a_use_goes_on_over_a_restart_of_the_service_and_ends_once(past: Past) -
     assert (use.began, use.open) == (WALL, False)
 
 
-def test_a_use_that_is_not_seen_again_ended_when_it_was_seen_last(past: Past) -> None:
+def test_a_use_without_further_views_ends_at_its_last_view(past: Past) -> None:
     past.put(busy(past.now, process(7)))
     past.go_on(4)
     past.put(busy(past.now, process(7)))
@@ -227,7 +227,7 @@ def test_a_use_that_is_not_seen_again_ended_when_it_was_seen_last(past: Past) ->
     assert (use.until, use.open) == (WALL + 4, False)
 
 
-def test_a_use_under_another_name_by_now_is_in_the_file_once(past: Past) -> None:
+def test_a_renamed_use_is_stored_once(past: Past) -> None:
     past.put(busy(past.now))
     past.go_on(1)
     assert [use.who for use in past.uses()] == [None]
@@ -245,7 +245,7 @@ def test_a_use_under_another_name_by_now_is_in_the_file_once(past: Past) -> None
         (None, "malformed|damaged"),
     ],
 )
-def test_a_bad_file_is_set_aside_said_and_begun_anew(
+def test_a_corrupt_file_is_set_aside_reported_and_recreated(
     past: Past, damage: bytes | None, says: str
 ) -> None:
     for _ in range(300):
@@ -270,7 +270,7 @@ def test_a_bad_file_is_set_aside_said_and_begun_anew(
     assert whole(past.path)
 
 
-def test_a_file_that_goes_bad_while_it_is_open_is_set_aside_too(past: Past) -> None:
+def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: Past) -> None:
     for _ in range(300):
         past.say(text="x" * 500)
     assert past.path is not None
@@ -364,7 +364,7 @@ def test_a_file_of_another_kind_or_a_newer_version_is_set_aside_whole(
     past.database.close()
 
 
-def test_the_file_is_for_its_owner_alone(past: Past) -> None:
+def test_the_file_is_private_to_its_owner(past: Past) -> None:
     past.say()
     assert past.path is not None
     files = list(past.path.parent.glob("history.db*"))
@@ -372,7 +372,7 @@ def test_the_file_is_for_its_owner_alone(past: Past) -> None:
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
-def test_a_file_that_somebody_removed_is_begun_anew(past: Past) -> None:
+def test_a_removed_file_is_recreated(past: Past) -> None:
     past.say("gpu.busy")
     assert past.path is not None
     for file in past.path.parent.glob("history.db*"):
@@ -386,7 +386,7 @@ def remount(folder: Path, size: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_without_room_on_the_disk_the_history_goes_on_in_memory_until_there_is_some(
+def test_the_history_stays_in_memory_while_the_disk_is_full(
     tiny_disk: Path,
 ) -> None:
     past = Past(tiny_disk / "history.db")
@@ -403,7 +403,7 @@ def test_without_room_on_the_disk_the_history_goes_on_in_memory_until_there_is_s
     past.database.close()
 
 
-def test_a_disk_that_fills_up_and_empties_again_costs_no_row(tiny_disk: Path) -> None:
+def test_a_temporarily_full_disk_loses_no_row(tiny_disk: Path) -> None:
     remount(tiny_disk, "4m")
     past = Past(tiny_disk / "history.db")
     past.say("first")
@@ -446,7 +446,7 @@ for number in range(10**6):
 """
 
 
-def test_killed_at_any_moment_the_file_is_whole_and_has_all_that_was_written(
+def test_after_a_kill_at_any_moment_the_file_is_intact_and_has_all_written_rows(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "history.db"
@@ -476,7 +476,7 @@ def test_killed_at_any_moment_the_file_is_whole_and_has_all_that_was_written(
 # --- how large it gets -----------------------------------------------------------------------
 
 
-def test_above_its_size_the_oldest_events_go_first_where_they_take_the_most(
+def test_above_the_size_limit_the_oldest_events_are_removed_if_they_are_largest(
     tmp_path: Path,
 ) -> None:
     size = 16 * 2**20
@@ -497,7 +497,7 @@ def test_above_its_size_the_oldest_events_go_first_where_they_take_the_most(
     past.database.close()
 
 
-def test_readings_of_many_gpus_do_not_drive_the_events_out(tmp_path: Path) -> None:
+def test_readings_of_many_gpus_do_not_displace_the_events(tmp_path: Path) -> None:
     past = Past(tmp_path / "history.db", 16 * 2**20)
     past.database.open(past.now, past.wall)
     past.database.write(Batch(events=lines(1000, 1000)), past.now)
@@ -508,7 +508,7 @@ def test_readings_of_many_gpus_do_not_drive_the_events_out(tmp_path: Path) -> No
     past.database.close()
 
 
-def test_a_smaller_size_than_before_makes_the_file_smaller(tmp_path: Path) -> None:
+def test_a_lower_size_limit_shrinks_the_file(tmp_path: Path) -> None:
     past = Past(tmp_path / "history.db", 64 * 2**20)
     past.database.open(past.now, past.wall)
     for _ in range(30):
@@ -522,7 +522,7 @@ def test_a_smaller_size_than_before_makes_the_file_smaller(tmp_path: Path) -> No
     assert (tmp_path / "history.db").stat().st_size < 16 * 2**20
 
 
-def test_memory_has_a_bound_of_its_own() -> None:
+def test_a_history_in_memory_has_its_own_limit() -> None:
     past = Past(None)
     for _ in range(30):
         past.database.write(Batch(events=lines(100, 10_000)), past.now)
@@ -533,7 +533,7 @@ def test_memory_has_a_bound_of_its_own() -> None:
     past.database.close()
 
 
-def test_what_waits_for_a_disk_that_takes_nothing_is_bounded(tmp_path: Path) -> None:
+def test_rows_that_wait_for_an_unwritable_disk_are_bounded(tmp_path: Path) -> None:
     history = History(tmp_path / "history.db", SIZE, pytest.fail)
     for number in range(20_000):
         history.add(shown(BEGIN + number))

@@ -57,7 +57,7 @@ def warm(front: Front, *degrees: int) -> None:
         assert client.history(0, "1m")[-1].temperature_c == value
 
 
-def test_what_was_shown_a_moment_ago_is_in_the_history(service: Front, client: Client) -> None:
+def test_the_latest_views_are_in_the_history(service: Front, client: Client) -> None:
     warm(service, 61, 64)
     whole_time = client.history(UUIDS[0], "10m", points=1)
     assert len(whole_time) == 1
@@ -70,7 +70,7 @@ def test_what_was_shown_a_moment_ago_is_in_the_history(service: Front, client: C
     assert client.trend(1).trend == "unknown"
 
 
-def test_events_are_kept_with_their_fields(service: Front, client: Client) -> None:
+def test_events_are_stored_with_their_fields(service: Front, client: Client) -> None:
     service.say("gpu.handed_over", gpu=UUIDS[1], index=1, exit_s=0.2, at=12.5)
     service.say("gpu.status", gpu=UUIDS[1], index=1)
     service.say("sentinel.stalled", s=2.0)
@@ -87,7 +87,7 @@ def test_events_are_kept_with_their_fields(service: Front, client: Client) -> No
     assert client.recorded_events(0, "1h", name="gpu.handed_over") == ()
 
 
-def test_who_is_on_a_gpu_is_named(client: Client) -> None:
+def test_processes_on_a_gpu_are_named(client: Client) -> None:
     eventually(lambda: client.usage(0))
     use = client.usage(0, datetime.now().astimezone())[-1]
     assert (use.who, use.pid, use.user, use.going_on, use.ours) == (
@@ -114,7 +114,7 @@ def test_who_is_on_a_gpu_is_named(client: Client) -> None:
         ("gpus/0/trend?minutes=61", 422, "minutes"),
     ],
 )
-def test_what_is_wrong_with_a_question_is_said(
+def test_an_invalid_query_is_refused_with_the_reason(
     service: Front, path: str, status: int, says: str
 ) -> None:
     refused = ask(service, "GET", f"/v1/{path}")
@@ -122,14 +122,14 @@ def test_what_is_wrong_with_a_question_is_said(
     assert says in refused.body["detail"]
 
 
-def test_the_clients_errors_are_those_of_every_verb(client: Client) -> None:
+def test_the_client_raises_its_usual_errors(client: Client) -> None:
     with pytest.raises(NoSuchGpuError):
         client.history(7)
     with pytest.raises(ConfigError, match="neither a duration"):
         client.usage(since="long ago")
 
 
-def test_a_gpu_that_is_gone_is_known_by_its_uuid(service: Front, client: Client) -> None:
+def test_a_removed_gpu_is_found_by_its_uuid(service: Front, client: Client) -> None:
     gone = "GPU-cccc3333-0000-0000-0000-000000000000"
     with service.lock:
         view = replace(service.script.gpus[UUIDS[1]], uuid=gone, at=time.monotonic())
@@ -140,14 +140,14 @@ def test_a_gpu_that_is_gone_is_known_by_its_uuid(service: Front, client: Client)
         client.history(gone[:12])
 
 
-def test_without_a_file_the_last_hour_is_in_memory(tmp_path: Path) -> None:
+def test_without_a_file_the_last_hour_is_kept_in_memory(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         eventually(lambda: ask(front, "GET", "/v1/history/readings?gpu=0").body["readings"])
         assert not list(tmp_path.glob("history*"))
         assert not front.troubles
 
 
-def test_a_disk_without_room_is_said_once_and_costs_no_answer(tiny_disk: Path) -> None:
+def test_a_full_disk_is_reported_once_and_queries_are_answered(tiny_disk: Path) -> None:
     with Front(tiny_disk, history=SIZE) as front:
         front.wait_for(lambda: any(one.about == "history" for one in front.troubles))
         front.say("gpu.busy", gpu=UUIDS[0], index=0)
@@ -158,7 +158,7 @@ def test_a_disk_without_room_is_said_once_and_costs_no_answer(tiny_disk: Path) -
         assert [one.about for one in front.troubles].count("history") == 1
 
 
-def test_a_service_that_is_killed_at_any_moment_leaves_a_whole_file_and_loses_no_answer(
+def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "history.db"
@@ -217,7 +217,7 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield one
 
 
-def test_the_history_names_a_job_that_came_and_went(daemon: Live) -> None:
+def test_the_history_names_a_finished_job(daemon: Live) -> None:
     refused = daemon.ask("start", "--simulate", "1", "--history-size", "1MiB")
     assert refused.code == 2
     assert "allowed is from 16MiB to 1TiB" in refused.err
@@ -255,7 +255,7 @@ def test_the_history_names_a_job_that_came_and_went(daemon: Live) -> None:
     assert whole(daemon.places.state / "history.db")
 
 
-def test_a_process_that_joins_is_named_with_its_own_time(service: Front, client: Client) -> None:
+def test_a_second_process_is_named_with_its_own_time(service: Front, client: Client) -> None:
     with service.acting() as script:
         view = script.gpus[UUIDS[1]]
         script.gpus[UUIDS[1]] = replace(

@@ -57,7 +57,7 @@ def front(service: Front) -> Front:
 # --- values ----------------------------------------------------------------------------------
 
 
-def test_what_is_measured_comes_in_base_units(front: Front) -> None:
+def test_measurements_are_exported_in_base_units(front: Front) -> None:
     page = scrape(front)
     raw = told(0.0)
     wanted = {
@@ -86,7 +86,7 @@ def test_what_is_measured_comes_in_base_units(front: Front) -> None:
     assert one(page, why, gpu="0", reason="gpu_idle") == 0
 
 
-def test_every_field_of_the_telemetry_has_a_series_of_its_own(front: Front) -> None:
+def test_every_telemetry_field_has_its_own_series(front: Front) -> None:
     page = scrape(front)
     values = [value for found in page.values() for _, value in found]
     raw = told(0.0)
@@ -98,7 +98,7 @@ def test_every_field_of_the_telemetry_has_a_series_of_its_own(front: Front) -> N
             assert values.count(number) == 2, field.name  # one for each GPU
 
 
-def test_each_gpu_is_named_as_dcgm_exporter_names_it(front: Front) -> None:
+def test_gpu_labels_are_those_of_dcgm_exporter(front: Front) -> None:
     ((labels, _),) = some(scrape(front), "sentinel_gpu_power_watts", gpu="1")
     assert labels == {
         "gpu": "1",
@@ -110,14 +110,14 @@ def test_each_gpu_is_named_as_dcgm_exporter_names_it(front: Front) -> None:
     }
 
 
-def test_nothing_has_a_label_by_which_series_grow_for_ever(front: Front) -> None:
+def test_no_label_has_unbounded_values(front: Front) -> None:
     text = get(front)[2].decode()
     found = {name for family in parse_text(text) for one in family.samples for name in one.labels}
     assert found == {label for metric in METRICS for label in metric.labels} | {"le"}
     assert not found & {"pid", "job", "user", "id"}
 
 
-def test_a_state_is_1_and_all_others_are_0(front: Front) -> None:
+def test_the_current_state_is_1_and_all_others_are_0(front: Front) -> None:
     page = scrape(front)
     for name, states, now in (
         ("sentinel_gpu_state", collector.OCCUPANCY, "busy"),
@@ -131,7 +131,7 @@ def test_a_state_is_1_and_all_others_are_0(front: Front) -> None:
     assert found == {phase.value: float(phase == Phase.OCCUPYING) for phase in Phase}
 
 
-def test_the_states_are_those_that_the_supervisor_knows() -> None:
+def test_the_exported_states_are_those_of_the_supervisor() -> None:
     stressors = (
         stressor_state.Stopped,
         stressor_state.Starting,
@@ -174,13 +174,13 @@ def test_events_are_counted(front: Front) -> None:
     assert one(page, "sentinel_events_lost_total") == 0
 
 
-def test_events_that_were_lost_are_told_by_their_numbers(front: Front) -> None:
+def test_lost_events_are_counted_by_their_numbers(front: Front) -> None:
     front._said += 3
     front.say("gpu.idle")
     eventually(lambda: one(scrape(front), "sentinel_events_lost_total") == 3)
 
 
-def test_a_line_that_cannot_be_understood_is_passed_over(front: Front) -> None:
+def test_a_malformed_line_is_ignored(front: Front) -> None:
     before = one(scrape(front), "sentinel_gpu_verification_errors_total", gpu="1")
     front.say("stressor.mismatch", gpu=UUIDS[1], errors=None)
     front.say("gpu.busy", gpu=UUIDS[1], processes="not a list")
@@ -190,7 +190,7 @@ def test_a_line_that_cannot_be_understood_is_passed_over(front: Front) -> None:
     eventually(lambda: one(scrape(front), errors, gpu="1") == (before or 0) + 2)
 
 
-def test_time_at_work_grows_while_a_stressor_runs_and_not_else(front: Front) -> None:
+def test_stressor_seconds_grow_only_while_a_stressor_runs(front: Front) -> None:
     def stress(gpu: str) -> float:
         return one(scrape(front), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
 
@@ -206,7 +206,7 @@ def test_time_at_work_grows_while_a_stressor_runs_and_not_else(front: Front) -> 
     assert stress("1") == before[1]
 
 
-def test_memory_and_processor_time_are_told_of_each_process_that_is_known(front: Front) -> None:
+def test_memory_and_cpu_time_are_exported_for_each_own_process(front: Front) -> None:
     page = scrape(front)
     for process in ("supervisor", "service"):
         resident = one(page, "sentinel_process_resident_memory_bytes", process=process)
@@ -217,7 +217,7 @@ def test_memory_and_processor_time_are_told_of_each_process_that_is_known(front:
     assert child > 2**22
 
 
-def test_promised_memory_is_summed_up_for_each_gpu(front: Front) -> None:
+def test_allocated_memory_is_summed_for_each_gpu(front: Front) -> None:
     given = [
         Allocation(id=str(n), gpu=UUIDS[0], size=2**30, by=Caller(via="unix"), since=0.0)
         for n in range(2)
@@ -242,7 +242,7 @@ def measured(front: Front) -> set[str]:
     return {name for name in MEASURED if some(page, name, gpu="0")}
 
 
-def test_what_is_not_known_has_no_series(front: Front) -> None:
+def test_an_unknown_value_has_no_series(front: Front) -> None:
     with front.acting() as script:
         bare = gpu_view(0)
         script.gpus[UUIDS[0]] = replace(
@@ -270,7 +270,7 @@ def test_what_is_not_known_has_no_series(front: Front) -> None:
     assert one(page, "sentinel_gpu_power_watts", gpu="1") is not None
 
 
-def test_a_value_of_long_ago_is_not_told_as_one_of_now(front: Front) -> None:
+def test_a_stale_value_is_not_exported(front: Front) -> None:
     old = time.monotonic() - 60
     with front.acting() as script:
         script.stale = True
@@ -284,7 +284,7 @@ def test_a_value_of_long_ago_is_not_told_as_one_of_now(front: Front) -> None:
         assert 60 <= age < 60 + TIMEOUT_S
 
 
-def test_of_a_supervisor_that_is_stuck_there_are_ages_and_counts_only(front: Front) -> None:
+def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: Front) -> None:
     with front.acting() as script:
         script.blind = True
     eventually(lambda: one(scrape(front), "sentinel_up") == 0)
@@ -301,7 +301,7 @@ def test_of_a_supervisor_that_is_stuck_there_are_ages_and_counts_only(front: Fro
 # --- the page --------------------------------------------------------------------------------
 
 
-def test_it_comes_as_text_or_as_openmetrics(front: Front) -> None:
+def test_the_exposition_is_text_or_openmetrics(front: Front) -> None:
     _, plain, body = get(front)
     assert plain["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "sentinel_build_info" in samples(body.decode())
@@ -317,7 +317,7 @@ def test_it_comes_as_text_or_as_openmetrics(front: Front) -> None:
         assert get(front, accept=accept)[1]["content-type"] == plain["content-type"]
 
 
-def test_it_is_compressed_for_who_takes_that(front: Front) -> None:
+def test_the_exposition_is_compressed_on_request(front: Front) -> None:
     _, headers, body = get(front, accept_encoding="gzip")
     assert headers["content-encoding"] == "gzip"
     page = gzip.decompress(body)
@@ -325,7 +325,7 @@ def test_it_is_compressed_for_who_takes_that(front: Front) -> None:
     assert len(body) < len(page) / 5
 
 
-def test_it_is_a_page_of_the_api_for_who_may_use_that(front: Front) -> None:
+def test_metrics_over_the_api_need_its_access_rights(front: Front) -> None:
     def names() -> set[str]:
         status, _, body = ask(UnixConnection(front.path))
         assert status == 200
@@ -354,7 +354,7 @@ def test_it_is_a_page_of_the_api_for_who_may_use_that(front: Front) -> None:
         ("GET", "/metrics/", 404),
     ],
 )
-def test_its_own_address_has_nothing_else(
+def test_the_scrape_endpoint_serves_only_metrics(
     front: Front, method: str, path: str, status: int
 ) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=TIMEOUT_S)
@@ -369,7 +369,7 @@ def test_its_own_address_has_nothing_else(
         assert headers["content-type"] == "application/problem+json"
 
 
-def test_scrapers_that_hold_many_connections_leave_the_api_alone(front: Front) -> None:
+def test_many_scrape_connections_do_not_affect_the_api(front: Front) -> None:
     many = [socket.create_connection(("127.0.0.1", front.scraped)) for _ in range(33)]
     try:
         many[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -381,7 +381,7 @@ def test_scrapers_that_hold_many_connections_leave_the_api_alone(front: Front) -
     eventually(lambda: get(front)[0] == 200)
 
 
-def test_a_successor_of_the_service_answers_scrapes_at_the_same_address(tmp_path: Path) -> None:
+def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Path) -> None:
     with Front(tmp_path, metrics=True) as front:
         began = one(scrape(front), "sentinel_service_start_time_seconds")
         front.kill()
@@ -393,7 +393,7 @@ def test_a_successor_of_the_service_answers_scrapes_at_the_same_address(tmp_path
         assert again > began
 
 
-def test_before_anything_was_shown_there_is_no_page(tmp_path: Path) -> None:
+def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
     front = Front(tmp_path, metrics=True)
     front.script.blind = True
     with front:

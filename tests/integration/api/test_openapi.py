@@ -16,11 +16,11 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
         yield front
 
 
-def test_the_generated_document_is_the_one_that_is_served(front: Front) -> None:
+def test_the_served_document_is_the_generated_one(front: Front) -> None:
     assert ask(front, "GET", "/openapi.json").body == openapi_document()
 
 
-def test_every_path_has_a_version_and_every_error_the_one_shape() -> None:
+def test_every_path_has_a_version_and_all_errors_have_one_shape() -> None:
     for path, operations in openapi_document()["paths"].items():
         if path.startswith("/api/gpu/"):  # another system's, whose clients know another shape
             continue

@@ -43,7 +43,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     phases=(Phase.generate,),  # to make a failure smaller takes minutes
     database=None,
 )
-def test_the_service_does_what_its_document_says(front: Front, case: Case) -> None:
+def test_the_api_conforms_to_its_document(front: Front, case: Case) -> None:
     front.reset()
     token = Path(front.spec.token or "").read_text().strip()
     response = case.call(

@@ -51,7 +51,7 @@ def eventually(met: Any) -> None:
         time.sleep(0.01)
 
 
-def test_a_reservation_is_had_shown_kept_on_disk_and_ended(front: Front) -> None:
+def test_a_reservation_is_granted_shown_stored_and_ended(front: Front) -> None:
     made = reserve(front, count=1, seconds=60, reason="demo")
     assert made.status == 201
     one = made.body["reservation"]
@@ -71,7 +71,7 @@ def test_a_reservation_is_had_shown_kept_on_disk_and_ended(front: Front) -> None
     eventually(lambda: on_disk(front) == [])
 
 
-def test_where_somebody_has_the_gpus_it_is_tried_until_they_are_free(front: Front) -> None:
+def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(front: Front) -> None:
     first = reserve(front, gpus=["0"], reason="first").body["reservation"]["id"]
     refused = reserve(front, count=2, wait_s=0)
     assert (refused.status, refused.body["code"]) == (409, "conflict")
@@ -88,7 +88,7 @@ def test_where_somebody_has_the_gpus_it_is_tried_until_they_are_free(front: Fron
     assert sum(isinstance(order, Reserve) for order in front.orders) <= 6
 
 
-def test_what_cannot_be_freed_in_time_is_not_reserved(front: Front) -> None:
+def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(front: Front) -> None:
     with front.acting() as script:
         script.slow = True
     late = reserve(front, gpus=["1"], wait_s=0.1)
@@ -109,7 +109,7 @@ def test_what_cannot_be_freed_in_time_is_not_reserved(front: Front) -> None:
         ({"stressor": "STOPPING"}, "stopping"),
     ],
 )
-def test_gpus_that_were_not_seen_to_be_free_are_not_given(
+def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
     front: Front, left: dict[str, Any], why: str
 ) -> None:
     with front.acting() as script:
@@ -127,14 +127,14 @@ def test_gpus_that_were_not_seen_to_be_free_are_not_given(
 
 
 @pytest.mark.parametrize("stressor", ["BACKOFF", "FATAL"])
-def test_a_gpu_on_which_a_stressor_failed_can_be_had(front: Front, stressor: str) -> None:
+def test_a_gpu_with_a_failed_stressor_can_be_reserved(front: Front, stressor: str) -> None:
     with front.acting() as script:
         view = script.gpus[UUIDS[1]]
         script.gpus[UUIDS[1]] = replace(view, stressor=stressor, ended=1.0, read=2.0)
     assert reserve(front, gpus=["1"], wait_s=0.1).status == 201
 
 
-def test_a_client_that_goes_away_while_it_waits_reserves_nothing(front: Front) -> None:
+def test_a_client_that_disconnects_while_waiting_gets_no_reservation(front: Front) -> None:
     with front.acting() as script:
         script.slow = True
     client = UnixConnection(front.path)
@@ -146,7 +146,7 @@ def test_a_client_that_goes_away_while_it_waits_reserves_nothing(front: Front) -
     assert not front.script.reservations
 
 
-def test_a_reservation_is_confirmed_once_it_is_complete_and_on_disk_only_then(
+def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
     front: Front,
 ) -> None:
     with front.acting() as script:
@@ -163,7 +163,7 @@ def test_a_reservation_is_confirmed_once_it_is_complete_and_on_disk_only_then(
     assert not front.script.reservations
 
 
-def test_a_client_that_goes_away_while_the_file_is_written_reserves_nothing(
+def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
     tmp_path: Path,
 ) -> None:
     (tmp_path / f"{NAME}.new").mkdir()  # it cannot be, and is waited for
@@ -177,7 +177,7 @@ def test_a_client_that_goes_away_while_the_file_is_written_reserves_nothing(
         assert not front.script.reservations
 
 
-def test_a_reservation_that_is_ended_before_it_is_confirmed_is_no_success(front: Front) -> None:
+def test_a_reservation_that_ends_before_its_confirmation_is_an_error(front: Front) -> None:
     with front.acting() as script:
         script.slow = True
     replies: list[Reply] = []
@@ -221,7 +221,7 @@ def test_a_bound_reservation_ends_with_its_process(front: Front) -> None:
     assert front.orders[-1].by.via == "service"
 
 
-def test_a_bound_reservation_of_before_is_watched_by_a_new_service(tmp_path: Path) -> None:
+def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path) -> None:
     with Front(tmp_path) as front, subprocess.Popen(["sleep", "600"]) as holder:
         front.kill()
         stat = own_stat()
@@ -256,7 +256,7 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def test_the_end_of_a_holder_is_told_until_it_is_heard(front: Front) -> None:
+def test_the_end_of_a_holder_is_reported_until_it_takes_effect(front: Front) -> None:
     with subprocess.Popen(["true"]) as holder:
         by = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
     with front.acting() as script:
@@ -270,7 +270,7 @@ def test_the_end_of_a_holder_is_told_until_it_is_heard(front: Front) -> None:
     front.wait_for(lambda: not front.script.reservations)
 
 
-def test_a_file_that_cannot_be_written_is_said_once_and_the_reservation_holds(
+def test_an_unwritable_file_is_reported_once_and_the_reservation_is_kept(
     tmp_path: Path,
 ) -> None:
     (tmp_path / f"{NAME}.new").mkdir()

@@ -75,7 +75,7 @@ def all_of(connection: socket.socket) -> bytes:
 # --- slow and broken ones --------------------------------------------------------------------
 
 
-def test_connections_without_a_whole_request_in_time_are_closed_and_others_are_served(
+def test_connections_without_a_complete_request_in_time_are_closed(
     front: Front,
 ) -> None:
     began = time.monotonic()
@@ -135,7 +135,7 @@ def test_connections_without_a_whole_request_in_time_are_closed_and_others_are_s
         ),
     ],
 )
-def test_what_is_no_request_or_too_large_a_one_is_refused_and_closed(
+def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
     front: Front, sent: bytes, status: int, code: str
 ) -> None:
     with connect(front) as connection:
@@ -148,7 +148,7 @@ def test_what_is_no_request_or_too_large_a_one_is_refused_and_closed(
     assert json.loads(body)["status"] == status
 
 
-def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
+def test_a_client_that_does_not_read_its_response_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
@@ -180,7 +180,7 @@ def test_a_client_that_takes_nothing_of_what_it_asked_for_is_let_go(
 
 
 @pytest.mark.parametrize("sent", [b"", b"no request\r\n\r\n"])
-def test_a_client_that_reads_nothing_before_its_connection_is_closed_is_let_go(
+def test_a_client_that_does_not_read_before_the_close_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
@@ -211,7 +211,7 @@ def test_a_client_that_reads_nothing_before_its_connection_is_closed_is_let_go(
     asyncio.run(leave(sent))
 
 
-def test_a_client_that_goes_away_in_the_middle_costs_nothing(front: Front) -> None:
+def test_a_client_that_disconnects_during_a_request_leaks_nothing(front: Front) -> None:
     for sent in (b"", b"GET", STATUS, STATUS + b"\r\n", b"POST /v1/stop HTTP/1.1\r\nHo"):
         with connect(front) as connection:
             connection.sendall(sent)
@@ -220,7 +220,7 @@ def test_a_client_that_goes_away_in_the_middle_costs_nothing(front: Front) -> No
 
 @pytest.mark.parametrize("path", ["pause", "stop", "restart", "shutdown", "reservations"])
 @pytest.mark.parametrize("sent", [b"", b'{"gpus": [', b"{}"])
-def test_a_request_whose_client_goes_away_before_all_of_it_came_is_not_carried_out(
+def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
     front: Front, path: str, sent: bytes
 ) -> None:
     front.reset()
@@ -232,14 +232,14 @@ def test_a_request_whose_client_goes_away_before_all_of_it_came_is_not_carried_o
     assert [type(order) for order in front.orders] == [Resume]
 
 
-def test_many_requests_at_once_on_one_connection_are_answered_in_turn(front: Front) -> None:
+def test_pipelined_requests_are_answered_in_order(front: Front) -> None:
     request = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n"
     with connect(front) as connection:
         connection.sendall((request + b"\r\n") * 9 + request + b"Connection: close\r\n\r\n")
         assert all_of(connection).count(b"HTTP/1.1 200 OK") == 10
 
 
-def test_a_thousand_clients_at_once_are_all_answered(front: Front) -> None:
+def test_a_thousand_concurrent_clients_are_all_answered(front: Front) -> None:
     async def client() -> int:
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
@@ -262,7 +262,7 @@ def test_a_thousand_clients_at_once_are_all_answered(front: Front) -> None:
     assert ask(front, "GET", "/v1/health").status == 200
 
 
-def test_more_connections_than_there_may_be_hear_so_and_room_is_made_again(front: Front) -> None:
+def test_connections_above_the_limit_are_refused_until_others_close(front: Front) -> None:
     many: list[socket.socket] = []
     try:
         many.extend(connect(front) for _ in range(600))
@@ -278,7 +278,7 @@ def test_more_connections_than_there_may_be_hear_so_and_room_is_made_again(front
     assert ask(front, "GET", "/v1/health").status == 200
 
 
-def test_strangers_over_tcp_take_no_place_on_the_unix_socket_and_none_there_over_tcp(
+def test_the_connection_limits_of_tcp_and_the_unix_socket_are_separate(
     front: Front,
 ) -> None:
     many: list[socket.socket] = []
@@ -308,7 +308,7 @@ def test_strangers_over_tcp_take_no_place_on_the_unix_socket_and_none_there_over
     assert ask(front, "GET", "/v1/health").status == 200
 
 
-def test_after_all_that_the_service_is_small_and_holds_no_connection(front: Front) -> None:
+def test_the_api_process_stays_small_and_leaks_no_connection(front: Front) -> None:
     ask(front, "GET", "/openapi.json")
     process = Path(f"/proc/{front.child.pid}")
     memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
@@ -338,7 +338,7 @@ print(data.decode())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_another_user_is_let_in_by_the_group_of_the_socket_only() -> None:
+def test_another_user_has_access_only_by_the_group_of_the_socket() -> None:
     # pytest's own folders are for one user only.
     with tempfile.TemporaryDirectory() as folder, Front(Path(folder)) as front:
         Path(folder).chmod(0o755)
@@ -368,13 +368,13 @@ def token(front: Front) -> dict[str, str]:
     return {"Authorization": f"Bearer {Path(front.spec.token or '').read_text().strip()}"}
 
 
-def test_the_token_is_made_for_its_owner_alone(front: Front) -> None:
+def test_the_token_is_private_to_its_owner(front: Front) -> None:
     path = Path(front.spec.token or "")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(path.read_text().strip()) >= 32
 
 
-def test_over_tcp_only_who_has_the_token_is_let_in(front: Front) -> None:
+def test_access_over_tcp_needs_the_token(front: Front) -> None:
     good = token(front)
     assert over_tcp(front, good).status == 200
     for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good["Authorization"][7:]}):
@@ -386,7 +386,7 @@ def test_over_tcp_only_who_has_the_token_is_let_in(front: Front) -> None:
     Path(front.spec.token or "").chmod(0o600)
 
 
-def test_over_tcp_a_page_from_elsewhere_is_not_let_in(front: Front) -> None:
+def test_other_origins_are_refused_over_tcp(front: Front) -> None:
     good, here = token(front), f"127.0.0.1:{front.port}"
     assert over_tcp(front, {**good, "Host": f"localhost:{front.port}"}).status == 200
     assert over_tcp(front, {**good, "Origin": f"http://{here}"}).status == 200
@@ -411,7 +411,7 @@ def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: Front
 # --- the service's own end -------------------------------------------------------------------
 
 
-def test_a_new_service_on_the_same_sockets_serves_the_clients_who_waited(tmp_path: Path) -> None:
+def test_a_replaced_api_process_serves_waiting_clients(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         front.kill()
         with connect(front) as connection:
@@ -420,12 +420,12 @@ def test_a_new_service_on_the_same_sockets_serves_the_clients_who_waited(tmp_pat
             assert all_of(connection).startswith(b"HTTP/1.1 200")
 
 
-def test_clients_are_told_by_the_kernel_that_the_supervisor_listens(front: Front) -> None:
+def test_the_peer_credentials_of_the_socket_are_the_supervisors(front: Front) -> None:
     address = Address(socket=front.path)
     assert listener_pid(address, TIMEOUT_S) == os.getpid() != front.child.pid
 
 
-def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path: Path) -> None:
+def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         with front.acting() as script:
             script.slow = True
@@ -444,14 +444,14 @@ def test_the_service_ends_by_itself_and_soon_when_the_channel_is_closed(tmp_path
         waiting.close()
 
 
-def test_what_is_no_message_ends_the_service(tmp_path: Path) -> None:
+def test_a_malformed_message_ends_the_api_process(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         front.child.channel.send(b"nonsense")
         front.child.process.join(TIMEOUT_S)
         assert front.child.process.exitcode == 1
 
 
-def test_to_name_its_entry_imports_no_web_server() -> None:
+def test_importing_the_main_module_imports_no_web_server() -> None:
     program = "import sys, sentinel.api.main; print(*sys.modules)"
     command = [sys.executable, "-c", program]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
@@ -466,7 +466,7 @@ sys.stdin.read()
 """
 
 
-def test_who_asks_is_who_connected_and_not_who_has_its_number_by_now(tmp_path: Path) -> None:
+def test_the_caller_is_the_connecting_process_even_if_its_pid_is_reused(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)

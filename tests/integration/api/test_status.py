@@ -49,7 +49,7 @@ def front(service: Front) -> Front:
 # --- looking ---------------------------------------------------------------------------------
 
 
-def test_the_status_has_the_daemon_its_gpus_with_ages_and_its_reservations(front: Front) -> None:
+def test_the_status_has_daemon_gpus_ages_and_reservations(front: Front) -> None:
     ask(front, "POST", "/v1/reservations", {"gpus": ["1"], "seconds": 60, "reason": "demo"})
     status = ask(front, "GET", "/v1/status").body
     assert status["daemon"]["phase"] == "occupying"
@@ -79,7 +79,7 @@ def test_the_status_has_the_daemon_its_gpus_with_ages_and_its_reservations(front
     ("selector", "index"),
     [("0", 0), (UUIDS[1], 1), ("gpu-aabb", 1), ("00000000:02:00.0", 1), ("1:0.0", 0)],
 )
-def test_one_gpu_is_found_by_each_way_to_name_it(front: Front, selector: str, index: int) -> None:
+def test_a_gpu_is_found_by_each_selector(front: Front, selector: str, index: int) -> None:
     found = ask(front, "GET", f"/v1/gpus/{selector}")
     assert found.status == 200
     assert found.body["index"] == index
@@ -89,7 +89,7 @@ def test_one_gpu_is_found_by_each_way_to_name_it(front: Front, selector: str, in
     ("selector", "status", "code"),
     [("7", 404, "no_such_gpu"), ("GPU-aa", 404, "no_such_gpu"), ("all", 422, "invalid")],
 )
-def test_a_selector_of_no_single_gpu_is_refused_with_a_choice(
+def test_an_ambiguous_or_unknown_selector_is_refused_with_the_candidates(
     front: Front, selector: str, status: int, code: str
 ) -> None:
     refused = ask(front, "GET", f"/v1/gpus/{selector}")
@@ -99,7 +99,7 @@ def test_a_selector_of_no_single_gpu_is_refused_with_a_choice(
 # --- orders ----------------------------------------------------------------------------------
 
 
-def test_each_order_says_who_asks(front: Front) -> None:
+def test_each_command_has_its_caller(front: Front) -> None:
     ask(front, "POST", "/v1/start")
     by = front.orders[-1].by
     assert (by.via, by.uid, by.pid) == ("unix", os.getuid(), os.getpid())
@@ -114,7 +114,7 @@ def test_a_start_and_a_shutdown_are_passed_on(front: Front) -> None:
     assert [type(order) for order in front.orders] == [Resume, ShutDown]
 
 
-def test_a_stop_is_answered_when_all_memory_is_back(front: Front) -> None:
+def test_a_drain_is_answered_when_all_memory_is_free(front: Front) -> None:
     with front.acting() as script:
         script.slow = True
     replies: list[Reply] = []
@@ -129,7 +129,7 @@ def test_a_stop_is_answered_when_all_memory_is_back(front: Front) -> None:
     assert replies[0].status == 200
 
 
-def test_a_stop_that_takes_too_long_says_what_is_still_held(front: Front) -> None:
+def test_a_drain_that_times_out_names_the_held_gpus(front: Front) -> None:
     with front.acting() as script:
         script.slow = True
     late = ask(front, "POST", "/v1/stop", {"wait_s": 0.1})
@@ -140,7 +140,7 @@ def test_a_stop_that_takes_too_long_says_what_is_still_held(front: Front) -> Non
 
 
 @pytest.mark.parametrize("left", [{"leaked": True}, {"ended": 3.0}, {"read": None}])
-def test_a_stop_is_not_answered_before_memory_was_seen_to_be_back(
+def test_a_drain_is_not_answered_before_a_reading_shows_the_memory_free(
     front: Front, left: dict[str, Any]
 ) -> None:
     with front.acting() as script:
@@ -156,7 +156,7 @@ def test_a_stop_is_not_answered_before_memory_was_seen_to_be_back(
     assert ask(front, "POST", "/v1/pause", {"release": True}).status == 200
 
 
-def test_a_pause_names_gpus_in_any_way_and_waits_for_those_only(front: Front) -> None:
+def test_a_pause_accepts_any_selector_and_waits_only_for_its_gpus(front: Front) -> None:
     paused = ask(front, "POST", "/v1/pause", {"gpus": ["GPU-aabb"], "seconds": 60})
     assert paused.body["gpus"] == [UUIDS[1]]
     (order,) = front.orders
@@ -172,7 +172,7 @@ def test_a_pause_that_releases_the_driver_waits_until_it_is_released(front: Fron
     assert front.script.phase is Phase.RELEASED
 
 
-def test_of_a_supervisor_that_says_nothing_clients_hear_so(front: Front) -> None:
+def test_a_silent_supervisor_is_reported_to_clients(front: Front) -> None:
     assert ask(front, "GET", "/v1/health").status == 200
     with front.acting() as script:
         script.mute = script.blind = True
@@ -189,7 +189,7 @@ def test_of_a_supervisor_that_says_nothing_clients_hear_so(front: Front) -> None
 # --- settings --------------------------------------------------------------------------------
 
 
-def test_a_reload_reads_flags_variables_and_the_file_anew(front: Front) -> None:
+def test_a_reload_reads_flags_variables_and_the_file_again(front: Front) -> None:
     assert ask(front, "POST", "/v1/reload").status == 200
     (order,) = front.orders
     assert isinstance(order, Configure)
@@ -199,7 +199,7 @@ def test_a_reload_reads_flags_variables_and_the_file_anew(front: Front) -> None:
     assert order.overrides[0].given[0].text == "hold"
 
 
-def test_a_reload_of_a_bad_file_changes_nothing_and_says_why(front: Front) -> None:
+def test_a_reload_of_an_invalid_file_changes_nothing_and_has_a_reason(front: Front) -> None:
     Path(front.spec.config or "").write_text('poll = "a while"\n')
     refused = ask(front, "POST", "/v1/reload")
     assert (refused.status, refused.body["code"]) == (422, "invalid")
@@ -215,7 +215,7 @@ def test_settings_that_the_supervisor_refuses_are_refused(front: Front) -> None:
     assert refused.body["detail"] == "there is no workload 'gem'"
 
 
-def test_a_restart_configures_and_occupies_and_keeps_the_new_flags(front: Front) -> None:
+def test_a_restart_configures_resumes_and_keeps_the_new_flags(front: Front) -> None:
     done = ask(front, "POST", "/v1/restart", {"settings": {"util.every": "500ms"}})
     assert done.status == 200
     configure, occupy = front.orders
@@ -233,7 +233,7 @@ def test_a_restart_configures_and_occupies_and_keeps_the_new_flags(front: Front)
     assert [v.text for v in bare.given if v.key == "util.every"] == []
 
 
-def test_what_is_settled_at_the_start_need_not_be_said_again_at_a_restart(front: Front) -> None:
+def test_settings_fixed_at_the_start_need_not_be_repeated_at_a_restart(front: Front) -> None:
     ask(front, "POST", "/v1/restart", {"settings": {"poll": "500ms", "util.every": "5s"}})
     ask(front, "POST", "/v1/restart", {"settings": {"power": "400W"}})
     again = front.orders[-2]
@@ -243,7 +243,7 @@ def test_what_is_settled_at_the_start_need_not_be_said_again_at_a_restart(front:
 
 
 @pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])
-def test_a_restart_with_a_wrong_setting_lets_go_of_nothing(
+def test_a_restart_with_an_invalid_setting_releases_nothing(
     front: Front, settings: dict[str, str]
 ) -> None:
     refused = ask(front, "POST", "/v1/restart", {"settings": settings})
@@ -252,7 +252,7 @@ def test_a_restart_with_a_wrong_setting_lets_go_of_nothing(
     assert not front.orders
 
 
-def test_of_a_restart_that_is_refused_nothing_stays(front: Front) -> None:
+def test_a_rejected_restart_changes_nothing(front: Front) -> None:
     with front.acting() as script:
         script.refusal = "no"
         script.phase = Phase.RELEASED
@@ -267,7 +267,7 @@ def test_of_a_restart_that_is_refused_nothing_stays(front: Front) -> None:
     assert "700ms" not in [value.text for value in reload.given]
 
 
-def test_settings_are_read_anew_when_the_supervisor_says_so(front: Front) -> None:
+def test_settings_are_read_again_at_the_supervisors_request(front: Front) -> None:
     front.child.send(ReloadConfig())
     front.wait_for(lambda: bool(front.orders))
     assert isinstance(front.orders[0], Configure)
@@ -315,7 +315,7 @@ def test_every_error_has_one_shape(
 
 
 @pytest.mark.parametrize(("refusal", "status"), [(Refusal.ENDING, 503), (Refusal.CONFLICT, 409)])
-def test_a_refusal_of_the_supervisor_becomes_a_status(
+def test_a_rejection_of_the_supervisor_becomes_a_status_code(
     front: Front, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, status: int
 ) -> None:
     answer = front.script.answer
@@ -328,7 +328,7 @@ def test_a_refusal_of_the_supervisor_becomes_a_status(
     assert (refused.status, refused.body["code"]) == (status, refusal.value)
 
 
-def test_a_daemon_that_no_client_finds_any_more_is_to_end(tmp_path: Path) -> None:
+def test_a_daemon_with_a_lost_socket_requests_its_shutdown(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         Path(front.path).rename(tmp_path / "elsewhere")
         front.wait_for(lambda: bool(front.orders))

@@ -46,7 +46,7 @@ def following(
     connection.close()
 
 
-def test_a_client_gets_each_event_as_it_is_said(front: Front) -> None:
+def test_a_client_receives_each_event_when_it_is_published(front: Front) -> None:
     with following(front) as stream:
         number = front.say("gpu.idle", gpu="GPU-1")
         assert next(stream) == Event(
@@ -56,7 +56,7 @@ def test_a_client_gets_each_event_as_it_is_said(front: Front) -> None:
         assert next(stream).name == "gpu.yielding"
 
 
-def test_nothing_is_sent_while_nothing_is_said(front: Front) -> None:
+def test_a_stream_is_silent_without_events(front: Front) -> None:
     connection = UnixConnection(front.path)
     connection.request("GET", "/v1/events")
     response = connection.getresponse()
@@ -67,7 +67,7 @@ def test_nothing_is_sent_while_nothing_is_said(front: Front) -> None:
 
 
 @pytest.mark.parametrize("way", ["query", "header"])
-def test_a_client_that_comes_back_gets_what_was_said_meanwhile(front: Front, way: str) -> None:
+def test_a_reconnected_client_receives_the_missed_events(front: Front, way: str) -> None:
     seen = front.say()
     missed = [str(front.say("gpu.claimed", number=number)) for number in range(3)]
     front.say("gpu.last")
@@ -79,7 +79,7 @@ def test_a_client_that_comes_back_gets_what_was_said_meanwhile(front: Front, way
         assert [next(stream).id for _ in missed] == missed
 
 
-def test_what_is_not_kept_any_more_is_counted(front: Front) -> None:
+def test_events_that_left_the_buffer_are_counted(front: Front) -> None:
     first = front.say("gpu.first")
     for _ in range(MAX_EVENTS + 100):
         last = front.say()
@@ -94,7 +94,7 @@ def test_what_is_not_kept_any_more_is_counted(front: Front) -> None:
     assert kept.id == str(last + 2 - MAX_EVENTS)
 
 
-def test_there_is_an_end_of_followers_and_room_when_one_leaves(front: Front) -> None:
+def test_followers_are_limited_and_a_departure_admits_another(front: Front) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_SUBSCRIBERS):
             stack.enter_context(following(front))
@@ -107,7 +107,7 @@ def test_there_is_an_end_of_followers_and_room_when_one_leaves(front: Front) -> 
         assert next(stream).name == "gpu.after"
 
 
-def test_followers_who_come_at_once_are_counted_before_they_are_let_in(tmp_path: Path) -> None:
+def test_concurrent_followers_are_counted_before_their_admission(tmp_path: Path) -> None:
     with Front(tmp_path) as front, contextlib.ExitStack() as stack:
         many = [UnixConnection(front.path) for _ in range(2 * MAX_SUBSCRIBERS)]
         os.kill(front.child.pid, signal.SIGSTOP)
@@ -126,7 +126,7 @@ def ask_for_events(front: Front) -> int:
         return connection.getresponse().status
 
 
-def test_who_says_whose_number_it_is_misses_nothing_of_another_daemon(tmp_path: Path) -> None:
+def test_a_position_with_a_daemon_id_misses_no_event_of_another_daemon(tmp_path: Path) -> None:
     with Front(tmp_path) as front:
         client = connect(front.path)
         for number in range(3):
@@ -144,7 +144,7 @@ def test_who_says_whose_number_it_is_misses_nothing_of_another_daemon(tmp_path: 
             assert next(stream).name == "gpu.new"
 
 
-def test_a_follower_hears_every_event_of_the_daemon_after_the_one_it_knew(tmp_path: Path) -> None:
+def test_a_follower_receives_every_event_after_its_last_one(tmp_path: Path) -> None:
     heard: list[str] = []
     again = threading.Event()
 
@@ -195,7 +195,7 @@ def names(piece: bytes) -> list[str]:
     return [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
 
 
-def test_a_follower_that_falls_behind_hears_how_many_it_lost() -> None:
+def test_a_slow_follower_receives_the_number_of_lost_events() -> None:
     event_buffer = EventBuffer()
     for number in range(1, 2 * MAX_EVENTS + 1):
         event_buffer.add(said(number, 100))
@@ -205,14 +205,14 @@ def test_a_follower_that_falls_behind_hears_how_many_it_lost() -> None:
     assert names(event_buffer.after(last)[0])[0] == f"e{(last or 0) + 1}"
 
 
-def test_a_gap_in_the_numbers_is_a_loss_too() -> None:
+def test_a_gap_in_the_numbers_counts_as_lost_events() -> None:
     event_buffer = EventBuffer()
     for number in (1, 2, 5):
         event_buffer.add(said(number))
     assert names(event_buffer.after(1)[0]) == ["e2", "lost", "e5"]
 
 
-def test_the_numbers_of_a_new_daemon_begin_anew_and_nothing_is_passed_over() -> None:
+def test_restarted_numbers_of_a_new_daemon_skip_no_event() -> None:
     event_buffer = EventBuffer()
     event_buffer.add(said(1))
     assert names(event_buffer.after(900)[0]) == ["e1"]
@@ -227,7 +227,7 @@ def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None
     assert names(piece)[:2] == ["lost", "e17"]
 
 
-def test_a_line_without_a_name_is_passed_on_all_the_same(tmp_path: Path) -> None:
+def test_a_line_without_an_event_name_is_forwarded(tmp_path: Path) -> None:
     event_buffer = EventBuffer()
     event_buffer.add(LoggedEvent.of(LogRecord(number=1, event={})))
     assert names(event_buffer.after(0)[0]) == ["message"]

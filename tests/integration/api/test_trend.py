@@ -30,7 +30,7 @@ def last(past: Past, seconds: int) -> list[tuple[int, int]]:
     return [(second - int(past.now), degrees) for second, degrees in found]
 
 
-def test_a_trend_is_of_the_last_minutes_also_over_a_restart(past: Past) -> None:
+def test_a_trend_covers_the_last_minutes_across_a_restart(past: Past) -> None:
     heat(past, 20)
     past.go_on(400)
     heat(past, 30)
@@ -42,7 +42,7 @@ def test_a_trend_is_of_the_last_minutes_also_over_a_restart(past: Past) -> None:
     assert last(past, 3600) == [(-500, 20), (-100, 30), (0, 40)]
 
 
-def test_what_a_daemon_read_a_week_ago_is_not_of_the_last_minutes(past: Past) -> None:
+def test_readings_of_an_earlier_daemon_are_outside_the_window(past: Past) -> None:
     for _ in range(10):
         heat(past, 85)
         past.go_on(1)
@@ -52,7 +52,7 @@ def test_what_a_daemon_read_a_week_ago_is_not_of_the_last_minutes(past: Past) ->
     assert last(past, 3600) == [(0, 40)]
 
 
-def test_a_clock_that_jumps_takes_no_reading_of_this_service_away(past: Past) -> None:
+def test_a_jump_of_the_clock_excludes_no_reading_of_this_process(past: Past) -> None:
     heat(past, 30)
     past.go_on(100, jump=10**6)
     heat(past, 40)
@@ -61,7 +61,7 @@ def test_a_clock_that_jumps_takes_no_reading_of_this_service_away(past: Past) ->
     assert last(past, 300) == [(-200, 30), (-100, 40), (0, 50)]
 
 
-def test_a_clock_that_was_put_back_makes_nothing_of_before_the_newest(past: Past) -> None:
+def test_a_clock_set_back_excludes_earlier_readings(past: Past) -> None:
     past.go_on(300)
     heat(past, 85)
     past.begin()
@@ -72,7 +72,7 @@ def test_a_clock_that_was_put_back_makes_nothing_of_before_the_newest(past: Past
     assert [degrees for _, degrees in last(past, 300)] == [40, 41]
 
 
-def test_what_waited_in_memory_for_the_file_is_of_this_service(tmp_path: Path) -> None:
+def test_readings_that_wait_for_the_file_belong_to_this_process(tmp_path: Path) -> None:
     folder = tmp_path / "away"
     past = Past(folder / "history.db")
     heat(past, 30)

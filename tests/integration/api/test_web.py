@@ -88,7 +88,7 @@ def words(index: int) -> str:
 # --- with a real daemon ------------------------------------------------------------------------
 
 
-def test_a_card_tells_of_a_newcomer_within_two_seconds(daemon: Live, chrome: Browser) -> None:
+def test_a_card_shows_a_newcomer(daemon: Live, chrome: Browser) -> None:
     host = daemon.host
     with opened(chrome, daemon.do("page").strip()) as page:
         page.until(f"{state(0)} === 'occupied'")
@@ -104,7 +104,7 @@ def test_a_card_tells_of_a_newcomer_within_two_seconds(daemon: Live, chrome: Bro
         page.until(f"{state(0)} === 'occupied'")
 
 
-def test_what_is_reserved_on_the_page_is_seen_by_the_command_line(
+def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
     daemon: Live, chrome: Browser
 ) -> None:
     with opened(chrome, daemon.do("page").strip()) as page:
@@ -151,7 +151,7 @@ def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Live, chrome:
         page.until(f"{state(1)} === 'occupied'")
 
 
-def test_the_page_says_that_the_daemon_is_gone_and_comes_back_with_it(
+def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
     daemon: Live, chrome: Browser, port: int
 ) -> None:
     with opened(chrome, daemon.do("page").strip()) as page:
@@ -170,7 +170,7 @@ def test_the_page_says_that_the_daemon_is_gone_and_comes_back_with_it(
 # --- with a supervisor that is a script --------------------------------------------------------
 
 
-def test_nothing_from_outside_is_taken_for_markup(front: Front, chrome: Browser) -> None:
+def test_external_text_is_never_interpreted_as_markup(front: Front, chrome: Browser) -> None:
     front.reset()
     with front.acting() as script:
         others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
@@ -191,7 +191,7 @@ def test_nothing_from_outside_is_taken_for_markup(front: Front, chrome: Browser)
 @pytest.mark.parametrize(
     ("width", "height", "mobile"), [(1280, 800, False), (390, 844, True)], ids=["desk", "phone"]
 )
-def test_sixteen_gpus_have_room(
+def test_sixteen_gpus_fit_the_page(
     front: Front, chrome: Browser, width: int, height: int, *, mobile: bool
 ) -> None:
     front.reset()
@@ -212,9 +212,7 @@ def test_sixteen_gpus_have_room(
         ]
 
 
-def test_a_supervisor_that_shows_nothing_new_leaves_nothing_idle(
-    front: Front, chrome: Browser
-) -> None:
+def test_stale_views_show_no_gpu_as_idle(front: Front, chrome: Browser) -> None:
     front.reset()
     with opened(chrome, address(front)) as page:
         page.until(f"{state(0)} === 'occupied'")
@@ -228,7 +226,7 @@ def test_a_supervisor_that_shows_nothing_new_leaves_nothing_idle(
         page.until(LIVE)
 
 
-def test_a_wrong_token_is_asked_for_anew_and_the_right_one_lets_in(
+def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
     front: Front, chrome: Browser
 ) -> None:
     front.reset()

@@ -245,7 +245,7 @@ def run_exec(daemon: Scripted, *typed: str) -> subprocess.Popen[str]:
     )
 
 
-def test_exec_becomes_the_command_and_shows_it_its_gpus(daemon: Scripted) -> None:
+def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: Scripted) -> None:
     program = '\necho $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
     with run_exec(daemon, "--gpus", "1", "--", "sh", "-c", program, "sh", "--help") as process:
         out, err = process.communicate(timeout=TIMEOUT_S)
@@ -329,7 +329,7 @@ def test_logs_needs_no_daemon(
     assert capsys.readouterr().out == "left behind\n"
 
 
-def test_logs_of_a_daemon_in_the_foreground_says_where_they_are(
+def test_logs_of_a_daemon_in_the_foreground_names_their_location(
     daemon: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(["logs"]) == 2

@@ -290,7 +290,7 @@ def test_where_no_daemon_listens_it_is_not_running(
     assert "sentinel start" in caught.value.remedy
 
 
-def test_a_path_that_is_too_long_is_named() -> None:
+def test_a_socket_path_that_is_too_long_is_an_error_with_the_path() -> None:
     with pytest.raises(ConfigError, match="cannot be the path of a socket"):
         connect("/tmp/" + "x" * 120).status()  # noqa: S108
 

@@ -41,7 +41,9 @@ def sentinel(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[in
     return done.returncode, done.stdout, done.stderr
 
 
-def test_each_gpu_has_its_settings_of_the_file(simulated: SimulatedHost, tmp_path: Path) -> None:
+def test_each_gpu_gets_its_own_settings_from_the_file(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
     file = tmp_path / "site.toml"
     file.write_text(FILE)
     with simulated.sentinel(2, "--config", str(file)) as one:
@@ -51,7 +53,7 @@ def test_each_gpu_has_its_settings_of_the_file(simulated: SimulatedHost, tmp_pat
         assert one.stop() == 0
 
 
-def test_a_stressor_that_may_be_asked_ends_by_itself_for_a_newcomer(
+def test_a_stressor_with_yield_how_ask_exits_for_a_newcomer(
     simulated: SimulatedHost,
 ) -> None:
     flags = ("--yield", "ask", "--poll", "200ms", "--workload", "hold", "--memory", "20%")
@@ -63,7 +65,7 @@ def test_a_stressor_that_may_be_asked_ends_by_itself_for_a_newcomer(
         assert "stressor.failed" not in one.names()
 
 
-def test_a_dry_run_beside_a_real_one_takes_no_lock_and_starts_nothing(
+def test_a_dry_run_beside_a_daemon_takes_no_lock_and_starts_no_stressor(
     simulated: SimulatedHost,
 ) -> None:
     with simulated.sentinel(2, "--poll", "200ms", "--dry-run", "--explain") as dry:
@@ -99,7 +101,9 @@ def test_config_show_prints_an_equivalent_file(simulated: SimulatedHost, tmp_pat
     assert values("--config", str(again)) == values(*flags)
 
 
-def test_a_bad_file_or_variable_starts_nothing(simulated: SimulatedHost, tmp_path: Path) -> None:
+def test_an_invalid_file_or_variable_prevents_the_start(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
     file = tmp_path / "bad.toml"
     file.write_text('workload = "nope"')
     told = f"sentinel: {file}: workload: there is no workload 'nope'"

@@ -52,12 +52,12 @@ def front(service: Front) -> Front:
 # --- documents, rules and dashboard ----------------------------------------------------------
 
 
-def test_a_page_has_every_metric_of_the_table(front: Front) -> None:
+def test_the_exposition_has_every_defined_metric(front: Front) -> None:
     told = {family.name for family in parse_text(get(front)[2].decode())}
     assert told == {metric.name.removesuffix("_total") for metric in METRICS}
 
 
-def test_the_document_has_exactly_the_metrics_that_there_are() -> None:
+def test_the_document_lists_exactly_the_defined_metrics() -> None:
     row = r"^\| `(sentinel_\w+)` \| (\w+) \| ([^|]*)\| \S"
     rows = re.findall(row, DOCUMENT.read_text(), re.MULTILINE)
     shown = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
@@ -91,9 +91,7 @@ def _queries(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", [RULES, DASHBOARD, DOCUMENT], ids=lambda path: path.name)
-def test_every_query_names_metrics_labels_and_values_that_there_are(
-    front: Front, path: Path
-) -> None:
+def test_every_query_uses_existing_metrics_labels_and_values(front: Front, path: Path) -> None:
     page = scrape(front)
     queries = expressions(path) if path != DOCUMENT else _examples()
     assert len([query for query in queries if "sentinel_" in query]) > 5
@@ -114,7 +112,7 @@ def _examples() -> list[str]:
     return [query for block in blocks for query in block.split("\n\n")]
 
 
-def test_every_panel_of_the_dashboard_asks_the_chosen_prometheus_and_has_its_place() -> None:
+def test_every_panel_queries_the_chosen_prometheus_and_overlaps_no_other() -> None:
     inflight_calls = json.loads(DASHBOARD.read_text())
     panels = [panel for panel in inflight_calls["panels"] if panel["type"] != "row"]
     assert len(panels) > 10
@@ -157,12 +155,12 @@ def promtool(*words: str, text: str | None = None) -> None:
 
 
 @needs_promtool
-def test_promtool_finds_nothing_wrong_with_the_metrics(front: Front) -> None:
+def test_promtool_accepts_the_metrics(front: Front) -> None:
     promtool("check", "metrics", text=get(front)[2].decode())
 
 
 @needs_promtool
-def test_promtool_finds_nothing_wrong_with_the_rules_and_the_configuration() -> None:
+def test_promtool_accepts_the_rules_and_the_configuration() -> None:
     promtool("check", "rules", str(RULES))
     promtool("check", "config", str(CONFIG))
 
@@ -217,7 +215,7 @@ RELEASED = {
 
 
 @needs_promtool
-def test_each_alert_rings_when_it_must(tmp_path: Path) -> None:
+def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
     names = re.findall(r"^ +- alert: (\w+)", RULES.read_text(), re.MULTILINE)
     assert names == list(RINGS)
     probe = 'count by (alertname) (ALERTS{alertname="%s",alertstate="firing"})'
@@ -247,7 +245,7 @@ def free_port() -> int:
 
 
 @needs_prometheus
-def test_a_prometheus_scrapes_a_daemon_as_it_is_told_to_in_deploy(
+def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
     scraped, port = free_port(), free_port()

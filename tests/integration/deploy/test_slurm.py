@@ -86,7 +86,7 @@ def script(daemon: Live, name: str, **variables: str) -> int:
     return done.returncode
 
 
-def test_the_scripts_are_scripts() -> None:
+def test_the_scripts_are_executable_and_valid() -> None:
     for name in ("prolog", "epilog"):
         file = SCRIPTS / f"{name}.sh"
         assert file.stat().st_mode & stat.S_IXUSR
@@ -95,7 +95,7 @@ def test_the_scripts_are_scripts() -> None:
             subprocess.run(["shellcheck", file], check=True)
 
 
-def test_a_job_starts_whenever_nothing_of_ours_is_on_its_gpus(daemon: Live) -> None:
+def test_a_job_starts_if_sentinel_does_not_hold_its_gpus(daemon: Live) -> None:
     assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # no daemon runs
     daemon.start(1)
     daemon.comes_back(0)
@@ -168,7 +168,7 @@ def _state(environment: dict[str, str]) -> str:
 
 @pytest.mark.skipif(not all(map(shutil.which, SLURM)), reason="needs Slurm")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, as slurmd does")
-def test_a_real_slurm_hands_its_jobs_gpus_that_are_free(daemon: Live, tmp_path: Path) -> None:
+def test_a_real_slurm_starts_jobs_on_free_gpus(daemon: Live, tmp_path: Path) -> None:
     daemon.start(2)
     daemon.occupied(0, 1)
     with cluster(tmp_path / "slurm") as environment:

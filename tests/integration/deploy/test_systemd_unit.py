@@ -26,7 +26,7 @@ def section(name: str) -> dict[str, str]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = UNIT.read_text()
     assert "\nExecStart=/usr/local/bin/sentinel run --daemon\n" in text
     # A command that is not installed here would be a mistake of this host.
@@ -43,7 +43,7 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_its_numbers_leave_the_supervisor_its_time() -> None:
+def test_the_time_limits_of_the_unit_exceed_those_of_the_supervisor() -> None:
     service = section("Service")
     assert (
         float(service["TimeoutStopSec"])
@@ -55,7 +55,7 @@ def test_its_numbers_leave_the_supervisor_its_time() -> None:
     assert float(service["WatchdogSec"]) > 4 * (2.0 + Config().stale_after)
 
 
-def test_no_restart_is_tried_where_none_helps() -> None:
+def test_permanent_errors_prevent_a_restart() -> None:
     prevented = set(map(int, section("Service")["RestartPreventExitStatus"].split()))
     assert prevented == {
         ExitCode.USAGE,
@@ -65,7 +65,7 @@ def test_no_restart_is_tried_where_none_helps() -> None:
     }
 
 
-def test_nothing_in_it_hides_the_devices_or_slows_a_hand_over() -> None:
+def test_the_unit_neither_hides_the_devices_nor_slows_a_hand_over() -> None:
     hiding = {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "PrivateTmp"}
     hiding |= {"ProtectProc", "PrivatePIDs", "ProtectKernelModules", "MemoryDenyWriteExecute"}
     slow = {"Nice", "CPUQuota", "CPUWeight", "CPUSchedulingPolicy", "IOSchedulingClass"}

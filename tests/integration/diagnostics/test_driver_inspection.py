@@ -110,7 +110,7 @@ def asked(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 
 
 @needs_compiler
-def test_a_driver_answers_for_all_of_its_gpus(asked: Any) -> None:
+def test_a_working_driver_is_inspected_for_all_gpus(asked: Any) -> None:
     found = asked()
     assert found.driver == DriverFacts(version="580.159", cuda=(13000,))
     assert not found.stuck

@@ -49,7 +49,7 @@ def test_a_nice_start_is_a_warning(simulated: SimulatedHost) -> None:
     assert done.returncode in {1, 2}
 
 
-def test_without_a_driver_the_other_lines_are_there(tmp_path: Path) -> None:
+def test_without_a_driver_all_other_lines_are_present(tmp_path: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this host has a real driver")
     code, output, errors = doctor("--json")
@@ -75,7 +75,7 @@ def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
 
 
 @pytest.mark.parametrize("number", ["0", "65"])
-def test_a_number_of_gpus_that_cannot_be_is_refused(number: str) -> None:
+def test_an_impossible_number_of_gpus_is_refused(number: str) -> None:
     code, output, errors = doctor("--simulate", number)
     assert (code, output) == (2, "")
     assert f"--simulate: {number} is out of range" in errors
@@ -84,7 +84,7 @@ def test_a_number_of_gpus_that_cannot_be_is_refused(number: str) -> None:
 # --- the host --------------------------------------------------------------------------------
 
 
-def test_a_look_at_a_lock_leaves_it_free_and_makes_nothing(tmp_path: Path) -> None:
+def test_inspecting_a_lock_neither_takes_nor_creates_it(tmp_path: Path) -> None:
     gpus = [Gpu(uuid=f"GPU-{i}", index=i, name="", pci_bus_id="", memory_total=0) for i in (0, 1)]
     first, second, nowhere = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     held = GpuLocks(gpus[:1], [first, second])
@@ -105,7 +105,7 @@ def test_a_lock_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     assert "cannot be opened" in (found.unusable or "")
 
 
-def test_a_folder_for_locks_is_judged_by_its_rights_and_not_made(tmp_path: Path) -> None:
+def test_a_lock_folder_is_checked_by_its_mode_and_not_created(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
     for folder, mode in ((shared, 0o1777), (own, 0o755)):
         folder.mkdir()
@@ -138,7 +138,7 @@ def test_a_folder_that_systemd_mounted_for_one_service_is_private(
     assert host_inspection._private(folder, tmp_path / "mountinfo") is private
 
 
-def test_in_a_pid_namespace_of_its_own_the_memory_is_the_witness(
+def test_memory_shows_newcomers_in_a_separate_pid_namespace(
     simulated: SimulatedHost,
 ) -> None:
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]

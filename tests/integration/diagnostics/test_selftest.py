@@ -85,7 +85,7 @@ def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
     [("bf16", "fp32", "int8"), pytest.param(tuple(DTYPES), marks=pytest.mark.long)],
     ids=["some", "all"],
 )
-def test_every_flipped_bit_is_found_and_nothing_else(
+def test_exactly_the_flipped_bits_are_found(
     capsys: pytest.CaptureFixture[str], registry: Registry, dtypes: tuple[str, ...]
 ) -> None:
     chosen = [word for name in dtypes for word in ("--dtype", name)]
@@ -105,7 +105,7 @@ def test_every_flipped_bit_is_found_and_nothing_else(
     assert registry.memory(said["gpu"]).used == 0
 
 
-def test_a_check_that_finds_nothing_fails(
+def test_a_check_that_misses_flipped_bits_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:blind")
@@ -158,7 +158,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> Non
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
 )
-def test_a_signal_ends_it_and_completed_trials_are_reported(
+def test_a_signal_ends_the_selftest_and_completed_trials_are_reported(
     simulated: SimulatedHost, number: signal.Signals
 ) -> None:
     with begun(simulated, "--rounds", ENDLESS, "--json") as process:
@@ -215,7 +215,7 @@ def test_only_the_first_gpu_is_held(
         (3, SelftestError("it crashed"), ExitCode.FAIL),
     ],
 )
-def test_a_missed_bit_counts_even_if_a_newcomer_came_later(
+def test_a_missed_bit_counts_even_before_a_newcomer(
     found: int, error: SentinelError | None, code: ExitCode
 ) -> None:
     proofs = [
@@ -225,7 +225,7 @@ def test_a_missed_bit_counts_even_if_a_newcomer_came_later(
     assert selftest._code(proofs, error) is code
 
 
-def test_all_messages_of_a_selftest_together_are_no_flood() -> None:
+def test_all_messages_of_a_selftest_stay_below_the_flood_limit() -> None:
     places, besides = 5, 5  # CreatingContext, Ready, Proved, and a Progress each second
     assert places * len(DTYPES) + besides < MAX_MESSAGES_PER_TICK
 
@@ -240,7 +240,7 @@ def test_a_stressor_that_cannot_be_killed_is_not_waited_for() -> None:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_gpu_that_is_wrong_of_its_own_ends_it(
+def test_a_fault_that_was_not_injected_ends_the_selftest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:errs")
@@ -250,7 +250,7 @@ def test_a_gpu_that_is_wrong_of_its_own_ends_it(
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_stressor_that_fails_ends_it(
+def test_a_failed_stressor_ends_the_selftest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:stumbles")

@@ -49,7 +49,7 @@ def test_a_good_workload_passes_with_its_measurements(host: GpuHost) -> None:
     assert host.empty()
 
 
-def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(host: GpuHost) -> None:
+def test_a_too_long_quantum_and_an_ignored_stop_are_reported(host: GpuHost) -> None:
     code, figures = try_on(host, "bad_workloads:stalls", "--for", "2.5s")
     assert code == 1
     assert figures["verdict"] == "misbehaved"
@@ -61,7 +61,7 @@ def test_a_quantum_that_is_too_long_and_a_stop_that_is_ignored_are_named(host: G
     assert figures["checks"] > 0
 
 
-def test_memory_that_grows_after_ready_is_named(simulated: SimulatedHost) -> None:
+def test_memory_growth_after_ready_is_reported(simulated: SimulatedHost) -> None:
     code, figures = try_on(simulated, "bad_workloads:grows:after=40", "--for", "30s")
     assert code == 1
     (problem,) = figures["problems"]

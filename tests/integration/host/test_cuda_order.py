@@ -23,7 +23,9 @@ int cuDeviceGetUuid(unsigned char *uuid, int device) {
 """
 
 
-def test_the_order_of_cuda_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_order_is_read_from_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All GPUs come in its own order, whatever is visible; a CUDA that fails says nothing."""
     monkeypatch.setenv(
         "LD_LIBRARY_PATH", str(build(tmp_path, source_text=CUDA, name="libcuda.so.1"))

@@ -24,7 +24,7 @@ def gpu(index: int) -> Gpu:
     return Gpu(uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1)
 
 
-def test_a_second_sentinel_starts_nothing_and_names_the_first(host: GpuHost) -> None:
+def test_a_second_sentinel_starts_no_stressor_and_names_the_first(host: GpuHost) -> None:
     with (
         host.sentinel([1], *QUICK) as first,
         host.sentinel([0], *QUICK) as other,
@@ -39,7 +39,7 @@ def test_a_second_sentinel_starts_nothing_and_names_the_first(host: GpuHost) -> 
             assert not second.events
 
 
-def test_a_dead_sentinel_leaves_no_lock_behind(host: GpuHost) -> None:
+def test_the_lock_of_a_dead_sentinel_is_free(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK) as first:
         first.wait_for("stressor.ready")
         first.process.kill()
@@ -58,7 +58,7 @@ def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(host: GpuHost) -
             assert second.ended() == 75
 
 
-def test_all_are_locked_or_none(tmp_path: Path) -> None:
+def test_either_all_locks_are_taken_or_none(tmp_path: Path) -> None:
     held = GpuLocks([gpu(1)], [tmp_path])
     with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
         GpuLocks([gpu(0), gpu(1)], [tmp_path])
@@ -78,7 +78,7 @@ def test_every_user_can_take_the_lock(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "locks" / "GPU-0.lock").stat().st_mode) == 0o666
 
 
-def test_a_folder_that_cannot_be_used_is_passed_over_and_none_is_an_error(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_skipped_unless_it_is_the_only_one(tmp_path: Path) -> None:
     permanently_failed = Path("/proc/nowhere")
     GpuLocks([gpu(0)], [permanently_failed, tmp_path]).release()
     assert (tmp_path / "GPU-0.lock").exists()
@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_used_is_passed_over_and_none_is_an_error(tmp_pa
         GpuLocks([gpu(0)], [permanently_failed])
 
 
-def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path: Path) -> None:
+def test_a_symbolic_link_as_a_lock_is_refused(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
     folder = tmp_path / "locks"

@@ -109,13 +109,13 @@ def eventually(holds: Callable[[], object], within: float = SOON) -> bool:
 # --- identity --------------------------------------------------------------------------------
 
 
-def test_the_gpus_have_the_same_uuids_in_every_folder(tmp_path: Path) -> None:
+def test_the_uuids_are_the_same_in_every_folder(tmp_path: Path) -> None:
     first = Registry.create(tmp_path / "a", 3).gpus()
     second = Registry.create(tmp_path / "b", 3).gpus()
     assert first == second
 
 
-def test_the_gpus_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
+def test_the_gpus_are_ordered_by_index(tmp_path: Path) -> None:
     gpus = Registry.create(tmp_path, 12).gpus()
     assert [gpu.index for gpu in gpus] == list(range(12))
     assert len({gpu.uuid for gpu in gpus}) == 12
@@ -124,14 +124,14 @@ def test_the_gpus_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
     assert len({gpu.uuid[:8] for gpu in gpus}) == 12
 
 
-def test_more_gpus_can_join_without_disturbing_those_in_use(registry: Registry, gpu: Gpu) -> None:
+def test_gpus_can_be_added_without_effect_on_those_in_use(registry: Registry, gpu: Gpu) -> None:
     registry.attach(gpu.uuid).allocate(GIB)
     more = Registry.create(registry.folder, 4, total=GIB)
     assert len(more.gpus()) == 4
     assert more.memory(gpu.uuid) == Memory(total=DEFAULT_TOTAL, used=GIB, free=DEFAULT_TOTAL - GIB)
 
 
-def test_a_folder_that_is_not_there_has_no_gpus(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_gpus(tmp_path: Path) -> None:
     assert Registry(tmp_path / "nowhere").gpus() == ()
 
 
@@ -167,14 +167,14 @@ def test_freed_memory_is_available_to_other_processes(registry: Registry, gpu: G
     assert registry.processes(gpu.uuid) == ()
 
 
-def test_one_gpu_knows_nothing_of_the_other(registry: Registry) -> None:
+def test_the_memory_of_each_gpu_is_separate(registry: Registry) -> None:
     first, second = registry.gpus()
     registry.attach(first.uuid).allocate(GIB)
     assert registry.memory(second.uuid).used == 0
     assert registry.processes(second.uuid) == ()
 
 
-def test_two_processes_at_once_never_get_more_than_there_is(
+def test_concurrent_processes_never_get_more_than_the_total_memory(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     members = [join(), join(), join()]
@@ -189,7 +189,7 @@ def test_two_processes_at_once_never_get_more_than_there_is(
         winner.answer()
 
 
-def test_the_memory_of_a_killed_process_is_back_as_soon_as_it_is_dead(
+def test_the_memory_of_a_killed_process_is_free_as_soon_as_it_is_dead(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     member = join()
@@ -212,7 +212,7 @@ def test_a_stopped_process_keeps_its_memory(
     assert registry.memory(gpu.uuid).used == GIB
 
 
-def test_a_forked_child_holds_nothing_and_its_parent_keeps_its_memory(
+def test_a_forked_child_holds_no_memory_and_its_parent_keeps_its_own(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     """A child that looks at the GPU must not make its parent's memory vanish, nor count itself."""
@@ -228,7 +228,7 @@ def test_a_forked_child_holds_nothing_and_its_parent_keeps_its_memory(
 
 
 @needs_namespaces
-def test_another_pid_namespace_sees_the_memory_and_not_the_process(
+def test_the_memory_but_not_the_process_is_visible_in_another_pid_namespace(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     member = join()
@@ -266,7 +266,7 @@ def test_the_host_lists_a_process_of_a_pid_namespace_by_its_host_pid(
     assert eventually(lambda: registry.memory(gpu.uuid).used == 0)
 
 
-def test_a_reader_never_sees_half_of_a_change(
+def test_changes_are_atomic_for_readers(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     members = [join(), join()]
@@ -301,7 +301,7 @@ def test_a_reader_never_sees_half_of_a_change(
 # --- listing ---------------------------------------------------------------------------------
 
 
-def test_memory_shows_before_the_process_does(
+def test_memory_is_visible_before_the_process_is_listed(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     before = time.monotonic()
@@ -315,7 +315,7 @@ def test_memory_shows_before_the_process_does(
     assert process.memory == GIB
 
 
-def test_an_allocation_is_not_listed_before_its_time(registry: Registry, gpu: Gpu) -> None:
+def test_an_allocation_is_not_listed_before_the_listing_delay(registry: Registry, gpu: Gpu) -> None:
     before = time.monotonic()
     registry.attach(gpu.uuid).allocate(GIB)
     listed = registry.processes(gpu.uuid)
@@ -333,7 +333,7 @@ def test_a_process_without_memory_is_not_listed(registry: Registry, gpu: Gpu) ->
 
 
 @pytest.mark.parametrize("fault", ["error", "lost", "hang"])
-def test_a_planted_fault_stays_on_its_gpu_until_it_is_taken_away(
+def test_an_injected_fault_affects_its_gpu_until_it_is_removed(
     registry: Registry, fault: str
 ) -> None:
     first, second = registry.gpus()
@@ -345,14 +345,14 @@ def test_a_planted_fault_stays_on_its_gpu_until_it_is_taken_away(
     registry.plant(first.uuid, None)
 
 
-def test_every_gpu_has_a_node_that_can_be_watched_and_opened(registry: Registry) -> None:
+def test_every_gpu_has_a_device_node_that_can_be_watched_and_opened(registry: Registry) -> None:
     nodes = {registry.node(gpu.uuid) for gpu in registry.gpus()}
     assert len(nodes) == 2
     for node in nodes:
         assert node.read_bytes() == b""
 
 
-def test_a_gpu_is_used_as_much_as_its_stressors_count_and_all_the_time_by_anybody_else(
+def test_utilisation_is_the_share_counted_by_stressors_or_full_for_other_processes(
     registry: Registry, gpu: Gpu
 ) -> None:
     driver = SimulatedDriver(registry)
@@ -378,7 +378,7 @@ def test_a_gpu_is_used_as_much_as_its_stressors_count_and_all_the_time_by_anybod
     assert not list((registry.folder / gpu.uuid).glob("*.work"))
 
 
-def test_a_dead_process_leaves_no_count_behind(
+def test_the_count_of_a_dead_process_is_removed(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
     member = join()

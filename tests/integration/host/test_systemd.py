@@ -26,7 +26,7 @@ def manager(address: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_lines_arrive_as_one_datagram(tmp_path: Path, *, abstract: bool) -> None:
+def test_lines_are_sent_as_one_datagram(tmp_path: Path, *, abstract: bool) -> None:
     address = f"@sentinel-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with manager(address) as listening, closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
         assert notifier.enabled
@@ -43,13 +43,13 @@ def test_a_missing_manager_is_no_error(address: str) -> None:
         assert not notifier.send(["READY=1"])
 
 
-def test_a_manager_that_does_not_read_never_makes_us_wait(tmp_path: Path) -> None:
+def test_a_manager_that_does_not_read_never_blocks(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with manager(address), closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
         assert not all(notifier.send(["WATCHDOG=1"]) for _ in range(10_000))
 
 
-def test_a_manager_that_is_gone_is_no_fault(tmp_path: Path) -> None:
+def test_a_manager_that_exited_is_no_error(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
         with manager(address):
@@ -59,7 +59,7 @@ def test_a_manager_that_is_gone_is_no_fault(tmp_path: Path) -> None:
         assert not notifier.send(["READY=1"])
 
 
-def test_after_the_end_nothing_is_sent(tmp_path: Path) -> None:
+def test_a_closed_notifier_sends_nothing(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with manager(address):
         notifier = Notifier({"NOTIFY_SOCKET": address})
@@ -80,7 +80,7 @@ def test_after_the_end_nothing_is_sent(tmp_path: Path) -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_used_only_with_our_pid(
+def test_the_watchdog_is_used_only_for_this_pid(
     more: dict[str, str], watchdog: float | None
 ) -> None:
     with closing(Notifier({"NOTIFY_SOCKET": "/run/x", **more}, pid=7)) as notifier:

@@ -223,7 +223,7 @@ def test_a_fault_is_published_as_a_reading(
     assert mended.memory is not None
 
 
-def test_a_call_that_hangs_is_announced_and_delays_no_other_gpu(
+def test_a_hanging_call_is_announced_and_delays_no_other_gpu(
     registry: Registry, start: Start
 ) -> None:
     """The board names the GPU and the call; the other GPU is read on; the end still ends it."""
@@ -249,7 +249,7 @@ def hung(supervisor: Supervisor) -> tuple[tuple[int, str, float], ...]:
     return tuple(call for call in calls if time.monotonic() - call[2] > 0.2)
 
 
-def test_a_crash_leaves_its_call_on_the_board(registry: Registry, start: Start) -> None:
+def test_the_call_of_a_crash_remains_in_shared_memory(registry: Registry, start: Start) -> None:
     """When a driver call takes the process down, the board still says which it was."""
     supervisor = start(poll=NEVER)
     first, second = supervisor.inventory().gpus

@@ -98,7 +98,7 @@ def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path:
         ("node", FIRST, "minor 3", None),
     ],
 )
-def test_modes_load_and_nodes(
+def test_modes_utilization_and_device_nodes_are_read(
     nvml_library: Path, tmp_path: Path, call: str, uuid: str, fault: str, expected: object
 ) -> None:
     """What a GPU does not support is off; the node goes by minor number and not by index."""

@@ -157,7 +157,7 @@ def test_a_gpu_without_name_and_bus_id_is_listed(nvml_library: Path, tmp_path: P
         ("init 4", "no_permission"),
     ],
 )
-def test_a_driver_that_fails_to_start_is_gone(
+def test_a_driver_that_fails_to_start_is_a_driver_error(
     nvml_library: Path, tmp_path: Path, fault: str, code: str
 ) -> None:
     """Whatever keeps NVML from starting concerns the driver as a whole."""
@@ -211,7 +211,7 @@ def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path)
     assert [gpu["memory_total"] for gpu in without_memory] == [0, 0]
 
 
-def test_of_a_skipped_gpu_only_the_uuid_is_read(nvml_library: Path, tmp_path: Path) -> None:
+def test_only_the_uuid_of_a_skipped_gpu_is_read(nvml_library: Path, tmp_path: Path) -> None:
     """Nothing else is read for the inventory, as that may be the very call that hangs."""
     planted = "".join(f"{call}@{FIRST} hang\n" for call in ("name", "bus", "memory"))
     *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], planted))
@@ -248,7 +248,7 @@ def test_a_handle_is_looked_up_again_after_an_error(nvml_library: Path, tmp_path
     assert second["used"] == 2 * 2**30
 
 
-def test_a_gpu_missed_by_the_search_by_uuid_is_found_by_index(
+def test_a_gpu_that_the_lookup_by_uuid_misses_is_found_by_index(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     """Only a GPU that is not listed is gone; the first error triggers a new lookup."""

@@ -75,7 +75,7 @@ def test_no_error_of_one_gpu_stops_reads_of_the_other(
         )
 
 
-def test_a_list_that_grew_while_it_was_copied_is_copied_again(
+def test_a_list_that_grew_during_its_copy_is_copied_again(
     probe: tuple[Supervisor, Path],
 ) -> None:
     """Twice is no fault: the next reading has all of them."""
@@ -96,7 +96,7 @@ def test_a_list_that_grew_while_it_was_copied_is_copied_again(
         (18, "lib_rm_version_mismatch"),
     ],
 )
-def test_a_driver_that_goes_away_ends_the_probe(
+def test_an_unloaded_driver_ends_the_probe(
     probe: tuple[Supervisor, Path], number: int, code: str
 ) -> None:
     """The probe says what happened and ends with an error, as only a new process can load it."""

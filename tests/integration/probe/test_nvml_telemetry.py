@@ -38,7 +38,7 @@ def told(library: Path, tmp_path: Path, uuid: str, planted: str) -> dict[str, An
     return answer
 
 
-def test_all_telemetry_is_converted_to_our_units(nvml_library: Path, tmp_path: Path) -> None:
+def test_all_telemetry_is_converted_to_sentinels_units(nvml_library: Path, tmp_path: Path) -> None:
     answer = told(nvml_library, tmp_path, FIRST, FIELDS)
     assert answer.pop("at") > 0
     assert answer == {

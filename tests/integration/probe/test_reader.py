@@ -375,7 +375,7 @@ def fail() -> None:
 # --- parts -----------------------------------------------------------------------------------
 
 
-def test_a_board_shows_calls_from_announcement_to_finish() -> None:
+def test_an_inflight_call_is_visible_from_announcement_to_finish() -> None:
     """Both sides see the same slots, each with its latest call and since when."""
     inflight_calls = InflightCalls.create()
     other = InflightCalls.attach(os.dup(inflight_calls.fd))
@@ -398,7 +398,7 @@ def test_a_board_shows_calls_from_announcement_to_finish() -> None:
     inflight_calls.close()
 
 
-def test_a_board_ignores_invalid_entries() -> None:
+def test_invalid_entries_of_inflight_calls_are_ignored() -> None:
     """Whatever is scribbled over it, a reader sees only names and times that can be."""
     inflight_calls = InflightCalls.create()
     size = os.fstat(inflight_calls.fd).st_size
@@ -433,7 +433,7 @@ def test_a_board_ignores_invalid_entries() -> None:
         "cuda after nvml",
     ],
 )
-def test_only_a_cuda_program_is_a_burst(opens: list[int], cuda: bool) -> None:  # noqa: FBT001
+def test_only_the_opens_of_a_cuda_program_are_a_burst(opens: list[int], cuda: bool) -> None:  # noqa: FBT001
     """Five opens in a row are one, three are not, however often they come again."""
     burst = Burst()
     noticed = [burst.opened(ms / 1000) for ms in opens]

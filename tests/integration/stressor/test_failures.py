@@ -99,14 +99,14 @@ def test_the_failure_message_names_what_went_wrong(
     assert child.used() == 0
 
 
-def test_no_room_for_one_chunk_is_out_of_memory(start: Start) -> None:
+def test_less_memory_than_one_chunk_is_out_of_memory(start: Start) -> None:
     child = start("hold", memory=MemoryTarget(share=0.01))
     failed = child.wait_for(Failed)
     assert failed.kind is FailureKind.OUT_OF_MEMORY
     assert "not one chunk of 512 MiB is available" in failed.reason
 
 
-def test_no_room_for_a_context_is_out_of_memory(start: Start, tmp_path: Path) -> None:
+def test_less_memory_than_a_context_is_out_of_memory(start: Start, tmp_path: Path) -> None:
     child = start("hold")
     neighbour = child.registry.attach(child.uuid)
     assert neighbour.allocate(16 * 2**30 - 2**20)

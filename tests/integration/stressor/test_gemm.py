@@ -118,7 +118,7 @@ def test_a_deviation_from_a_golden_is_reported_once_per_seed(
     assert (finding.repeated, bench.done().errors) == (1, 1)
 
 
-def test_nothing_is_recorded_before_the_checks_are_proved(
+def test_no_checksum_is_recorded_before_the_checks_are_proved(
     bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")

@@ -133,7 +133,7 @@ def test_a_hold_stressor_takes_all_free_memory_and_ends_with_its_supervisor(star
     assert child.wait_for_end() == ChildExitCode.ORPHANED
 
 
-def test_a_stuck_interpreter_ends_by_the_kernel_timer(start: Start) -> None:
+def test_the_kernel_timer_ends_a_stuck_interpreter(start: Start) -> None:
     child = start("bad_workloads:holds_the_interpreter", lease=1.0)
     child.wait_for(Ready)
     assert child.wait_for_end() == -signal.SIGALRM
@@ -155,7 +155,7 @@ def test_a_stop_before_the_context_exists_ends_the_stressor(spawn: Start) -> Non
     assert child.used() == 0
 
 
-def test_an_orphan_kills_the_processes_that_it_started(start: Start) -> None:
+def test_an_orphaned_stressor_kills_its_descendants(start: Start) -> None:
     child = start("bad_workloads:forks")
     child.wait_for(Ready)
     until(lambda: len(descendants(child.pid)) == 1, "there is no fork")

@@ -132,7 +132,7 @@ def test_an_unknown_pattern_is_refused_with_the_known_ones(text: str) -> None:
 # --- passes ----------------------------------------------------------------------------------
 
 
-def test_clean_passes_find_nothing_and_check_every_piece_in_both_directions(
+def test_clean_passes_have_no_findings_and_check_every_piece_in_both_directions(
     bench: Workbench,
 ) -> None:
     cells = Faulty(bench.ctx.chunks)
@@ -364,7 +364,7 @@ def test_a_fault_is_reported_even_if_a_stop_precedes_its_detection(
 # --- proofs ----------------------------------------------------------------------------------
 
 
-def test_a_comparison_that_finds_nothing_is_refused(
+def test_a_comparison_without_findings_for_a_flipped_bit_is_refused(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def blind(words: Tensor, other: object, *, out: Tensor) -> Tensor:
@@ -376,7 +376,7 @@ def test_a_comparison_that_finds_nothing_is_refused(
         test.prove()
 
 
-def test_memory_that_forgets_at_once_is_refused(bench: Workbench) -> None:
+def test_memory_that_loses_its_content_is_refused(bench: Workbench) -> None:
     cells = Faulty(bench.ctx.chunks)
     cells.stuck = (1, 0)
     with pytest.raises(RuntimeError, match="just written is wrong"):

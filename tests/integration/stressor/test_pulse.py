@@ -119,7 +119,7 @@ def test_each_period_has_one_phase_of_load_and_one_of_rest(
         assert end - begin == pytest.approx(long, abs=PRODUCT / 2 + 1e-6)
 
 
-def test_every_product_is_checked_once_the_ring_is_full(
+def test_every_product_is_checked_once_the_pipeline_is_full(
     bench: Workbench, clock: Clock, queue: Queue
 ) -> None:
     clock.end = BEGIN + 3.0

@@ -41,7 +41,9 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield one
 
 
-def test_memory_is_had_beside_the_stressor_and_its_guests_are_no_newcomers(daemon: Live) -> None:
+def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_newcomers(
+    daemon: Live,
+) -> None:
     host = daemon.host
     daemon.start(1, "--memory", "50%")
     daemon.occupied(0)

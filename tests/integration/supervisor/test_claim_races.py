@@ -58,7 +58,7 @@ def winner_of_two(daemon: Live) -> int:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_daemon_that_is_killed_at_any_point_is_followed_at_once_by_one_of_two(
+def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
     daemon: Live, point: str
 ) -> None:
     """There is no pause between the kill and the next start."""
@@ -92,7 +92,7 @@ def test_a_daemon_that_is_killed_at_any_point_is_followed_at_once_by_one_of_two(
 
 
 @pytest.mark.parametrize("what", ["state", "log", "prints"])
-def test_where_the_state_or_the_log_cannot_be_written_nothing_is_started(
+def test_an_unwritable_state_or_log_folder_prevents_the_start(
     daemon: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:
     if what == "state":
@@ -110,7 +110,7 @@ def test_where_the_state_or_the_log_cannot_be_written_nothing_is_started(
     assert daemon.holders() == []
 
 
-def test_where_the_disk_of_the_socket_is_full_nothing_is_started(
+def test_a_full_disk_of_the_socket_prevents_the_start(
     daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
 ) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))
@@ -122,7 +122,7 @@ def test_where_the_disk_of_the_socket_is_full_nothing_is_started(
     assert daemon.holders() == []
 
 
-def test_a_full_state_disk_is_reported_and_costs_only_its_files(
+def test_a_full_state_disk_is_reported_and_affects_only_its_files(
     daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
 ) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))

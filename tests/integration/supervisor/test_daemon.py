@@ -115,7 +115,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert daemon.places.stderr.read_text() == ""
 
 
-def test_a_job_has_its_gpus_to_itself_and_never_notices_that_the_daemon_died(
+def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
     daemon: Live,
 ) -> None:
     host = daemon.host
@@ -176,7 +176,7 @@ with subprocess.Popen(["sleep", "600"]) as stranger:
 
 @needs_namespaces
 @pytest.mark.skipif(not LAST_PID.exists(), reason="needs a kernel where PIDs can be chosen")
-def test_a_client_in_another_pid_namespace_waits_for_the_daemon_and_not_for_a_stranger(
+def test_a_client_in_another_pid_namespace_waits_for_the_right_process(
     daemon: Live,
 ) -> None:
     daemon.start(1)
@@ -187,7 +187,7 @@ def test_a_client_in_another_pid_namespace_waits_for_the_daemon_and_not_for_a_st
     daemon.leaves_nothing()
 
 
-def test_it_stays_while_settings_service_and_driver_come_and_go(
+def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
     daemon: Live, tmp_path: Path
 ) -> None:
     host, file = daemon.host, settings_file(tmp_path)

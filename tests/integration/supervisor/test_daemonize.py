@@ -69,7 +69,7 @@ def shut_down(where: Places) -> dict[str, Any]:
 # --- how it is started -----------------------------------------------------------------------
 
 
-def test_it_answers_after_the_start_and_has_no_terminal(where: Places) -> None:
+def test_a_started_daemon_answers_and_has_no_terminal(where: Places) -> None:
     started = launch("answer", where)
     assert running(where) == started.pid
     stat = read_stat(started.pid)
@@ -83,7 +83,9 @@ def test_it_answers_after_the_start_and_has_no_terminal(where: Places) -> None:
     assert where.stderr.read_text() == "printed before\nprinted by the daemon\n"
 
 
-def test_it_outlives_the_session_that_started_it(where: Places, environ: dict[str, str]) -> None:
+def test_a_daemon_outlives_the_session_that_started_it(
+    where: Places, environ: dict[str, str]
+) -> None:
     module = "tests.integration.supervisor.test_daemonize"
     code = f"import sys, {module} as t; t.launch('answer', t.places(t.os.environ, t.os.getuid()))"
     shell = subprocess.Popen(
@@ -101,7 +103,7 @@ def test_it_outlives_the_session_that_started_it(where: Places, environ: dict[st
     assert ask(where.socket, "GET", "/v1/health")[0] == 200
 
 
-def test_paths_among_the_variables_hold_in_its_folder_and_systemds_are_not_passed_on(
+def test_paths_in_variables_become_absolute_and_those_of_systemd_are_removed(
     where: Places, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -132,7 +134,7 @@ def test_paths_among_the_variables_hold_in_its_folder_and_systemds_are_not_passe
         ("die", ExitCode.USAGE, "was killed by SIGKILL before it answered:\nIt printed nothing"),
     ],
 )
-def test_one_that_ends_before_it_answers_is_an_error_with_its_last_words(
+def test_a_daemon_that_exits_before_it_answers_is_an_error_with_its_last_output(
     where: Places, how: str, code: ExitCode, words: str
 ) -> None:
     with pytest.raises(NotStartedError, match=words) as caught:
@@ -140,13 +142,13 @@ def test_one_that_ends_before_it_answers_is_an_error_with_its_last_words(
     assert caught.value.exit_code is code
 
 
-def test_one_that_never_answers_is_ended(where: Places) -> None:
+def test_a_daemon_that_never_answers_is_ended(where: Places) -> None:
     with pytest.raises(NotStartedError, match="did not answer in time and was ended"):
         launch("mute", where, 1.0)
     assert running(where) is None
 
 
-def test_where_one_runs_already_it_is_named(where: Places) -> None:
+def test_a_running_daemon_is_named(where: Places) -> None:
     held = claim(where)
     with pytest.raises(NotStartedError, match=f"is already running: pid {os.getpid()}") as caught:
         launch("answer", where)
@@ -154,7 +156,7 @@ def test_where_one_runs_already_it_is_named(where: Places) -> None:
     held.release()
 
 
-def test_of_concurrent_starts_one_wins_and_the_errors_of_the_others_name_it(
+def test_one_of_several_concurrent_starts_wins_and_the_others_name_it(
     where: Places,
 ) -> None:
     results: list[Started | NotStartedError] = []
@@ -177,7 +179,7 @@ def test_of_concurrent_starts_one_wins_and_the_errors_of_the_others_name_it(
     assert {error.exit_code for error in errors} == {ExitCode.HELD}
 
 
-def test_a_folder_that_cannot_be_used_is_an_error_before_anything_is_started() -> None:
+def test_an_unusable_folder_is_an_error_before_the_start() -> None:
     where = places({"SENTINEL_SOCKET": "/proc/nowhere/s.sock"}, os.getuid())
     with pytest.raises(ConfigError, match="/proc/nowhere cannot be created"):
         launch("answer", where)
@@ -249,7 +251,7 @@ def test_the_command_starts_a_daemon_and_enables_it_the_next_time(
     assert set(argv[1:]) == {"--gpus=0,1", f"--goldens={tmp_path}/g", "--poll=1s"}
 
 
-def test_the_one_on_simulated_gpus_is_found_by_their_folder(
+def test_a_daemon_on_simulated_gpus_is_found_by_their_folder(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("SENTINEL_SOCKET")
@@ -265,7 +267,7 @@ def test_the_one_on_simulated_gpus_is_found_by_their_folder(
     held.release()
 
 
-def test_flags_for_one_that_runs_are_refused(
+def test_flags_for_a_running_daemon_are_refused(
     where: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch)
@@ -274,7 +276,7 @@ def test_flags_for_one_that_runs_are_refused(
         run("--poll", "1s")()
 
 
-def test_one_that_runs_and_does_not_answer_is_an_error_that_names_it(where: Places) -> None:
+def test_a_running_daemon_that_does_not_answer_is_an_error_with_its_pid(where: Places) -> None:
     held = claim(where)
     held.socket.close()
     with pytest.raises(NotStartedError, match=f"pid {os.getpid()}, does not respond"):
@@ -282,7 +284,7 @@ def test_one_that_runs_and_does_not_answer_is_an_error_that_names_it(where: Plac
     held.release()
 
 
-def test_a_wrong_setting_is_an_error_before_anything_is_started(where: Places) -> None:
+def test_an_invalid_setting_is_an_error_before_the_start(where: Places) -> None:
     with pytest.raises(ConfigError, match="--poll: '9s' is out of range"):
         run("--poll", "9s")()
     assert not where.log.exists()

@@ -62,7 +62,7 @@ def batches(host: GpuHost, workloads: Sequence[str]) -> Iterator[Sequence[str]]:
         yield batch
 
 
-def test_it_occupies_yields_and_occupies_again(host: GpuHost) -> None:
+def test_sentinel_occupies_yields_and_occupies_again(host: GpuHost) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK, "--status-every", "1s") as one:
         for gpu in gpus:
@@ -85,7 +85,7 @@ def test_it_occupies_yields_and_occupies_again(host: GpuHost) -> None:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_newcomers_on_all_gpus_at_once_all_get_their_memory(host: GpuHost) -> None:
+def test_simultaneous_newcomers_on_all_gpus_get_their_memory(host: GpuHost) -> None:
     gpus = host.gpus(3)
     with host.sentinel(gpus, *QUICK, "--workload", "hold") as one, ExitStack() as stack:
         for gpu in gpus:
@@ -104,7 +104,7 @@ def reach(host: GpuHost, one: SentinelProcess, phase: str, nth: int) -> None:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_job_that_comes_at_any_phase_of_a_start_gets_its_memory(host: GpuHost) -> None:
+def test_a_newcomer_gets_its_memory_in_any_phase_of_a_start(host: GpuHost) -> None:
     slow = ("--workload", "bad_workloads.slow_import:well_behaved")
     with host.sentinel(1, *QUICK, *slow) as one:
         for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
@@ -118,7 +118,7 @@ def test_a_job_that_comes_at_any_phase_of_a_start_gets_its_memory(host: GpuHost)
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_job_that_comes_while_a_stressor_is_asked_to_stop_gets_its_memory(
+def test_a_newcomer_gets_its_memory_during_a_requested_stop(
     host: GpuHost,
 ) -> None:
     stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "5m")
@@ -132,7 +132,7 @@ def test_a_job_that_comes_while_a_stressor_is_asked_to_stop_gets_its_memory(
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_job_that_ends_before_the_kill_costs_a_restart_at_most(host: GpuHost) -> None:
+def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready", gpu=0)
         held = host.held()
@@ -147,7 +147,7 @@ def test_a_job_that_ends_before_the_kill_costs_a_restart_at_most(host: GpuHost) 
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_misbehaves_never_keeps_a_job_from_its_memory(host: GpuHost) -> None:
+def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -> None:
     for batch in batches(host, MISBEHAVING):
         with one_workload_per_gpu(host, batch, *QUICK) as (one, gpus):
             for gpu in gpus.values():
@@ -183,7 +183,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_stressor_that_sends_what_is_no_message_is_killed_and_counted(host: GpuHost) -> None:
+def test_a_stressor_with_a_malformed_message_is_killed_and_counted(host: GpuHost) -> None:
     for batch in batches(host, ("babbles", "floods")):
         with one_workload_per_gpu(host, batch, "--poll", "200ms") as (one, gpus):
             for gpu in gpus.values():
@@ -195,7 +195,7 @@ def test_a_stressor_that_sends_what_is_no_message_is_killed_and_counted(host: Gp
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_fails_costs_a_pause_and_its_reason_is_reported(host: GpuHost) -> None:
+def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHost) -> None:
     for batch in batches(host, (*FAILING, "faulty")):
         with one_workload_per_gpu(host, batch, "--poll", "200ms") as (one, gpus):
             for workload, gpu in gpus.items():
@@ -211,7 +211,7 @@ def test_a_workload_that_fails_costs_a_pause_and_its_reason_is_reported(host: Gp
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_cannot_be_imported_is_given_up_at_once(host: GpuHost) -> None:
+def test_an_unimportable_workload_is_fatal_at_once(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads.failing_import:workload")
     with host.sentinel(1, *flags) as one:
         assert "bad_workloads.failing_import" in one.wait_for("stressor.fatal")["reason"]
@@ -219,7 +219,7 @@ def test_a_workload_that_cannot_be_imported_is_given_up_at_once(host: GpuHost) -
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_wrong_option_that_only_the_workload_knows_ends_it(host: GpuHost) -> None:
+def test_an_option_that_the_workload_refuses_ends_the_daemon(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads:well_behaved:wait=4")
     with host.sentinel(host.gpus(2), *flags) as one:
         assert one.ended() == 2
@@ -227,7 +227,7 @@ def test_a_wrong_option_that_only_the_workload_knows_ends_it(host: GpuHost) -> N
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_standard_output_without_a_reader_never_delays_a_hand_over(host: GpuHost) -> None:
+def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> None:
     flags = (*QUICK, "--status-every", "1s", "--workload", "hold")
 
     def occupied() -> bool:
@@ -248,7 +248,7 @@ def test_a_standard_output_without_a_reader_never_delays_a_hand_over(host: GpuHo
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_probe_that_is_killed_is_replaced_and_stressors_live_on(host: GpuHost) -> None:
+def test_a_killed_probe_is_replaced_and_stressors_continue(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK, "--workload", "hold") as one:
         one.wait_for("stressor.ready")
         (probe,) = [child for child in one.children() if titled(child, "sentinel: probe")]

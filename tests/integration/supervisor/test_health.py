@@ -77,7 +77,7 @@ def says(guest: subprocess.Popen[str], order: str) -> str:
     return read_line(guest)
 
 
-def test_a_gpu_that_is_hot_is_left_alone_and_taken_again_when_it_is_cool(daemon: Live) -> None:
+def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Live) -> None:
     registry, uuid = daemon.host.registry, daemon.host.uuid(0)
     daemon.start(2, "--cooldown", "300ms", "--critical-pause", "500ms")
     daemon.occupied(0, 1)
@@ -97,7 +97,7 @@ def test_a_gpu_that_is_hot_is_left_alone_and_taken_again_when_it_is_cool(daemon:
     assert "overheat" in log
 
 
-def test_what_is_promised_is_had_beside_a_running_stressor(
+def test_allocated_memory_is_available_beside_a_running_stressor(
     daemon: Live, guest: subprocess.Popen[str]
 ) -> None:
     daemon.start(1)

@@ -23,7 +23,7 @@ def haunt(simulated: SimulatedHost, one: SentinelProcess) -> None:
     simulated.registry.plant(simulated.uuid(), "haunted")
 
 
-def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: SimulatedHost) -> None:
+def test_a_leak_is_reported_and_a_context_is_opened_and_closed(simulated: SimulatedHost) -> None:
     with simulated.sentinel(1, *QUICK) as one, INotify() as watch:
         watch.add_watch(simulated.registry.folder / simulated.uuid(), APPEARS)
         haunt(simulated, one)
@@ -42,7 +42,7 @@ def test_a_ghost_is_said_and_a_context_is_opened_and_closed(simulated: Simulated
         assert "stressor.failed" not in one.names()
 
 
-def test_who_comes_while_a_ghost_is_cleared_gets_its_memory(simulated: SimulatedHost) -> None:
+def test_a_newcomer_gets_its_memory_while_a_leak_is_cleared(simulated: SimulatedHost) -> None:
     with simulated.sentinel(1, *QUICK) as one:
         haunt(simulated, one)
         one.wait_for("gpu.cleanup_started", gpu=0)

@@ -49,7 +49,7 @@ def probe_of(one: SentinelProcess) -> psutil.Process:
     return probe
 
 
-def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlHost) -> None:
+def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlHost) -> None:
     """The GPU stays excluded for longer each time, and the other one keeps its care."""
     with nvml.sentinel(2, *QUICK, "--status-every", "1s") as one:
         wait_until_both_are_held(one)
@@ -77,7 +77,7 @@ def test_a_call_that_never_returns_costs_its_gpu_and_one_probe(nvml: NvmlHost) -
         assert one.stop() == 0
 
 
-def test_a_gpu_without_an_identity_keeps_no_other_from_being_read(nvml: NvmlHost) -> None:
+def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -> None:
     """The new probe goes on without it, soon enough for the stressor on the other one."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
@@ -92,7 +92,9 @@ def test_a_gpu_without_an_identity_keeps_no_other_from_being_read(nvml: NvmlHost
         assert "stressor.stopped" not in one.names(1)
 
 
-def test_a_crash_inside_the_library_costs_its_gpu_and_one_probe(nvml: NvmlHost) -> None:
+def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once(
+    nvml: NvmlHost,
+) -> None:
     """The GPU is excluded like one on which a call hangs; the other one's stressor lives on."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
@@ -122,7 +124,7 @@ def test_a_crash_inside_the_library_costs_its_gpu_and_one_probe(nvml: NvmlHost) 
         assert "stressor.stopped" not in one.names(0)[one.names(0).index("stressor.stopped") + 1 :]
 
 
-def test_a_gpu_that_comes_back_under_another_index_is_the_same_gpu(nvml: NvmlHost) -> None:
+def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) -> None:
     """It is free while it is away, also for probes that never saw it, and then occupied again."""
     probes = 0
     with nvml.sentinel(2, *QUICK) as one:
@@ -146,7 +148,7 @@ def test_a_gpu_that_comes_back_under_another_index_is_the_same_gpu(nvml: NvmlHos
         assert "stressor.stopped" not in one.names(1)
 
 
-def test_a_driver_that_goes_away_is_waited_for(nvml: NvmlHost) -> None:
+def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -> None:
     """Nothing is held without it, retries slow down, and all GPUs are occupied afterwards."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
@@ -163,7 +165,7 @@ def test_a_driver_that_goes_away_is_waited_for(nvml: NvmlHost) -> None:
             one.wait_for("stressor.ready", gpu=gpu, count=2)
 
 
-def test_an_upgrade_of_the_driver_takes_a_new_process_and_no_stressor(nvml: NvmlHost) -> None:
+def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlHost) -> None:
     """The loaded library no longer works; the next probe loads the new one."""
     with nvml.sentinel(1, *QUICK) as one:
         one.wait_for("stressor.ready", gpu=0)

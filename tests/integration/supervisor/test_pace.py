@@ -55,7 +55,7 @@ def worked(bench: Bench) -> float:
     return seconds
 
 
-def test_the_device_is_busy_for_the_share_that_was_ordered(bench: Bench) -> None:
+def test_the_device_is_busy_for_the_configured_share(bench: Bench) -> None:
     bench.become_ready()
     order(bench, Pace(share=0.3))
     assert bench.ctx.pace()
@@ -70,7 +70,7 @@ def test_the_device_is_busy_for_the_share_that_was_ordered(bench: Bench) -> None
     assert shares[-1] >= 0.25 / MACHINE_SLOWNESS
 
 
-def test_a_rest_for_ever_ends_with_the_next_pace_and_tells_of_itself_meanwhile(
+def test_an_endless_rest_sends_progress_and_ends_with_the_next_pace(
     bench: Bench,
 ) -> None:
     bench.become_ready()
@@ -98,7 +98,7 @@ def test_a_stop_ends_a_rest(bench: Bench) -> None:
     timer.join()
 
 
-def test_who_waits_for_the_device_rests_as_well(bench: Bench) -> None:
+def test_a_wait_for_the_device_includes_the_rest(bench: Bench) -> None:
     bench.lease_keeper._armed = True
     bench.become_ready()
     assert bench.ctx.drain()
@@ -116,7 +116,7 @@ def test_who_waits_for_the_device_rests_as_well(bench: Bench) -> None:
     assert sum(said.checks for said in bench.received() if isinstance(said, Progress)) == 3
 
 
-def test_results_are_looked_at_before_a_rest_and_only_then(bench: Bench) -> None:
+def test_the_hook_for_results_is_called_only_before_a_rest(bench: Bench) -> None:
     """A stressor that rests for hours may be killed meanwhile."""
     bench.become_ready()
     looks: list[tuple[float, int]] = []
@@ -136,7 +136,7 @@ def test_results_are_looked_at_before_a_rest_and_only_then(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("workload", [gemm, memtest])
-def test_what_is_wrong_is_told_before_a_rest(
+def test_a_fault_is_reported_before_a_rest(
     bench: Bench, workload: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each quantum is followed by a rest; the first one that sees a fault is looked at before."""
@@ -182,13 +182,13 @@ def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:
     assert bench.lease_keeper.stopped.is_set()
 
 
-def test_whoever_sleeps_for_its_pace_is_woken_by_a_stop(bench: Bench) -> None:
+def test_a_stop_wakes_a_resting_workload(bench: Bench) -> None:
     bench.lease_keeper._armed = True
     order(bench, Stop())
     assert bench.lease_keeper.pace_changed.is_set()
 
 
-def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
+def test_a_workload_does_not_rest_before_its_memory_has_settled(bench: Bench) -> None:
     order(bench, Pace(share=0.0))
     assert bench.ctx.pace()
     assert not bench.ctx.ready
@@ -197,7 +197,7 @@ def test_nothing_rests_before_the_memory_has_settled(bench: Bench) -> None:
     assert bench.received() == [Ready(held=2 * 2**30, asked=2 * 2**30, chunks=4, refused=False)]
 
 
-def test_a_share_that_is_none_is_taken_for_the_nearest(bench: Bench) -> None:
+def test_an_invalid_share_is_clamped(bench: Bench) -> None:
     for said, kept in ((7.0, 1.0), (-1.0, 0.0)):
         order(bench, Pace(share=said))
         assert bench.lease_keeper.share == kept
@@ -237,7 +237,7 @@ def stands_still(child: Child) -> bool:
     return work_of(child) == before
 
 
-def test_a_child_that_rests_for_ever_is_heard_of_and_stops_when_asked(start: Start) -> None:
+def test_an_endlessly_resting_child_sends_progress_and_stops_on_request(start: Start) -> None:
     child = start("elementwise")
     child.wait_for(Ready)
     child.send(Pace(share=0.0))
@@ -249,7 +249,7 @@ def test_a_child_that_rests_for_ever_is_heard_of_and_stops_when_asked(start: Sta
 # --- the whole way ---------------------------------------------------------------------------
 
 
-def test_a_target_utilisation_is_kept_on_every_gpu(host: GpuHost) -> None:
+def test_the_target_utilisation_is_reached_on_every_gpu(host: GpuHost) -> None:
     flags = ["--poll", "500ms", "--util-every", "500ms", "--util-samples", "3"]
     flags += ["--status-every", "1s", "--workload", "elementwise", "--util", "30%"]
     with host.sentinel(1, *flags) as running:
@@ -267,7 +267,7 @@ def mean_of_last(running: SentinelProcess, field: str, count: int) -> float:
     return fmean(known[-count:]) if len(known) >= count else -1.0
 
 
-def test_a_target_power_is_seen_by_somebody_else_who_reads(simulated: SimulatedHost) -> None:
+def test_the_target_power_is_measured_by_an_independent_reader(simulated: SimulatedHost) -> None:
     """On a simulated GPU, 242 W are 30 % of the time; sentinel has to find that."""
     flags = ["--poll", "200ms", "--util-every", "200ms", "--util-samples", "2"]
     flags += ["--workload", "elementwise", "--power", "242W"]
@@ -285,7 +285,7 @@ def test_a_target_power_is_seen_by_somebody_else_who_reads(simulated: SimulatedH
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_duty_cycle_rests_with_its_memory_held_and_is_no_hang(
+def test_a_resting_duty_cycle_holds_its_memory_and_is_no_hang(
     simulated: SimulatedHost,
 ) -> None:
     flags = ("--duty", "1s/4s", "--hang-after", "3s", "--workload", "hold")

@@ -17,7 +17,7 @@ def occupied(one: SentinelProcess) -> None:
     one.wait_for("stressor.ready", gpu=0)
 
 
-def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(host: GpuHost) -> None:
+def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -> None:
     """Its PID is not listed there; only its memory shows that it comes, stays and leaves."""
     with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as one:
         occupied(one)
@@ -36,7 +36,7 @@ def test_from_within_a_namespace_a_newcomer_outside_gets_its_memory(host: GpuHos
         assert one.names().count("gpu.yielding") == 1
 
 
-def test_from_within_a_namespace_a_newcomer_outside_may_come_while_a_child_starts(
+def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
     host: GpuHost,
 ) -> None:
     slow = (*QUICK, "--workload", "bad_workloads.slow_import:well_behaved")
@@ -85,7 +85,7 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> No
 
 
 @pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
-def test_a_driver_that_does_not_list_our_stressor_is_no_obstacle(
+def test_a_driver_that_does_not_list_the_stressor_is_supported(
     simulated: SimulatedHost, fault: str, mode: str
 ) -> None:
     simulated.registry.plant(simulated.uuid(), fault)
@@ -100,7 +100,7 @@ def test_a_driver_that_does_not_list_our_stressor_is_no_obstacle(
         assert one.names().count("gpu.yielding") == 1
 
 
-def test_a_host_without_listed_processes_is_watched_by_its_memory(
+def test_newcomers_are_found_by_memory_without_listed_processes(
     simulated: SimulatedHost,
 ) -> None:
     simulated.registry.plant(simulated.uuid(), "blind")

@@ -35,7 +35,7 @@ def occupied(one: SentinelProcess, gpus: range) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_cleanly(host: GpuHost, number: signal.Signals) -> None:
+def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK) as one:
         stressors = occupied(one, gpus)
@@ -59,7 +59,7 @@ def test_the_second_interrupt_waits_for_no_grace(host: GpuHost) -> None:
         assert not one.errors
 
 
-def test_children_that_do_not_end_when_asked_are_killed_after_the_grace(host: GpuHost) -> None:
+def test_children_that_ignore_a_stop_are_killed_after_the_grace(host: GpuHost) -> None:
     gpus = host.gpus(3)
     with host.sentinel(gpus, *STUBBORN, "--grace", "1s") as one:
         stressors = occupied(one, gpus)
@@ -69,7 +69,7 @@ def test_children_that_do_not_end_when_asked_are_killed_after_the_grace(host: Gp
         assert all(map(gone, stressors))
 
 
-def test_a_killed_supervisor_leaves_nothing_behind(host: GpuHost) -> None:
+def test_the_children_of_a_killed_supervisor_end(host: GpuHost) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK) as one:
         occupied(one, gpus)
@@ -78,7 +78,7 @@ def test_a_killed_supervisor_leaves_nothing_behind(host: GpuHost) -> None:
         eventually(lambda: all(map(gone, family)))
 
 
-def test_a_supervisor_killed_while_its_children_start_leaves_nothing_behind(
+def test_the_starting_children_of_a_killed_supervisor_end(
     host: GpuHost,
 ) -> None:
     gpus = host.gpus(2)
@@ -89,7 +89,7 @@ def test_a_supervisor_killed_while_its_children_start_leaves_nothing_behind(
         eventually(lambda: all(map(gone, family)))
 
 
-def test_a_stopped_supervisor_frees_every_gpu_and_goes_on_later(host: GpuHost) -> None:
+def test_a_stopped_supervisor_frees_every_gpu_and_continues_later(host: GpuHost) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK) as one:
         stressors = occupied(one, gpus)
@@ -171,7 +171,7 @@ def test_ctrl_c_on_a_terminal_prints_no_traceback(host: GpuHost) -> None:
         assert terminal.process.wait(TIMEOUT_S) == 0
 
 
-def test_ctrl_z_on_a_terminal_frees_the_gpu_and_going_on_occupies_it_again(host: GpuHost) -> None:
+def test_ctrl_z_on_a_terminal_frees_the_gpu_and_fg_occupies_it_again(host: GpuHost) -> None:
     # A shell with job control in between: the kernel stops no group without a parent outside it.
     sentinel = " ".join([sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK])
     command = ["bash", "-mc", f"{sentinel}; sleep 1000"]
@@ -201,14 +201,14 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
         assert "Traceback" not in one.errors
 
 
-def test_it_ends_when_its_time_is_over(host: GpuHost) -> None:
+def test_sentinel_ends_after_its_run_time(host: GpuHost) -> None:
     gpus = host.gpus(1)
     with host.sentinel(gpus, *QUICK, "--for", "2s") as one:
         assert one.ended() == 0
         assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
-def test_a_closed_standard_output_is_no_reason_to_die(host: GpuHost) -> None:
+def test_sentinel_survives_a_closed_standard_output(host: GpuHost) -> None:
     gpus = host.gpus(1)
     with host.sentinel(gpus, *QUICK, read=False) as one:
         assert one.process.stdout is not None

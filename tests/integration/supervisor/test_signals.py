@@ -20,7 +20,7 @@ def send(signals: Signals, *numbers: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_in_the_foreground_each_means_the_end(number: signal.Signals) -> None:
+def test_every_signal_requests_a_shutdown_in_the_foreground(number: signal.Signals) -> None:
     with Signals() as signals:
         send(signals, number)
         assert signals.collect() == (number.name, False)
@@ -28,7 +28,7 @@ def test_in_the_foreground_each_means_the_end(number: signal.Signals) -> None:
         assert not signals.reload_requested()
 
 
-def test_in_a_daemon_sighup_asks_for_a_reload_only() -> None:
+def test_sighup_requests_a_reload_in_a_daemon() -> None:
     with Signals(detached=True) as signals:
         send(signals, signal.SIGHUP, signal.SIGHUP)
         assert signals.collect() == (None, False)
@@ -40,7 +40,7 @@ def test_in_a_daemon_sighup_asks_for_a_reload_only() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_a_daemon_the_other_signals_end_it_besides(number: signal.Signals) -> None:
+def test_all_other_signals_request_a_shutdown_in_a_daemon(number: signal.Signals) -> None:
     with Signals(detached=True) as signals:
         send(signals, signal.SIGHUP, number)
         assert signals.collect() == (number.name, False)

@@ -101,7 +101,7 @@ def connects(path: Path) -> bool:
 # --- who wins --------------------------------------------------------------------------------
 
 
-def test_of_two_that_claim_at_the_same_moment_one_wins_and_the_other_names_it(
+def test_one_of_two_concurrent_claims_wins_and_the_other_names_it(
     tmp_path: Path,
 ) -> None:
     with claimer(tmp_path) as one, claimer(tmp_path) as two:
@@ -121,7 +121,7 @@ def test_of_two_that_claim_at_the_same_moment_one_wins_and_the_other_names_it(
             assert not (tmp_path / "s.sock").exists()
 
 
-def test_a_daemon_that_was_killed_is_followed_at_once_though_its_child_lives(
+def test_a_killed_daemon_is_replaceable_while_its_child_is_alive(
     tmp_path: Path,
 ) -> None:
     with claimer(tmp_path) as first, ExitStack() as cleanup:
@@ -157,7 +157,7 @@ def test_a_second_daemon_gets_exit_code_75(tmp_path: Path) -> None:
     held.release()
 
 
-def test_the_record_of_a_dead_daemon_is_not_believed(tmp_path: Path) -> None:
+def test_the_record_of_a_dead_daemon_is_ignored(tmp_path: Path) -> None:
     where = at(tmp_path)
     held = claim(where)
     record = json.loads(where.lock.read_text())
@@ -216,7 +216,7 @@ def test_a_lock_that_is_removed_between_open_and_flock_is_created_again(
     held.release()
 
 
-def test_in_a_folder_that_was_cleaned_another_may_start(tmp_path: Path) -> None:
+def test_another_daemon_may_start_after_its_folder_was_cleaned(tmp_path: Path) -> None:
     where = at(tmp_path)
     first = claim(where)
     where.socket.unlink()
@@ -230,7 +230,7 @@ def test_in_a_folder_that_was_cleaned_another_may_start(tmp_path: Path) -> None:
 # --- the socket ------------------------------------------------------------------------------
 
 
-def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_socket_is_private_to_its_owner_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         held = claim(at(tmp_path / "new"))
@@ -243,7 +243,7 @@ def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) ->
     held.release()
 
 
-def test_a_group_can_be_let_in(tmp_path: Path) -> None:
+def test_a_group_can_be_given_access(tmp_path: Path) -> None:
     gid = max(os.getgroups() or [os.getgid()])
     ours = places({"RUNTIME_DIRECTORY": str(tmp_path / "run"), "HOME": str(tmp_path)}, os.getuid())
     for where in (ours, at(tmp_path / "new")):
@@ -256,13 +256,13 @@ def test_a_group_can_be_let_in(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700, "that was not ours to change"
 
 
-def test_a_group_that_does_not_exist_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_missing_group_is_an_error_that_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the group 'no-such-group' .* does not exist"):
         claim(at(tmp_path), group="no-such-group")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stale_socket_is_replaced_and_something_else_is_not(tmp_path: Path) -> None:
+def test_a_stale_socket_is_replaced_but_no_other_file(tmp_path: Path) -> None:
     where = at(tmp_path)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(where.socket))
@@ -277,7 +277,7 @@ def test_a_stale_socket_is_replaced_and_something_else_is_not(tmp_path: Path) ->
     assert running(where) is None
 
 
-def test_a_tcp_address_is_listened_at_and_its_port_is_free_after_the_release(
+def test_a_tcp_socket_listens_and_its_port_is_free_after_the_release(
     tmp_path: Path,
 ) -> None:
     held = claim(at(tmp_path), tcp="127.0.0.1:0")
@@ -292,7 +292,7 @@ def test_a_tcp_address_is_listened_at_and_its_port_is_free_after_the_release(
 
 
 @pytest.mark.parametrize("flag", ["tcp", "metrics"])
-def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(
+def test_a_port_in_use_is_an_error_that_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     monkeypatch.setattr("sentinel.supervisor.single_instance.PORT_TIMEOUT_S", 0.05)
@@ -305,7 +305,9 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(
     assert running(where) is None
 
 
-def test_scrapes_have_a_socket_of_their_own_that_is_free_after_the_release(tmp_path: Path) -> None:
+def test_the_scrape_socket_is_separate_and_its_port_is_free_after_the_release(
+    tmp_path: Path,
+) -> None:
     held = claim(at(tmp_path), tcp="127.0.0.1:0", metrics="127.0.0.1:0")
     assert held.tcp is not None
     assert held.metrics is not None
@@ -317,7 +319,7 @@ def test_scrapes_have_a_socket_of_their_own_that_is_free_after_the_release(tmp_p
         socket.create_connection(place)
 
 
-def test_a_daemon_that_was_killed_gives_its_port_back(tmp_path: Path) -> None:
+def test_the_port_of_a_killed_daemon_is_free(tmp_path: Path) -> None:
     with claimer(tmp_path, "127.0.0.1:0") as first:
         tell(first)
         address = json.loads(hear(first))
@@ -331,7 +333,7 @@ def test_a_daemon_that_was_killed_gives_its_port_back(tmp_path: Path) -> None:
 # --- folders ---------------------------------------------------------------------------------
 
 
-def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for permanently_failed in (Path("/proc/nowhere/x"), tmp_path / "file"):
         with pytest.raises(
@@ -342,7 +344,7 @@ def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> Non
         claim(at(Path("/proc")))
 
 
-def test_a_state_folder_that_cannot_be_made_is_named_before_anything_is_bound(
+def test_an_unusable_state_folder_is_an_error_before_the_sockets_are_bound(
     tmp_path: Path,
 ) -> None:
     environ = {"SENTINEL_SOCKET": str(tmp_path / "s"), "STATE_DIRECTORY": "/proc/nowhere"}
@@ -351,7 +353,7 @@ def test_a_state_folder_that_cannot_be_made_is_named_before_anything_is_bound(
     assert not (tmp_path / "s").exists()
 
 
-def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+def test_a_socket_path_that_is_too_long_is_an_error_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at most 107 are allowed"):
         claim(at(tmp_path / ("x" * 100)))
     assert not list(tmp_path.iterdir())
@@ -411,7 +413,7 @@ def test_a_lock_of_another_user_is_not_trusted(tmp_path: Path) -> None:
         claim(where)
 
 
-def test_a_full_disk_is_reported_and_leaves_nothing(tiny_disk: Path) -> None:
+def test_a_full_disk_is_an_error_that_leaves_no_file(tiny_disk: Path) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))
     where = Places(
         socket=tiny_disk / "s.sock",
@@ -428,7 +430,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tiny_disk: Path) -> None:
     held.release()
 
 
-def test_a_claim_outlives_a_look(tmp_path: Path) -> None:
+def test_a_claim_survives_an_inspection(tmp_path: Path) -> None:
     where = at(tmp_path)
     held = claim(where)
     for _ in range(50):

@@ -36,20 +36,20 @@ def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
         ([], Direction.UNKNOWN),
     ],
 )
-def test_a_trend_is_where_the_line_through_the_readings_goes(
+def test_a_trend_is_fitted_to_the_readings(
     readings: list[tuple[float, float]], direction: Direction
 ) -> None:
     assert fit_trend(readings).direction is direction
 
 
-def test_a_trend_says_the_figures_that_it_is_made_of() -> None:
+def test_a_trend_includes_the_figures_behind_it() -> None:
     trend = fit_trend([(10.0 + at, 40.0 + at / 2) for at in range(21)])
     assert (trend.samples, trend.current_c) == (21, 50.0)
     assert (trend.minimum_c, trend.maximum_c, trend.average_c) == (40.0, 50.0, 45.0)
     assert trend.slope_c_per_min == pytest.approx(30.0)  # half a degree a second
 
 
-def test_of_too_few_readings_only_what_was_read_is_told() -> None:
+def test_too_few_readings_have_no_trend() -> None:
     one = fit_trend([(0.0, 61.0)])
     assert (one.current_c, one.average_c, one.slope_c_per_min) == (61.0, 61.0, None)
     none = fit_trend([])
@@ -60,7 +60,7 @@ def test_of_too_few_readings_only_what_was_read_is_told() -> None:
     st.lists(st.tuples(st.integers(0, 3600), st.integers(20, 110)), max_size=80).map(sorted),
     st.integers(-(10**6), 10**6),
 )
-def test_a_trend_is_the_same_at_every_time_and_turns_with_its_readings(
+def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
     readings: list[tuple[int, int]], later: int
 ) -> None:
     trend = fit_trend(readings)
@@ -90,7 +90,7 @@ def test_a_trend_is_the_same_at_every_time_and_turns_with_its_readings(
         (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # the clocks may differ a little
     ],
 )
-def test_since_is_a_time_before_now_or_a_moment(text: str, ago: float) -> None:
+def test_since_is_a_duration_before_now_or_a_timestamp(text: str, ago: float) -> None:
     assert NOW - parse_since(text, NOW) == pytest.approx(ago)
 
 
@@ -98,18 +98,18 @@ def test_since_is_a_time_before_now_or_a_moment(text: str, ago: float) -> None:
     "text",
     ["", "a while", "2026-11-20T19:40:00", "-5s", "9" * 400, "99999d", "0001-01-01T00:00:00+00:00"],
 )
-def test_what_is_no_time_is_refused_by_its_name(text: str) -> None:
+def test_an_invalid_time_is_refused_with_its_parameter(text: str) -> None:
     with pytest.raises(ProblemError, match=r"^since: "):
         parse_since(text, NOW)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_every_moment_of_a_file_can_be_shown(moment: float) -> None:
+def test_every_timestamp_of_a_file_can_be_formatted(moment: float) -> None:
     assert datetime.fromisoformat(iso(moment)).tzinfo is not None
 
 
 @given(st.floats(0, MAX_AGE_S), st.integers(1, 3600))
-def test_the_step_grows_with_the_span_and_no_answer_has_too_many(span: float, points: int) -> None:
+def test_the_step_grows_with_the_span_and_limits_the_rows(span: float, points: int) -> None:
     step = step_for(span, points)
     assert math.ceil(int(span) / step) <= points
     assert step >= 60 or span <= 3600

@@ -36,21 +36,21 @@ def at(second: float) -> float:
     return BEGIN + second
 
 
-def test_a_job_is_named_from_when_it_was_seen_until_it_was_gone() -> None:
+def test_a_use_lasts_from_the_first_to_the_last_view_of_its_process() -> None:
     job = process(7)
     uses, ended = seen([shown(at(0)), busy(at(1), job), busy(at(2), job), shown(at(3))])
     assert ended == [("python", 1, 3)]
     assert uses.open == []
 
 
-def test_our_own_stressor_is_a_use_as_long_as_its_process_is_there() -> None:
+def test_the_stressor_is_a_use_while_its_process_exists() -> None:
     states = ["STARTING", "RUNNING", "STOPPING"]
     ours = [shown(at(n), stressor=state, pid=9) for n, state in enumerate(states)]
     _, ended = seen([*ours, shown(at(3))])
     assert ended == [("sentinel", 0, 3)]
 
 
-def test_several_at_once_each_have_their_own_time() -> None:
+def test_concurrent_processes_are_separate_uses() -> None:
     one, two = process(1, "one"), process(2, "two")
     _, ended = seen(
         [
@@ -63,51 +63,51 @@ def test_several_at_once_each_have_their_own_time() -> None:
     assert sorted(ended) == [("one", 0, 2), ("sentinel", 1, 2), ("two", 1, 3)]
 
 
-def test_a_guest_is_a_use_beside_ours() -> None:
+def test_an_allocated_process_is_a_use_beside_the_stressor() -> None:
     guest = shown(at(0), stressor="RUNNING", pid=9, allocated_processes=(process(3, "notebook"),))
     uses, _ = seen([guest])
     assert sorted(str(use.who) for use in uses.open) == ["notebook", "sentinel"]
 
 
-def test_a_name_that_is_known_later_is_that_of_the_whole_use() -> None:
+def test_a_name_that_is_read_later_applies_to_the_whole_use() -> None:
     _, ended = seen(
         [busy(at(0), process(7, "python", None)), busy(at(1), process(7)), shown(at(2))]
     )
     assert ended == [("python", 0, 2)]
 
 
-def test_who_is_named_soon_after_somebody_came_is_the_one_who_came() -> None:
+def test_an_unnamed_use_gets_the_name_of_the_process_listed_soon_after() -> None:
     uses, ended = seen([shown(at(0)), busy(at(1)), busy(at(2)), busy(at(3), process(7))])
     assert ended == []
     assert [span(use) for use in uses.open] == [("python", 1, 3)]
     assert [span(use)[:2] for use in uses.replaced] == [(None, 1)]
 
 
-def test_somebody_who_was_never_named_stays_so() -> None:
+def test_a_use_without_a_listed_process_stays_unnamed() -> None:
     _, ended = seen([*(busy(at(second)) for second in range(20)), busy(at(20), process(7))])
     assert ended == [(None, 0, 20)]
 
 
 @pytest.mark.parametrize("rule", ["mig", "display", "exclusive", "leak"])
-def test_a_gpu_that_is_busy_by_itself_is_used_by_nobody(rule: str) -> None:
+def test_a_gpu_that_is_busy_without_processes_has_no_use(rule: str) -> None:
     uses, _ = seen([shown(at(0), occupancy="BUSY", rule=rule)])
     assert uses.open == []
 
 
-def test_a_use_goes_on_though_the_gpu_could_not_be_read_for_a_moment() -> None:
+def test_a_use_continues_over_a_short_gap_of_readings() -> None:
     job = process(7)
     blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, 10)]
     _, ended = seen([busy(at(0), job), *blind, busy(at(10), job), shown(at(11))])
     assert ended == [("python", 0, 11)]
 
 
-def test_unknown_for_too_long_a_use_ended_when_it_was_seen_last() -> None:
+def test_a_use_ends_at_its_last_view_before_a_long_gap() -> None:
     blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, round(MAX_GAP_S) + 2)]
     _, ended = seen([busy(at(0), process(7)), *blind])
     assert ended == [("python", 0, 0)]
 
 
-def test_of_a_gpu_of_which_nothing_is_shown_any_more_uses_end_when_they_were_seen_last() -> None:
+def test_a_use_on_a_gpu_without_views_ends_at_its_last_view() -> None:
     uses, _ = seen([busy(at(0), process(7)), busy(at(5), process(7))])
     uses.expire(at(5 + MAX_GAP_S - 1))
     assert len(uses.open) == 1
@@ -116,14 +116,14 @@ def test_of_a_gpu_of_which_nothing_is_shown_any_more_uses_end_when_they_were_see
     assert uses.open == []
 
 
-def test_another_process_of_the_same_number_is_another_use() -> None:
+def test_a_reused_pid_is_another_use() -> None:
     first = process(7)
     second = replace(first, started=1)
     _, ended = seen([busy(at(0), first), busy(at(1), second), shown(at(2))])
     assert ended == [("python", 0, 1), ("python", 1, 2)]
 
 
-def test_a_clock_that_jumps_does_not_make_a_use_longer() -> None:
+def test_a_jump_of_the_clock_does_not_extend_a_use() -> None:
     uses, job = UsageTracker(), process(7)
     uses.update(busy(at(0), job), AHEAD)
     uses.update(busy(at(1), job), AHEAD + 10**8)
@@ -135,7 +135,7 @@ PEOPLE = st.sets(st.integers(1, 4), max_size=3)
 
 
 @given(st.lists(st.one_of(st.none(), PEOPLE), max_size=30))
-def test_uses_cover_exactly_the_seconds_in_which_somebody_was_shown(
+def test_uses_cover_exactly_the_seconds_with_processes(
     story: list[set[int] | None],
 ) -> None:
     """``None`` is a second in which the GPU could not be read; shorter than MAX_GAP_S here."""
@@ -170,7 +170,7 @@ def kept(view: GpuView) -> dict[str, float | None]:
     return dict(zip(SAMPLE_COLUMNS, sample_of(view), strict=True))
 
 
-def test_what_is_not_known_is_null_and_never_zero() -> None:
+def test_an_unknown_value_is_null_and_never_zero() -> None:
     nothing = kept(shown(at(0), read=None, occupancy="UNKNOWN"))
     assert {name for name, value in nothing.items() if value is not None} == {"ours"}
     old = kept(shown(at(100), read=at(90), telemetry=told(at(90), memory_utilization=0.5)))
@@ -195,7 +195,7 @@ def said(number: int, **fields: Any) -> TimedRecord:
     return TimedRecord(LoggedEvent.of(LogRecord(number=number, event=fields)), AHEAD)
 
 
-def test_every_event_is_kept_but_for_what_the_readings_have_and_a_gap_is_told() -> None:
+def test_events_are_stored_except_for_readings_and_lost_records_are_counted() -> None:
     batch = Recorder().build_batch(
         [
             said(4, event="gpu.busy", gpu=UUID, time="2026-11-20T19:40:16.093+00:00"),

@@ -54,7 +54,7 @@ FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1
         ({"health": 0.0}, "rests because of the GPU's health"),
     ],
 )
-def test_a_pace_shows_the_targets_or_why_the_stressor_rests(
+def test_a_pace_shows_its_targets_or_the_reason_of_a_rest(
     fields: dict[str, object], words: str
 ) -> None:
     assert words in line("stressor.pace", **(FULL | fields))
@@ -71,7 +71,7 @@ def test_a_status_shows_share_utilization_and_power_of_a_paced_stressor() -> Non
 
 
 @pytest.mark.parametrize("name", ["gpu.strange", "gpu.idle"])
-def test_an_event_without_a_fitting_sentence_is_shown_with_its_fields(name: str) -> None:
+def test_an_event_without_a_matching_sentence_is_shown_with_its_fields(name: str) -> None:
     fields: dict[str, object] = {"one": 1, "left_alone_s": "b"}
     assert " ".join(line(name, **fields).split()).endswith(f"{name} one=1 left_alone_s=b")
 

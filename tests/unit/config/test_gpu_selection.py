@@ -101,7 +101,7 @@ def test_a_value_of_cuda_visible_devices_shows_these_gpus(
     assert visible_gpus(value, GPUS, CUDA) == expected
 
 
-def test_the_prefix_alone_is_enough_for_a_single_gpu() -> None:
+def test_any_unique_prefix_selects_a_gpu() -> None:
     """What is unique is a UUID, however short."""
     assert visible_gpus("GPU-", (A,), None) == (A,)
 
@@ -195,9 +195,7 @@ def test_the_result_has_known_gpus_without_duplicates(value: str, order: list[st
     invalid=st.sampled_from(["-1", "99", "x", "", "GPU-ffff", "GPU-ab", "MIG-1"]),
     tail=lists,
 )
-def test_nothing_after_an_invalid_entry_changes_anything(
-    head: str, invalid: str, tail: str
-) -> None:
+def test_entries_after_an_invalid_one_are_ignored(head: str, invalid: str, tail: str) -> None:
     """The first entry that names no GPU ends the list, whatever comes after it."""
     value = f"{head},{invalid}"
     assert visible_gpus(f"{value},{tail}", GPUS, CUDA) == visible_gpus(value, GPUS, CUDA)

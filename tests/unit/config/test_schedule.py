@@ -71,7 +71,7 @@ def test_hours_and_the_rest_of_the_day_make_the_whole_day(minutes: int) -> None:
     assert inside.contains(moment) != outside.contains(moment)
 
 
-def test_a_change_of_clocks_moves_no_hour() -> None:
+def test_a_daylight_saving_change_moves_no_hour() -> None:
     """In Berlin the hour after 02:00 is left out once a year, and comes twice once a year."""
     (night,) = parse_hours("Sun 01:30-03:30")
     try:

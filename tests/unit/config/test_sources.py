@@ -30,7 +30,7 @@ def config_of(sources: Sources) -> Config:
     return build_config(sources.given, sources.overrides)
 
 
-def test_the_texts_of_the_defaults_give_the_default_config() -> None:
+def test_parsing_the_default_texts_gives_the_default_config() -> None:
     """The table's texts and the defaults of Config are one and the same."""
     given = {s.key: Given(text=s.default, source="default") for s in SETTINGS if s.default}
     assert build_config(given) == build_config({}) == Config()

@@ -198,7 +198,9 @@ def test_every_kind_of_option_is_converted() -> None:
         ("width", "32", "one of 8, 16"),
     ],
 )
-def test_a_bad_value_is_named_with_what_is_allowed(key: str, value: str, allowed: str) -> None:
+def test_an_invalid_value_is_an_error_with_the_allowed_values(
+    key: str, value: str, allowed: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         bind_options(sample, {key: value})
     text = str(caught.value)
@@ -206,7 +208,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(key: str, value: str, allowed
     assert "size (a whole number, default 0), rate (a number, default 0.5)" in text
 
 
-def test_an_unknown_option_is_named_with_those_that_are_known() -> None:
+def test_an_unknown_option_is_an_error_with_the_known_options() -> None:
     with pytest.raises(ConfigError, match="workload sample has no option 'sise'; its options are"):
         bind_options(sample, {"sise": "1"})
     with pytest.raises(ConfigError, match=r"needs the option 'target'; .* target [(]text[)]"):
@@ -229,7 +231,7 @@ def test_an_unknown_option_is_named_with_those_that_are_known() -> None:
         (Greedy, "its `run` cannot be called with the context alone", "`run(self, ctx)`"),
     ],
 )
-def test_a_wrong_signature_is_named_with_what_to_write(
+def test_a_wrong_signature_is_an_error_with_the_expected_one(
     workload: Callable[..., object], complaint: str, remedy: str
 ) -> None:
     with pytest.raises(WorkloadError) as caught:
@@ -238,7 +240,7 @@ def test_a_wrong_signature_is_named_with_what_to_write(
     assert remedy in caught.value.remedy
 
 
-def test_a_class_is_made_with_its_options_and_then_run() -> None:
+def test_a_class_is_created_with_its_options_and_then_run() -> None:
     trace: list[object] = []
     start(Warmth, trace, bind_options(Warmth, {"size": "128", "fast": "yes"}))
     start(Plain, trace, bind_options(Plain, {}))
@@ -246,7 +248,7 @@ def test_a_class_is_made_with_its_options_and_then_run() -> None:
     assert trace == [(128, True), "plain", (64, False)]
 
 
-def test_the_annotations_of_an_instance_that_is_called_are_read() -> None:
+def test_the_annotations_of_a_callable_instance_are_read() -> None:
     assert bind_options(Callee(), {"rate": "2"}) == {"rate": 2.0}
 
 
@@ -276,7 +278,7 @@ def test_options_are_described_by_the_docstring() -> None:
         ("gem", "there is no workload 'gem'"),
     ],
 )
-def test_a_workload_that_cannot_be_loaded_is_named(name: str, complaint: str) -> None:
+def test_an_unloadable_workload_is_an_error_with_its_name(name: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_workload(name)
     assert complaint in str(caught.value)
@@ -295,7 +297,7 @@ def test_an_error_is_described_in_one_bounded_line() -> None:
     assert len(line) < 1200
 
 
-def test_an_error_whose_text_cannot_be_had_is_still_described() -> None:
+def test_an_error_without_a_readable_text_is_still_described() -> None:
     class Mute(Exception):  # noqa: N818 - it says nothing, not even that
         def __str__(self) -> str:
             raise RuntimeError

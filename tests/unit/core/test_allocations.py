@@ -134,7 +134,7 @@ def test_unattributed_memory_counts_as_allocated_up_to_the_outstanding_amount() 
     world.run(supervisor, lambda: yields(world), within=1.0)
 
 
-def test_an_allocated_process_that_comes_early_does_not_make_the_gpu_busy() -> None:
+def test_an_allocated_process_that_starts_early_does_not_make_the_gpu_busy() -> None:
     world, supervisor = held()
     allocate(world, supervisor)
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
@@ -250,7 +250,7 @@ def test_the_stressor_is_released_where_allocated_processes_are_indistinguishabl
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 
-def test_the_stressor_is_never_an_allocated_process_though_one_may_have_started_sentinel() -> None:
+def test_the_stressor_is_never_an_allocated_process_even_below_an_allocated_shell() -> None:
     """A shell that starts Sentinel and then allocates memory is an ancestor of every stressor."""
     world, supervisor = held()
     child = world.at(0).child

@@ -158,7 +158,7 @@ def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
 
 
-def test_nothing_uses_a_released_driver_until_it_is_resumed() -> None:
+def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
     world, supervisor = served()
     assert send(world, supervisor, PauseGpus, release=True) is None
     assert watches(world), "newcomers must be seen while anything is held"
@@ -392,7 +392,7 @@ def test_no_stressor_starts_on_leaked_memory_after_new_settings() -> None:
     world.run(supervisor, lambda: running(supervisor) == [0])
 
 
-def test_settings_with_which_nothing_can_run_can_be_corrected() -> None:
+def test_settings_that_prevent_every_stressor_can_be_corrected() -> None:
     """At the start of the daemon they would end it."""
     world, supervisor = served(1)
     assert send(world, supervisor, Configure, given=given(workload="gemm:size=7")) is None

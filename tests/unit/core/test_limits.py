@@ -79,7 +79,7 @@ def test_a_newcomer_cuts_a_release_short() -> None:
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=2)
 
 
-def test_the_gate_waits_for_the_last_gpu_and_stays_open_later() -> None:
+def test_idle_gate_all_applies_to_the_first_start_only() -> None:
     world = World(gpus=3)
     world.newcomer(2)
     supervisor = world.supervisor(Config(idle_gate="all", rearm=1.0))

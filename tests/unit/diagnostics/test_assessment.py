@@ -48,7 +48,7 @@ def failed(kind: FailureKind) -> Trial:
     return replace(WELL, stop=None, failure=Failure(kind=kind.value, reason="it was so"))
 
 
-def test_a_workload_with_nothing_wrong_is_well() -> None:
+def test_a_workload_without_problems_passes() -> None:
     judgement = judge(WELL)
     assert judgement.verdict is Verdict.WELL
     assert (judgement.problems, judgement.incomplete) == ((), None)
@@ -111,9 +111,7 @@ def test_a_workload_with_nothing_wrong_is_well() -> None:
         (replace(WELL, findings=1), "wrong_results", "evidence of 1 faults", "another GPU"),
     ],
 )
-def test_each_misbehaviour_is_named_with_what_to_do(
-    trial: Trial, kind: str, what: str, do: str
-) -> None:
+def test_each_problem_is_reported_with_advice(trial: Trial, kind: str, what: str, do: str) -> None:
     judgement = judge(trial)
     assert judgement.verdict is Verdict.MISBEHAVED
     (problem,) = judgement.problems
@@ -122,11 +120,11 @@ def test_each_misbehaviour_is_named_with_what_to_do(
     assert do in problem.do
 
 
-def test_one_long_quantum_among_many_is_the_host_being_busy() -> None:
+def test_one_long_quantum_among_many_is_attributed_to_a_busy_host() -> None:
     assert judge(replace(WELL, progress=(*WELL.progress, said(0.2)))).problems == ()
 
 
-def test_memory_that_moves_by_a_little_is_not_the_workload() -> None:
+def test_small_changes_of_memory_are_not_attributed_to_the_workload() -> None:
     assert judge(replace(WELL, readings=(read(14 * GIB), read(14 * GIB + 2**16)))).problems == ()
 
 
@@ -152,7 +150,7 @@ def test_a_trial_ended_by_a_newcomer_is_incomplete(trial: Trial, why: str) -> No
     assert why in str(judgement.incomplete)
 
 
-def test_a_problem_before_a_newcomer_came_is_still_reported() -> None:
+def test_a_problem_before_a_newcomer_is_still_reported() -> None:
     trial = replace(WELL, interrupted="SIGINT", progress=(said(0.3), said(0.3)))
     assert judge(trial).verdict is Verdict.MISBEHAVED
 
@@ -163,6 +161,6 @@ def test_a_stop_after_a_signal_is_not_counted_as_ignored(changes: dict[str, Any]
     assert judge(trial).problems == ()
 
 
-def test_there_is_advice_on_every_kind_of_failure() -> None:
+def test_every_kind_of_failure_has_advice() -> None:
     for kind in FailureKind:
         assert judge(failed(kind)).problems[0].kind == kind

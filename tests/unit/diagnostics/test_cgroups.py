@@ -110,7 +110,7 @@ def test_the_tightest_quota_counts(
         ),
     ],
 )
-def test_the_least_room_counts(
+def test_the_smallest_available_memory_counts(
     tmp_path: Path,
     groups: str,
     mounts: str,

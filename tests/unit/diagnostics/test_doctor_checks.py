@@ -74,7 +74,7 @@ def with_gpu(**changes: Any) -> HostFacts:
     return replace(HOST, gpus=(GPU, replace(HOST.gpus[1], **changes)))
 
 
-def test_nothing_speaks_against_a_healthy_host() -> None:
+def test_a_healthy_host_has_no_findings() -> None:
     findings = diagnose(HOST)
     assert [f for f in findings if f.level is not Level.OK or f.do] == []
     assert verdict(findings) is Level.OK
@@ -183,7 +183,7 @@ def test_nothing_speaks_against_a_healthy_host() -> None:
         (replace(HOST, cared_for=1), "GPUs", "ok", "1 of 2"),
     ],
 )
-def test_each_fact_about_a_host_leads_to_its_line(
+def test_each_fact_about_a_host_produces_its_line(
     facts: HostFacts, check: str, level: str, word: str
 ) -> None:
     finding = line(facts, check)
@@ -243,7 +243,7 @@ def test_each_fact_about_a_host_leads_to_its_line(
         ({"remapped": Unread(), "retiring": (0,)}, "repairs of memory", "ok", "no page"),
     ],
 )
-def test_each_fact_about_a_gpu_leads_to_its_line(
+def test_each_fact_about_a_gpu_produces_its_line(
     changes: dict[str, Any], check: str, level: str, word: str
 ) -> None:
     *_, finding = lines(with_gpu(**changes), check)
@@ -305,7 +305,7 @@ def test_another_module_in_the_place_of_the_binding_is_a_problem(
         ("13.0", FAILED, "ok", "driver's CUDA is unknown"),
     ],
 )
-def test_a_torch_needs_a_driver_of_its_major_cuda(
+def test_torch_requires_a_driver_of_its_major_cuda_version(
     built: str, supported: Any, level: str, word: str
 ) -> None:
     facts = replace(
@@ -331,20 +331,20 @@ def test_a_torch_needs_a_driver_of_its_major_cuda(
         ({"unusable": "no"}, {"unusable": "no"}, "problem"),
     ],
 )
-def test_a_lock_folder_is_for_everybody(
+def test_a_lock_folder_must_be_writable_by_all_users(
     first: dict[str, Any], second: dict[str, Any], level: str
 ) -> None:
     folders = (Folder(path="/run", **first), Folder(path="/tmp", **second))  # noqa: S108
     assert line(replace(HOST, folders=folders), "lock folders").level == level
 
 
-def test_without_a_driver_every_other_line_about_the_host_is_there() -> None:
+def test_without_a_driver_all_other_lines_about_the_host_are_present() -> None:
     there = {finding.check for finding in diagnose(HOST) if finding.index is None}
     facts = replace(HOST, driver=NO_DRIVER, gpus=(), cared_for=0)
     assert {finding.check for finding in diagnose(facts)} == there - {"GPUs"}
 
 
-def test_a_gpu_that_stopped_answering_is_not_judged_by_missing_values() -> None:
+def test_missing_values_of_an_unresponsive_gpu_are_not_findings() -> None:
     silent = GpuFacts(index=1, uuid="GPU-1", fault=Fault(call="nvmlDeviceGetMigMode", how="hung"))
     facts = replace(HOST, gpus=(GPU, silent))
     assert [f.check for f in diagnose(facts) if f.index == 1] == ["answers"]
@@ -382,12 +382,12 @@ def test_gpus_with_the_same_result_share_a_line() -> None:
     assert max(map(len, narrow)) <= 70
 
 
-def test_the_page_has_a_line_for_a_held_gpu_that_the_driver_does_not_list() -> None:
+def test_the_report_has_a_line_for_a_held_gpu_that_the_driver_does_not_list() -> None:
     facts = replace(HOST, held=(Held(uuid="GPU-9", holder="pid 5"),))
     assert any("GPU-9: held by pid 5" in said for said in page(diagnose(facts), colour=False))
 
 
-def test_colours_are_put_around_the_words_and_nowhere_else() -> None:
+def test_only_the_level_words_are_coloured() -> None:
     plain = "\n".join(page(diagnose(with_gpu(mig=(1, 1))), colour=False))
     coloured = "\n".join(page(diagnose(with_gpu(mig=(1, 1))), colour=True))
     assert "\x1b[33mwarning" in coloured
@@ -395,7 +395,7 @@ def test_colours_are_put_around_the_words_and_nowhere_else() -> None:
     assert click.unstyle(coloured) == plain
 
 
-def test_the_object_for_programs_names_gpus_by_their_uuid() -> None:
+def test_the_json_report_identifies_gpus_by_uuid() -> None:
     body = as_object(diagnose(with_gpu(display=(1,))))
     assert body["verdict"] == "warning"
     assert isinstance(body["lines"], list)

@@ -44,7 +44,7 @@ def recorded(path: Path, *records: tuple[GoldenKey, int]) -> Path:
     return path
 
 
-def test_nothing_is_known_of_a_file_that_is_not_there(path: Path) -> None:
+def test_a_missing_file_has_no_records(path: Path) -> None:
     assert Goldens(path).known(KEY) is None
     assert not path.parent.exists(), "looking makes nothing"
 
@@ -59,7 +59,7 @@ def test_a_line_contains_the_record(key: GoldenKey, checksum: int) -> None:
     assert _parse(line) == (key, checksum)
 
 
-def test_a_record_of_one_process_is_known_to_others_at_once_and_later(path: Path) -> None:
+def test_a_record_of_one_process_is_visible_to_others(path: Path) -> None:
     one, two = Goldens(path), Goldens(path)
     one.record(KEY, -5)
     assert two.known(KEY) == -5
@@ -68,7 +68,7 @@ def test_a_record_of_one_process_is_known_to_others_at_once_and_later(path: Path
     assert Goldens(path).known(OTHER) == 2**64 - 1
 
 
-def test_the_first_record_holds_and_nothing_is_ever_changed(path: Path) -> None:
+def test_the_first_record_of_a_key_is_never_changed(path: Path) -> None:
     recorded(path, (KEY, 1))
     before = path.read_bytes()
     goldens = Goldens(path)
@@ -80,7 +80,9 @@ def test_the_first_record_holds_and_nothing_is_ever_changed(path: Path) -> None:
     assert goldens.known(KEY) == 1
 
 
-def test_a_torn_last_line_is_skipped_with_a_warning_and_spoils_no_record(path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped_with_a_warning_and_corrupts_no_record(
+    path: Path,
+) -> None:
     recorded(path, (KEY, 1))
     with path.open("ab") as file:
         file.write(_format(OTHER, 2)[:-20])
@@ -110,7 +112,7 @@ def test_a_torn_last_line_is_skipped_with_a_warning_and_spoils_no_record(path: P
         (_format(KEY, 1).replace(b"0x1", b"one"), "one"),
     ],
 )
-def test_a_foreign_line_is_passed_over_with_the_reason(path: Path, line: bytes, why: str) -> None:
+def test_an_invalid_line_is_skipped_with_the_reason(path: Path, line: bytes, why: str) -> None:
     recorded(path)
     path.write_bytes(line + b"\n" + _format(OTHER, 4))
     said: list[str] = []
@@ -143,7 +145,7 @@ Goldens(path).record(key, 1)
 """
 
 
-def test_a_disk_that_fills_up_within_a_line_raises_no_error(path: Path) -> None:
+def test_a_disk_that_fills_up_during_a_write_raises_no_error(path: Path) -> None:
     recorded(path, (KEY, 1))
     command = [sys.executable, "-c", FULL, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
@@ -154,7 +156,7 @@ def test_a_disk_that_fills_up_within_a_line_raises_no_error(path: Path) -> None:
     assert (goldens.known(KEY), goldens.known(OTHER)) == (1, 2)
 
 
-def test_a_fifo_in_its_place_does_not_block(tmp_path: Path) -> None:
+def test_a_fifo_at_the_path_of_the_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "goldens.jsonl")
     said: list[str] = []
     goldens = Goldens(tmp_path / "goldens.jsonl", warn=said.append)
@@ -179,7 +181,7 @@ def test_a_file_that_stays_locked_raises_no_error(
     assert goldens.known(OTHER) == 2
 
 
-def test_another_file_in_its_place_is_read_from_its_beginning(path: Path) -> None:
+def test_a_replaced_file_is_read_from_its_beginning(path: Path) -> None:
     recorded(path, (KEY, 1), (OTHER, 2))
     goldens = Goldens(path)
     assert goldens.known(KEY) == 1
@@ -187,7 +189,7 @@ def test_another_file_in_its_place_is_read_from_its_beginning(path: Path) -> Non
     assert goldens.known(replace(KEY, seed=3)) == 3
 
 
-def test_a_different_record_in_another_file_is_a_conflict_and_does_not_hold(
+def test_a_different_record_in_another_file_is_a_conflict_and_is_ignored(
     path: Path, tmp_path: Path
 ) -> None:
     recorded(path, (KEY, 1))
@@ -247,11 +249,13 @@ def test_eight_processes_at_once_record_each_key_once(path: Path) -> None:
         ({}, 1000, "/home/ann/.local/state/sentinel/goldens.jsonl"),
     ],
 )
-def test_it_is_in_the_state_folder(environment: dict[str, str], uid: int, expected: str) -> None:
+def test_the_golden_file_is_in_the_state_folder(
+    environment: dict[str, str], uid: int, expected: str
+) -> None:
     assert default_path(environment, uid, HOME) == Path(expected)
 
 
-def test_its_path_is_the_setting_or_with_the_simulated_gpus_or_none(tmp_path: Path) -> None:
+def test_the_path_is_the_setting_or_beside_the_simulated_gpus_or_none(tmp_path: Path) -> None:
     environment = {"HOME": str(HOME)}
     assert locate("off", environment, tmp_path) is None
     assert locate(None, environment, tmp_path) == tmp_path / "goldens.jsonl"
@@ -261,7 +265,7 @@ def test_its_path_is_the_setting_or_with_the_simulated_gpus_or_none(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("setting", "name"), [(None, "goldens.jsonl"), ("off", None)])
-def test_a_stressor_receives_its_path(
+def test_a_stressor_receives_the_path_of_the_golden_file(
     setting: str | None, name: str | None, tmp_path: Path
 ) -> None:
     config = Config(goldens=setting)
@@ -289,7 +293,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_CONFIG", os.devnull)
 
 
-def test_the_records_are_carried_from_one_host_to_another(
+def test_exported_records_can_be_imported_on_another_host(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = recorded(tmp_path / "theirs", (KEY, 1), (OTHER, 2))
@@ -309,7 +313,7 @@ def test_the_records_are_carried_from_one_host_to_another(
 
 
 @pytest.mark.parametrize("command", ["check", "merge"])
-def test_a_conflict_is_listed_and_not_taken_over(
+def test_a_conflict_is_listed_and_not_imported(
     command: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = recorded(tmp_path / "theirs", (KEY, 9))

@@ -24,7 +24,7 @@ def contents(path: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in path.parent.iterdir()}
 
 
-def test_files_are_bounded_in_size_and_number_and_the_newest_lines_stay(tmp_path: Path) -> None:
+def test_files_are_bounded_in_size_and_number_and_keep_the_newest_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with closing(RotatingLog(path, max_bytes=25, max_old_files=2)) as log:
         for number in range(9):
@@ -36,7 +36,7 @@ def test_files_are_bounded_in_size_and_number_and_the_newest_lines_stay(tmp_path
     }
 
 
-def test_it_goes_on_with_the_file_that_is_there(tmp_path: Path) -> None:
+def test_an_existing_file_is_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in range(4):
         with closing(RotatingLog(path, max_bytes=25, max_old_files=0)) as log:
@@ -44,7 +44,7 @@ def test_it_goes_on_with_the_file_that_is_there(tmp_path: Path) -> None:
     assert contents(path) == {"log": line(2) + line(3)}
 
 
-def test_a_line_that_is_longer_than_a_file_may_be_is_written_whole(tmp_path: Path) -> None:
+def test_a_line_above_the_size_limit_is_written_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with closing(RotatingLog(path, max_bytes=25, max_old_files=1)) as log:
         log.write(line(0))
@@ -66,7 +66,7 @@ def test_a_file_that_was_moved_or_removed_is_created_again(tmp_path: Path, *, mo
     assert path.read_text() == line(1)
 
 
-def test_a_log_that_cannot_be_opened_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_an_unopenable_log_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "target").touch()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     os.mkfifo(tmp_path / "pipe")
@@ -77,13 +77,13 @@ def test_a_log_that_cannot_be_opened_is_an_error_that_names_it(tmp_path: Path) -
             RotatingLog(tmp_path / name)
 
 
-def test_it_is_for_its_owner_alone_and_for_no_child(tmp_path: Path) -> None:
+def test_the_log_is_private_to_its_owner_and_not_inherited(tmp_path: Path) -> None:
     with closing(RotatingLog(tmp_path / "log")) as log:
         assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
         assert not os.get_inheritable(log._file)
 
 
-def test_after_the_end_nothing_is_written(tmp_path: Path) -> None:
+def test_a_closed_log_is_not_written(tmp_path: Path) -> None:
     log = RotatingLog(tmp_path / "log")
     log.close()
     log.close()
@@ -91,7 +91,7 @@ def test_after_the_end_nothing_is_written(tmp_path: Path) -> None:
         log.write(line(0))
 
 
-def test_where_no_room_can_be_made_it_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_rotated_continues_in_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "log.1").mkdir()
     (tmp_path / "log.1" / "full").touch()
     with closing(RotatingLog(tmp_path / "log", max_bytes=25, max_old_files=1)) as log:
@@ -100,7 +100,7 @@ def test_where_no_room_can_be_made_it_goes_on_in_the_same_file(tmp_path: Path) -
     assert (tmp_path / "log").read_text() == "".join(map(line, range(5)))
 
 
-def test_the_file_of_standard_error_is_bounded_too(tmp_path: Path) -> None:
+def test_the_file_of_standard_error_is_bounded(tmp_path: Path) -> None:
     stray = os.open(tmp_path / "stray", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         with closing(RotatingLog(tmp_path / "log", max_bytes=1000, stderr_file=stray)) as log:
@@ -116,7 +116,7 @@ def test_the_file_of_standard_error_is_bounded_too(tmp_path: Path) -> None:
         os.close(stray)
 
 
-def test_a_full_disk_costs_lines_and_leaves_no_half_of_one(tiny_disk: Path) -> None:
+def test_a_full_disk_drops_whole_lines_only(tiny_disk: Path) -> None:
     path = tiny_disk / "log"
     with closing(RotatingLog(path)) as log:
         log.write("a" * 4000 + "\n")
@@ -128,7 +128,7 @@ def test_a_full_disk_costs_lines_and_leaves_no_half_of_one(tiny_disk: Path) -> N
         assert path.read_text() == "a" * 4000 + "\nc\n"
 
 
-def test_a_full_disk_never_reaches_the_journal(tiny_disk: Path) -> None:
+def test_a_full_disk_raises_no_error_in_the_event_log(tiny_disk: Path) -> None:
     path = tiny_disk / "log"
     with closing(RotatingLog(path)) as log:
         journal = EventLog([json_lines(log, {})])

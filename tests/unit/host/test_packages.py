@@ -45,7 +45,7 @@ def distribution(name: str, version: str, *files: str) -> dict[str, str]:
     }
 
 
-def test_the_binding_is_nvidias_own_here() -> None:
+def test_the_installed_binding_is_from_nvidia() -> None:
     found = bindings()
     assert found.version is not None
     assert found.rivals == ()
@@ -62,13 +62,13 @@ def test_distributions_that_shadow_the_binding_are_found(tmp_path: Path) -> None
     assert found.version is not None
 
 
-def test_a_pynvml_that_only_warns_about_its_name_does_not_shadow(tmp_path: Path) -> None:
+def test_a_pynvml_distribution_without_a_module_does_not_shadow(tmp_path: Path) -> None:
     with installed(tmp_path, distribution("pynvml", "13.0.1", "pynvml_utils/__init__.py")):
         found = bindings()
     assert (found.rivals, found.shadow) == ((), None)
 
 
-def test_a_stray_file_in_the_place_of_the_binding_is_found(tmp_path: Path) -> None:
+def test_a_stray_file_that_shadows_the_binding_is_found(tmp_path: Path) -> None:
     with installed(tmp_path, {"pynvml.py": ""}):
         assert bindings().shadow == str(tmp_path / "pynvml.py")
 
@@ -87,7 +87,7 @@ def test_a_stray_file_in_the_place_of_the_binding_is_found(tmp_path: Path) -> No
         ("nothing of the kind\n", None, None, False),
     ],
 )
-def test_the_build_of_torch_is_read_without_an_import(
+def test_the_cuda_version_of_torch_is_read_without_an_import(
     tmp_path: Path,
     text: str,
     version: str | None,
@@ -124,7 +124,7 @@ def test_the_build_of_torch_is_read_without_an_import(
         ("unknown", "13.615.71", False),
     ],
 )
-def test_which_pairs_of_driver_and_binding_misread_pids(
+def test_only_certain_pairs_of_driver_and_binding_misread_pids(
     driver: str, binding: str, *, wrong: bool
 ) -> None:
     assert (misreads(version_of(driver), version_of(binding)) is not None) is wrong

@@ -40,7 +40,7 @@ PRETENDED = Path("/tmp/pretended")
         (USER | {"SENTINEL_SOCKET": ""}, 0, None, "/run/sentinel/sentinel.sock", "/var/lib"),
     ],
 )
-def test_the_places_follow_from_the_variables(
+def test_the_paths_follow_from_the_variables(
     environ: dict[str, str], uid: int, simulated: Path | None, socket: str, log: str
 ) -> None:
     found = places(environ, uid, simulated)
@@ -51,16 +51,16 @@ def test_the_places_follow_from_the_variables(
     assert found.named == bool(environ.get("SENTINEL_SOCKET"))
 
 
-def test_systemds_state_folder_is_the_first_of_its_list() -> None:
+def test_the_first_of_several_systemd_state_folders_is_used() -> None:
     assert places(UNIT, 0).state == Path("/var/lib/sentinel")
 
 
-def test_a_socket_by_a_relative_path_is_refused() -> None:
+def test_a_relative_socket_path_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"SENTINEL_SOCKET: 's\.sock' is not an absolute path"):
         places({"SENTINEL_SOCKET": "s.sock"}, 1000)
 
 
-def test_a_path_that_no_unix_socket_can_have_is_named_with_its_length() -> None:
+def test_a_socket_path_that_is_too_long_is_an_error_with_its_length() -> None:
     check_length(Path("/" + "a" * (MAX_SOCKET_PATH_BYTES - 1)))
     with pytest.raises(ConfigError, match="has 109 bytes; at most 107 are allowed"):
         check_length(Path("/aa" + "\N{SNOWMAN}" * 35 + "a"))

@@ -41,7 +41,7 @@ def named(name: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_the_own_stat_line_is_that_of_this_process() -> None:
+def test_the_stat_line_of_this_process_has_its_pid() -> None:
     stat = own_stat()
     assert stat.pid == os.getpid()
     assert stat.session == os.getsid(0)
@@ -60,7 +60,7 @@ def test_the_start_never_changes() -> None:
 
 
 @pytest.mark.parametrize("name", ["two words", "a) b (c", ") Z 1 1 1", "(", ")", "a\nb", "%s"])
-def test_no_name_a_process_gives_itself_can_shift_the_fields(name: str) -> None:
+def test_a_process_name_cannot_shift_the_fields(name: str) -> None:
     with named(name) as process:
         stat = read_stat(process.pid)
         assert stat is not None
@@ -71,7 +71,7 @@ def test_no_name_a_process_gives_itself_can_shift_the_fields(name: str) -> None:
         assert stat.started >= own_stat().started
 
 
-def test_a_name_that_is_no_text_can_still_be_read() -> None:
+def test_a_name_that_is_not_utf8_can_be_read() -> None:
     with named("caf\udce9") as process:  # one byte that is not UTF-8
         stat = read_stat(process.pid)
         assert stat is not None
@@ -88,7 +88,7 @@ def test_a_zombie_is_not_alive() -> None:
         assert not stat.alive
 
 
-def test_there_is_nothing_to_read_of_a_process_that_is_gone() -> None:
+def test_a_dead_process_has_no_details() -> None:
     with named("gone") as process:
         process.kill()
         process.wait()

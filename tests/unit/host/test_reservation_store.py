@@ -35,13 +35,13 @@ MADE = Reservation(
 ON_DISK = to_stored([MADE], wall=1_000_100.0, monotonic=100.0, boot="this")
 
 
-def test_setting_the_clock_back_makes_no_reservation_longer() -> None:
+def test_setting_the_clock_back_does_not_extend_a_reservation() -> None:
     (one,) = restore(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
     assert one.until == 110.0 + 100.0
 
 
 @pytest.mark.parametrize("wall", [0.0, 900_000.0, 1_000_110.0, 1_000_160.0, 4e9])
-def test_within_a_boot_it_does_not_matter_how_the_clock_was_set(wall: float) -> None:
+def test_changes_of_the_clock_within_a_boot_have_no_effect(wall: float) -> None:
     endless = replace(MADE, id="x", until=None)
     kept = to_stored([MADE, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
     assert restore(kept, wall=wall, monotonic=149.9, boot="this") == (MADE, endless)
@@ -55,7 +55,7 @@ def test_within_a_boot_it_does_not_matter_how_the_clock_was_set(wall: float) -> 
     before=st.floats(0, 4e9),
     after=st.floats(0, 4e9),
 )
-def test_a_reservation_ends_within_a_boot_when_it_would_have_without_a_restart(
+def test_a_restart_of_the_daemon_does_not_change_the_end_of_a_reservation(
     since: float, lasts: float, gone: float, before: float, after: float
 ) -> None:
     held = replace(MADE, since=since, until=since + lasts)
@@ -87,13 +87,13 @@ def test_a_reservation_is_unchanged_after_a_restart_of_the_daemon() -> None:
     assert restore(ON_DISK, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
 
 
-def test_after_a_boot_the_time_goes_on_and_the_process_is_forgotten() -> None:
+def test_after_a_boot_the_time_continues_and_the_process_is_unbound() -> None:
     (held,) = restore(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
     assert held.until == 15.0
     assert held.by == Caller(via="unix", uid=1000)
 
 
-def test_a_reservation_that_is_over_is_left_out() -> None:
+def test_an_expired_reservation_is_omitted() -> None:
     assert restore(ON_DISK, wall=1_000_150.0, monotonic=150.0, boot="this") == ()
 
 
@@ -200,7 +200,7 @@ def test_a_file_that_is_not_text_is_renamed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     save(path, ON_DISK)
     (tmp_path / "reservations.json.new").mkdir()
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path) -> None:
     assert load(path) == (ON_DISK, None)
 
 
-def test_a_file_that_cannot_be_read_is_reported_and_left(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.mkdir()
     found, why = load(path)
@@ -218,9 +218,9 @@ def test_a_file_that_cannot_be_read_is_reported_and_left(tmp_path: Path) -> None
     assert path.exists()
 
 
-def test_each_boot_has_a_name() -> None:
+def test_each_boot_has_an_id() -> None:
     assert boot_id() == boot_id() != ""
 
 
-def test_a_record_has_every_field_that_a_reservation_needs() -> None:
+def test_a_record_has_every_field_of_a_reservation() -> None:
     assert set(vars(ON_DISK[0])) == set(StoredReservation.__dataclass_fields__)

@@ -50,7 +50,9 @@ def spoilt(message: object, **changes: object) -> bytes:
 
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_every_message_comes_out_as_it_went_in(kind: type, data: st.DataObject) -> None:
+def test_every_message_is_unchanged_by_encoding_and_decoding(
+    kind: type, data: st.DataObject
+) -> None:
     message: object = data.draw(st.from_type(kind))
     assert decode(encode(message), EVERY_KIND) == message
 
@@ -70,7 +72,7 @@ def test_a_datagram_larger_than_allowed_is_refused_by_its_sender() -> None:
 
 
 @given(st.binary())
-def test_garbage_is_refused_and_does_nothing_else(data: bytes) -> None:
+def test_garbage_is_refused_without_side_effects(data: bytes) -> None:
     with pytest.raises(WireError, match="invalid message"):
         decode(data, EVERY_KIND)
 
@@ -130,7 +132,7 @@ def test_a_malformed_datagram_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize("field", ["seconds", "flops"])
-def test_no_number_gets_in_that_survives_no_comparison(field: str, number: str) -> None:
+def test_nan_and_infinity_are_refused(field: str, number: str) -> None:
     text = encode(PROGRESS).decode()
     value = json.dumps(getattr(PROGRESS, field))
     spoiled = text.replace(f'"{field}":{value}', f'"{field}":{number}')
@@ -157,25 +159,25 @@ def test_a_whole_number_is_accepted_for_a_float_and_converted() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, "yes", None])
-def test_a_truth_is_true_or_false(value: object) -> None:
+def test_a_boolean_is_true_or_false(value: object) -> None:
     ready = Ready(held=1, asked=1, chunks=1, refused=False)
     with pytest.raises(WireError):
         decode(spoilt(ready, refused=value), [Ready])
 
 
-def test_a_kind_of_failure_is_one_of_those_declared() -> None:
+def test_an_undeclared_kind_of_failure_is_refused() -> None:
     failed = Failed(kind=FailureKind.WORKLOAD, reason="")
     with pytest.raises(WireError):
         decode(spoilt(failed, kind="bad_mood"), [Failed])
 
 
-def test_a_field_too_many_is_refused() -> None:
+def test_an_extra_field_is_refused() -> None:
     with pytest.raises(WireError, match="fields"):
         decode(spoilt(PROGRESS, spin=1), [Progress])
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Progress)])
-def test_a_field_too_few_is_refused(field: str) -> None:
+def test_a_missing_field_is_refused(field: str) -> None:
     body = body_of(PROGRESS)
     del body[field]
     with pytest.raises(WireError, match="fields"):
@@ -192,7 +194,7 @@ def test_nested_values_are_checked_as_strictly() -> None:
         decode(spoilt(reading, processes={"pid": 1}), [Reading])
 
 
-def test_an_unread_value_stays_none_and_never_becomes_empty() -> None:
+def test_an_unread_value_stays_none_and_is_never_empty() -> None:
     unread = Reading(uuid="GPU-1", at=1.0, processes=None)
     empty = Reading(uuid="GPU-1", at=1.0, processes=())
     assert decode(encode(unread), [Reading]).processes is None

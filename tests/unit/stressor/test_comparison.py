@@ -36,7 +36,9 @@ def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
     assert len(seen) == 11
 
 
-def test_a_comparison_that_finds_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_without_findings_for_a_flipped_bit_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reference = torch.ones(SIZE, SIZE, dtype=torch.bfloat16)
     comparison = BitComparison(reference, torch.empty_like(reference))
 

@@ -286,7 +286,7 @@ def test_a_gpu_that_computes_differently_each_time_is_refused(
     }
 
 
-def test_checks_that_find_nothing_are_refused(
+def test_checks_that_miss_a_flipped_bit_are_refused(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = unprepared_pipeline(bench)
@@ -297,7 +297,7 @@ def test_checks_that_find_nothing_are_refused(
 
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("where", ["first block", "later block"])
-def test_an_input_that_is_filled_wrongly_is_found_and_repaired(
+def test_a_wrongly_filled_input_is_found_and_repaired(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, side: int, where: str
 ) -> None:
     """Its checksum would be that of the wrong content."""

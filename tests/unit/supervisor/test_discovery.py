@@ -63,7 +63,7 @@ GPUS = (A, B, C, D)
     ],
     ids=str,
 )
-def test_a_selector_matches_these_gpus(selectors: list[str], expected: tuple[Gpu, ...]) -> None:
+def test_a_selector_matches_its_gpus(selectors: list[str], expected: tuple[Gpu, ...]) -> None:
     """Each means exactly these GPUs, always in nvidia-smi's order."""
     assert select_gpus(selectors, GPUS) == expected
 
@@ -85,7 +85,7 @@ def test_a_selector_matches_these_gpus(selectors: list[str], expected: tuple[Gpu
         "MIG-1",
     ],
 )
-def test_an_unknown_selector_names_itself_and_all_that_exist(selector: str) -> None:
+def test_an_unknown_selector_is_an_error_with_the_list_of_gpus(selector: str) -> None:
     """A mistyped name gets the list of GPUs and the exit code of no such GPU."""
     with pytest.raises(NoSuchGpuError) as caught:
         select_gpus(["0", selector], GPUS)
@@ -105,7 +105,7 @@ def test_an_ambiguous_selector_is_refused(selector: str) -> None:
     assert A.uuid in caught.value.remedy
 
 
-def test_on_a_host_without_gpus_nothing_can_be_named() -> None:
+def test_a_host_without_gpus_accepts_no_selector() -> None:
     """Even ``all`` is an error there; naming nothing is not."""
     assert select_gpus([], ()) == ()
     with pytest.raises(NoSuchGpuError, match="no GPU"):
@@ -113,7 +113,7 @@ def test_on_a_host_without_gpus_nothing_can_be_named() -> None:
 
 
 @given(chosen=st.lists(st.sampled_from(GPUS)), data=st.data())
-def test_every_way_to_name_a_gpu_means_the_same(chosen: list[Gpu], data: st.DataObject) -> None:
+def test_all_selectors_of_a_gpu_are_equivalent(chosen: list[Gpu], data: st.DataObject) -> None:
     """Index, UUID and address can be mixed, repeated and put in any order."""
     names = [
         data.draw(st.sampled_from([str(one.index), one.uuid, one.uuid[:10], one.pci_bus_id]))
