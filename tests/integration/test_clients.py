@@ -75,6 +75,7 @@ def test_the_library_has_the_same_commands(here: Live) -> None:
     assert client.unreserve(got.id).gpus == got.gpus
 
 
+@pytest.mark.long
 def test_a_reservation_ends_with_its_command_for_every_exit(here: Live) -> None:
     shell = "echo $CUDA_VISIBLE_DEVICES; exit 5"
     with here.running("exec", "--gpu", "0", "--", "sh", "-c", shell) as job:
@@ -91,6 +92,7 @@ def test_a_reservation_ends_with_its_command_for_every_exit(here: Live) -> None:
     eventually(lambda: not here.client.reservations())
 
 
+@pytest.mark.long
 def test_the_library_follows_the_log(here: Live) -> None:
     with here.running("logs", "-f", "-n", "0") as follower:
         assert read_line(follower), "the status of each second shows that it reached the end"
@@ -103,6 +105,7 @@ def test_the_library_follows_the_log(here: Live) -> None:
 # --- sentinel mcp ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_agent_lists_and_reserves_gpus(here: Live) -> None:
     anyio.run(_be_an_agent, here)
 
@@ -158,6 +161,7 @@ async def _be_an_agent(here: Live) -> None:
 # --- the commands ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_gpus_are_released_on_request_and_occupied_again(here: Live) -> None:
     assert "occupied" in here.do("status")
     here.do("pause", "0", "--for", "10m")
@@ -205,6 +209,7 @@ def test_a_script_holds_gpus_and_releases_them(alone: SimulatedHost) -> None:
     assert alone.empty(1)
 
 
+@pytest.mark.long
 def test_the_gpus_of_a_killed_script_are_released(alone: SimulatedHost) -> None:
     program = (
         "import sentinel, time\n"
@@ -233,6 +238,7 @@ def run_example(*command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("alone")
 def test_the_hold_example_works() -> None:
     lines = run_example(str(ROOT / "examples/hold/hold.py"), "--simulate", "1", "--seconds", "1")
@@ -242,6 +248,7 @@ def test_the_hold_example_works() -> None:
 # --- sentinel.supervise ----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_program_with_an_embedded_supervisor_hands_over(alone: SimulatedHost) -> None:
     lines = run_example(str(ROOT / "examples/embedded/embedded.py"))
     assert lines == ["GPU 0 was handed over", "exit code 0, hand-overs: 1"]

@@ -446,6 +446,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.long
 def test_after_a_kill_at_any_moment_the_file_is_intact_and_has_all_written_rows(
     tmp_path: Path,
 ) -> None:
@@ -497,6 +498,7 @@ def test_above_the_size_limit_the_oldest_events_are_removed_if_they_are_largest(
     past.database.close()
 
 
+@pytest.mark.long
 def test_readings_of_many_gpus_do_not_displace_the_events(tmp_path: Path) -> None:
     past = Past(tmp_path / "history.db", 16 * 2**20)
     past.database.open(past.now, past.wall)

@@ -147,6 +147,7 @@ def test_without_a_file_the_last_hour_is_kept_in_memory(tmp_path: Path) -> None:
         assert not front.troubles
 
 
+@pytest.mark.long
 def test_a_full_disk_is_reported_once_and_queries_are_answered(tiny_disk: Path) -> None:
     with Front(tiny_disk, history=SIZE) as front:
         front.wait_for(lambda: any(one.about == "history" for one in front.troubles))
@@ -158,6 +159,7 @@ def test_a_full_disk_is_reported_once_and_queries_are_answered(tiny_disk: Path) 
         assert [one.about for one in front.troubles].count("history") == 1
 
 
+@pytest.mark.long
 def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
     tmp_path: Path,
 ) -> None:
@@ -217,6 +219,7 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield one
 
 
+@pytest.mark.long
 def test_the_history_names_a_finished_job(daemon: Live) -> None:
     refused = daemon.ask("start", "--simulate", "1", "--history-size", "1MiB")
     assert refused.code == 2

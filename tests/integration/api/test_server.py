@@ -239,6 +239,7 @@ def test_pipelined_requests_are_answered_in_order(front: Front) -> None:
         assert all_of(connection).count(b"HTTP/1.1 200 OK") == 10
 
 
+@pytest.mark.long
 def test_a_thousand_concurrent_clients_are_all_answered(front: Front) -> None:
     async def client() -> int:
         connection = socket.socket(socket.AF_UNIX)
@@ -337,6 +338,7 @@ print(data.decode())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_has_access_only_by_the_group_of_the_socket() -> None:
     # pytest's own folders are for one user only.

@@ -19,7 +19,10 @@ from tests.harness.example_node import Scene
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
+]
 
 PAGE = ROOT / "sentinel" / "api" / "web"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = "import sys, sentinel.cli.tools.demo as demo; demo.PAUSE = 1.0; sys.exit(demo.command())"
 
 
+@pytest.mark.long
 def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -321,6 +321,7 @@ def host(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Simulated
     return simulated
 
 
+@pytest.mark.long
 def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
     host: SimulatedHost,
 ) -> None:

@@ -53,6 +53,7 @@ def test_each_gpu_gets_its_own_settings_from_the_file(
         assert one.stop() == 0
 
 
+@pytest.mark.long
 def test_a_stressor_with_yield_how_ask_exits_for_a_newcomer(
     simulated: SimulatedHost,
 ) -> None:

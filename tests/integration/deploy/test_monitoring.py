@@ -214,6 +214,7 @@ RELEASED = {
 }
 
 
+@pytest.mark.long
 @needs_promtool
 def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
     names = re.findall(r"^ +- alert: (\w+)", RULES.read_text(), re.MULTILINE)
@@ -244,6 +245,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.long
 @needs_prometheus
 def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
     simulated: SimulatedHost, tmp_path: Path

@@ -95,6 +95,7 @@ def test_the_scripts_are_executable_and_valid() -> None:
             subprocess.run(["shellcheck", file], check=True)
 
 
+@pytest.mark.long
 def test_a_job_starts_if_sentinel_does_not_hold_its_gpus(daemon: Live) -> None:
     assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # no daemon runs
     daemon.start(1)

@@ -176,6 +176,7 @@ def test_a_signal_ends_the_selftest_and_completed_trials_are_reported(
     assert simulated.empty()
 
 
+@pytest.mark.long
 def test_a_terminal_without_a_reader_does_not_delay_a_newcomer(registry: Registry) -> None:
     uuid = registry.gpus()[0].uuid
     newcomer = registry.attach(uuid)
@@ -193,6 +194,7 @@ def test_a_terminal_without_a_reader_does_not_delay_a_newcomer(registry: Registr
     assert "the GPU was needed by" in outcome.error.what
 
 
+@pytest.mark.long
 def test_only_the_first_gpu_is_held(
     capsys: pytest.CaptureFixture[str], registry: Registry, tmp_path: Path
 ) -> None:
@@ -239,6 +241,7 @@ def test_a_stressor_that_cannot_be_killed_is_not_waited_for() -> None:
     assert why is not None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_fault_that_was_not_injected_ends_the_selftest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -249,6 +252,7 @@ def test_a_fault_that_was_not_injected_ends_the_selftest(
     assert "a result of bf16 was wrong at (5, 9) although no bit was flipped in it" in err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_failed_stressor_ends_the_selftest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

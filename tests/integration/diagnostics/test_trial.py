@@ -49,6 +49,7 @@ def test_a_good_workload_passes_with_its_measurements(host: GpuHost) -> None:
     assert host.empty()
 
 
+@pytest.mark.long
 def test_a_too_long_quantum_and_an_ignored_stop_are_reported(host: GpuHost) -> None:
     code, figures = try_on(host, "bad_workloads:stalls", "--for", "2.5s")
     assert code == 1
@@ -61,6 +62,7 @@ def test_a_too_long_quantum_and_an_ignored_stop_are_reported(host: GpuHost) -> N
     assert figures["checks"] > 0
 
 
+@pytest.mark.long
 def test_memory_growth_after_ready_is_reported(simulated: SimulatedHost) -> None:
     code, figures = try_on(simulated, "bad_workloads:grows:after=40", "--for", "30s")
     assert code == 1

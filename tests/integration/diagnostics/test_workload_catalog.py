@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sentinel.diagnostics.workload_catalog import Timeouts, describe_places
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 
+@pytest.mark.long
 def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_others() -> None:
     places = [
         "bad_workloads:Warm",

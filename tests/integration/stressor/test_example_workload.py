@@ -36,6 +36,7 @@ def workload() -> str:
     return str(project["entry-points"]["sentinel.workloads"]["fft"])
 
 
+@pytest.mark.long
 def test_the_installed_example_runs_by_its_name(simulated: SimulatedHost, tmp_path: Path) -> None:
     source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into it
     installed = tmp_path / "installed"

@@ -90,6 +90,7 @@ def test_a_wrong_bit_is_found_before_the_next_phase(
     assert {finding.workload for finding in bench.findings()} == {"mixed"}
 
 
+@pytest.mark.long
 def test_a_stressor_runs_the_phases_and_ends_on_request(tmp_path: Path) -> None:
     with stressors(tmp_path) as start:
         child = start("mixed:plan=bf16+int8+memory,seconds=0.1")

@@ -83,6 +83,7 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
     assert "GiB can be allocated" in too_much.err
 
 
+@pytest.mark.long
 def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Live) -> None:
     example = ROOT / "examples" / "monitor" / "monitor.py"
     said = subprocess.run(

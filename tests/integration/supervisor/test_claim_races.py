@@ -122,6 +122,7 @@ def test_a_full_disk_of_the_socket_prevents_the_start(
     assert daemon.holders() == []
 
 
+@pytest.mark.long
 def test_a_full_state_disk_is_reported_and_affects_only_its_files(
     daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert daemon.places.stderr.read_text() == ""
 
 
+@pytest.mark.long
 def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
     daemon: Live,
 ) -> None:
@@ -174,6 +175,7 @@ with subprocess.Popen(["sleep", "600"]) as stranger:
 """
 
 
+@pytest.mark.long
 @needs_namespaces
 @pytest.mark.skipif(not LAST_PID.exists(), reason="needs a kernel where PIDs can be chosen")
 def test_a_client_in_another_pid_namespace_waits_for_the_right_process(
@@ -187,6 +189,7 @@ def test_a_client_in_another_pid_namespace_waits_for_the_right_process(
     daemon.leaves_nothing()
 
 
+@pytest.mark.long
 def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
     daemon: Live, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def reach(host: GpuHost, one: SentinelProcess, phase: str, nth: int) -> None:
         eventually(lambda: not host.empty())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_gets_its_memory_in_any_phase_of_a_start(host: GpuHost) -> None:
     slow = ("--workload", "bad_workloads.slow_import:well_behaved")
@@ -131,6 +132,7 @@ def test_a_newcomer_gets_its_memory_during_a_requested_stop(
             assert one.ended() == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK, "--workload", "hold") as one:
@@ -146,6 +148,7 @@ def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: 
             assert second.got()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -> None:
     for batch in batches(host, MISBEHAVING):
@@ -182,6 +185,7 @@ def is_alive(process: psutil.Process) -> bool:
     return stat is not None and stat.alive
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_stressor_with_a_malformed_message_is_killed_and_counted(host: GpuHost) -> None:
     for batch in batches(host, ("babbles", "floods")):
@@ -194,6 +198,7 @@ def test_a_stressor_with_a_malformed_message_is_killed_and_counted(host: GpuHost
                 one.wait_for("stressor.failed", gpu=gpu, count=2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHost) -> None:
     for batch in batches(host, (*FAILING, "faulty")):
@@ -210,6 +215,7 @@ def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHo
             assert one.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_an_unimportable_workload_is_fatal_at_once(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads.failing_import:workload")
@@ -218,6 +224,7 @@ def test_an_unimportable_workload_is_fatal_at_once(host: GpuHost) -> None:
         assert one.ended() == 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_an_option_that_the_workload_refuses_ends_the_daemon(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads:well_behaved:wait=4")
@@ -226,6 +233,7 @@ def test_an_option_that_the_workload_refuses_ends_the_daemon(host: GpuHost) -> N
         assert "wait" in one.wait_for("sentinel.stopping")["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> None:
     flags = (*QUICK, "--status-every", "1s", "--workload", "hold")

@@ -97,6 +97,7 @@ def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Live) ->
     assert "overheat" in log
 
 
+@pytest.mark.long
 def test_allocated_memory_is_available_beside_a_running_stressor(
     daemon: Live, guest: subprocess.Popen[str]
 ) -> None:

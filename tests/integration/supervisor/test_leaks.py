@@ -42,6 +42,7 @@ def test_a_leak_is_reported_and_a_context_is_opened_and_closed(simulated: Simula
         assert "stressor.failed" not in one.names()
 
 
+@pytest.mark.long
 def test_a_newcomer_gets_its_memory_while_a_leak_is_cleared(simulated: SimulatedHost) -> None:
     with simulated.sentinel(1, *QUICK) as one:
         haunt(simulated, one)

@@ -77,6 +77,7 @@ def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlH
         assert one.stop() == 0
 
 
+@pytest.mark.long
 def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -> None:
     """The new probe goes on without it, soon enough for the stressor on the other one."""
     with nvml.sentinel(2, *QUICK) as one:
@@ -92,6 +93,7 @@ def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -
         assert "stressor.stopped" not in one.names(1)
 
 
+@pytest.mark.long
 def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once(
     nvml: NvmlHost,
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
         assert "stressor.stopped" not in one.names(0)[one.names(0).index("stressor.stopped") + 1 :]
 
 
+@pytest.mark.long
 def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) -> None:
     """It is free while it is away, also for probes that never saw it, and then occupied again."""
     probes = 0
@@ -148,6 +151,7 @@ def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) 
         assert "stressor.stopped" not in one.names(1)
 
 
+@pytest.mark.long
 def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -> None:
     """Nothing is held without it, retries slow down, and all GPUs are occupied afterwards."""
     with nvml.sentinel(2, *QUICK) as one:
@@ -165,6 +169,7 @@ def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -
             one.wait_for("stressor.ready", gpu=gpu, count=2)
 
 
+@pytest.mark.long
 def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlHost) -> None:
     """The loaded library no longer works; the next probe loads the new one."""
     with nvml.sentinel(1, *QUICK) as one:
@@ -195,6 +200,7 @@ def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost) -> 
         assert "probe.exited" not in one.names()
 
 
+@pytest.mark.long
 def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> None:
     """Drivers were seen to list such PIDs: they are not ours, and cause no crash."""
     with nvml.sentinel(2, *QUICK) as one:

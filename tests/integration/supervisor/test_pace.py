@@ -249,6 +249,7 @@ def test_an_endlessly_resting_child_sends_progress_and_stops_on_request(start: S
 # --- the whole way ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_target_utilisation_is_reached_on_every_gpu(host: GpuHost) -> None:
     flags = ["--poll", "500ms", "--util-every", "500ms", "--util-samples", "3"]
     flags += ["--status-every", "1s", "--workload", "elementwise", "--util", "30%"]
@@ -267,6 +268,7 @@ def mean_of_last(running: SentinelProcess, field: str, count: int) -> float:
     return fmean(known[-count:]) if len(known) >= count else -1.0
 
 
+@pytest.mark.long
 def test_the_target_power_is_measured_by_an_independent_reader(simulated: SimulatedHost) -> None:
     """On a simulated GPU, 242 W are 30 % of the time; sentinel has to find that."""
     flags = ["--poll", "200ms", "--util-every", "200ms", "--util-samples", "2"]

@@ -17,6 +17,7 @@ def occupied(one: SentinelProcess) -> None:
     one.wait_for("stressor.ready", gpu=0)
 
 
+@pytest.mark.long
 def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -> None:
     """Its PID is not listed there; only its memory shows that it comes, stays and leaves."""
     with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as one:
@@ -36,6 +37,7 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -
         assert one.names().count("gpu.yielding") == 1
 
 
+@pytest.mark.long
 def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
     host: GpuHost,
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_driver_that_does_not_list_the_stressor_is_supported(
         assert one.names().count("gpu.yielding") == 1
 
 
+@pytest.mark.long
 def test_newcomers_are_found_by_memory_without_listed_processes(
     simulated: SimulatedHost,
 ) -> None:

@@ -78,6 +78,7 @@ def test_the_children_of_a_killed_supervisor_end(host: GpuHost) -> None:
         eventually(lambda: all(map(gone, family)))
 
 
+@pytest.mark.long
 def test_the_starting_children_of_a_killed_supervisor_end(
     host: GpuHost,
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_stopped_supervisor_frees_every_gpu_and_continues_later(host: GpuHost)
             assert newcomer.got()
 
 
+@pytest.mark.long
 def test_a_stopped_supervisor_frees_a_gpu_with_a_stuck_interpreter(host: GpuHost) -> None:
     stuck = ("--workload", "bad_workloads:holds_the_interpreter", "--poll", "200ms")
     gpus = host.gpus(1)
@@ -162,6 +164,7 @@ def _titled(parent: int, words: str) -> psutil.Process:
     return found
 
 
+@pytest.mark.long
 def test_ctrl_c_on_a_terminal_prints_no_traceback(host: GpuHost) -> None:
     command = [sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK]
     with Terminal(command, host.surroundings()) as terminal:
@@ -171,6 +174,7 @@ def test_ctrl_c_on_a_terminal_prints_no_traceback(host: GpuHost) -> None:
         assert terminal.process.wait(TIMEOUT_S) == 0
 
 
+@pytest.mark.long
 def test_ctrl_z_on_a_terminal_frees_the_gpu_and_fg_occupies_it_again(host: GpuHost) -> None:
     # A shell with job control in between: the kernel stops no group without a parent outside it.
     sentinel = " ".join([sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK])
@@ -201,6 +205,7 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
         assert "Traceback" not in one.errors
 
 
+@pytest.mark.long
 def test_sentinel_ends_after_its_run_time(host: GpuHost) -> None:
     gpus = host.gpus(1)
     with host.sentinel(gpus, *QUICK, "--for", "2s") as one:
@@ -208,6 +213,7 @@ def test_sentinel_ends_after_its_run_time(host: GpuHost) -> None:
         assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
+@pytest.mark.long
 def test_sentinel_survives_a_closed_standard_output(host: GpuHost) -> None:
     gpus = host.gpus(1)
     with host.sentinel(gpus, *QUICK, read=False) as one:
