@@ -1,7 +1,4 @@
-"""Who is to be called when something happens to a GPU; what they do wrong is counted, and no more.
-
-Which names an event has for them is worked out here, from the event alone.
-"""
+"""The callbacks of a monitor, by the names of the events that they are for."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ Callback = Callable[[GpuStatus, EventInfo], object]
 
 _log = logging.getLogger("sentinel.monitor")
 
-#: The conditions in which work is to be slowed down a lot, or stopped.
-_WORSE = {"throttled", "critical"}
-#: What callbacks are registered for, besides the dotted names of events themselves.
+#: The health in which work should be slowed down a lot, or stopped.
+_UNHEALTHY = {"throttled", "critical"}
+#: Names for callbacks, besides the dotted names of events.
 NAMES = (
     "state_change",
     "throttle",
@@ -31,7 +28,7 @@ NAMES = (
     "busy",
     "idle",
 )
-_BY_EVENT = {
+_NAME_BY_EVENT = {
     "gpu.overheat": "overheat",
     "gpu.yielding": "yield",
     "gpu.handed_over": "handed_over",
@@ -41,10 +38,10 @@ _BY_EVENT = {
 
 
 def names_of(event: EventInfo) -> Iterator[str]:
-    """Yield the names by which an event is known to callbacks."""
+    """Yield the names by which an event calls callbacks."""
     yield event.name
-    if event.name in _BY_EVENT:
-        yield _BY_EVENT[event.name]
+    if event.name in _NAME_BY_EVENT:
+        yield _NAME_BY_EVENT[event.name]
     if event.name != "gpu.health_changed":
         return
     yield "state_change"
@@ -53,53 +50,50 @@ def names_of(event: EventInfo) -> Iterator[str]:
         yield "throttle"
     elif health == "critical":
         yield "critical"
-    elif before in _WORSE:
+    elif before in _UNHEALTHY:
         yield "resume"
 
 
 class Callbacks:
-    """The callbacks by what they are for; safe to use from many threads.
-
-    Attributes:
-        errors: How many calls have ended with an exception.
-    """
+    """The callbacks by name; safe to use from many threads."""
 
     def __init__(self) -> None:
+        #: Calls that raised an exception.
         self.errors = 0
         self._by_name: dict[str, tuple[Callback, ...]] = {}
         self._lock = threading.Lock()
 
     def add(self, name: str, callback: Callback) -> None:
-        """Have it called at each event of this name.
+        """Call a callback at each event with this name.
 
         Raises:
-            ConfigError: There is no such name.
+            ConfigError: The name is unknown.
         """
         if name not in NAMES and not ("." in name and name.isprintable()):
             raise ConfigError(
-                f"there is nothing called {name!r} that a callback could be for",
-                f"There are: {', '.join(NAMES)}, and every event by its name, such as gpu.paused.",
+                f"there is no callback name {name!r}",
+                f"The names are: {', '.join(NAMES)}, and those of events, such as gpu.paused.",
             )
         with self._lock:
             self._by_name[name] = (*self._by_name.get(name, ()), callback)
 
     def remove(self, name: str, callback: Callback) -> None:
-        """Have it not called any more; nothing happens where it was not to be."""
+        """Remove a callback, if it was added."""
         with self._lock:
             left = [one for one in self._by_name.get(name, ()) if one != callback]
             self._by_name[name] = tuple(left)
 
-    def wanted(self, event: EventInfo) -> bool:
-        """Return whether anybody is to be called."""
+    def has_any(self, event: EventInfo) -> bool:
+        """Check whether an event has callbacks."""
         return any(self._by_name.get(name) for name in names_of(event))
 
     def call(self, gpu: GpuStatus, event: EventInfo) -> None:
-        """Call all who want it, one after the other; what one raises is no matter to the others."""
+        """Call all callbacks of an event in turn; exceptions are logged and counted."""
         for name in names_of(event):
             for callback in self._by_name.get(name, ()):
                 try:
                     callback(gpu, event)
-                except (Exception, SystemExit):  # noqa: BLE001 - whatever others wrote
+                except (Exception, SystemExit):  # noqa: BLE001 - a callback is foreign code
                     with self._lock:
                         self.errors += 1
                     _log.exception("a callback for %r failed at %s", name, event.name)

@@ -1,4 +1,4 @@
-"""Follows the events of a daemon: in a thread, which survives the daemon, or in an event loop."""
+"""Follow a daemon's events in a thread, across restarts of the daemon, or in an event loop."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sentinel.errors import SentinelError
 
 _log = logging.getLogger("sentinel.monitor")
 
-#: Between two tries to reach a daemon that is away, in seconds: at first, and at most.
-_SOON, _LATE = 0.2, 5.0
-#: How long a callback that is at work may keep the end, in seconds.
-_PATIENCE = 5.0
+#: The first and the longest pause between attempts to reach the daemon.
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
+#: The time for a running callback to return when the thread is stopped.
+_STOP_TIMEOUT_S = 5.0
 
 
 class Events(Iterator[EventInfo]):
-    """Events as they happen, for ``for`` and for ``async for``; ends where the daemon does.
+    """Events for ``for`` and ``async for``, until the daemon ends.
 
     Args:
-        stream: Where they come from.
+        stream: The stream of the events.
     """
 
     def __init__(self, stream: EventStream) -> None:
@@ -36,58 +36,57 @@ class Events(Iterator[EventInfo]):
         self.close()
 
     def close(self) -> None:
-        """End it, from any thread."""
+        """End the stream, from any thread."""
         self._stream.close()
 
     def __next__(self) -> EventInfo:
         return next(self._stream)
 
     async def __aiter__(self) -> AsyncIterator[EventInfo]:
-        """Yield the events without keeping the event loop from anything."""
+        """Yield the events without blocking the event loop."""
         import asyncio
 
         try:
             await asyncio.to_thread(self._stream.open)
-            # A default, since no StopIteration passes through a coroutine.
+            # With a default, since a coroutine cannot raise StopIteration.
             while (event := await asyncio.to_thread(next, self._stream, None)) is not None:
                 yield event
         finally:
-            self._stream.close()  # which ends the thread that waits in it
+            self._stream.close()  # ends the thread that waits in it
 
 
 class Follower:
-    """A thread that hears every event, and goes on when the daemon is another one.
+    """A thread that receives every event, also those of a restarted daemon.
 
     Args:
-        events: Opens the stream after the event of a number, or from now on, and is told which
-            daemon counted that.
-        hear: Called with each event; what it raises is logged.
+        events: Opens the stream after an event's number and the daemon that assigned it.
+        on_event: Called with each event; exceptions are logged.
     """
 
     def __init__(
         self,
         events: Callable[[int | None, str | None], EventStream],
-        hear: Callable[[EventInfo], None],
+        on_event: Callable[[EventInfo], None],
     ) -> None:
         self._events = events
-        self._hear = hear
-        #: The last event received, and its daemon: another daemon restarts the count.
+        self._on_event = on_event
+        #: The last event's number, and the daemon that assigned it.
         self._last: int | None = None
         self._daemon: str | None = None
-        self._ended = threading.Event()
+        self._stopping = threading.Event()
         self._stream: EventStream | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it follows."""
+        """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Return once no event is missed from here on.
+        """Start the thread; no later event is missed.
 
         Raises:
-            SentinelError: There is no daemon to follow.
+            SentinelError: The daemon cannot be reached.
         """
         stream = self._stream = self._events(None, None).open()
         self._last, self._daemon = stream.newest, stream.daemon
@@ -97,35 +96,35 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return once nothing is heard any more; at once where a callback itself asks for it."""
-        self._ended.set()
+        """Stop the thread, and wait for it unless a callback calls this."""
+        self._stopping.set()
         if self._stream is not None:
             self._stream.close()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)
+            self._thread.join(_STOP_TIMEOUT_S)
 
     def _follow(self, stream: EventStream) -> None:
-        pause = _SOON
-        while not self._ended.is_set():
+        pause = _MIN_PAUSE_S
+        while not self._stopping.is_set():
             try:
                 for event in stream:
-                    pause = _SOON
+                    pause = _MIN_PAUSE_S
                     if event.id is not None:
                         self._last, self._daemon = event.id, stream.daemon
-                    self._tell(event)
-                    if self._ended.is_set():
+                    self._deliver(event)
+                    if self._stopping.is_set():
                         return
             except SentinelError as error:
-                _log.warning("the events of the daemon are away: %s", error.what)
-            if self._ended.wait(pause):
+                _log.warning("the daemon's events are interrupted: %s", error.what)
+            if self._stopping.wait(pause):
                 return
-            pause = min(2 * pause, _LATE)
+            pause = min(2 * pause, _MAX_PAUSE_S)
             stream = self._stream = self._events(self._last, self._daemon)
-            if self._ended.is_set():  # closed the one before, and not this one
+            if self._stopping.is_set():  # stop() closed the previous stream
                 return
 
-    def _tell(self, event: EventInfo) -> None:
+    def _deliver(self, event: EventInfo) -> None:
         try:
-            self._hear(event)
-        except Exception:  # noqa: BLE001 - whatever others wrote
-            _log.exception("event %s was not heard", event.name)
+            self._on_event(event)
+        except Exception:  # noqa: BLE001 - a callback is foreign code
+            _log.exception("event %s was not processed", event.name)

@@ -1,4 +1,4 @@
-"""Occupies GPUs from a script, by a sentinel of its own that ends with the script."""
+"""Occupy GPUs from a script, with a private sentinel that ends with the script."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from sentinel.errors import (
 from sentinel.units import format_duration
 
 #: A first torch import from a cold disk took 14 s, and a network file system takes longer.
-PATIENCE = 180.0
+START_TIMEOUT_S = 180.0
 
-#: How long the sentinel may take to let go before it is killed: its grace is 5 s by default.
-GRACE = 15.0
+#: The time for the sentinel to release its GPUs before SIGKILL; its own grace is 5 s by default.
+GRACE_S = 15.0
 
-#: How a sentinel is run.
+#: The command of a sentinel.
 SENTINEL = (sys.executable, "-m", "sentinel")
 
-#: How often it is asked how far it is, in seconds.
-_EVERY = 0.1
+#: The interval of polls until the GPUs are occupied.
+_POLL_S = 0.1
 
-#: Has the kernel send this process SIGTERM when its parent dies, and becomes the command. A process
-#: of its own and no ``preexec_fn``, since a script may have threads, which a fork can deadlock.
-_TETHER = """
+#: A program that sets SIGTERM as its parent-death signal, then becomes the command. Not a
+#: ``preexec_fn``, since a script may have threads, with which code after fork() can deadlock.
+_LAUNCHER = """
 import ctypes, os, sys
 PR_SET_PDEATHSIG, SIGTERM = 1, 15
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
-if os.getppid() != int(sys.argv[1]):  # it died before that was set
+if os.getppid() != int(sys.argv[1]):  # the parent died before prctl()
     sys.exit(1)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
-#: What the exit codes of a sentinel that could not begin mean.
-_ENDS: dict[int, type[SentinelError]] = {
+#: The errors for the exit codes of a sentinel that could not start.
+_ERRORS: dict[int, type[SentinelError]] = {
     2: ConfigError,
     4: NoSuchGpuError,
     5: DriverUnavailableError,
@@ -59,12 +59,12 @@ _ENDS: dict[int, type[SentinelError]] = {
 
 
 class Hold:
-    """GPUs that are held, as :func:`hold` gives them.
+    """Occupied GPUs; see :func:`hold`.
 
     Args:
-        process: The sentinel that holds them.
-        client: Talks to it.
-        errors: The file with what it writes to its standard error.
+        process: The private sentinel.
+        client: Its client.
+        errors: The file with its standard error.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], client: Client, errors: Path) -> None:
@@ -74,36 +74,36 @@ class Hold:
 
     @property
     def pid(self) -> int:
-        """The PID of the sentinel that holds them."""
+        """The PID of the private sentinel."""
         return self._process.pid
 
     @property
     def client(self) -> Client:
-        """What talks to it."""
+        """The client of the private sentinel."""
         return self._client
 
     def status(self) -> Status:
-        """Return everything that it shows.
+        """Read the state of the private sentinel.
 
         Raises:
-            SentinelError: It ended, with what it said last; or it does not answer.
+            SentinelError: It ended, with its last output; or it does not answer.
         """
         self.check()
         try:
             return self._client.status()
         except SentinelError:
-            self.check()  # the reason, where it ended meanwhile
+            self.check()  # raises the reason if it has ended
             raise
 
-    def wait_held(self, timeout: float = PATIENCE) -> Status:
-        """Wait until every GPU is occupied, and return what is shown then.
+    def wait_held(self, timeout: float = START_TIMEOUT_S) -> Status:
+        """Wait until every GPU is occupied, and return the state.
 
         Raises:
-            TimedOutError: One was not, after ``timeout`` seconds; the message says why.
+            TimedOutError: A GPU is not occupied after ``timeout`` seconds; names the reason.
             SentinelError: The sentinel ended; one of the kinds in :mod:`sentinel.errors`.
         """
         until = time.monotonic() + timeout
-        why = "it has not begun yet"
+        why = "it has not started yet"
         while True:
             with contextlib.suppress(NotRunningError, TimedOutError, ServiceError):
                 status = self.status()
@@ -114,21 +114,21 @@ class Hold:
             self.check()
             if time.monotonic() > until:
                 raise TimedOutError(f"not held within {format_duration(timeout)}: {why}")
-            time.sleep(_EVERY)
+            time.sleep(_POLL_S)
 
     def check(self) -> None:
-        """Do nothing where it runs.
+        """Check that the private sentinel runs.
 
         Raises:
-            SentinelError: It has ended; says what it said last.
+            SentinelError: It has ended; has its last output.
         """
         code = self._process.poll()
         if code is None:
             return
-        said = self._errors.read_text(errors="replace").strip()
-        said = "\n".join(said.splitlines()[-10:]).removeprefix("sentinel: ")
-        kind = _ENDS.get(code, ServiceError)
-        raise kind(said or f"the sentinel that was to hold the GPUs ended with exit code {code}")
+        output = self._errors.read_text(errors="replace").strip()
+        output = "\n".join(output.splitlines()[-10:]).removeprefix("sentinel: ")
+        kind = _ERRORS.get(code, ServiceError)
+        raise kind(output or f"the private sentinel ended with exit code {code}")
 
 
 @contextlib.contextmanager
@@ -140,61 +140,71 @@ def hold(
     simulate: int | None = None,
     flags: Sequence[str] = (),
 ) -> Iterator[Hold]:
-    """Occupy GPUs while the ``with`` block lasts, and yield each one to foreign processes.
+    """Occupy GPUs during the ``with`` block, and yield each to a foreign process.
 
-    They are held by a sentinel of its own, which needs no daemon. It ends with the block, and with
-    this process, however that ends. Returns before they are held: see :meth:`Hold.wait_held`.
+    A private sentinel occupies them, without a daemon. It ends with the block, and with this
+    process, however that ends. The block starts before they are occupied: see
+    :meth:`Hold.wait_held`.
 
     Args:
-        gpus: By index, UUID or its unique beginning, or PCI address; none means all.
-        memory: How much of each: a share of what is free, such as ``"88%"``, or ``"20GiB"``.
-        workload: What to do with it; ``"hold"`` does nothing.
-        simulate: Pretend so many GPUs, for a host without.
-        flags: More flags of ``sentinel run``, such as ``("--util", "50%")``.
+        gpus: By index, UUID or its unique beginning, or PCI address; the default is all.
+        memory: Per GPU, a share of the free memory, ``"88%"``, or a size, ``"20GiB"``.
+        workload: The workload; ``"hold"`` only holds the memory.
+        simulate: The number of simulated GPUs, for a host without GPUs.
+        flags: Further flags of ``sentinel run``, such as ``("--util", "50%")``.
 
     Raises:
-        SentinelError: From :meth:`Hold.wait_held` and :meth:`Hold.status`, where it could not
-            begin: a GPU is held by another sentinel, there is no such GPU, no driver.
+        SentinelError: From :meth:`Hold.wait_held` and :meth:`Hold.status`, if the sentinel did not
+            start: another one holds a GPU, or there is no such GPU or no driver.
     """
     command = ["--memory", memory, "--workload", workload]
     if gpus:
         command += ["--gpus", ",".join(map(str, gpus))]
     if simulate is not None:
         command += ["--simulate", str(simulate)]
-    with own_sentinel([*command, *flags]) as held:
+    with private_sentinel([*command, *flags]) as held:
         yield held
 
 
 @contextlib.contextmanager
-def own_sentinel(flags: Sequence[str]) -> Iterator[Hold]:
-    """Run a sentinel with these flags of ``sentinel run``, for this process alone.
+def private_sentinel(flags: Sequence[str]) -> Iterator[Hold]:
+    """Run a sentinel for this process only, with these flags of ``sentinel run``.
 
     It ends with the ``with`` block, and with this process, however that ends.
     """
-    # Whatever the host's own daemon has for others.
-    alone = ["--tcp", "off", "--socket-group", "off", "--metrics", "off", "--history-size", "off"]
-    command = [*SENTINEL, "run", *alone, *flags]
+    # Not the interfaces of the host's daemon.
+    isolation = [
+        "--tcp",
+        "off",
+        "--socket-group",
+        "off",
+        "--metrics",
+        "off",
+        "--history-size",
+        "off",
+    ]
+    command = [*SENTINEL, "run", *isolation, *flags]
     with tempfile.TemporaryDirectory(prefix="sentinel-hold-") as name:
         folder = Path(name)
         environment = {
             **os.environ,
             "SENTINEL_SOCKET": str(folder / "sentinel.sock"),
-            # Not those of a daemon that may run beside it.
+            # Not the folders of the host's daemon.
             "STATE_DIRECTORY": name,
             "LOGS_DIRECTORY": name,
         }
-        keeper = _Keeper(command, environment, folder / "stderr")
+        child = _Child(command, environment, folder / "stderr")
         try:
-            yield Hold(keeper.process, connect(folder / "sentinel.sock"), folder / "stderr")
+            yield Hold(child.process, connect(folder / "sentinel.sock"), folder / "stderr")
         finally:
-            keeper.end()
+            child.end()
 
 
-class _Keeper:
+class _Child:
     """A child that ends with this process.
 
-    The kernel tells a child of its parent's death when the *thread* ends that made it, so that is a
-    thread which does nothing else, and lasts as long as the child.
+    The kernel sends the parent-death signal when the *thread* ends that created the child. So a
+    separate thread creates it, and waits for its end.
     """
 
     process: subprocess.Popen[bytes]
@@ -203,30 +213,32 @@ class _Keeper:
         self._command = command
         self._environment = environment
         self._errors = errors
-        self._begun = threading.Event()
+        self._started = threading.Event()
         self._failure: OSError | None = None
-        self._thread = threading.Thread(target=self._keep, name="sentinel-hold", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sentinel-hold", daemon=True)
         self._thread.start()
-        self._begun.wait()
+        self._started.wait()
         if self._failure is not None:
-            raise ServiceError(f"no sentinel can be started: {self._failure}") from self._failure
+            raise ServiceError(
+                f"the private sentinel cannot be started: {self._failure}"
+            ) from self._failure
 
     def end(self) -> None:
-        """Have it let go, and wait until it is gone."""
+        """Terminate the child, and wait until it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
-        self._thread.join(GRACE)
+        self._thread.join(GRACE_S)
         if self._thread.is_alive():
             self.process.kill()
-            self._thread.join(GRACE)
+            self._thread.join(GRACE_S)
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         """Start the child and wait for its end."""
-        tether = [sys.executable, "-I", "-c", _TETHER, str(os.getpid())]
+        launcher = [sys.executable, "-I", "-c", _LAUNCHER, str(os.getpid())]
         try:
             with self._errors.open("wb") as errors:
                 self.process = subprocess.Popen(
-                    [*tether, *self._command],
+                    [*launcher, *self._command],
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -237,5 +249,5 @@ class _Keeper:
             self._failure = error
             return
         finally:
-            self._begun.set()
+            self._started.set()
         self.process.wait()

@@ -1,4 +1,4 @@
-"""One object that watches the GPUs of a host, with a daemon or without, and calls back."""
+"""Monitor the GPUs of a host, with or without a daemon, with callbacks for events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Self, TypeVar, overload
 from sentinel.client.callbacks import Callback, Callbacks
 from sentinel.client.client import Client, connect
 from sentinel.client.follower import Events, Follower
-from sentinel.client.hold import own_sentinel
+from sentinel.client.hold import private_sentinel
 from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import AllocationInfo, GpuStatus, MemoryBudget, Outcome
@@ -23,32 +23,33 @@ from sentinel.units import format_duration
 
 C = TypeVar("C", bound=Callback)
 
-#: How long a sentinel of our own may take until it shows every GPU, in seconds: a driver without
-#: persistence mode takes up to 3 s for each.
-_PATIENCE = 60.0
-#: How often progress is checked, and after what time a failed start is retried.
-_EVERY, _AGAIN = 0.05, 30.0
+#: The time for a private sentinel to read every GPU: a driver without persistence mode takes up to
+#: 3 s for each.
+_START_TIMEOUT_S = 60.0
+#: The interval of polls until then, and the pause after a failed start.
+_POLL_S, _RETRY_S = 0.05, 30.0
 
 
 class Monitor:
-    """The GPUs of this host, as a daemon sees them, or a sentinel of its own that occupies nothing.
+    """The GPUs of this host, read by a daemon or by a private sentinel that occupies none.
 
-    Nothing is started or asked before the first verb. Safe to use from many threads. Its thread and
-    its sentinel end with the ``with`` block, by :meth:`close`, or with the script.
+    Starts and connects at the first verb. Safe to use from many threads. Its thread and its private
+    sentinel end with the ``with`` block, by :meth:`close`, or with the script.
 
-    Every verb but :meth:`is_available` raises a :class:`~sentinel.errors.SentinelError` where there
-    is nothing to ask: no daemon, no driver, no GPU. A GPU is named by nvidia-smi's index, by a UUID
-    or its unique beginning, or by a PCI address.
+    Every verb except :meth:`is_available` raises a :class:`~sentinel.errors.SentinelError` if there
+    is no daemon, no driver or no GPU. A GPU is selected by nvidia-smi's index, by a UUID or its
+    unique beginning, or by a PCI address.
 
     Args:
-        socket: The daemon's socket; otherwise ``$SENTINEL_SOCKET``, or the usual place.
-        embedded: Whether to have a sentinel of its own; ``None`` means where no daemon runs, and
-            none was named by ``socket`` or ``tcp``.
+        socket: The path of the daemon's socket; the default is ``$SENTINEL_SOCKET``, or the
+            standard path.
+        embedded: Whether to start a private sentinel; ``None`` means if no daemon runs, and none
+            is given by ``socket`` or ``tcp``.
         tcp: ``host:port`` of a daemon.
         token: The file with the token for ``tcp``.
-        simulate: Pretend so many GPUs in a sentinel of its own.
-        flags: More flags of ``sentinel run`` for it.
-        timeout: Seconds that an answer may take.
+        simulate: The number of simulated GPUs for a private sentinel.
+        flags: Further flags of ``sentinel run`` for a private sentinel.
+        timeout: Seconds until a response must be complete.
     """
 
     def __init__(
@@ -62,24 +63,24 @@ class Monitor:
         flags: Sequence[str] = (),
         timeout: float = 10.0,
     ) -> None:
-        named = socket is not None or tcp is not None
-        if embedded and named:
-            raise ConfigError("embedded: a sentinel of its own has no place that could be named")
-        self._embedded = False if embedded is None and named else embedded
+        has_address = socket is not None or tcp is not None
+        if embedded and has_address:
+            raise ConfigError("embedded: a private sentinel cannot be combined with socket or tcp")
+        self._embedded = False if embedded is None and has_address else embedded
         self._connect: Callable[[], Client] = lambda: connect(
             socket, tcp=tcp, token=token, timeout=timeout
         )
         self._flags = [*([] if simulate is None else ["--simulate", str(simulate)]), *flags]
         self._lock = threading.RLock()
-        self._own = contextlib.ExitStack()
-        weakref.finalize(self, self._own.close)  # also at the end of the script
+        self._resources = contextlib.ExitStack()
+        weakref.finalize(self, self._resources.close)  # also at the end of the script
         self._client: Client | None = None
         self._failed: tuple[float, SentinelError] | None = None
         self._follower: Follower | None = None
         self._callbacks = Callbacks()
-        self._seen: dict[str, GpuStatus] = {}
+        self._last_states: dict[str, GpuStatus] = {}
         self.reason = ""
-        """Why :meth:`is_available` said no last; empty where it said yes."""
+        """Why the last :meth:`is_available` was False; empty if it was True."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,84 +89,86 @@ class Monitor:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next call opens it again."""
+        """End the thread and the private sentinel; the next verb starts again."""
         self.stop()
         with self._lock:
             self._client = self._failed = None
-            self._own.close()
+            self._resources.close()
 
     @property
     def client(self) -> Client:
-        """What talks to the sentinel that is asked, with all the other verbs.
+        """The client of the daemon or the private sentinel, with all other verbs.
 
         Raises:
-            SentinelError: There is none, and none can be started; says why.
+            SentinelError: There is no daemon, and no sentinel can be started.
         """
         with self._lock:
             if self._client is None:
-                self._client = self._begin()
+                self._client = self._start_client()
             return self._client
 
-    # --- looking -----------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------
 
     def is_available(self) -> bool:
-        """Return whether there is a GPU that can be read; where not, ``reason`` says why.
+        """Check whether a GPU can be read; if not, ``reason`` has the cause.
 
-        It never raises: a host without a GPU or without a driver is one where this is false.
+        It never raises: without a GPU or a driver, the result is False.
         """
         try:
             gpus = self.status_all()
         except (SentinelError, OSError) as error:
             self.reason = str(error)
             return False
-        unread = [f"GPU {gpu.index}: {gpu.reason}" for gpu in gpus if gpu.occupancy == "UNKNOWN"]
-        if len(unread) == len(gpus):
-            self.reason = "; ".join(unread) or "there is no GPU"
+        unreadable = [
+            f"GPU {gpu.index}: {gpu.reason}" for gpu in gpus if gpu.occupancy == "UNKNOWN"
+        ]
+        if len(unreadable) == len(gpus):
+            self.reason = "; ".join(unreadable) or "there is no GPU"
             return False
         self.reason = ""
         return True
 
     def status(self, gpu: str | int = 0) -> GpuStatus:
-        """Return one GPU.
+        """Read the state of one GPU.
 
         Raises:
-            NoSuchGpuError: It is not there.
+            NoSuchGpuError: The GPU does not exist.
         """
         return self.client.gpu(gpu)
 
     def status_all(self) -> tuple[GpuStatus, ...]:
-        """Return all GPUs."""
+        """Read the state of all GPUs."""
         return self.client.status().gpus
 
     def history(self, gpu: str | int = 0, minutes: float = 10) -> tuple[PastReading, ...]:
-        """Return the readings of a GPU in the last minutes, the oldest first.
+        """List the readings of a GPU in the last minutes, oldest first.
 
         Raises:
-            NoSuchGpuError: It is not there.
+            NoSuchGpuError: The GPU does not exist.
         """
         return self.client.history(gpu, f"{round(60 * minutes)}s")
 
     def trend(self, gpu: str | int = 0, minutes: int = 5) -> TemperatureTrend:
-        """Return where the temperature of a GPU went: rising, falling, stable or unknown.
+        """Compute the trend of a GPU's temperature: rising, falling, stable or unknown.
 
         Raises:
-            NoSuchGpuError: It is not there.
+            NoSuchGpuError: The GPU does not exist.
         """
         return self.client.trend(gpu, minutes)
 
     def speed_multiplier(self, gpu: str | int = 0) -> float:
-        """Return the share of its speed that a GPU's health leaves: 1, 0.8, 0.5 or 0.
+        """Read the share of full speed that a GPU's health permits: 1, 0.8, 0.5 or 0.
 
         Raises:
-            NoSuchGpuError: It is not there.
+            NoSuchGpuError: The GPU does not exist.
         """
         return self.status(gpu).multiplier
 
     def should_throttle(self, gpu: str | int = 0) -> bool:
-        """Return whether work on a GPU is to be slowed down.
+        """Check whether work on a GPU should be slowed down.
 
         Raises:
-            NoSuchGpuError: It is not there.
+            NoSuchGpuError: The GPU does not exist.
         """
         return self.speed_multiplier(gpu) < 1
 
@@ -173,36 +176,36 @@ class Monitor:
 
     def allocate(
         self,
-        id: str,  # noqa: A002 - as it is called everywhere
+        id: str,  # noqa: A002 - the usual name
         size: int | str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
     ) -> AllocationInfo:
-        """Have memory kept for this process, as :meth:`sentinel.Client.allocate` does."""
+        """Allocate memory for this process; see :meth:`sentinel.Client.allocate`."""
         return self.client.allocate(id, size, gpu, wait=wait)
 
-    def deallocate(self, id: str) -> Outcome:  # noqa: A002 - as it is called everywhere
-        """Give memory back."""
+    def deallocate(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+        """End an allocation."""
         return self.client.deallocate(id)
 
     def allocation(
         self,
-        id: str,  # noqa: A002 - as it is called everywhere
+        id: str,  # noqa: A002 - the usual name
         size: int | str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
     ) -> contextlib.AbstractContextManager[AllocationInfo]:
-        """Have memory while a ``with`` block lasts."""
+        """Allocate memory for the duration of a ``with`` block."""
         return self.client.allocation(id, size, gpu, wait=wait)
 
     def available(self, gpu: str | int = 0) -> int:
-        """Return how many bytes of a GPU may be allocated yet."""
+        """Read how many bytes of a GPU can still be allocated."""
         return self.client.available(gpu)
 
     def budget(self, gpu: str | int = 0) -> MemoryBudget:
-        """Return how much of a GPU may be allocated in all, is, and may be yet."""
+        """Read how much memory of a GPU allocations may use, use, and may still use."""
         return self.client.budget(gpu)
 
     # --- settings ----------------------------------------------------------------------------
@@ -211,11 +214,11 @@ class Monitor:
         """Change single settings, all of them or none, and keep the others.
 
         Args:
-            settings: What is to hold, by key, such as ``{"throttle.temp_throttle": 80}``; ``None``
-                takes back what a flag or an earlier call has set.
+            settings: New values by key, such as ``{"throttle.temp_throttle": 80}``; ``None``
+                removes the value of a flag or of an earlier call.
 
         Raises:
-            ConfigError: There is no such setting, or a value is not allowed; nothing has changed.
+            ConfigError: A setting is unknown or a value is invalid; nothing has changed.
         """
         texts = {key: None if value is None else str(value) for key, value in settings.items()}
         return self.client.configure(texts)
@@ -227,19 +230,20 @@ class Monitor:
     @overload
     def on(self, name: str, callback: C) -> C: ...
     def on(self, name: str, callback: C | None = None) -> C | Callable[[C], C]:
-        """Have a callback called at each event of a kind, while :meth:`start` holds; a decorator.
+        """Call a callback at each event with a name, after :meth:`start`; also a decorator.
 
-        It gets the GPU as it is shown then and the event, in a thread that calls one after the
-        other: a slow one delays the next. What it raises is logged and counted in ``errors``.
+        Its arguments are the GPU's current state and the event. One thread makes all calls in turn,
+        so a slow callback delays the next. Exceptions are logged and counted in ``errors``.
 
         Args:
             name: ``state_change``, ``throttle``, ``resume``, ``critical`` or ``overheat`` of a
-                GPU's health; ``yield`` where a newcomer comes to a GPU that is held,
-                ``handed_over`` once it has it; ``busy`` and ``idle``; or any event by its name.
-            callback: What is called; without it, what is decorated.
+                GPU's health; ``yield`` when a newcomer appears on an occupied GPU,
+                ``handed_over`` when the GPU is free for it; ``busy`` and ``idle``; or the name of
+                any event.
+            callback: The callback; without it, the decorated function.
 
         Raises:
-            ConfigError: There is no such name.
+            ConfigError: The name is unknown.
         """
 
         def register(function: C) -> C:
@@ -249,63 +253,63 @@ class Monitor:
         return register if callback is None else register(callback)
 
     def off(self, name: str, callback: Callback) -> None:
-        """Have a callback not called any more."""
+        """Remove a callback."""
         self._callbacks.remove(name, callback)
 
     @property
     def errors(self) -> int:
-        """How many calls of callbacks have ended with an exception."""
+        """The number of callbacks that raised an exception."""
         return self._callbacks.errors
 
     @property
     def running(self) -> bool:
-        """Whether callbacks are called."""
+        """Whether events call callbacks."""
         return self._follower is not None and self._follower.alive
 
     def start(self) -> None:
-        """Begin to call callbacks; no event from here on is missed. Nothing happens where it runs.
+        """Start to call callbacks; no later event is missed. Has no effect if it runs already.
 
-        It goes on over a restart of the daemon.
+        It continues after a restart of the daemon.
         """
         with self._lock:
             if self.running:
                 return
             client = self.client
-            self._seen = {gpu.uuid: gpu for gpu in client.status().gpus}
-            follower = Follower(client.events, functools.partial(self._hear, client))
+            self._last_states = {gpu.uuid: gpu for gpu in client.status().gpus}
+            follower = Follower(client.events, functools.partial(self._dispatch, client))
             follower.start()
             self._follower = follower
 
     def stop(self) -> None:
-        """End it; a callback that is at work is waited for, for some seconds."""
+        """Stop to call callbacks; waits some seconds for a running one."""
         with self._lock:
             follower, self._follower = self._follower, None
         if follower is not None:
             follower.stop()
 
     def events(self, since: int | None = None) -> Events:
-        """Return events as they happen, for ``for`` as well as ``async for``.
+        """Follow events, for ``for`` as well as ``async for``.
 
         Args:
-            since: Begin with those still known that follow this number.
+            since: Start with the kept events after this number.
         """
         return Events(self.client.events(since))
 
-    def _hear(self, client: Client, event: EventInfo) -> None:
-        """Call back for an event of a GPU, with what is shown of that by now."""
+    def _dispatch(self, client: Client, event: EventInfo) -> None:
+        """Call the callbacks for an event of a GPU, with the GPU's current state."""
         uuid = event.fields.get("gpu")
-        if not isinstance(uuid, str) or not self._callbacks.wanted(event):
+        if not isinstance(uuid, str) or not self._callbacks.has_any(event):
             return
-        with contextlib.suppress(SentinelError):  # it may be gone by now: then as it was seen last
-            self._seen[uuid] = client.gpu(uuid)
-        gpu = self._seen.get(uuid)
+        with contextlib.suppress(SentinelError):  # the GPU may be gone: then its last state is used
+            self._last_states[uuid] = client.gpu(uuid)
+        gpu = self._last_states.get(uuid)
         if gpu is not None:
             self._callbacks.call(gpu, event)
 
-    # --- beginning ---------------------------------------------------------------------------
+    # --- the client --------------------------------------------------------------------------
 
-    def _begin(self) -> Client:
-        """Return what talks to a daemon that runs, or to a sentinel that is started for it."""
+    def _start_client(self) -> Client:
+        """Create the client of a running daemon or of a new private sentinel."""
         client = self._connect()
         if self._embedded is None:
             with contextlib.suppress(NotRunningError):
@@ -313,25 +317,25 @@ class Monitor:
                 return client
         elif not self._embedded:
             return client
-        if self._failed is not None and time.monotonic() - self._failed[0] < _AGAIN:
+        if self._failed is not None and time.monotonic() - self._failed[0] < _RETRY_S:
             raise self._failed[1]
         try:
             return self._embed()
         except (SentinelError, OSError) as error:
-            self._own.close()
-            known = error if isinstance(error, SentinelError) else ServiceError(str(error))
-            self._failed = time.monotonic(), known
-            raise known from error
+            self._resources.close()
+            failure = error if isinstance(error, SentinelError) else ServiceError(str(error))
+            self._failed = time.monotonic(), failure
+            raise failure from error
 
     def _embed(self) -> Client:
-        """Start a sentinel that only watches, and return once it has read every GPU."""
-        held = self._own.enter_context(own_sentinel(["--monitor", *self._flags]))
-        until = time.monotonic() + _PATIENCE
+        """Start a private sentinel that only monitors, and wait until it has read every GPU."""
+        held = self._resources.enter_context(private_sentinel(["--monitor", *self._flags]))
+        until = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < until:
             with contextlib.suppress(NotRunningError, TimedOutError, ServiceError):
                 gpus = held.status().gpus
                 if gpus and all(gpu.read_s is not None for gpu in gpus):
                     return held.client
             held.check()
-            time.sleep(_EVERY)
-        raise TimedOutError(f"no GPU could be read within {format_duration(_PATIENCE)}")
+            time.sleep(_POLL_S)
+        raise TimedOutError(f"no GPU could be read within {format_duration(_START_TIMEOUT_S)}")

@@ -1,20 +1,20 @@
-// One GPU as a card, made once and changed in place, so that nothing moves under anybody's finger.
+// One GPU as a card, updated in place so that buttons do not move.
 
 import { Curve, KINDS } from "./curves.js";
-import { button, make, reshape, say, shape } from "./dom.js";
-import { STATES, degrees, holder, memory, percent, rate, size, span, state, watts } from "./words.js";
+import { button, make, reshape, setText, shape } from "./dom.js";
+import { STATES, degrees, holder, memory, percent, rate, size, duration, state, watts } from "./words.js";
 
-const PARTS = [["ours", "sentinel"], ["foreign", "others"], ["allocated", "allocated"], ["free", "free"]];
-/** How a reading that is older, in seconds, is called old; as the daemon's own health has it. */
-const OLD = 5;
+const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
+/** The maximum age of a reading without a note, as in the daemon's health check. */
+const MAX_AGE_S = 5;
 
-/** A card; `act` has `pause`, `resume`, `reserve`, `unreserve` and `details`, each of a GPU. */
+/** A card; `act` has the functions `pause`, `resume`, `reserve`, `unreserve` and `details`. */
 export class Card {
-  constructor(past, act) {
+  constructor(readings, act) {
     this.gpu = null;
-    this.past = past;
+    this.readings = readings;
     this.curves = [];
-    this.seen = false;
+    this.visible = false;
     this.word = make("span", "word");
     this.shape = shape("unknown");
     this.badge = make("p", "badge", this.shape, this.word);
@@ -38,7 +38,7 @@ export class Card {
     this.element = make(
       "article", "card",
       make("div", "top", this.title, this.model, this.badge),
-      make("div", "whose", this.who, this.note),
+      make("div", "holder", this.who, this.note),
       make("div", "memory", this.bar, this.amount),
       tiles,
       make("div", "bottom", this.rate, this.last),
@@ -54,12 +54,12 @@ export class Card {
     const value = make("span", "value", "?");
     const word = make("span", "unit");
     const plot = make("div", "plot");
-    plot.setAttribute("aria-hidden", "true"); // the figure above says it
+    plot.setAttribute("aria-hidden", "true"); // the figure above has the value
     const head = make("p", "figure", make("span", "name", kind.title), value, word);
     return { tile: make("div", `tile ${kind.key}`, head, plot), value, word, plot };
   }
 
-  /** Show a GPU as the daemon showed it; `live` is whether that still holds, `alike` whether all are of one kind. */
+  /** Show a GPU's state; `live`: it is current, `alike`: all GPUs have the same name. */
   update(gpu, reservations, live, alike) {
     this.gpu = gpu;
     const word = state(gpu);
@@ -67,13 +67,13 @@ export class Card {
     this.element.id = `gpu-${gpu.index}`;
     this.element.dataset.state = shown;
     this.element.setAttribute("aria-label", `GPU ${gpu.index}: ${shown}`);
-    say(this.title, `GPU ${gpu.index}`);
-    say(this.model, alike ? "" : gpu.name);
+    setText(this.title, `GPU ${gpu.index}`);
+    setText(this.model, alike ? "" : gpu.name);
     this.model.title = gpu.uuid;
     reshape(this.shape, shown);
-    say(this.word, shown);
+    setText(this.word, shown);
     this.badge.title = STATES[shown];
-    say(this.who, live ? holder(gpu, reservations) : `not known; ${word} before`);
+    setText(this.who, live ? holder(gpu, reservations) : `unknown; last: ${word}`);
     this.#notes(gpu, word, live);
     this.#memory(gpu);
     this.#figures(gpu);
@@ -82,16 +82,16 @@ export class Card {
 
   #notes(gpu, word, live) {
     const notes = [];
-    if (gpu.findings) notes.push(`${gpu.findings} findings: not to be trusted${gpu.last_finding ? ` (last: ${gpu.last_finding})` : ""}`);
+    if (gpu.findings) notes.push(`${gpu.findings} findings: do not trust its results${gpu.last_finding ? ` (last: ${gpu.last_finding})` : ""}`);
     const passed = Date.now() / 1000 - gpu.at;
-    if (gpu.until_s !== null) notes.push(`for another ${span(Math.max(0, gpu.until_s - passed))}`);
-    else if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${span(Math.round(gpu.since_s + passed))}`);
+    if (gpu.until_s !== null) notes.push(`for another ${duration(Math.max(0, gpu.until_s - passed))}`);
+    else if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${duration(Math.round(gpu.since_s + passed))}`);
     if (word in { busy: 1, backoff: 1, failed: 1, unknown: 1, idle: 1 }) notes.push(gpu.reason);
     else if (word === "occupied" && gpu.note) notes.push(gpu.note);
-    if (gpu.read_s !== null && gpu.read_s > OLD) notes.push(`last read ${span(gpu.read_s + passed)} ago`);
+    if (gpu.read_s !== null && gpu.read_s > MAX_AGE_S) notes.push(`last read ${duration(gpu.read_s + passed)} ago`);
     const text = live ? [...new Set(notes)].filter((one) => one !== this.who.textContent).join(", ") : "";
-    say(this.note, text);
-    this.note.title = text; // there is not always room for all of it
+    setText(this.note, text);
+    this.note.title = text; // the text may be cut off
     this.who.title = this.who.textContent;
     this.element.classList.toggle("suspect", gpu.findings > 0);
   }
@@ -100,7 +100,7 @@ export class Card {
     const parts = memory(gpu);
     this.bar.classList.toggle("blank", parts === null);
     if (parts === null) {
-      say(this.amount, `memory not known, of ${size(gpu.memory_total)}`);
+      setText(this.amount, `memory unknown, of ${size(gpu.memory_total)}`);
       this.bar.setAttribute("aria-label", this.amount.textContent);
       return;
     }
@@ -108,25 +108,25 @@ export class Card {
       const share = `${(100 * parts[name]) / parts.total}%`;
       if (this.parts[place].style.width !== share) this.parts[place].style.width = share;
     });
-    const said = PARTS.filter(([name]) => parts[name] > 0 || name === "free");
-    say(this.amount, said.map(([name, word]) => `${word} ${size(parts[name])}`).join(" · "));
+    const shown = PARTS.filter(([name]) => parts[name] > 0 || name === "free");
+    setText(this.amount, shown.map(([name, word]) => `${word} ${size(parts[name])}`).join(" · "));
     this.bar.setAttribute("aria-label", `Memory of ${size(parts.total)}: ${this.amount.textContent}`);
   }
 
   #figures(gpu) {
     const { load, heat, power } = this.figures;
-    const limit = gpu.telemetry?.power_limit_w;
-    const told = gpu.telemetry;
+    const telemetry = gpu.telemetry;
+    const limit = telemetry?.power_limit_w;
     const health = gpu.health ?? "";
-    say(load.value, percent(told?.utilization ?? gpu.utilization));
-    say(load.word, gpu.share !== null && gpu.share < 1 && state(gpu) === "occupied" ? `asked ${percent(gpu.share)}` : "");
-    say(heat.value, degrees(gpu.temperature_c ?? told?.temperature_c));
-    say(heat.word, health);
+    setText(load.value, percent(telemetry?.utilization ?? gpu.utilization));
+    setText(load.word, gpu.share !== null && gpu.share < 1 && state(gpu) === "occupied" ? `target ${percent(gpu.share)}` : "");
+    setText(heat.value, degrees(gpu.temperature_c ?? telemetry?.temperature_c));
+    setText(heat.word, health);
     heat.tile.title = health;
     heat.tile.dataset.health = health;
-    say(power.value, watts(gpu.power_w ?? told?.power_w));
-    say(power.word, limit ? `of ${Math.round(limit)}` : "");
-    say(this.rate, rate(gpu));
+    setText(power.value, watts(gpu.power_w ?? telemetry?.power_w));
+    setText(power.word, limit ? `of ${Math.round(limit)}` : "");
+    setText(this.rate, rate(gpu));
     const took = gpu.handover && (gpu.handover.memory_back ?? gpu.handover.exit);
     this.ago = gpu.handover ? gpu.at - gpu.handover.ago_s : null;
     this.took = took ?? null;
@@ -134,32 +134,32 @@ export class Card {
   }
 
   #actions(gpu, live) {
-    say(this.buttons.pause, this.paused ? "Resume" : "Pause");
-    say(this.buttons.reserve, gpu.reservation ? "Unreserve" : "Reserve");
+    setText(this.buttons.pause, this.paused ? "Resume" : "Pause");
+    setText(this.buttons.reserve, gpu.reservation ? "Unreserve" : "Reserve");
     for (const [name, one] of Object.entries(this.buttons)) {
       one.setAttribute("aria-label", `${one.textContent} GPU ${gpu.index}`);
       one.disabled = !live && name !== "details";
     }
   }
 
-  /** Update what depends on the time of day. */
+  /** Update the texts that depend on the time. */
   tick() {
-    const ago = this.ago === null ? "" : `handed over in ${span(this.took)}, ${span(Math.max(1, Math.round(Date.now() / 1000 - this.ago)))} ago`;
-    say(this.last, ago);
+    const ago = this.ago === null ? "" : `handed over in ${duration(this.took)}, ${duration(Math.max(1, Math.round(Date.now() / 1000 - this.ago)))} ago`;
+    setText(this.last, ago);
   }
 
-  /** Draw the curves, if anybody sees them. */
+  /** Draw the curves if the card is visible. */
   draw() {
-    if (!this.seen) return;
+    if (!this.visible) return;
     if (!this.curves.length && this.figures.load.plot.clientWidth > 0) {
       const height = Math.max(this.figures.load.plot.clientHeight, 18);
-      this.curves = KINDS.map((kind) => new Curve(this.figures[kind.key].plot, this.past, kind, { height }));
+      this.curves = KINDS.map((kind) => new Curve(this.figures[kind.key].plot, this.readings, kind, { height }));
       return;
     }
     for (const curve of this.curves) curve.draw();
   }
 
-  /** Redraw everything at the present width. */
+  /** Recreate the curves for the current width. */
   redraw() {
     for (const curve of this.curves) curve.end();
     this.curves = [];

@@ -1,32 +1,32 @@
-// The last ten minutes of each GPU, and their curves.
+// The readings of the last ten minutes, and their curves.
 
-/** How far back a curve goes, in seconds. */
-export const BACK = 600;
-/** A past that is shorter than this, in seconds, is drawn as if it began so long ago. */
-const LEAST = 60;
-/** How far the scale of the power goes at least where no limit is known, in watts. */
-const LITTLE = 300;
+/** The span of a curve. */
+export const SPAN_S = 600;
+/** The shortest span of the axis. */
+const MIN_SPAN_S = 60;
+/** The upper end of the power axis if the limit is not known. */
+const DEFAULT_LIMIT_W = 300;
 
-/** What is drawn: the name of its figures, of its colour in the style sheet, and its scale. */
+/** The curves: key of the values, title, unit, colour in the style sheet, and range. */
 export const KINDS = [
   { key: "load", title: "Load", unit: "%", colour: "--curve-load", range: () => [0, 100] },
-  { key: "heat", title: "Temperature", unit: "°C", colour: "--curve-heat", range: warmth },
-  { key: "power", title: "Power", unit: "W", colour: "--curve-power", range: fromNothing },
+  { key: "heat", title: "Temperature", unit: "°C", colour: "--curve-heat", range: temperatureRange },
+  { key: "power", title: "Power", unit: "W", colour: "--curve-power", range: powerRange },
 ];
 
-function warmth(low, high) {
+function temperatureRange(low, high) {
   return [Math.min(20, low ?? 20), Math.max(90, high ?? 90)];
 }
 
-function fromNothing(_, high, past) {
-  return [0, Math.max(past.limit ?? LITTLE, (high ?? 0) * 1.05)];
+function powerRange(_, high, readings) {
+  return [0, Math.max(readings.limit ?? DEFAULT_LIMIT_W, (high ?? 0) * 1.05)];
 }
 
 const daytime = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
 const known = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
-/** Return the figures of what was shown of a GPU, or of a reading that was kept of it. */
-function figures(one) {
+/** Extract the values from a GPU's state or from a reading of the history. */
+function values(one) {
   const load = known(one.telemetry?.utilization ?? one.utilization);
   return {
     load: load === null ? null : load * 100,
@@ -35,33 +35,33 @@ function figures(one) {
   };
 }
 
-/** The figures of one GPU, second by second, as columns. */
-export class Past {
+/** The readings of one GPU, one a second, as columns. */
+export class Readings {
   times = [];
   load = [];
   heat = [];
   power = [];
-  /** The limit of the power in watts, where it is known. */
+  /** The power limit in watts, if known. */
   limit = null;
 
-  /** Add what was shown at a moment, in seconds since 1970; nothing where it was not known. */
+  /** Add a GPU's state at a time in seconds since the epoch; null if it is not known. */
   add(at, gpu) {
     this.limit = gpu?.telemetry?.power_limit_w ?? this.limit;
-    const now = gpu === null ? { load: null, heat: null, power: null } : figures(gpu);
+    const now = gpu === null ? { load: null, heat: null, power: null } : values(gpu);
     this.times.push(at);
     for (const { key } of KINDS) this[key].push(now[key]);
-    while (this.times[0] < at - BACK) {
+    while (this.times[0] < at - SPAN_S) {
       this.times.shift();
       for (const { key } of KINDS) this[key].shift();
     }
   }
 
-  /** Put readings that were kept before what is there. */
-  seed(readings) {
-    const begun = this.times[0] ?? Infinity;
+  /** Insert readings of the history before the first one. */
+  prepend(readings) {
+    const first = this.times[0] ?? Infinity;
     const older = readings
-      .map((one) => [Date.parse(one.at) / 1000, figures(one)])
-      .filter(([at]) => at < begun && at > Date.now() / 1000 - BACK);
+      .map((one) => [Date.parse(one.at) / 1000, values(one)])
+      .filter(([at]) => at < first && at > Date.now() / 1000 - SPAN_S);
     this.times.unshift(...older.map(([at]) => at));
     for (const { key } of KINDS) this[key].unshift(...older.map(([, one]) => one[key]));
   }
@@ -70,7 +70,7 @@ export class Past {
 const colours = new Map();
 addEventListener("themed", () => colours.clear());
 
-/** Return what finds a colour of the style sheet, as it is when it is drawn. */
+/** Build a function that reads a colour of the current theme. */
 function coloured(name) {
   return () => {
     if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
@@ -82,18 +82,18 @@ function faint(name) {
   return () => `${coloured(name)()}26`; // 15 %
 }
 
-/** One curve in an element: small, without axes, or large, with them. */
+/** A curve in an element: small without axes, or large with axes. */
 export class Curve {
   #plot;
   #kind;
-  #past;
+  #readings;
   #element;
   #height;
   #large;
 
-  constructor(element, past, kind, { height, large = false }) {
+  constructor(element, readings, kind, { height, large = false }) {
     this.#element = element;
-    this.#past = past;
+    this.#readings = readings;
     this.#kind = kind;
     this.#height = height;
     const line = {
@@ -112,44 +112,44 @@ export class Curve {
       legend: { show: large },
       cursor: { show: large, drag: { x: false, y: false }, ...(large ? { sync: { key: "detail" } } : {}) },
       select: { show: false },
-      scales: { x: { time: true, range: () => this.#window() }, y: { range: (_, low, high) => kind.range(low, high, past) } },
+      scales: { x: { time: true, range: () => this.#window() }, y: { range: (_, low, high) => kind.range(low, high, readings) } },
       axes: large ? [{ ...axis, space: 90, values: (_, moments) => moments.map(daytime) }, { ...axis, size: 48 }] : [{ show: false }, { show: false }],
       series: [{ label: "Time", value: (_, at) => (at ? daytime(at) : "–") }, line],
     }, this.#columns(), element);
     this.#large = large;
-    this.#now();
+    this.#updateLegend();
   }
 
-  /** Draw what is new. */
+  /** Draw the current readings. */
   draw() {
     this.#plot.setData(this.#columns());
-    this.#now();
+    this.#updateLegend();
   }
 
-  /** Be as wide as there is room. */
+  /** Adjust to the width of the element. */
   fit() {
     const width = this.#element.clientWidth;
     if (width > 0 && width !== this.#plot.width) this.#plot.setSize({ width, height: this.#height });
   }
 
-  /** Take it away. */
+  /** Remove the curve. */
   end() {
     this.#plot.destroy();
   }
 
-  /** Show the latest values in the legend, unless the pointer is at another moment. */
-  #now() {
-    const last = this.#past.times.length - 1;
+  /** Show the last value in the legend, unless the cursor is on another one. */
+  #updateLegend() {
+    const last = this.#readings.times.length - 1;
     if (this.#large && last >= 0 && !(this.#plot.cursor.left >= 0)) this.#plot.setLegend({ idx: last });
   }
 
   #columns() {
-    return [this.#past.times, this.#past[this.#kind.key]];
+    return [this.#readings.times, this.#readings[this.#kind.key]];
   }
 
   #window() {
-    const now = this.#past.times.at(-1) ?? Date.now() / 1000;
-    const begun = this.#past.times[0] ?? now;
-    return [Math.max(now - BACK, Math.min(begun, now - LEAST)), now];
+    const now = this.#readings.times.at(-1) ?? Date.now() / 1000;
+    const first = this.#readings.times[0] ?? now;
+    return [Math.max(now - SPAN_S, Math.min(first, now - MIN_SPAN_S)), now];
   }
 }

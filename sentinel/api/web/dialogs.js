@@ -1,51 +1,51 @@
-// The dialogs: each asks for what is needed, waits for the daemon's answer, and says why not.
+// The dialogs: each collects input, sends a request, and shows why it failed.
 
-import { ask } from "./api.js";
+import { fetchJson } from "./api.js";
 import { Curve, KINDS } from "./curves.js";
-import { byId, make, say, show, terms } from "./dom.js";
-import { degrees, holder, people, percent, rate, size, span, state, watts } from "./words.js";
+import { byId, make, setText, show, terms } from "./dom.js";
+import { degrees, holder, processNames, percent, rate, size, duration, state, watts } from "./words.js";
 
-const TIMES = [900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600, 7 * 24 * 3600];
+const DURATIONS_S = [900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600, 7 * 24 * 3600];
 
-/** Open a dialog; `act(form, signal)` is what its button does, and it closes when that went well. */
+/** Open a dialog; `act(form, signal)` is the action of its button, whose success closes it. */
 function open(dialog, act) {
   const form = dialog.querySelector("form");
   const problem = dialog.querySelector(".problem");
   const submit = dialog.querySelector("[type=submit]");
-  const verb = submit.textContent;
+  const label = submit.textContent;
   let run = null;
-  say(problem, "");
+  setText(problem, "");
   form.onsubmit = async (event) => {
     event.preventDefault();
     if (run) return;
     run = new AbortController();
-    submit.setAttribute("aria-disabled", "true"); // disabled, it would lose the focus
-    say(submit, "Waiting…");
-    say(problem, "");
+    submit.setAttribute("aria-disabled", "true"); // a disabled button would lose the focus
+    setText(submit, "Waiting…");
+    setText(problem, "");
     try {
       await act(new FormData(form), run.signal);
       dialog.close();
     } catch (error) {
-      if (dialog.open) say(problem, error.message || "The daemon cannot be reached.");
+      if (dialog.open) setText(problem, error.message || "The daemon cannot be reached.");
     } finally {
       run = null;
       submit.removeAttribute("aria-disabled");
-      say(submit, verb);
+      setText(submit, label);
     }
   };
-  dialog.onclose = () => run?.abort(); // who goes away before the answer wants it no more
+  dialog.onclose = () => run?.abort(); // closing the dialog cancels the request
   dialog.showModal();
 }
 
-/** Make the dialogs work that have no state: their buttons to cancel, and their choices of times. */
+/** Prepare the cancel buttons and the choices of durations. */
 export function prepare() {
   for (const dialog of document.querySelectorAll("dialog")) {
     const cancel = dialog.querySelector("[value=cancel]");
     cancel?.addEventListener("click", () => dialog.close());
   }
-  for (const choice of document.querySelectorAll("[data-times]")) {
-    for (const seconds of TIMES) {
-      const option = make("option", "", span(seconds));
+  for (const choice of document.querySelectorAll("[data-durations]")) {
+    for (const seconds of DURATIONS_S) {
+      const option = make("option", "", duration(seconds));
       option.value = String(seconds);
       choice.append(option);
     }
@@ -54,47 +54,47 @@ export function prepare() {
 
 const seconds = (form) => (form.get("seconds") ? { seconds: Number(form.get("seconds")) } : {});
 
-/** Ask for the token; `keep` is called with it. */
-export function askToken(why, keep) {
+/** Ask for the token, and pass it to `onToken`. */
+export function askToken(problem, onToken) {
   const dialog = byId("token-dialog");
   if (dialog.open) return;
-  open(dialog, async (form) => keep(form.get("token").trim()));
-  say(dialog.querySelector(".problem"), why);
+  open(dialog, async (form) => onToken(form.get("token").trim()));
+  setText(dialog.querySelector(".problem"), problem);
   dialog.querySelector("input").value = "";
 }
 
-/** Pause a GPU, or all where none is given. */
+/** Pause a GPU, or all. */
 export function pause(gpu) {
   const dialog = byId("pause-dialog");
   dialog.querySelector("form").reset();
   const what = gpu ? `GPU ${gpu.index}` : "all GPUs";
-  say(byId("pause-title"), `Pause ${what}`);
-  say(dialog.querySelector("[data-what]"), `sentinel lets go of ${what} and keeps off. Others may use ${gpu ? "it" : "them"}.`);
+  setText(byId("pause-title"), `Pause ${what}`);
+  setText(dialog.querySelector("[data-what]"), `sentinel releases ${what} and does not occupy ${gpu ? "it" : "them"} until the pause ends.`);
   show(dialog.querySelector("[data-all]"), !gpu);
   open(dialog, (form, signal) => {
     const chosen = gpu ? { gpus: [gpu.uuid] } : { release: form.get("release") === "on" };
-    return ask("POST", "/v1/pause", { body: { ...chosen, ...seconds(form) }, signal });
+    return fetchJson("POST", "/v1/pause", { body: { ...chosen, ...seconds(form) }, signal });
   });
 }
 
-/** Ask whether to do something, and do it. */
+/** Ask for confirmation of an action. */
 function confirm(title, what, verb, act) {
   const dialog = byId("confirm-dialog");
-  say(dialog.querySelector("[data-title]"), title);
-  say(dialog.querySelector("[data-what]"), what);
-  say(dialog.querySelector("[data-verb]"), verb);
+  setText(dialog.querySelector("[data-title]"), title);
+  setText(dialog.querySelector("[data-what]"), what);
+  setText(dialog.querySelector("[data-verb]"), verb);
   open(dialog, (_, signal) => act(signal));
   dialog.querySelector("[data-verb]").focus();
 }
 
-/** End the pause of a GPU, or of all where none is given. */
+/** End the pause of a GPU, or of all. */
 export function resume(gpu) {
   const what = gpu ? `GPU ${gpu.index}` : "all GPUs";
   const body = gpu ? { gpus: [gpu.uuid] } : {};
-  confirm(`Resume ${what}`, "sentinel occupies what is idle again.", "Resume", (signal) => ask("POST", "/v1/resume", { body, signal }));
+  confirm(`Resume ${what}`, "sentinel occupies idle GPUs again.", "Resume", (signal) => fetchJson("POST", "/v1/resume", { body, signal }));
 }
 
-/** Reserve a GPU, or as many as are chosen where none is given. */
+/** Reserve a GPU, or a selected number. */
 export function reserve(gpu, gpus) {
   const dialog = byId("reserve-dialog");
   dialog.querySelector("form").reset();
@@ -108,20 +108,20 @@ export function reserve(gpu, gpus) {
     const [kind, value] = form.get("which").split(/:(.*)/s);
     const chosen = kind === "gpu" ? { gpus: [value] } : { count: Number(value) };
     const body = { ...chosen, ...seconds(form), reason: form.get("reason").trim() };
-    return ask("POST", "/v1/reservations", { body, signal });
+    return fetchJson("POST", "/v1/reservations", { body, signal });
   });
 }
 
-/** End the reservation that a GPU has. */
+/** End the reservation of a GPU. */
 export function unreserve(gpu, reservations) {
-  const held = reservations.find((one) => one.id === gpu.reservation);
-  const gpus = held ? held.indices.map((index) => `GPU ${index}`).join(", ") : `GPU ${gpu.index}`;
-  const why = held?.reason ? ` for “${held.reason}”` : "";
-  const what = `${gpus} ${held?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}. Its holder is not asked.`;
-  confirm("End the reservation", what, "End it", (signal) => ask("DELETE", `/v1/reservations/${encodeURIComponent(gpu.reservation)}`, { signal }));
+  const reservation = reservations.find((one) => one.id === gpu.reservation);
+  const gpus = reservation ? reservation.indices.map((index) => `GPU ${index}`).join(", ") : `GPU ${gpu.index}`;
+  const why = reservation?.reason ? ` for “${reservation.reason}”` : "";
+  const what = `${gpus} ${reservation?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}. Its holder is not asked.`;
+  confirm("End the reservation", what, "End it", (signal) => fetchJson("DELETE", `/v1/reservations/${encodeURIComponent(gpu.reservation)}`, { signal }));
 }
 
-/** Show one GPU with everything that is known of it, live; return what ends that and what updates it. */
+/** Show all details of one GPU, live. */
 export function details(card, reservations) {
   const dialog = byId("detail-dialog");
   const room = dialog.querySelector(".curves");
@@ -130,10 +130,10 @@ export function details(card, reservations) {
   dialog.showModal();
   const curves = KINDS.map((kind) => {
     const place = room.appendChild(make("div", "curve"));
-    return new Curve(place, card.past, kind, { height: 120, large: true });
+    return new Curve(place, card.readings, kind, { height: 120, large: true });
   });
   const update = () => {
-    say(byId("detail-title"), `GPU ${card.gpu.index}: ${card.element.dataset.state}`);
+    setText(byId("detail-title"), `GPU ${card.gpu.index}: ${card.element.dataset.state}`);
     terms(list, facts(card.gpu, reservations()));
     for (const curve of curves) curve.draw();
   };
@@ -150,29 +150,29 @@ export function details(card, reservations) {
   });
 }
 
-/** Return everything that is known of a GPU, as terms and texts. */
+/** Describe a GPU as terms and texts. */
 function facts(gpu, reservations) {
-  const told = gpu.telemetry ?? {};
-  const some = (value, text) => (value === null || value === undefined ? "" : text(value));
+  const telemetry = gpu.telemetry ?? {};
+  const optional = (value, text) => (value === null || value === undefined ? "" : text(value));
   return [
     ["Name", `${gpu.name}, ${gpu.pci_bus_id}`],
     ["UUID", gpu.uuid],
     ["Held by", holder(gpu, reservations)],
-    ["Why", gpu.reason],
-    ["Others", gpu.processes.length ? people(gpu.processes, 8) : ""],
-    ["Guests", gpu.allocated_processes?.length ? people(gpu.allocated_processes, 8) : ""],
+    ["Reason", gpu.reason],
+    ["Foreign processes", gpu.processes.length ? processNames(gpu.processes, 8) : ""],
+    ["Allocated to", gpu.allocated_processes?.length ? processNames(gpu.allocated_processes, 8) : ""],
     ["Memory", `${size(gpu.memory_used)} of ${size(gpu.memory_total)} in use, ${size(gpu.held ?? 0)} held`],
-    ["May be promised", gpu.budget ? size(gpu.budget) : ""],
-    ["Condition", some(gpu.health, (one) => `${one}, others may use ${percent(gpu.multiplier)} of its speed`)],
-    ["Temperature", `${degrees(gpu.temperature_c ?? told.temperature_c)}${some(told.memory_temperature_c, (one) => `, memory ${degrees(one)}`)}${some(told.slowdown_c, (one) => `, slows down at ${degrees(one)}`)}`],
-    ["Power", `${watts(gpu.power_w ?? told.power_w)}${some(told.power_limit_w, (one) => ` of ${watts(one)}`)}`],
-    ["Clocks", [some(gpu.sm_clock_mhz ?? told.sm_clock_mhz, (one) => `${one} MHz`), some(told.memory_clock_mhz, (one) => `memory ${one} MHz`), told.reasons?.join(", ")].filter(Boolean).join(", ")],
-    ["PCIe", some(told.pcie_width, (one) => `generation ${told.pcie_generation ?? "?"}, ${one} lanes, ${told.pcie_replays_total ?? "?"} replays`)],
-    ["Memory errors", some(told.ecc_uncorrected_total, (one) => `${one} not corrected, ${told.ecc_corrected_total ?? "?"} corrected`)],
-    ["Work", [gpu.workload, rate(gpu), some(gpu.share, (one) => `${percent(one)} of the time`), gpu.note].filter(Boolean).join(", ")],
-    ["Checked", some(gpu.checks, (one) => `${one} results, ${gpu.errors ?? 0} wrong`)],
+    ["Allocation limit", gpu.budget ? size(gpu.budget) : ""],
+    ["Health", optional(gpu.health, (one) => `${one}, ${percent(gpu.multiplier)} of full speed permitted`)],
+    ["Temperature", `${degrees(gpu.temperature_c ?? telemetry.temperature_c)}${optional(telemetry.memory_temperature_c, (one) => `, memory ${degrees(one)}`)}${optional(telemetry.slowdown_c, (one) => `, slows down at ${degrees(one)}`)}`],
+    ["Power", `${watts(gpu.power_w ?? telemetry.power_w)}${optional(telemetry.power_limit_w, (one) => ` of ${watts(one)}`)}`],
+    ["Clocks", [optional(gpu.sm_clock_mhz ?? telemetry.sm_clock_mhz, (one) => `${one} MHz`), optional(telemetry.memory_clock_mhz, (one) => `memory ${one} MHz`), telemetry.reasons?.join(", ")].filter(Boolean).join(", ")],
+    ["PCIe", optional(telemetry.pcie_width, (one) => `generation ${telemetry.pcie_generation ?? "?"}, ${one} lanes, ${telemetry.pcie_replays_total ?? "?"} replays`)],
+    ["Memory errors", optional(telemetry.ecc_uncorrected_total, (one) => `${one} not corrected, ${telemetry.ecc_corrected_total ?? "?"} corrected`)],
+    ["Work", [gpu.workload, rate(gpu), optional(gpu.share, (one) => `${percent(one)} of the time`), gpu.note].filter(Boolean).join(", ")],
+    ["Verified", optional(gpu.checks, (one) => `${one} results, ${gpu.errors ?? 0} wrong`)],
     ["Findings", gpu.findings ? `${gpu.findings}, last: ${gpu.last_finding ?? "?"}` : "none"],
-    ["Last hand-over", gpu.handover ? `seen by its ${gpu.handover.evidence}; killed after ${span(gpu.handover.kill)}, gone after ${span(gpu.handover.exit)}, memory back after ${span(gpu.handover.memory_back)}` : "none"],
-    ["So far", `${gpu.starts ?? 0} starts, ${gpu.yields ?? 0} hand-overs`],
+    ["Last hand-over", gpu.handover ? `evidence: ${gpu.handover.evidence}; killed after ${duration(gpu.handover.kill)}, exited after ${duration(gpu.handover.exit)}, memory free after ${duration(gpu.handover.memory_back)}` : "none"],
+    ["Since the start", `${gpu.starts ?? 0} starts, ${gpu.yields ?? 0} yields`],
   ];
 }

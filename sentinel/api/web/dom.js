@@ -1,11 +1,11 @@
-// Makes and changes elements. Text is only ever set as text: what comes from outside is no markup.
+// Create and change elements. Text is never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Return the element of this id. */
+/** Find the element with an id. */
 export const byId = (id) => document.getElementById(id);
 
-/** Return a new element with a class and what is in it: elements, or text. */
+/** Create an element with a class and children, which are elements or text. */
 export function make(tag, name = "", ...children) {
   const element = document.createElement(tag);
   if (name) element.className = name;
@@ -13,7 +13,7 @@ export function make(tag, name = "", ...children) {
   return element;
 }
 
-/** Return a new button that does something. */
+/** Create a button. */
 export function button(text, name, act) {
   const element = make("button", name, text);
   element.type = "button";
@@ -21,7 +21,7 @@ export function button(text, name, act) {
   return element;
 }
 
-/** Return a new drawing of the sprite; it says nothing that words beside it do not. */
+/** Create a drawing of the sprite, hidden from screen readers: the text beside it has its meaning. */
 export function shape(name) {
   const drawing = document.createElementNS(SVG, "svg");
   const use = document.createElementNS(SVG, "use");
@@ -32,25 +32,25 @@ export function shape(name) {
   return drawing;
 }
 
-/** Let a drawing be another one. */
+/** Change a drawing. */
 export function reshape(drawing, name) {
   const wanted = `#i-${name}`;
   const use = drawing.firstElementChild;
   if (use.getAttribute("href") !== wanted) use.setAttribute("href", wanted);
 }
 
-/** Set the text of an element, if it is another: screen readers hear of each change. */
-export function say(element, text) {
+/** Set the text of an element if it differs: screen readers announce each change. */
+export function setText(element, text) {
   const wanted = String(text ?? "");
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
 /** Show or hide an element. */
-export function show(element, so) {
-  if (element.hidden === Boolean(so)) element.hidden = !so;
+export function show(element, visible) {
+  if (element.hidden === Boolean(visible)) element.hidden = !visible;
 }
 
-/** Fill a list of terms with these pairs; those without a value are left out. */
+/** Fill a description list with pairs; empty values are omitted. */
 export function terms(list, pairs) {
   const wanted = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   while (list.children.length > wanted.length) list.lastElementChild.remove();
@@ -60,7 +60,7 @@ export function terms(list, pairs) {
       row = make("div", "", make("dt"), make("dd"));
       list.append(row);
     }
-    say(row.firstElementChild, term);
-    say(row.lastElementChild, value);
+    setText(row.firstElementChild, term);
+    setText(row.lastElementChild, value);
   });
 }

@@ -1,19 +1,19 @@
-// The page: what the daemon shows, one card for each GPU, live; and what is said when it is gone.
+// The page: the daemon's state with one card for each GPU, live, and the loss of the connection.
 
 import { Problem, readings } from "./api.js";
 import { Card } from "./card.js";
-import { BACK, Past } from "./curves.js";
+import { Readings, SPAN_S } from "./curves.js";
 import * as dialogs from "./dialogs.js";
-import { byId, make, say, shape, show, terms } from "./dom.js";
+import { byId, make, setText, shape, show, terms } from "./dom.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { keep, take, token } from "./token.js";
-import { STATES, size, span, state, watts } from "./words.js";
+import { STATES, size, duration, state, watts } from "./words.js";
 
-/** What is shown is held to be old after so many seconds, as by the daemon's own health. */
-const FRESH = 5;
-/** With more cards than these, each gets less room. */
-const ROOMY = 8;
+/** The maximum age of a healthy daemon's state, as in its health check. */
+const MAX_AGE_S = 5;
+/** With more cards, each is smaller. */
+const MAX_LARGE_CARDS = 8;
 
 const cards = new Map();
 const timeline = new Timeline();
@@ -33,151 +33,151 @@ const act = {
 const gpus = () => [...cards.values()].map((card) => card.gpu);
 const kinds = () => [...new Set(gpus().map((gpu) => gpu.name))];
 
-// --- what comes ------------------------------------------------------------------------------
+// --- the stream ------------------------------------------------------------------------------
 
-const stream = new Stream({ event, lost, refused });
+const stream = new Stream({ event, lost, unauthorized });
 
 function event(name, data) {
   if (name === "status") {
-    whole(data);
+    replaceState(data);
   } else if (name === "changes") {
-    if (data.age_s > FRESH) {
+    if (data.age_s > MAX_AGE_S) {
       stale(data.age_s);
       return;
     }
-    if (!live) connected(); // it gets on again
+    if (!live) connected(); // the daemon publishes again
     daemon = data.daemon ?? daemon;
     reservations = data.reservations ?? reservations;
-    changed(data.gpus);
+    update(data.gpus);
   } else {
     timeline.add(name, data);
   }
 }
 
-/** Take over everything; another daemon than before has other events, and other GPUs perhaps. */
-function whole(status) {
-  const other = daemon && (daemon.pid !== status.daemon.pid || daemon.since !== status.daemon.since);
+/** Replace the whole state; a different daemon has other events, and maybe other GPUs. */
+function replaceState(status) {
+  const isOther = daemon && (daemon.pid !== status.daemon.pid || daemon.since !== status.daemon.since);
   ({ daemon, reservations } = status);
-  if (other) {
+  if (isOther) {
     timeline.clear();
-    stream.forget();
+    stream.reset();
     stream.start();
     return;
   }
-  const there = new Set(status.gpus.map((gpu) => gpu.uuid));
+  const present = new Set(status.gpus.map((gpu) => gpu.uuid));
   for (const [uuid, card] of cards) {
-    if (!there.has(uuid)) {
+    if (!present.has(uuid)) {
       card.element.remove();
       cards.delete(uuid);
     }
   }
-  const fresh = status.daemon.age_s <= FRESH;
+  const fresh = status.daemon.age_s <= MAX_AGE_S;
   if (fresh) connected();
-  changed(status.gpus);
+  update(status.gpus);
   if (!fresh) stale(status.daemon.age_s);
 }
 
-function changed(some) {
+function update(gpus) {
   const at = now();
-  for (const gpu of some) {
-    if (!cards.has(gpu.uuid)) appear(gpu);
+  for (const gpu of gpus) {
+    if (!cards.has(gpu.uuid)) addCard(gpu);
     cards.get(gpu.uuid).gpu = { ...gpu, at };
   }
   const alike = kinds().length < 2;
   for (const card of cards.values()) {
-    card.past.add(at, card.gpu);
+    card.readings.add(at, card.gpu);
     card.update(card.gpu, reservations, live, alike);
     card.draw();
   }
-  above();
+  updateSummary();
   const detail = byId("detail-dialog");
   if (detail.open) detail.update();
 }
 
-function appear(gpu) {
-  const card = new Card(new Past(), act);
+function addCard(gpu) {
+  const card = new Card(new Readings(), act);
   cards.set(gpu.uuid, card);
   const grid = byId("gpus");
   const after = [...cards.values()].find((other) => other.gpu && other.gpu.index > gpu.index);
   grid.insertBefore(card.element, after?.element ?? null);
-  document.body.classList.toggle("many", cards.size > ROOMY);
+  document.body.classList.toggle("many", cards.size > MAX_LARGE_CARDS);
   show(byId("empty"), false);
-  seen.observe(card.element);
-  remember(gpu.uuid, card);
+  visibility.observe(card.element);
+  loadHistory(gpu.uuid, card);
 }
 
-// --- what was ----------------------------------------------------------------------------------
+// --- history -----------------------------------------------------------------------------------
 
-let recalling = Promise.resolve();
-let kept = true; // false once the daemon reports that it has no history
+let loading = Promise.resolve();
+let hasHistory = true;
 
-/** Fill the curves of a GPU from the history, where one is kept; one GPU after the other. */
-function remember(uuid, card) {
-  recalling = recalling.then(async () => {
-    if (!kept) return;
+/** Fill the curves of a GPU from the history; one GPU at a time. */
+function loadHistory(uuid, card) {
+  loading = loading.then(async () => {
+    if (!hasHistory) return;
     try {
-      card.past.seed(await readings(uuid, BACK));
+      card.readings.prepend(await readings(uuid, SPAN_S));
       card.draw();
     } catch (error) {
-      kept = !(error instanceof Problem && error.status === 404);
+      hasHistory = !(error instanceof Problem && error.status === 404);
     }
   });
 }
 
-// --- whether there is a daemon -----------------------------------------------------------------
+// --- the connection ----------------------------------------------------------------------------
 
 function connected() {
   live = true;
   document.body.dataset.connection = "live";
-  say(byId("connection-text"), "live");
+  setText(byId("connection-text"), "live");
   show(byId("lost"), false);
 }
 
-/** Nothing is known any more: no card may say what may not be so. */
-function unknown(connection, text) {
+/** Mark everything as unknown, so that no card shows an old state as a current one. */
+function markUnknown(connection, text) {
   live = false;
   document.body.dataset.connection = connection;
-  say(byId("connection-text"), text);
+  setText(byId("connection-text"), text);
   const at = now();
   for (const card of cards.values()) {
-    card.past.add(at, null);
+    card.readings.add(at, null);
     card.update(card.gpu, reservations, false, kinds().length < 2);
   }
-  above();
+  updateSummary();
 }
 
-function lost(why, seconds) {
-  unknown("lost", "lost");
+function lost(reason, seconds) {
+  markUnknown("lost", "lost");
   nextTry = now() + seconds;
-  say(byId("lost-what"), "Lost the daemon, trying again.");
-  say(byId("lost-when"), why);
+  setText(byId("lost-what"), "Connection lost, reconnecting.");
+  setText(byId("lost-when"), reason);
   show(byId("lost"), true);
 }
 
 function stale(age) {
-  unknown("lost", "silent");
-  say(byId("lost-what"), "The daemon answers, but shows nothing new.");
-  say(byId("lost-when"), `The last was ${span(age)} ago.`);
+  markUnknown("lost", "stale");
+  setText(byId("lost-what"), "The daemon answers, but its state is not updated.");
+  setText(byId("lost-when"), `The last update was ${duration(age)} ago.`);
   show(byId("lost"), true);
 }
 
-function refused() {
-  const had = token() !== "";
+function unauthorized() {
+  const hadToken = token() !== "";
   stream.stop();
   keep("");
-  unknown("token", "token needed");
+  markUnknown("token", "token needed");
   show(byId("lost"), false);
-  dialogs.askToken(had ? "This is not its token." : "", (given) => {
+  dialogs.askToken(hadToken ? "The token is wrong." : "", (given) => {
     keep(given);
     stream.start();
   });
 }
 
-// --- above the cards ---------------------------------------------------------------------------
+// --- the summary ------------------------------------------------------------------------------
 
 const chips = new Map();
 
-function above() {
+function updateSummary() {
   if (!daemon) return;
   const count = {};
   const memory = { used: 0, total: 0, of: 0 };
@@ -197,27 +197,27 @@ function above() {
     }
   }
   for (const [word, meaning] of Object.entries(STATES)) chip(word, meaning, count[word] ?? 0);
-  say(byId("host"), daemon.host || location.hostname);
-  document.title = `${live ? Object.entries(count).map(([word, many]) => `${many} ${word}`).join(", ") : "lost"} · ${daemon.host || "sentinel"}`;
+  setText(byId("host"), daemon.host || location.hostname);
+  document.title = `${live ? Object.entries(count).map(([word, total]) => `${total} ${word}`).join(", ") : "lost"} · ${daemon.host || "sentinel"}`;
   terms(byId("facts"), [
-    ["Phase", live ? daemon.phase + (daemon.ending ? `: ${daemon.ending}` : "") : "not known"],
+    ["Phase", live ? daemon.phase + (daemon.ending ? `: ${daemon.ending}` : "") : "unknown"],
     ["Workload", daemon.workload],
     ["GPUs", `${cards.size} × ${kinds().join(", ")}`],
-    ["Memory", live && memory.of ? `${size(memory.used)} of ${size(memory.total)}${some(memory.of)}` : ""],
-    ["Power", live && power.of ? `${watts(power.drawn)}${some(power.of)}` : ""],
+    ["Memory", live && memory.of ? `${size(memory.used)} of ${size(memory.total)}${partial(memory.of)}` : ""],
+    ["Power", live && power.of ? `${watts(power.drawn)}${partial(power.of)}` : ""],
     ["Driver", daemon.simulated ? "simulated GPUs" : daemon.driver],
-    ["sentinel", live ? `${daemon.version}, up ${span(Math.max(0, now() - Date.parse(daemon.since) / 1000))}` : daemon.version],
+    ["sentinel", live ? `${daemon.version}, up ${duration(Math.max(0, now() - Date.parse(daemon.since) / 1000))}` : daemon.version],
   ]);
   const paused = gpus().some((gpu) => gpu.admin === "PAUSED") || daemon.phase === "released";
   show(byId("resume-all"), paused);
   for (const id of ["pause-all", "resume-all", "reserve-any"]) byId(id).disabled = !live;
 }
 
-/** Return that a sum is of some GPUs only, where not all of them are known. */
-const some = (count) => (count < cards.size ? ` on ${count} GPUs` : "");
+/** Describe how many GPUs a sum includes, if not all. */
+const partial = (count) => (count < cards.size ? ` on ${count} GPUs` : "");
 
-/** Say how many GPUs are in one state; the states that always may be asked for stay in sight. */
-function chip(word, meaning, many) {
+/** Show the number of GPUs in a state; the common states are always visible. */
+function chip(word, meaning, total) {
   if (!chips.has(word)) {
     const number = make("span", "many", "");
     const item = make("li", "chip", shape(word), number, " ", make("span", "", word));
@@ -227,18 +227,18 @@ function chip(word, meaning, many) {
     byId("counts").append(item);
   }
   const { item, number } = chips.get(word);
-  say(number, many);
-  item.classList.toggle("zero", many === 0);
-  show(item, many > 0 || ["occupied", "busy", "idle", "paused", "unknown"].includes(word));
+  setText(number, total);
+  item.classList.toggle("zero", total === 0);
+  show(item, total > 0 || ["occupied", "busy", "idle", "paused", "unknown"].includes(word));
 }
 
-// --- the rest ----------------------------------------------------------------------------------
+// --- the page ----------------------------------------------------------------------------------
 
-const seen = new IntersectionObserver((entries) => {
+const visibility = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     const card = [...cards.values()].find((one) => one.element === target);
     if (!card) continue;
-    card.seen = isIntersecting;
+    card.visible = isIntersecting;
     if (isIntersecting) card.draw();
   }
 }, { rootMargin: "200px" });
@@ -251,13 +251,13 @@ new ResizeObserver(() => {
 
 addEventListener("themed", themed);
 function themed() {
-  say(byId("theme-text"), sentinelTheme.chosen());
+  setText(byId("theme-text"), sentinelTheme.chosen());
   cards.forEach((card) => card.draw());
 }
 
 setInterval(() => {
   if (live) cards.forEach((card) => card.tick());
-  else say(byId("lost-next"), nextTry > now() ? `Next try in ${Math.ceil(nextTry - now())} s.` : "");
+  else setText(byId("lost-next"), nextTry > now() ? `Next try in ${Math.ceil(nextTry - now())} s.` : "");
 }, 1000);
 
 byId("theme").addEventListener("click", () => sentinelTheme.next());
@@ -271,4 +271,4 @@ take();
 themed();
 dialogs.prepare();
 if (token()) stream.start();
-else refused();
+else unauthorized();

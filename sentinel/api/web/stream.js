@@ -1,20 +1,20 @@
-// Follow the daemon over one stream, with growing pauses between reconnects.
+// The stream of the daemon's state and events, reconnected with increasing pauses.
 
 import { Problem, request } from "./api.js";
 
-/** The pauses before the next tries, in seconds; the last one holds for all that follow. */
-const PAUSES = [0.5, 1, 2, 4, 8];
-/** The daemon says something every second; so long a silence, in seconds, is no daemon. */
-const SILENCE = 5;
+/** The pauses before reconnects; the last one repeats. */
+const PAUSES_S = [0.5, 1, 2, 4, 8];
+/** The time without data after which the connection is lost; the daemon sends every second. */
+const MAX_SILENCE_S = 5;
 
 /** Yield [name, id, data] of each server-sent event of a response. */
-async function* events(response, heard) {
+async function* events(response, onData) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let left = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    heard();
+    onData();
     const blocks = (left + value).split("\n\n");
     left = blocks.pop();
     for (const block of blocks) {
@@ -28,7 +28,7 @@ async function* events(response, heard) {
   }
 }
 
-/** One stream; `on` has `event(name, data)`, `lost(why, seconds)` and `refused()`. */
+/** A stream; `on` has `event(name, data)`, `lost(reason, seconds)` and `unauthorized()`. */
 export class Stream {
   #on;
   #run = null;
@@ -40,50 +40,50 @@ export class Stream {
     this.#on = on;
   }
 
-  /** Follow from now on, at once. */
+  /** Connect now. */
   start() {
     this.stop();
     const run = new AbortController();
     this.#run = run;
-    this.#follow(run).then(() => "The daemon has ended the connection.", (error) => error).then((why) => {
-      if (this.#run !== run) return; // stopped, or another one has begun
+    this.#follow(run).then(() => "The daemon closed the connection.", (error) => error).then((result) => {
+      if (this.#run !== run) return; // stopped or restarted
       run.abort();
-      if (why instanceof Problem && why.status === 401) this.#on.refused();
-      else this.#again(why instanceof Problem ? why.message : "");
+      if (result instanceof Problem && result.status === 401) this.#on.unauthorized();
+      else this.#reconnect(result instanceof Problem ? result.message : "");
     });
   }
 
-  /** Follow no more. */
+  /** Disconnect. */
   stop() {
     clearTimeout(this.#timer);
     this.#run?.abort();
     this.#run = null;
   }
 
-  /** Forget which events were seen: another daemon restarts the count. */
-  forget() {
+  /** Reset the last event's number: another daemon starts again at 1. */
+  reset() {
     this.#last = 0;
   }
 
-  #again(why) {
-    const pause = PAUSES[Math.min(this.#tries, PAUSES.length - 1)];
+  #reconnect(reason) {
+    const pause = PAUSES_S[Math.min(this.#tries, PAUSES_S.length - 1)];
     this.#tries += 1;
     this.#timer = setTimeout(() => this.start(), pause * 1000);
-    this.#on.lost(why, pause);
+    this.#on.lost(reason, pause);
   }
 
   async #follow(run) {
-    let heard = performance.now();
+    let received = performance.now();
     const silence = setInterval(() => {
-      if (performance.now() - heard > SILENCE * 1000) run.abort();
+      if (performance.now() - received > MAX_SILENCE_S * 1000) run.abort();
     }, 1000);
     run.signal.addEventListener("abort", () => clearInterval(silence));
     const path = `/v1/watch?since=${this.#last}`;
     const response = await request("GET", path, { signal: run.signal });
-    for await (const [name, id, data] of events(response, () => (heard = performance.now()))) {
+    for await (const [name, id, data] of events(response, () => (received = performance.now()))) {
       if (this.#run !== run) return;
       this.#tries = 0;
-      if (name === "lost" && this.#last === 0) continue; // events before the first are not lost
+      if (name === "lost" && this.#last === 0) continue; // events from before the page was opened
       if (id) this.#last = Number(id);
       this.#on.event(name, data);
     }

@@ -1,9 +1,9 @@
-// Light, dark, or as the system has it; run before anything is drawn, so that nothing flashes.
+// The theme: light, dark, or the system's; runs before the first paint, so that the page does not flash.
 "use strict";
 (() => {
   const NAME = "sentinel-theme";
   const system = matchMedia("(prefers-color-scheme: dark)");
-  let memory = null; // where a browser keeps nothing
+  let memory = null; // for browsers without storage
 
   const read = () => {
     try { return localStorage.getItem(NAME); } catch { return memory; }
@@ -19,7 +19,7 @@
   function next() {
     const order = ["system", "light", "dark"];
     memory = order[(order.indexOf(chosen()) + 1) % order.length];
-    try { localStorage.setItem(NAME, memory); } catch { /* kept in memory */ }
+    try { localStorage.setItem(NAME, memory); } catch { /* in memory only */ }
     apply();
   }
 

@@ -1,23 +1,23 @@
-// The token: from the address's fragment, which no server sees, or typed; kept until the tab closes.
+// The token: from the fragment of the address, which browsers do not send, or entered; kept until the tab closes.
 
 const NAME = "sentinel-token";
-let memory = ""; // where a browser keeps nothing
+let memory = ""; // for browsers without storage
 
-/** Return the token, or nothing. */
+/** Read the token; empty if there is none. */
 export function token() {
   try { return sessionStorage.getItem(NAME) ?? memory; } catch { return memory; }
 }
 
-/** Keep a token, or forget it. */
+/** Store the token; an empty one deletes it. */
 export function keep(text) {
   memory = text;
   try {
     if (text) sessionStorage.setItem(NAME, text);
     else sessionStorage.removeItem(NAME);
-  } catch { /* kept in memory */ }
+  } catch { /* in memory only */ }
 }
 
-/** Take a token out of the address bar, so that it is neither read there nor sent on. */
+/** Move the token from the address bar into the storage; return whether there was one. */
 export function take() {
   const found = new URLSearchParams(location.hash.slice(1)).get("token");
   if (found === null) return false;

@@ -109,7 +109,9 @@ def test_other_events_have_one_name_more_than_their_own(event: str, name: str) -
 
 @pytest.mark.parametrize("name", ["", "throtle", "yields"])
 def test_a_name_that_is_none_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"There are: state_change, throttle, resume, critical"):
+    with pytest.raises(
+        ConfigError, match=r"The names are: state_change, throttle, resume, critical"
+    ):
         sentinel.Monitor().on(name, lambda *_: None)
 
 
