@@ -112,23 +112,23 @@ class Report:
     def _margin_row(self, name: str, every: Sequence[Record]) -> list[str]:
         # If the watch saw no growth or sentinel reported no hand-over, the race failed.
         records = [record for record in every if "margin_s" in record]
-        told = f"{len(records)} of {len(every)}"
+        reported = f"{len(records)} of {len(every)}"
         if not records:
             verdict = self._verdict(f"{name}: growth to kill", good=False)
-            return [name, told, *["-"] * 6, verdict]
+            return [name, reported, *["-"] * 6, verdict]
         margins = [record["margin_s"] for record in records]
-        signs = [record["evidence"] for record in records]
+        evidence = [record["evidence"] for record in records]
         back = [r["memory_back_s"] for r in records if r["memory_back_s"] is not None]
         good = max(margins) <= WORST_MARGIN and len(records) == len(every)
         return [
             name,
-            told,
+            reported,
             _spread(margins),
             f"{max(record['margin_most_s'] for record in records) * 1e3:.0f} ms",
-            f"{signs.count('memory')} / {signs.count('process')}",
+            f"{evidence.count('memory')} / {evidence.count('process')}",
             _spread([record["kill_s"] for record in records]),
             _milliseconds(median(record["exit_s"] for record in records)),
-            _milliseconds(median(back)) if back else "not told",
+            _milliseconds(median(back)) if back else "not reported",
             self._verdict(f"{name}: growth to kill", good=good),
         ]
 
