@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import socket
-from typing import Protocol
 
-from sentinel.host.child_setup import setup_child_process
+from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.protocol.commands import ServiceSpec
-
-
-class Handle(Protocol):
-    """A file descriptor that a spawned child inherits: multiprocessing.reduction.DupFd."""
-
-    def detach(self) -> int:
-        """Return the child's descriptor, once."""
 
 
 class _ListeningSocket(socket.socket):
@@ -31,9 +23,9 @@ def run(
     spec: ServiceSpec,
     channel: socket.socket,
     parent: int,
-    listening: Handle,
-    tcp: Handle | None,
-    metrics: Handle | None = None,
+    listening: InheritedFd,
+    tcp: InheritedFd | None,
+    metrics: InheritedFd | None = None,
 ) -> None:
     """Serve clients until the supervisor closes ``channel``; the target of a spawned process.
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from typing import Protocol
 
 from setproctitle import setproctitle
 
 from sentinel.protocol.stressor import ChildExitCode
 
 _PR_SET_PDEATHSIG = 1
+
+
+class InheritedFd(Protocol):
+    """A file descriptor that a spawned child inherits: multiprocessing.reduction.DupFd."""
+
+    def detach(self) -> int:
+        """Return the descriptor in the child, once."""
 
 
 def setup_child_process(parent: int, title: str) -> None:

@@ -15,8 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+
+from sentinel.protocol.codec import from_json
 
 #: The version of a line. A line of another version is skipped.
 SCHEMA = 1
@@ -28,9 +30,6 @@ NAME = "goldens.jsonl"
 #: stopped while it wrote must not block a stressor.
 _LOCK_TIMEOUT_S = 1.0
 _RETRY_INTERVAL_S = 0.01
-
-#: What parsing an invalid line can raise.
-_INVALID = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +47,14 @@ class GoldenKey:
     shape: str
     #: The seed of the operands.
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Format:
+    """The fields of a line besides those of its key."""
+
+    schema_version: int
+    checksum: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +168,7 @@ class _File:
             return
         try:
             key, checksum = _parse(line)
-        except _INVALID as error:
+        except (ValueError, RecursionError) as error:
             self.skipped.append(Skipped(file=self.path, line=self._line, why=_reason(error)))
             return
         golden = Golden(key=key, checksum=checksum, file=self.path, line=self._line)
@@ -189,23 +196,21 @@ def _read(descriptor: int, start: int, end: int) -> bytes:
 
 
 def _parse(line: bytes) -> tuple[GoldenKey, int]:
-    """Parse a record; raises one of ``_INVALID`` if the line is not one."""
+    """Parse a record.
+
+    Raises:
+        ValueError, RecursionError: The line is not a record.
+    """
     body = json.loads(line)
-    if body["schema_version"] != SCHEMA:
-        raise ValueError(f"its schema_version is {body['schema_version']!r}, not {SCHEMA}")
-    values = {field.name: body[field.name] for field in fields(GoldenKey)}
-    for name, value in values.items():
-        kind = int if name in {"sms", "seed"} else str
-        if type(value) is not kind:
-            raise TypeError(f"its {name} is {value!r}")
-    return GoldenKey(**values), int(body["checksum"], 16)
+    form = from_json(_Format, body)
+    if form.schema_version != SCHEMA:
+        raise ValueError(f"its schema_version is {form.schema_version}, not {SCHEMA}")
+    return from_json(GoldenKey, body), int(form.checksum, 16)
 
 
 def _reason(error: Exception) -> str:
     """Describe why a line is not a record."""
-    if isinstance(error, KeyError):
-        return f"it has no {error.args[0]}"
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
         return "it is not JSON, or only a part of a line"
     return str(error)
 

@@ -11,9 +11,8 @@ import os
 import socket
 import threading
 import traceback
-from typing import Protocol
 
-from sentinel.host.child_setup import setup_child_process
+from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
 from sentinel.probe.process_info import ProcessIdentifier
@@ -25,14 +24,7 @@ from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places, sl
 from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
 
 
-class Handle(Protocol):
-    """A file descriptor in transit to a child process; multiprocessing.reduction.DupFd."""
-
-    def detach(self) -> int:
-        """Return the descriptor in the child, once."""
-
-
-def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: Handle) -> None:
+def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: InheritedFd) -> None:
     """Read GPUs until the other end of ``channel`` is closed; the target of a spawned process.
 
     It sends an Inventory and then Readings. Without a driver it sends Unavailable and ends: with

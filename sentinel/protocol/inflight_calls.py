@@ -12,7 +12,6 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 #: The most GPUs that have slots.
 MAX_GPUS = 128
@@ -36,13 +35,6 @@ def slots_of(index: int) -> tuple[int, int]:
 def gpu_of(slot: int) -> int | None:
     """Compute the index of the place that a slot belongs to, or None for the driver's."""
     return (slot - 1) // 2 if slot else None
-
-
-class InheritedFd(Protocol):
-    """A file descriptor on its way into a child, as multiprocessing.reduction.DupFd makes it."""
-
-    def detach(self) -> int:
-        """Return the descriptor in the child, once."""
 
 
 class InflightCalls:

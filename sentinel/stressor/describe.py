@@ -8,9 +8,9 @@ import socket
 from collections.abc import Sequence
 
 from sentinel.errors import SentinelError
-from sentinel.host.child_setup import setup_child_process
+from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.protocol.codec import encode
-from sentinel.protocol.inflight_calls import InflightCalls, InheritedFd
+from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.inspection import WorkloadInfo
 from sentinel.stressor.loader import describe, load_workload
 from sentinel.stressor.options import list_options, summary

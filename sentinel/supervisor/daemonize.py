@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import Places, prepare
@@ -107,42 +104,6 @@ def start_detached(
     raise NotStartedError(f"the daemon {how} before it answered:", text, code)
 
 
-def ask(
-    socket_path: Path,
-    method: str,
-    path: str,
-    body: object = None,
-    timeout: float = _RESPONSE_TIMEOUT_S,
-) -> tuple[int, dict[str, Any]]:
-    """Send a request to a daemon, and return the status and the JSON object of its response.
-
-    Args:
-        socket_path: The path of its socket.
-        method: The HTTP method.
-        path: The path of the resource.
-        body: Sent as JSON unless it is None.
-        timeout: How long each step may take, in seconds.
-
-    Raises:
-        OSError: Nothing listens there, or it takes too long.
-        ValueError: The response is not HTTP, or not a JSON object.
-    """
-    connection = _Connection(socket_path, timeout)
-    try:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {} if data is None else {"Content-Type": "application/json"}
-        connection.request(method, path, body=data, headers=headers)
-        response = connection.getresponse()
-        content = json.loads(response.read() or b"{}")
-    except http.client.HTTPException as error:
-        raise ValueError(f"the response is not HTTP: {error!r}") from error
-    finally:
-        connection.close()
-    if not isinstance(content, dict):
-        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - the daemon's error
-    return response.status, content
-
-
 def redirect_output(places: Places) -> int | None:
     """Redirect the standard output and error of a detached daemon to ``places.stderr``.
 
@@ -175,20 +136,6 @@ def redirect_output(places: Places) -> int | None:
     os.dup2(file, 2)
     os.close(file)
     return 2
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -229,11 +176,13 @@ def _answers(places: Places, pid: int) -> bool:
     """Check that this very daemon answers and is healthy."""
     if running(places) != pid:
         return False
+    from sentinel.client.transport import Address, send  # the daemon imports this file, too
+
     try:
-        status, _ = ask(places.socket, "GET", "/v1/health")
-    except (OSError, ValueError):
+        send(Address(socket=str(places.socket)), "GET", "/v1/health", None, _RESPONSE_TIMEOUT_S)
+    except SentinelError:
         return False
-    return status == http.client.OK
+    return True
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -10,12 +10,18 @@ import click
 
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import settings
+from sentinel.client import connect
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
-from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
+from sentinel.errors import (
+    AlreadyRunningError,
+    ConfigError,
+    ExitCode,
+    SentinelError,
+)
 from sentinel.host.paths import Places, places
 from sentinel.host.simulation import default_folder
-from sentinel.supervisor.daemonize import NotStartedError, ask, start_detached
+from sentinel.supervisor.daemonize import NotStartedError, start_detached
 from sentinel.supervisor.single_instance import running
 
 #: A driver without persistence mode needs up to 3 s per GPU.
@@ -79,8 +85,8 @@ def _pid(where: Places) -> int | None:
     """Return the PID of the daemon, 0 if only its socket is accessible, or None if none runs."""
     pid = running(where)
     if pid is None:
-        with contextlib.suppress(OSError, ValueError):
-            ask(where.socket, "GET", "/v1/health")
+        with contextlib.suppress(SentinelError):
+            connect(where.socket).health()
             return 0
     return pid
 
@@ -109,16 +115,12 @@ def _occupy(where: Places, pid: int) -> str:
     """Enable the occupying of GPUs; return the text of the response."""
     daemon = f"pid {pid or 'unknown'}"
     try:
-        status, answer = ask(where.socket, "POST", "/v1/start", {}, timeout=10.0)
-    except (OSError, ValueError) as error:
+        return connect(where.socket).start().text
+    except SentinelError as error:
         raise NotStartedError(
-            f"the daemon, {daemon}, does not respond at {where.socket}: {error}",
+            f"the daemon, {daemon}, could not be enabled: {error.what}",
             f"Its log is {where.log}. To end it: kill {pid or 'PID'}",
         ) from error
-    text = str(answer.get("text") or answer.get("detail") or answer.get("title") or "")
-    if status >= 400:  # noqa: PLR2004 - HTTP errors
-        raise NotStartedError(f"the daemon, {daemon}, refused: {text}")
-    return text
 
 
 def _print(where: Places, pid: int, text: str, *, as_json: bool, started: bool) -> None:

@@ -11,13 +11,13 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sentinel.host.child_setup import setup_child_process
+from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.probe.driver import DriverError, ReadError
 from sentinel.probe.nvml.driver import NvmlDriver, as_text
 from sentinel.probe.nvml.errors import ABSENT
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import ProcessKind
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, InheritedFd, slots_of
+from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, slots_of
 from sentinel.protocol.inspection import CallResult, InspectionDone
 
 #: The call that is slow on a driver without persistence mode.

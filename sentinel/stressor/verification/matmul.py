@@ -38,7 +38,7 @@ _MATMUL: Any = torch.backends.cuda.matmul
 _NAMED_PRECISION = hasattr(_MATMUL, "fp32_precision")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shape:
     """A product of ``rows`` x ``depth`` and ``depth`` x ``columns``."""
 
@@ -51,37 +51,8 @@ class Shape:
 
     def smaller(self) -> Shape | None:
         """Return the shape with halved sides, at least GRAIN, or None if all sides are GRAIN."""
-        halves = Shape(
-            rows=max(GRAIN, self.rows // 2),
-            columns=max(GRAIN, self.columns // 2),
-            depth=max(GRAIN, self.depth // 2),
-        )
+        halves = Shape(*(max(GRAIN, n // 2) for n in (self.rows, self.columns, self.depth)))
         return None if halves == self else halves
-
-
-Multiply = Callable[["Product", Tensor], object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dtype:
-    """A dtype to multiply in, with the largest shape that suits it."""
-
-    name: str
-    inputs: torch.dtype
-    result: torch.dtype
-    #: The largest shape: deep enough for the check of a result to take less than a thirtieth of
-    #: its computation on an H200, and fast enough for one quantum there.
-    shape: Shape
-    #: The first compute capability that supports it.
-    capability: tuple[int, int]
-    multiply: Multiply
-    #: Whether the right input is stored by columns: fp8 requires it, int8 is seven times as fast.
-    transposed: bool = False
-    scale: int = 1
-    elementwise: bool = False
-    #: Whether CPUs only emulate it, at 60 ns per multiplication. Simulated GPUs then multiply the
-    #: smallest matrices.
-    emulated: bool = False
 
 
 # --- multiplication by dtype -----------------------------------------------------------------
@@ -139,8 +110,29 @@ def _set_tf32(*, on: bool) -> None:
         _MATMUL.allow_tf32 = on
 
 
-def _shape(rows: int, columns: int, depth: int) -> Shape:
-    return Shape(rows=rows, columns=columns, depth=depth)
+# --- dtypes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dtype:
+    """A dtype to multiply in, with the largest shape that suits it."""
+
+    name: str
+    inputs: torch.dtype
+    result: torch.dtype
+    #: The largest shape: deep enough for the check of a result to take less than a thirtieth of
+    #: its computation on an H200, and fast enough for one quantum there.
+    shape: Shape
+    multiply: Callable[[Product, Tensor], object] = _multiply_plain
+    #: The first compute capability that supports it.
+    capability: tuple[int, int] = (0, 0)
+    #: Whether the right input is stored by columns: fp8 requires it, int8 is seven times as fast.
+    transposed: bool = False
+    scale: int = 1
+    elementwise: bool = False
+    #: Whether CPUs only emulate it, at 60 ns per multiplication. Simulated GPUs then multiply the
+    #: smallest matrices.
+    emulated: bool = False
 
 
 #: All dtypes by name. A result of bf16, fp16, fp8, fp32 or fp64 is one chunk of 512 MiB, one of
@@ -152,23 +144,21 @@ DTYPES: dict[str, Dtype] = {
             name="bf16",
             inputs=torch.bfloat16,
             result=torch.bfloat16,
-            shape=_shape(16384, 16384, 16384),
+            shape=Shape(16384, 16384, 16384),
             capability=(8, 0),
-            multiply=_multiply_plain,
         ),
         Dtype(
             name="fp16",
             inputs=torch.float16,
             result=torch.float16,
-            shape=_shape(16384, 16384, 16384),
+            shape=Shape(16384, 16384, 16384),
             capability=(7, 5),
-            multiply=_multiply_plain,
         ),
         Dtype(
             name="tf32",
             inputs=torch.float32,
             result=torch.float32,
-            shape=_shape(8192, 8192, 16384),
+            shape=Shape(8192, 8192, 16384),
             capability=(8, 0),
             multiply=_multiply_tf32,
         ),
@@ -176,23 +166,20 @@ DTYPES: dict[str, Dtype] = {
             name="fp32",
             inputs=torch.float32,
             result=torch.float32,
-            shape=_shape(16384, 8192, 4096),
-            capability=(0, 0),
+            shape=Shape(16384, 8192, 4096),
             multiply=_multiply_ieee,
         ),
         Dtype(
             name="fp64",
             inputs=torch.float64,
             result=torch.float64,
-            shape=_shape(8192, 8192, 8192),
-            capability=(0, 0),
-            multiply=_multiply_plain,
+            shape=Shape(8192, 8192, 8192),
         ),
         Dtype(
             name="fp8",
             inputs=torch.float8_e4m3fn,
             result=torch.bfloat16,
-            shape=_shape(16384, 16384, 32768),
+            shape=Shape(16384, 16384, 32768),
             capability=(8, 9),
             multiply=_multiply_fp8,
             transposed=True,
@@ -203,7 +190,7 @@ DTYPES: dict[str, Dtype] = {
             name="int8",
             inputs=torch.int8,
             result=torch.int32,
-            shape=_shape(8192, 8192, 65536),
+            shape=Shape(8192, 8192, 65536),
             capability=(7, 5),
             multiply=_multiply_int8,
             transposed=True,
@@ -222,8 +209,7 @@ MEMORY = Dtype(
     name="memory",
     inputs=torch.float32,
     result=torch.float32,
-    shape=_shape(16384, 8192, GRAIN),
-    capability=(0, 0),
+    shape=Shape(16384, 8192, GRAIN),
     multiply=_interpolate,
     elementwise=True,
 )

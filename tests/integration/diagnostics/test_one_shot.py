@@ -15,8 +15,9 @@ import pytest
 
 from sentinel.diagnostics.one_shot import START, Failure, OneShotResult, run_one_shot
 from sentinel.errors import WireError
+from sentinel.host.child_setup import InheritedFd
 from sentinel.protocol.codec import encode
-from sentinel.protocol.inflight_calls import InflightCalls, InheritedFd, slots_of
+from sentinel.protocol.inflight_calls import InflightCalls, slots_of
 from sentinel.protocol.inspection import CallResult, InspectionDone, WorkloadInfo
 from sentinel.supervisor import child_process
 from tests.harness.timing import TIMEOUT_S
