@@ -9,45 +9,41 @@ from sentinel.protocol.commands import CommandReply
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kill:
+class _ChildAction:
+    """The fields of every action on a stressor child."""
+
+    uuid: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill(_ChildAction):
     """SIGKILL the child's process group."""
 
-    uuid: str
-    generation: int
-
 
 @dataclass(frozen=True, kw_only=True)
-class RequestStop:
+class RequestStop(_ChildAction):
     """Request the child to end by itself."""
 
-    uuid: str
-    generation: int
-
 
 @dataclass(frozen=True, kw_only=True)
-class Acknowledge:
+class Acknowledge(_ChildAction):
     """Acknowledge the child's finding of this number."""
 
-    uuid: str
-    generation: int
     number: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetPace:
+class SetPace(_ChildAction):
     """Set the share of time, from 0 to 1, for which the child keeps its GPU busy."""
 
-    uuid: str
-    generation: int
     share: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class Start(_ChildAction):
     """Spawn a child on this GPU."""
 
-    uuid: str
-    generation: int
     #: The child only opens and closes a context.
     clearing: bool = False
     #: Free memory to leave to allocations, in bytes, besides the configured reserve.

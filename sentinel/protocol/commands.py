@@ -43,27 +43,28 @@ class ServiceSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume:
+class _Command:
+    """The fields of every command."""
+
+    #: Counts the commands of one API process.
+    number: int
+    by: Caller
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(_Command):
     """Occupy idle GPUs from now on."""
 
-    number: int
-    by: Caller
-
 
 @dataclass(frozen=True, kw_only=True)
-class Drain:
+class Drain(_Command):
     """Release every GPU and start no stressor."""
 
-    number: int
-    by: Caller
-
 
 @dataclass(frozen=True, kw_only=True)
-class PauseGpus:
+class PauseGpus(_Command):
     """Release these GPUs, or all if none is named, and start no stressor on them."""
 
-    number: int
-    by: Caller
     gpus: tuple[str, ...] = ()
     #: How long, or None for ever.
     seconds: float | None = None
@@ -72,20 +73,16 @@ class PauseGpus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeGpus:
+class ResumeGpus(_Command):
     """End the pause of these GPUs, or of all if none is named."""
 
-    number: int
-    by: Caller
     gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reserve:
+class Reserve(_Command):
     """Keep GPUs free for a user: those named, or the ``count`` that are freed most easily."""
 
-    number: int
-    by: Caller
     id: str
     reason: str
     gpus: tuple[str, ...] = ()
@@ -97,35 +94,29 @@ class Reserve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confirm:
+class Confirm(_Command):
     """Keep a reservation even if the API process ends: its client knows the id."""
 
-    number: int
-    by: Caller
     id: str
     #: Whether the id is that of an allocation.
     allocation: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unreserve:
+class Unreserve(_Command):
     """End a reservation."""
 
-    number: int
-    by: Caller
     id: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allocate:
+class Allocate(_Command):
     """Allocate GPU memory to the process that asks and to its children.
 
     They are no newcomers from then on. If that process is not visible from here, it cannot be told
     from a newcomer, and no stressor is started beside it.
     """
 
-    number: int
-    by: Caller
     id: str
     gpu: str
     #: Bytes.
@@ -133,11 +124,9 @@ class Allocate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deallocate:
+class Deallocate(_Command):
     """End the allocation with this id."""
 
-    number: int
-    by: Caller
     id: str
 
 
@@ -160,21 +149,16 @@ class GivenOverride:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Configure:
+class Configure(_Command):
     """Apply all of these settings, or none of them."""
 
-    number: int
-    by: Caller
     given: tuple[GivenSetting, ...]
     overrides: tuple[GivenOverride, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShutDown:
+class ShutDown(_Command):
     """Release every GPU and exit."""
-
-    number: int
-    by: Caller
 
 
 Command = (

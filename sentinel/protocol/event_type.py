@@ -65,6 +65,22 @@ EVIDENCE = (
     Field("evidence_at", MONOTONIC, "start of the reading with the evidence"),
     Field("read_s", SECONDS, "duration of that reading; normally below 0.001"),
 )
+EXIT_CODE = Field("exit_code", COUNT, "its exit code; negative is the signal that ended it")
+ALLOCATION = (Field("id", TEXT, "the allocation"), Field("size", BYTES, "its size"))
+RULE = (
+    Field("rule", "a [rule](#rules)", "the rule that decides; `running` with a stressor"),
+    Field("reason", TEXT, "the same for people"),
+)
+SENSORS = (
+    Field("power_w", "watts or null", "mean power draw since the last poll"),
+    Field("temperature_c", DEGREES + OR_NULL, "temperature of the GPU"),
+    Field("sm_clock_mhz", "MHz or null", "clock of its multiprocessors"),
+)
+RESULTS = (
+    Field("errors", COUNT, "wrong results since the last report, about a second ago"),
+    Field("checks", COUNT, "checked results in that time"),
+)
+WORKLOAD = Field("workload", TEXT, "the workload")
 PACE = (
     Field("util_target", SHARE + OR_NULL, "`util.target`"),
     Field("power_target_w", "watts or null", "`power`"),

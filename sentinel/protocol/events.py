@@ -42,13 +42,7 @@ _DAEMON_EVENTS = (
         Kind.DETAIL,
         "exit code {exit_code}",
         "The last event of every run that ends by itself.",
-        (
-            Field(
-                "exit_code",
-                COUNT,
-                "the [exit code](commands.md#exit-codes) of the process",
-            ),
-        ),
+        (Field("exit_code", COUNT, "the [exit code](commands.md#exit-codes) of the process"),),
     ),
     EventType(
         "sentinel.stalled",
@@ -103,10 +97,10 @@ _DAEMON_EVENTS = (
         "command.rejected",
         "rejected",
         Kind.COMMAND,
-        "{order}: {reason}; {by:caller}",
+        "{command}: {reason}; {by:caller}",
         "A command of a client was rejected; nothing has changed.",
         (
-            Field("order", TEXT, "the command: `pausegpus`, `reserve`, `configure` ..."),
+            Field("command", TEXT, "the command: `pausegpus`, `reserve`, `configure` ..."),
             Field("reason", TEXT, "why, and what is allowed"),
             BY,
         ),

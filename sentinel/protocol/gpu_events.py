@@ -49,7 +49,7 @@ GPU_EVENTS = (
         "identity",
         Kind.DETAIL,
         "{reason}[; processes may be hidden: {hidden}]; memory shows newcomers",
-        "How NVML lists our stressor on a GPU was learned at its first context, or has changed.",
+        "How NVML lists the stressor on a GPU was learned at its first context, or has changed.",
         (
             Field(
                 "mode",
@@ -67,7 +67,7 @@ GPU_EVENTS = (
         Kind.FINDING,
         "[{utilization:percent} utilization|{bytes:size} in use] without a process since the"
         " stressor exited",
-        "Five seconds after our stressor exited, more memory is in use than before it started, and"
+        "Five seconds after the stressor exited, more memory is in use than before it started, and"
         " no process owns it; or the GPU is in use without a process. It is not idle until that is"
         " over.",
         (
@@ -105,7 +105,7 @@ GPU_EVENTS = (
             *EVIDENCE,
             Field("grown", BYTES, "growth beyond the expected memory; 0 without such evidence"),
             Field("processes", PROCESSES, "the newcomers; often empty, as memory shows first"),
-            Field("stressor", "`STARTING`, `RUNNING`, `STOPPING`", "the state of our stressor"),
+            Field("stressor", "`STARTING`, `RUNNING`, `STOPPING`", "the state of the stressor"),
         ),
     ),
     EventType(
@@ -138,8 +138,7 @@ GPU_EVENTS = (
         "With `--explain`: another rule decides whether a stressor may start on this GPU.",
         (
             Field("allowed", BOOL, "whether a stressor may start"),
-            Field("rule", "a [rule](#rules)", "the rule that decides"),
-            Field("reason", TEXT, "the same for people"),
+            *RULE,
         ),
     ),
     EventType(
@@ -163,15 +162,14 @@ GPU_EVENTS = (
             Field(
                 "stressor",
                 "`STOPPED`, `STARTING`, `RUNNING`, `STOPPING`, `BACKOFF`, `FATAL`",
-                "the state of our stressor",
+                "the state of the stressor",
             ),
-            Field("rule", "a [rule](#rules)", "the rule that decides; `running` with a stressor"),
-            Field("reason", TEXT, "the same for people"),
+            *RULE,
             Field("processes", PROCESSES, "the foreign processes"),
             Field(
                 "identity",
                 "`unlearned`, `direct`, `mapped`, `blind`",
-                "how NVML lists our stressor, as in [`gpu.identity`](#gpuidentity)",
+                "how NVML lists the stressor, as in [`gpu.identity`](#gpuidentity)",
             ),
             Field("identity_reason", TEXT, "how that is known, and whether others may be hidden"),
             Field("memory_used", BYTES + OR_NULL, "used memory, including ours"),
@@ -181,9 +179,7 @@ GPU_EVENTS = (
                 "share of the last second with running kernels; null if the GPU does not report it"
                 " or no setting needs it",
             ),
-            Field("power_w", "watts or null", "mean power draw since the last poll"),
-            Field("temperature_c", DEGREES + OR_NULL, "temperature of the GPU"),
-            Field("sm_clock_mhz", "MHz or null", "clock of its multiprocessors"),
+            *SENSORS,
             Field(
                 "findings",
                 COUNT,
@@ -196,8 +192,7 @@ GPU_EVENTS = (
             Field("iterations_per_s", "per second", "units of work, as the workload defines them"),
             Field("flops_per_s", "per second", "floating-point operations"),
             Field("bytes_per_s", "bytes per second", "device memory read and written"),
-            Field("checks", COUNT, "checked results"),
-            Field("errors", COUNT, "wrong results"),
+            *RESULTS,
             Field(
                 "longest_quantum_s",
                 SECONDS,
@@ -255,7 +250,7 @@ GPU_EVENTS = (
             Field("before", TEXT, "optimal, normal, throttled or critical"),
             Field("health", TEXT, "the new health"),
             Field("temperature_c", DEGREES + OR_NULL, "the temperature"),
-            Field("memory_foreign_share", SHARE, "share of its memory used outside our stressor"),
+            Field("memory_foreign_share", SHARE, "share of its memory used outside the stressor"),
             Field("multiplier", SHARE, "share of its speed that health permits"),
         ),
     ),
@@ -280,11 +275,7 @@ GPU_EVENTS = (
         Kind.COMMAND,
         "{size:size} as {id}, {by:caller}",
         "Memory of this GPU was allocated to a process.",
-        (
-            Field("id", TEXT, "the allocation"),
-            Field("size", BYTES, "its size"),
-            BY,
-        ),
+        (*ALLOCATION, BY),
     ),
     EventType(
         "memory.deallocated",
@@ -293,8 +284,7 @@ GPU_EVENTS = (
         "{size:size} as {id}",
         "An allocation ended: it was returned, or its process exited.",
         (
-            Field("id", TEXT, "the allocation"),
-            Field("size", BYTES, "its size"),
+            *ALLOCATION,
             Field("by", "caller", "who sent the command; `via` is `service` after an exit"),
         ),
     ),

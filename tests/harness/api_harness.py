@@ -411,17 +411,11 @@ class Front:
 # --- clients ---------------------------------------------------------------------------------
 
 
-class UnixConnection(http.client.HTTPConnection):
+class UnixConnection(Connection):
     """HTTP to a Unix socket."""
 
     def __init__(self, path: str, timeout: float = TIMEOUT_S) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self.path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
+        super().__init__(Address(socket=path), timeout)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ const ENTRIES = {
   "driver.unavailable": ["finding", "unknown", () => "No driver", (e) => e.reason ?? ""],
   "driver.released": ["command", "paused", () => "Driver released", () => ""],
   "driver.acquire_requested": ["command", "note", () => "Driver requested", (e) => by(e.by)],
-  "command.rejected": ["command", "note", () => "Command rejected", (e) => joined(e.order, e.reason)],
+  "command.rejected": ["command", "note", () => "Command rejected", (e) => joined(e.command, e.reason)],
   "sentinel.started": ["use", "note", () => "Daemon started", (e) => joined(`version ${e.version}`, e.workload)],
   "sentinel.occupying": ["command", "note", () => "Resumed", (e) => by(e.by)],
   "sentinel.drained": ["command", "paused", () => "Drained", (e) => by(e.by)],

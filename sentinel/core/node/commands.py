@@ -59,7 +59,7 @@ class CommandBatch:
 
 
 def apply_commands(state: State, seen: Observation, config: Config) -> CommandBatch:
-    """Apply the commands of this tick in their command, each completely or not at all."""
+    """Apply the commands of this tick in order, each completely or not at all."""
     given = seen.service.commands if seen.service is not None else ()
     batch = CommandBatch(state=state, config=config)
     for command in given:
@@ -72,7 +72,7 @@ def apply_commands(state: State, seen: Observation, config: Config) -> CommandBa
             events = []  # the API process reports its own commands
         elif done.refused is not None:
             name = type(command).__name__.lower()
-            fields = {"order": name, "reason": done.text, "by": caller_fields(command.by)}
+            fields = {"command": name, "reason": done.text, "by": caller_fields(command.by)}
             events = [Event(name="command.rejected", at=seen.now, fields=fields)]
         batch = CommandBatch(
             state=done.state,
