@@ -65,7 +65,7 @@ def served(real: RealHost, tmp_path: Path) -> Iterator[tuple[SentinelProcess, Cl
 
 
 def program(real: RealHost, code: str, *words: str) -> subprocess.Popen[str]:
-    environment = real.surroundings(CUDA_VISIBLE_DEVICES=real.uuid(0))
+    environment = real.environment(CUDA_VISIBLE_DEVICES=real.uuid(0))
     return subprocess.Popen(
         [sys.executable, "-c", code, *words],
         env=environment,

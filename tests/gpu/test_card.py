@@ -38,7 +38,7 @@ def run(real: RealHost, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sentinel", *arguments, *real.flags([0])]
     return subprocess.run(
         command,
-        env=real.surroundings(),
+        env=real.environment(),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -124,7 +124,7 @@ def test_a_target_above_the_free_memory_takes_all_of_it(real: RealHost) -> None:
         assert ready["refused"]
         assert ready["held"] > 0.95 * real.total()
         with real.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
@@ -162,7 +162,7 @@ def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
     chosen = ("--gpu", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "selftest", *chosen],
-        env=real.surroundings(),
+        env=real.environment(),
         capture_output=True,
         text=True,
         timeout=4 * TIMEOUT_S,
@@ -192,16 +192,16 @@ def test_a_process_on_another_gpu_is_no_newcomer(real: RealHost) -> None:
         pytest.skip("needs 2 GPUs")
     with occupied(real, "--workload", "hold") as one, ExitStack() as stack:
         jobs = [stack.enter_context(real.job(1, share=0.05, stay=2.0)) for _ in range(8)]
-        assert all(job.got() for job in jobs)
+        assert all(job.got_memory() for job in jobs)
         assert "gpu.yielding" not in one.names()
 
 
 def test_a_process_with_only_a_context_is_a_newcomer(real: RealHost) -> None:
     with occupied(real, "--workload", "hold") as one, real.job(share=0.0, stay=2.0) as visitor:
-        assert visitor.got()
+        assert visitor.got_memory()
         handed = one.wait_for("gpu.handed_over", gpu=0)
         assert handed["processes"] == [] or handed["processes"][0]["pid"] == visitor.pid
-        visitor.left()
+        visitor.wait_for_exit()
         one.wait_for("stressor.ready", gpu=0, count=2)
 
 
@@ -217,7 +217,7 @@ def trial(real: RealHost, workload: str, seconds: str) -> tuple[int, dict[str, A
     arguments = ("workloads", "try", workload, "--for", seconds, "--gpu", str(real.index(0)))
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", *arguments, "--json"],
-        env=real.surroundings(),
+        env=real.environment(),
         capture_output=True,
         text=True,
         timeout=3 * TIMEOUT_S,
@@ -251,7 +251,7 @@ def test_the_status_shows_the_process_on_the_gpu(real: RealHost) -> None:
     idle = run(real, "--once")
     assert (idle.returncode, "IDLE" in idle.stdout) == (0, True), idle.stderr
     with real.job(share=0.1, stay=TIMEOUT_S) as job:
-        assert job.got()
+        assert job.got_memory()
         busy = run(real, "--once")
         assert str(job.pid) in busy.stdout, busy.stdout
         assert "BUSY" in busy.stdout

@@ -93,7 +93,7 @@ def gpu_view(index: int) -> GpuView:
 
 
 @dataclass
-class Script:
+class FakeSupervisor:
     """The supervisor's end: it does what a supervisor does, or what a test wants of it.
 
     ``slow``: memory does not come back. ``stale``: nothing is read any more. ``mute``: orders get
@@ -107,12 +107,12 @@ class Script:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
     phase: Phase = Phase.OCCUPYING
-    slow: bool = False
-    stale: bool = False
-    mute: bool = False
-    blind: bool = False
-    deaf: tuple[type[Command], ...] = ()
-    refusal: str | None = None
+    keeps_memory: bool = False
+    stops_reading: bool = False
+    sends_no_replies: bool = False
+    sends_no_views: bool = False
+    unanswered: tuple[type[Command], ...] = ()
+    configure_error: str | None = None
 
     def host(self) -> HostView:
         return HostView(
@@ -127,12 +127,12 @@ class Script:
             allocations=tuple(self.allocations.values()),
         )
 
-    def free(self, uuid: str, admin: str) -> None:
+    def stop_stressor(self, uuid: str, admin: str) -> None:
         view = self.gpus[uuid]
         stressor = "STOPPING" if view.stressor == "RUNNING" else view.stressor
         self.gpus[uuid] = replace(view, stressor=stressor, admin=admin)
 
-    def memory_comes_back(self) -> None:
+    def free_memory(self) -> None:
         for uuid, view in self.gpus.items():
             if view.stressor == "STOPPING":
                 ended = time.monotonic()
@@ -145,9 +145,9 @@ class Script:
                     read=ended + 1e-3,
                 )
 
-    def answer(self, order: Command) -> CommandReply:
+    def reply_to(self, command: Command) -> CommandReply:
         gpus: tuple[str, ...] = UUIDS
-        match order:
+        match command:
             case Resume():
                 self.phase = Phase.OCCUPYING
                 for uuid, view in self.gpus.items():
@@ -156,56 +156,58 @@ class Script:
             case Drain():
                 self.phase = Phase.DRAINED
                 for uuid in UUIDS:
-                    self.free(uuid, "ENABLED")
+                    self.stop_stressor(uuid, "ENABLED")
                 text = "no GPU is held"
             case PauseGpus():
-                gpus, text = order.gpus or UUIDS, "paused"
-                self.phase = Phase.RELEASED if order.release else self.phase
+                gpus, text = command.gpus or UUIDS, "paused"
+                self.phase = Phase.RELEASED if command.release else self.phase
                 for uuid in gpus:
-                    self.free(uuid, "PAUSED")
+                    self.stop_stressor(uuid, "PAUSED")
             case Reserve() | Confirm() | Unreserve() | Allocate() | Deallocate():
-                return self.keep(order)
-            case Configure() if self.refusal:
+                return self.change_records(command)
+            case Configure() if self.configure_error:
                 refusal = Refusal.INVALID
-                return CommandReply(number=order.number, refused=refusal, text=self.refusal)
+                return CommandReply(
+                    number=command.number, refused=refusal, text=self.configure_error
+                )
             case _:
-                text, gpus = type(order).__name__, ()
-        return CommandReply(number=order.number, text=text, gpus=gpus)
+                text, gpus = type(command).__name__, ()
+        return CommandReply(number=command.number, text=text, gpus=gpus)
 
-    def keep(self, order: Command) -> CommandReply:
-        match order:
+    def change_records(self, command: Command) -> CommandReply:
+        match command:
             case Reserve():
-                return self.reserve(order)
+                return self.reserve(command)
             case Allocate():
-                return self.allocate(order)
+                return self.allocate(command)
             case Confirm(allocation=True) | Deallocate():
-                return self.decide_on_memory(order)
+                return self.settle_allocation(command)
             case Confirm() | Unreserve():
-                return self.decide_on(order)
-        raise AssertionError(order)
+                return self.settle_reservation(command)
+        raise AssertionError(command)
 
-    def reserve(self, order: Reserve) -> CommandReply:
+    def reserve(self, command: Reserve) -> CommandReply:
         taken = {uuid for held in self.reservations.values() for uuid in held.gpus}
         free = tuple(uuid for uuid in UUIDS if uuid not in taken)
-        gpus = order.gpus or free[: order.count]
-        if taken & set(gpus) or len(gpus) < order.count:
+        gpus = command.gpus or free[: command.count]
+        if taken & set(gpus) or len(gpus) < command.count:
             text = f"{sorted(taken)} are reserved"
-            return CommandReply(number=order.number, refused=Refusal.CONFLICT, text=text)
-        until = None if order.seconds is None else time.monotonic() + order.seconds
-        self.reservations[order.id] = Reservation(
-            id=order.id,
+            return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
+        until = None if command.seconds is None else time.monotonic() + command.seconds
+        self.reservations[command.id] = Reservation(
+            id=command.id,
             gpus=gpus,
-            reason=order.reason,
-            by=order.by,
+            reason=command.reason,
+            by=command.by,
             since=time.monotonic(),
             until=until,
-            bound=order.bound,
+            bound=command.bound,
         )
         for uuid in gpus:
-            self.free(uuid, "RESERVED")
-        return CommandReply(number=order.number, text="reserved", gpus=gpus)
+            self.stop_stressor(uuid, "RESERVED")
+        return CommandReply(number=command.number, text="reserved", gpus=gpus)
 
-    def memory(self, view: GpuView) -> dict[str, Any]:
+    def memory_fields(self, view: GpuView) -> dict[str, Any]:
         """Return what is free of a GPU, and what was promised and is not taken yet."""
         given = sum(one.size for one in self.allocations.values() if one.gpu == view.uuid)
         taken = sum(guest.memory or 0 for guest in view.allocated_processes)
@@ -214,41 +216,41 @@ class Script:
         free = None if used is None else view.memory_total - used - (reserved or 0)
         return {"memory_free": free, "outstanding": max(0, given - taken)}
 
-    def allocate(self, order: Allocate) -> CommandReply:
+    def allocate(self, command: Allocate) -> CommandReply:
         """Allocate memory: release what is in its way, and read again once it is free."""
-        view = self.gpus[order.gpu]
+        view = self.gpus[command.gpu]
         left = view.budget - sum(one.size for one in self.allocations.values())
-        if order.id in self.allocations or order.size > left:
-            text = f"{order.id} is taken, or too much: {left} bytes can be allocated"
-            return CommandReply(number=order.number, refused=Refusal.CONFLICT, text=text)
-        self.allocations[order.id] = Allocation(
-            id=order.id, gpu=order.gpu, size=order.size, by=order.by, since=time.monotonic()
+        if command.id in self.allocations or command.size > left:
+            text = f"{command.id} is taken, or too much: {left} bytes can be allocated"
+            return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
+        self.allocations[command.id] = Allocation(
+            id=command.id, gpu=command.gpu, size=command.size, by=command.by, since=time.monotonic()
         )
-        if (view.memory_used or 0) + order.size > view.memory_total:
-            self.free(order.gpu, "ENABLED")
-        return CommandReply(number=order.number, text="promised", gpus=(order.gpu,))
+        if (view.memory_used or 0) + command.size > view.memory_total:
+            self.stop_stressor(command.gpu, "ENABLED")
+        return CommandReply(number=command.number, text="promised", gpus=(command.gpu,))
 
-    def decide_on_memory(self, order: Confirm | Deallocate) -> CommandReply:
-        given = self.allocations.pop(order.id, None)
+    def settle_allocation(self, command: Confirm | Deallocate) -> CommandReply:
+        given = self.allocations.pop(command.id, None)
         if given is None:
-            text = f"there is no allocation {order.id!r}"
-            return CommandReply(number=order.number, refused=Refusal.NOT_FOUND, text=text)
-        if isinstance(order, Confirm):
-            self.allocations[order.id] = replace(given, confirmed=True)
-        return CommandReply(number=order.number, text="so it is", gpus=(given.gpu,))
+            text = f"there is no allocation {command.id!r}"
+            return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
+        if isinstance(command, Confirm):
+            self.allocations[command.id] = replace(given, confirmed=True)
+        return CommandReply(number=command.number, text="so it is", gpus=(given.gpu,))
 
-    def decide_on(self, order: Confirm | Unreserve) -> CommandReply:
-        held = self.reservations.pop(order.id, None)
+    def settle_reservation(self, command: Confirm | Unreserve) -> CommandReply:
+        held = self.reservations.pop(command.id, None)
         if held is None:
-            text = f"there is no reservation {order.id!r}"
-            return CommandReply(number=order.number, refused=Refusal.NOT_FOUND, text=text)
-        if isinstance(order, Unreserve):
-            return CommandReply(number=order.number, text="ended", gpus=held.gpus)
-        self.reservations[order.id] = replace(held, confirmed=True)
-        return CommandReply(number=order.number, text="it holds", gpus=held.gpus)
+            text = f"there is no reservation {command.id!r}"
+            return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
+        if isinstance(command, Unreserve):
+            return CommandReply(number=command.number, text="ended", gpus=held.gpus)
+        self.reservations[command.id] = replace(held, confirmed=True)
+        return CommandReply(number=command.number, text="it holds", gpus=held.gpus)
 
 
-class Front:
+class ApiServer:
     """Listening sockets, and a service on them that can be replaced; use it as a context.
 
     Args:
@@ -275,7 +277,7 @@ class Front:
         self.tcp = socket.create_server(("127.0.0.1", 0), backlog=512) if tcp else None
         self.port = self.tcp.getsockname()[1] if self.tcp else 0
         self.metrics = socket.create_server(("127.0.0.1", 0)) if metrics else None
-        self.scraped = self.metrics.getsockname()[1] if self.metrics else 0
+        self.metrics_port = self.metrics.getsockname()[1] if self.metrics else 0
         self.spec = ServiceSpec(
             socket=self.path,
             state=str(folder),
@@ -287,20 +289,20 @@ class Front:
             **spec,
         )
         self.environment = {"MALLOC_ARENA_MAX": "1", **(environment or {})}
-        self.script = Script()
-        self.orders: list[Command] = []
-        self.troubles: list[ServiceWarning] = []
+        self.supervisor = FakeSupervisor()
+        self.commands: list[Command] = []
+        self.warnings: list[ServiceWarning] = []
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.beats = 0
+        self.heartbeats = 0
         self.child: Child
-        self._said = 0
+        self._published = 0
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self.start()
-        self.wait_for(lambda: self.beats > 0)
+        self.wait_for(lambda: self.heartbeats > 0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -312,22 +314,22 @@ class Front:
 
     def start(self) -> None:
         """Start a service on the listening sockets."""
-        self.beats = 0
+        self.heartbeats = 0
         self._end.clear()
         listening = (self.listening, self.tcp, self.metrics)
         sockets = [Inherited(one.fileno()) if one else None for one in listening]
         self.child = Child(main.run, self.spec, sockets, self.environment)
-        self._thread = threading.Thread(target=self._play)
+        self._thread = threading.Thread(target=self._run_supervisor)
         self._thread.start()
 
     def kill(self) -> None:
         """SIGKILL the service."""
-        self.leave()
+        self.stop_supervisor()
         self.child.kill()
         select.select([self.child.pidfd], [], [], TIMEOUT_S)
         self.child.reap()
 
-    def leave(self) -> None:
+    def stop_supervisor(self) -> None:
         """Let the supervisor's end do nothing more."""
         self._end.set()
         if self._thread is not None:
@@ -336,76 +338,78 @@ class Front:
     def reset(self) -> None:
         """Reset everything for another test."""
         with self.lock:
-            self.script = Script()
-            self.orders.clear()
-            self.troubles.clear()
-            self.show()
+            self.supervisor = FakeSupervisor()
+            self.commands.clear()
+            self.warnings.clear()
+            self.send_views()
 
     @contextlib.contextmanager
-    def acting(self) -> Iterator[Script]:
+    def change_supervisor(self) -> Iterator[FakeSupervisor]:
         """Change what the supervisor does or has; it is shown at once."""
         with self.lock:
-            yield self.script
-            self.show()
+            yield self.supervisor
+            self.send_views()
 
-    def show(self) -> None:
-        if self.script.blind:
+    def send_views(self) -> None:
+        if self.supervisor.sends_no_views:
             return
-        self.child.send(self.script.host())
-        for view in self.script.gpus.values():
+        self.child.send(self.supervisor.host())
+        for view in self.supervisor.gpus.values():
             now = time.monotonic()
-            read = now if self._fresh(view) else view.read
-            self.child.send(replace(view, at=now, read=read, **self.script.memory(view)))
+            read = now if self._is_read(view) else view.read
+            self.child.send(replace(view, at=now, read=read, **self.supervisor.memory_fields(view)))
 
-    def _fresh(self, view: GpuView) -> bool:
+    def _is_read(self, view: GpuView) -> bool:
         """Return whether a GPU is read all the time, as far as the test did not say otherwise."""
-        if self.script.stale or view.read is None:
+        if self.supervisor.stops_reading or view.read is None:
             return False
         return view.ended is None or view.read > view.ended
 
-    def say(self, name: str = "gpu.idle", **fields: Any) -> int:
+    def publish(self, name: str = "gpu.idle", **fields: Any) -> int:
         """Have an event said; return its number."""
         with self.lock:
-            self._said += 1
+            self._published += 1
             event = {"event": name, "time": "now", **fields}
             select.select([], [self.child.channel], [], TIMEOUT_S)  # not to be lost
-            self.child.send(LogRecord(number=self._said, event=event))
-            return self._said
+            self.child.send(LogRecord(number=self._published, event=event))
+            return self._published
 
     def wait_for(self, met: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(met, TIMEOUT_S), (self.orders, self.troubles)
+            assert self.changed.wait_for(met, TIMEOUT_S), (self.commands, self.warnings)
 
-    def _play(self) -> None:
+    def _run_supervisor(self) -> None:
         """Be the supervisor: show all, answer orders, until the end."""
         shown = 0.0
         while not self._end.is_set():
             if time.monotonic() - shown > 0.25:
                 with self.lock:
-                    self.show()
+                    self.send_views()
                 shown = time.monotonic()
             select.select([self.child.channel], [], [], 0.05)
             for data in self.child.receive(64):
                 with self.changed:
-                    self._hear(decode(data, KINDS))
+                    self._handle(decode(data, KINDS))
                     self.changed.notify_all()
 
-    def _hear(self, message: ServiceMessage) -> None:
+    def _handle(self, message: ServiceMessage) -> None:
         match message:
             case ApiHeartbeat():
-                self.beats += 1
+                self.heartbeats += 1
             case ServiceWarning():
-                self.troubles.append(message)
+                self.warnings.append(message)
             case _:
-                self.orders.append(message)
-                if self.script.mute or isinstance(message, self.script.deaf):
+                self.commands.append(message)
+                if self.supervisor.sends_no_replies or isinstance(
+                    message, self.supervisor.unanswered
+                ):
                     return
-                answer = self.script.answer(message)
-                self.show()
+                answer = self.supervisor.reply_to(message)
+                self.send_views()
                 self.child.send(answer)
-                if not self.script.slow:
-                    self.script.memory_comes_back()
-                    self.show()
+                if not self.supervisor.keeps_memory:
+                    self.supervisor.free_memory()
+                    self.send_views()
 
 
 # --- clients ---------------------------------------------------------------------------------
@@ -428,10 +432,10 @@ class Reply:
 
 
 def ask(
-    front: Front, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}
+    server: ApiServer, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}
 ) -> Reply:
     """Ask over the Unix socket; every error must have the one shape."""
-    return exchange(UnixConnection(front.path), method, path, body, headers)
+    return exchange(UnixConnection(server.path), method, path, body, headers)
 
 
 def exchange(
@@ -456,8 +460,8 @@ def exchange(
 def check_shape(reply: Reply) -> None:
     if reply.status >= 400:
         assert reply.headers["content-type"] == "application/problem+json", reply
-        wanted = {"schema_version", "type", "title", "status", "detail", "code"}
-        assert reply.body.keys() == wanted
+        expected = {"schema_version", "type", "title", "status", "detail", "code"}
+        assert reply.body.keys() == expected
         assert reply.body["status"] == reply.status
         assert reply.body["detail"]
     elif "openapi" not in reply.body:

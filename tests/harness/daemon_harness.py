@@ -31,7 +31,7 @@ QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """How a command went: its exit code, and what it printed."""
 
     code: int
@@ -39,7 +39,7 @@ class Said:
     err: str
 
 
-class Live:
+class Daemon:
     """The daemon of the simulated GPUs of a host, whether it runs or not.
 
     Args:
@@ -50,24 +50,24 @@ class Live:
         self.host = host
         self.places: Places = places(os.environ, os.getuid(), host.folder)
         self.client: Client = sentinel.connect()
-        self._known: list[psutil.Process] = []
+        self._seen: list[psutil.Process] = []
 
-    def do(self, *words: str) -> str:
+    def run(self, *words: str) -> str:
         """Run a command that must go well, and return its standard output."""
-        said = self.ask(*words)
-        assert said.code == 0, said
-        return said.out
+        output = self.run_unchecked(*words)
+        assert output.code == 0, output
+        return output.out
 
-    def ask(self, *words: str) -> Said:
+    def run_unchecked(self, *words: str) -> CommandOutput:
         """Run a command in this process, as the command line does."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command_line(list(words))
-        self.family()
-        return Said(code, out.getvalue(), err.getvalue())
+        self.processes()
+        return CommandOutput(code, out.getvalue(), err.getvalue())
 
     @contextmanager
-    def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def start_command(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         """Run a command in a process of its own, and end it in any case."""
         process = subprocess.Popen(
             [sys.executable, "-m", "sentinel", *words],
@@ -84,7 +84,7 @@ class Live:
 
     def start(self, gpus: int, *flags: str) -> int:
         """Start a daemon, and return its PID once it answers."""
-        self.do("start", "--simulate", str(gpus), *QUICK, *flags)
+        self.run("start", "--simulate", str(gpus), *QUICK, *flags)
         return self.pid
 
     @property
@@ -98,31 +98,31 @@ class Live:
         """Return what the daemon shows of a GPU."""
         return self.client.gpu(index)
 
-    def occupied(self, *indices: int) -> None:
+    def wait_until_occupied(self, *indices: int) -> None:
         """Wait until these GPUs are occupied, and each is held by one stressor, not two."""
         for index in indices:
-            self._occupied(index)
+            self._wait_until_occupied(index)
 
-    def _occupied(self, index: int) -> None:
+    def _wait_until_occupied(self, index: int) -> None:
         eventually(lambda: self.gpu(index).occupied)
         (held,) = self.host.registry.processes(self.host.uuid(index))
         assert held.pid == self.gpu(index).pid
 
-    def comes_back(self, index: int) -> None:
+    def wait_for_stressor(self, index: int) -> None:
         """Wait until a GPU gets a stressor."""
         eventually(lambda: self.gpu(index).stressor in {"STARTING", "RUNNING"})
 
-    def holders(self) -> list[int]:
+    def pids_on_gpus(self) -> list[int]:
         """Return the PIDs of all who hold memory of any GPU."""
         registry = self.host.registry
         return [one.pid for gpu in registry.gpus() for one in registry.processes(gpu.uuid)]
 
-    def process(self, title: str) -> psutil.Process:
+    def child(self, title: str) -> psutil.Process:
         """Return the daemon's child with this word in its title."""
-        eventually(lambda: any(title in _title(one) for one in self.family()))
-        return next(one for one in self.family() if title in _title(one))
+        eventually(lambda: any(title in _title(one) for one in self.processes()))
+        return next(one for one in self.processes() if title in _title(one))
 
-    def family(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Return the daemon and all processes below it."""
         pid = running(self.places)
         if not pid:
@@ -130,28 +130,28 @@ class Live:
         with contextlib.suppress(psutil.NoSuchProcess):
             daemon = psutil.Process(pid)
             family = [daemon, *daemon.children(recursive=True)]
-            self._known += [one for one in family if one not in self._known]
+            self._seen += [one for one in family if one not in self._seen]
             return family
         return []
 
     def kill(self) -> None:
         """SIGKILL the daemon; all below it must follow."""
-        self.family()
+        self.processes()
         os.kill(self.pid, signal.SIGKILL)
-        self.leaves_nothing()
+        self.wait_until_gone()
 
-    def leaves_nothing(self) -> None:
+    def wait_until_gone(self) -> None:
         """Wait until every process that was seen is gone, and no memory is held."""
-        eventually(lambda: all(gone(one) for one in self._known))
+        eventually(lambda: all(gone(one) for one in self._seen))
         assert running(self.places) is None
-        assert self.holders() == []
+        assert self.pids_on_gpus() == []
 
     def close(self) -> None:
         """End whatever is left, and say so."""
-        self.family()
+        self.processes()
         with contextlib.suppress(SentinelError):
             self.client.shutdown(TIMEOUT_S)
-        left = self._known
+        left = self._seen
         with contextlib.suppress(AssertionError):
             eventually(lambda: all(gone(one) for one in left))
         left = [one for one in left if not gone(one)]
@@ -162,21 +162,21 @@ class Live:
 
 
 @contextmanager
-def live(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def isolated_daemon(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """Make this process one that uses a host's simulated GPUs, and end their daemon after it."""
     for name in list(os.environ):
         if name.startswith(("SENTINEL_", "NOTIFY_", "WATCHDOG_", "STATE_", "LOGS_", "CUDA_")):
             monkeypatch.delenv(name)
-    for name, value in surroundings(host.folder).items():
+    for name, value in daemon_environment(host.folder).items():
         monkeypatch.setenv(name, value)
-    one = Live(host)
+    one = Daemon(host)
     try:
         yield one
     finally:
         one.close()
 
 
-def surroundings(folder: Path) -> dict[str, str]:
+def daemon_environment(folder: Path) -> dict[str, str]:
     """Return the variables by which commands find the daemon of a folder."""
     return {
         "SENTINEL_SIM_DIR": str(folder),

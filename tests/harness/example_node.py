@@ -10,7 +10,7 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, GpuView, HandoverView, HostView, Reservation
-from tests.harness.api_harness import Script, gpu_view
+from tests.harness.api_harness import FakeSupervisor, gpu_view
 
 GIB = 2**30
 TOTAL = 141 * GIB
@@ -74,7 +74,7 @@ _COLD, _WARM = (0.0, 33, 84.0), (0.98, 64, 655.0)
 
 
 @dataclass
-class Scene(Script):
+class ExampleNode(FakeSupervisor):
     """A supervisor of so many GPUs."""
 
     count: int = 16

@@ -397,9 +397,9 @@ class NvmlHost(SimulatedHost):
         draft.write_text("\n".join([*listed, *lines, ""]))
         draft.replace(self._file)
 
-    def surroundings(self, **more: str) -> dict[str, str]:
+    def environment(self, **more: str) -> dict[str, str]:
         """Return an environment in which the fake library is found."""
-        return super().surroundings(**more) | {
+        return super().environment(**more) | {
             "LD_LIBRARY_PATH": str(self._library),
             "FAKE_NVML": str(self._file),
             "FAKE_NVML_WORLD": str(self.folder),

@@ -43,7 +43,7 @@ class Job:
         self.process = process
         self.pid = process.pid
 
-    def got(self) -> bool:
+    def got_memory(self) -> bool:
         """Wait for the result of the allocation: whether it got the memory."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -54,7 +54,7 @@ class Job:
                 return bool(result["event"] == "job.got")
         raise AssertionError("it ended without a result")
 
-    def left(self) -> None:
+    def wait_for_exit(self) -> None:
         """Wait until it has ended."""
         self.process.wait(TIMEOUT_S)
 
@@ -110,7 +110,7 @@ class GpuHost(ABC):
         """Check that no process holds memory on a GPU."""
         return self.held(gpu) <= self.idle_bytes
 
-    def surroundings(self, **more: str) -> dict[str, str]:
+    def environment(self, **more: str) -> dict[str, str]:
         """Build the environment of sentinels and jobs."""
         others = ("CUDA_", "SENTINEL_")
         ours = {name: value for name, value in os.environ.items() if not name.startswith(others)}
@@ -145,7 +145,7 @@ class GpuHost(ABC):
         command = [*within, *run]
         indices = [self.index(gpu) for gpu in range(self.count)]
         return run_sentinel(
-            command, self.surroundings(**(environment or {})), indices=indices, read=read
+            command, self.environment(**(environment or {})), indices=indices, read=read
         )
 
     @contextmanager
@@ -155,7 +155,7 @@ class GpuHost(ABC):
         """Run a foreign job that needs a share of a whole GPU, maybe ``within`` a namespace."""
         process = subprocess.Popen(
             [*within, *self.command(gpu, share, stay)],
-            env=self.surroundings(),
+            env=self.environment(),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -206,8 +206,8 @@ class SimulatedHost(GpuHost):
         context = f"{0.7 * MACHINE_SLOWNESS:.1f}s"
         return [sys.executable, "-m", "sentinel", *job, "--context", context]
 
-    def surroundings(self, **more: str) -> dict[str, str]:
-        return super().surroundings(**more) | {"SENTINEL_SIM_DIR": str(self.folder)}
+    def environment(self, **more: str) -> dict[str, str]:
+        return super().environment(**more) | {"SENTINEL_SIM_DIR": str(self.folder)}
 
 
 class RealHost(GpuHost):

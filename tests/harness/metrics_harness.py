@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, GpuView
-from tests.harness.api_harness import UUIDS, Front, gpu_view
+from tests.harness.api_harness import UUIDS, ApiServer, gpu_view
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -76,30 +76,32 @@ EVENTS: tuple[dict[str, Any], ...] = (
 
 
 @contextmanager
-def metered(folder: Path) -> Iterator[Front]:
+def api_with_events(folder: Path) -> Iterator[ApiServer]:
     """Run a service that has heard something of everything."""
-    with Front(folder, tcp=True, metrics=True) as front:
+    with ApiServer(folder, tcp=True, metrics=True) as front:
         for event in EVENTS:
             name, *more = event.items()
-            front.say(name[1], gpu=UUIDS[0], **dict(more))
-        front.say("probe.hung")
-        front.say("probe.exited", gpu=UUIDS[1])
-        front.say("driver.unavailable", code="driver_not_loaded")
+            front.publish(name[1], gpu=UUIDS[0], **dict(more))
+        front.publish("probe.hung")
+        front.publish("probe.exited", gpu=UUIDS[1])
+        front.publish("driver.unavailable", code="driver_not_loaded")
         yield front
 
 
-def show_all(front: Front) -> None:
+def send_all_views(front: ApiServer) -> None:
     """Have it shown everything of two GPUs, as at the beginning."""
     front.reset()
-    with front.acting() as script:
-        script.gpus = {UUIDS[index]: full_view(index) for index in range(2)}
+    with front.change_supervisor() as supervisor:
+        supervisor.gpus = {UUIDS[index]: full_view(index) for index in range(2)}
     # The page may be a quarter of a second old.
     eventually(lambda: one(scrape(front), "sentinel_gpu_findings_total", gpu="0") == 4)
 
 
-def get(front: Front, **headers: str) -> tuple[int, dict[str, str], bytes]:
+def get(front: ApiServer, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """Ask at the address for scrapes."""
-    return ask(http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=TIMEOUT_S), **headers)
+    return ask(
+        http.client.HTTPConnection("127.0.0.1", front.metrics_port, timeout=TIMEOUT_S), **headers
+    )
 
 
 def ask(
@@ -125,7 +127,7 @@ def samples(text: str) -> Samples:
     return found
 
 
-def scrape(front: Front) -> Samples:
+def scrape(front: ApiServer) -> Samples:
     status, _, body = get(front)
     assert status == 200
     return samples(body.decode())

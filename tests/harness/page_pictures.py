@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.harness.api_harness import Front
+from tests.harness.api_harness import ApiServer
 from tests.harness.browser import Page, browser
-from tests.harness.example_node import Scene
+from tests.harness.example_node import ExampleNode
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 #: Name, GPUs, width, height, theme.
@@ -97,34 +97,34 @@ def main() -> None:
     """Take all of them."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place = Path(folder)
-        with Front(place, tcp=True) as front, browser(place / "profile") as chrome:
+        with ApiServer(place, tcp=True) as front, browser(place / "profile") as chrome:
             _tell(front)
             for name, count, width, height, theme in SHOTS:
                 with chrome.page(width, height, mobile=width < 500) as page:
-                    with front.acting():
-                        front.script = Scene(count=count)
+                    with front.change_supervisor():
+                        front.supervisor = ExampleNode(count=count)
                     _take(front, page, theme, PICTURES / f"{name}.png")
 
 
-def _take(front: Front, page: Page, theme: str, path: Path) -> None:
+def _take(front: ApiServer, page: Page, theme: str, path: Path) -> None:
     feature = {"name": "prefers-color-scheme", "value": theme}
     page.tell("Emulation.setEmulatedMedia", features=[feature])
     page.tell("Page.addScriptToEvaluateOnNewDocument", source=CURVES)
     token = Path(front.spec.token or "").read_text().strip()
     page.go(f"http://127.0.0.1:{front.port}/#token={token}")
     page.until("document.body?.dataset.connection === 'live'")
-    shown = len(front.script.gpus)
+    shown = len(front.supervisor.gpus)
     page.until(f"document.querySelectorAll('.card').length === {shown}")
     page.get("new Promise((go) => setTimeout(go, 2500))")
     page.shoot(path)
     _shrink(path)
 
 
-def _tell(front: Front) -> None:
+def _tell(front: ApiServer) -> None:
     """Have the story said."""
     for ago, name, fields in STORY:
         moment = datetime.now(UTC) - timedelta(seconds=ago)
-        front.say(name, time=moment.isoformat(), at=-float(ago), **fields)
+        front.publish(name, time=moment.isoformat(), at=-float(ago), **fields)
 
 
 def _shrink(path: Path) -> None:

@@ -107,9 +107,9 @@ class SentinelProcess:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; return the exit code."""
         self.process.send_signal(number)
-        return self.ended()
+        return self.wait_for_exit()
 
-    def ended(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait for the end; return the exit code."""
         code = self.process.wait(TIMEOUT_S)
         for thread in self._threads:

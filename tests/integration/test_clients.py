@@ -17,7 +17,13 @@ import pytest
 import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
 from sentinel.supervisor.single_instance import running
-from tests.harness.daemon_harness import QUICK, Live, live, read_line, surroundings
+from tests.harness.daemon_harness import (
+    QUICK,
+    Daemon,
+    daemon_environment,
+    isolated_daemon,
+    read_line,
+)
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -27,40 +33,40 @@ OTHER = "bad_workloads:well_behaved"
 
 
 @pytest.fixture(scope="module")
-def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Make this process a client of a daemon that tests start when they need it."""
     folder = tmp_path_factory.mktemp("daemon")
     with pytest.MonkeyPatch.context() as monkeypatch:
         replace_torch(folder, monkeypatch)
-        with live(SimulatedHost(folder), monkeypatch) as one:
+        with isolated_daemon(SimulatedHost(folder), monkeypatch) as one:
             yield one
 
 
 @pytest.fixture
-def here(clients: Live) -> Live:
+def here(clients: Daemon) -> Daemon:
     """Provide a daemon that occupies two simulated GPUs."""
     if running(clients.places) is None:
         clients.start(2, "--status-every", "1s")
-    clients.occupied(0, 1)
+    clients.wait_until_occupied(0, 1)
     return clients
 
 
-def held(here: Live) -> tuple[bool, bool]:
+def held(here: Daemon) -> tuple[bool, bool]:
     """Check on which of the two GPUs memory is held."""
     return not here.host.empty(0), not here.host.empty(1)
 
 
-def test_a_reserved_gpu_is_free_when_its_uuid_is_printed(here: Live) -> None:
-    uuid = here.do("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
+def test_a_reserved_gpu_is_free_when_its_uuid_is_printed(here: Daemon) -> None:
+    uuid = here.run("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
     assert uuid == here.host.uuid(1)
     assert held(here) == (True, False)
-    assert "demo" in here.do("reservations")
-    assert here.ask("reserve", "--gpu", "1", "--for", "1m", "--wait", "0").code == 1
-    here.do("unreserve", "--all-mine")
-    here.occupied(0, 1)
+    assert "demo" in here.run("reservations")
+    assert here.run_unchecked("reserve", "--gpu", "1", "--for", "1m", "--wait", "0").code == 1
+    here.run("unreserve", "--all-mine")
+    here.wait_until_occupied(0, 1)
 
 
-def test_the_library_has_the_same_commands(here: Live) -> None:
+def test_the_library_has_the_same_commands(here: Daemon) -> None:
     client = here.client
     events = client.events()
     with pytest.raises(NoSuchGpuError):
@@ -76,14 +82,14 @@ def test_the_library_has_the_same_commands(here: Live) -> None:
 
 
 @pytest.mark.long
-def test_a_reservation_ends_with_its_command_for_every_exit(here: Live) -> None:
+def test_a_reservation_ends_with_its_command_for_every_exit(here: Daemon) -> None:
     shell = "echo $CUDA_VISIBLE_DEVICES; exit 5"
-    with here.running("exec", "--gpu", "0", "--", "sh", "-c", shell) as job:
+    with here.start_command("exec", "--gpu", "0", "--", "sh", "-c", shell) as job:
         assert read_line(job) == here.host.uuid(0)
         assert job.wait(TIMEOUT_S) == 5
     eventually(lambda: not here.client.reservations())
     shell = "echo on; exec sleep 600"
-    with here.running("exec", "--gpus", "2", "--", "sh", "-c", shell) as job:
+    with here.start_command("exec", "--gpus", "2", "--", "sh", "-c", shell) as job:
         assert read_line(job) == "on"
         (one,) = here.client.reservations()
         assert (one.bound, one.holder.pid) == (True, job.pid)
@@ -93,24 +99,24 @@ def test_a_reservation_ends_with_its_command_for_every_exit(here: Live) -> None:
 
 
 @pytest.mark.long
-def test_the_library_follows_the_log(here: Live) -> None:
-    with here.running("logs", "-f", "-n", "0") as follower:
+def test_the_library_follows_the_log(here: Daemon) -> None:
+    with here.start_command("logs", "-f", "-n", "0") as follower:
         assert read_line(follower), "the status of each second shows that it reached the end"
-        here.do("pause", "1")
+        here.run("pause", "1")
         assert follower.stdout is not None
         assert any("paused" in line for line in islice(follower.stdout, 10))
-    here.do("resume", "1")
+    here.run("resume", "1")
 
 
 # --- sentinel mcp ----------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_an_agent_lists_and_reserves_gpus(here: Live) -> None:
+def test_an_agent_lists_and_reserves_gpus(here: Daemon) -> None:
     anyio.run(_be_an_agent, here)
 
 
-async def _be_an_agent(here: Live) -> None:
+async def _be_an_agent(here: Daemon) -> None:
     import mcp  # which takes most of a second, where this test runs and nowhere else
     from mcp.client.stdio import StdioServerParameters
 
@@ -146,7 +152,7 @@ async def _be_an_agent(here: Live) -> None:
         assert "an agent's run" in await refused("reserve", **again)
         await call("unreserve", id=got["id"])
         assert (await call("status"))["reservations"] == []
-        await anyio.to_thread.run_sync(here.occupied, 0, 1)
+        await anyio.to_thread.run_sync(here.wait_until_occupied, 0, 1)
 
         await call("pause", gpus=[1], seconds=60)
         assert held(here) == (True, False)
@@ -162,28 +168,28 @@ async def _be_an_agent(here: Live) -> None:
 
 
 @pytest.mark.long
-def test_gpus_are_released_on_request_and_occupied_again(here: Live) -> None:
-    assert "occupied" in here.do("status")
-    here.do("pause", "0", "--for", "10m")
+def test_gpus_are_released_on_request_and_occupied_again(here: Daemon) -> None:
+    assert "occupied" in here.run("status")
+    here.run("pause", "0", "--for", "10m")
     assert held(here) == (False, True)
-    assert "paused for another" in here.do("status")
-    here.do("resume", "0")
-    here.occupied(0, 1)
-    here.do("stop")
+    assert "paused for another" in here.run("status")
+    here.run("resume", "0")
+    here.wait_until_occupied(0, 1)
+    here.run("stop")
     assert held(here) == (False, False)
-    here.do("restart", *QUICK, "--workload", OTHER)
-    here.occupied(0, 1)
-    status = json.loads(here.do("status", "--json"))
+    here.run("restart", *QUICK, "--workload", OTHER)
+    here.wait_until_occupied(0, 1)
+    status = json.loads(here.run("status", "--json"))
     assert (status["running"], status["gpus"][0]["workload"]) == (True, OTHER)
-    here.do("reload")
-    assert here.ask("restart", *QUICK, "--util", "900%").code == 2
-    assert here.ask("pause", "9").code == 4
-    here.do("shutdown")
-    here.leaves_nothing()
-    assert here.ask("status").code == 3
+    here.run("reload")
+    assert here.run_unchecked("restart", *QUICK, "--util", "900%").code == 2
+    assert here.run_unchecked("pause", "9").code == 4
+    here.run("shutdown")
+    here.wait_until_gone()
+    assert here.run_unchecked("status").code == 3
     with pytest.raises(NotRunningError):
         here.client.status()
-    assert "stopped" in here.do("logs")
+    assert "stopped" in here.run("logs")
 
 
 # --- sentinel.hold ---------------------------------------------------------------------------
@@ -194,7 +200,7 @@ def alone(
     simulated: SimulatedHost, fake_torch: None, monkeypatch: pytest.MonkeyPatch
 ) -> SimulatedHost:
     """Provide simulated GPUs without a daemon."""
-    for name, value in surroundings(simulated.folder).items():
+    for name, value in daemon_environment(simulated.folder).items():
         monkeypatch.setenv(name, value)
     return simulated
 

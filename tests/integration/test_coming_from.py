@@ -17,7 +17,7 @@ import pytest
 
 import sentinel
 from tests.harness.api_harness import UnixConnection
-from tests.harness.daemon_harness import Live, live, settings_file
+from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.openapi_document import openapi_document
 from tests.harness.timing import TIMEOUT_S
@@ -59,27 +59,27 @@ ROWS = rows()
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     host = SimulatedHost(tmp_path_factory.mktemp("host"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         replace_torch(host.folder, monkeypatch)
-        with live(host, monkeypatch) as one:
+        with isolated_daemon(host, monkeypatch) as one:
             settings_file(host.folder).write_text(FILE)
             monkeypatch.chdir(host.folder)
             monkeypatch.setenv("PWD", str(host.folder))
-            one.do("start", "--simulate", "3")
+            one.run("start", "--simulate", "3")
             yield one
 
 
 @pytest.fixture(scope="module")
-def monitor(daemon: Live) -> Iterator[sentinel.Monitor]:
+def monitor(daemon: Daemon) -> Iterator[sentinel.Monitor]:
     with sentinel.Monitor() as monitor:
         yield monitor
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: re.sub(r"\W+", "-", row.example)[:60])
 def test_every_example_of_the_document_works(
-    daemon: Live, monitor: sentinel.Monitor, row: Row, capsys: pytest.CaptureFixture[str]
+    daemon: Daemon, monitor: sentinel.Monitor, row: Row, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert re.fullmatch(r"`[^`]+`", row.example), f"{row.there}: an example is one piece of code"
     example = row.example.strip("`")
@@ -91,7 +91,7 @@ def test_every_example_of_the_document_works(
         exec(example, {"sentinel": sentinel, "client": daemon.client, "monitor": monitor})  # noqa: S102
 
 
-def request(daemon: Live, example: str) -> None:
+def request(daemon: Daemon, example: str) -> None:
     method, path, *rest = example.split(" ", 2)
     body = rest[0] if rest else None
     connection = UnixConnection(str(daemon.places.socket), TIMEOUT_S)
@@ -105,14 +105,14 @@ def request(daemon: Live, example: str) -> None:
     assert answer.get("success", True) is True
 
 
-def command(daemon: Live, example: str) -> None:
+def command(daemon: Daemon, example: str) -> None:
     words = shlex.split(os.path.expandvars(example))
     with pytest.MonkeyPatch.context() as monkeypatch:
         while words[0] != "sentinel":
             name, _, value = words.pop(0).partition("=")
             monkeypatch.setenv(name, value)
         if not _APART & set(words):
-            daemon.do(*words[1:])
+            daemon.run(*words[1:])
             return
         done = subprocess.run(
             [sys.executable, "-m", *words],

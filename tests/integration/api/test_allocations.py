@@ -22,7 +22,7 @@ from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate
 from sentinel.protocol.gpu import GpuProcess
-from tests.harness.api_harness import UUIDS, Front, Reply, UnixConnection, ask, exchange
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask, exchange
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
@@ -31,40 +31,40 @@ MOST = 100 * GIB
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
         yield front
 
 
 @pytest.fixture
-def front(service: Front) -> Front:
+def front(service: ApiServer) -> ApiServer:
     service.reset()
     return service
 
 
-def allocate(front: Front, name: str = "llm", size: int = MOST, **wish: Any) -> Reply:
+def allocate(front: ApiServer, name: str = "llm", size: int = MOST, **wish: Any) -> Reply:
     return ask(
         front, "POST", "/v1/allocations", {"id": name, "size": size, "pid": os.getpid(), **wish}
     )
 
 
-def held(front: Front, index: int = 0, **changes: Any) -> None:
+def held(front: ApiServer, index: int = 0, **changes: Any) -> None:
     """Have our stressor hold nearly all of a GPU, and other things be so."""
-    with front.acting() as script:
-        view = script.gpus[UUIDS[index]]
+    with front.change_supervisor() as supervisor:
+        view = supervisor.gpus[UUIDS[index]]
         full = replace(view, held=130 * GIB, memory_used=130 * GIB)
-        script.gpus[UUIDS[index]] = replace(full, **changes)
+        supervisor.gpus[UUIDS[index]] = replace(full, **changes)
 
 
-def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(front: Front) -> None:
+def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(front: ApiServer) -> None:
     held(front)
     made = allocate(front)
     assert made.status == 201, made
     one = made.body["allocation"]
     assert (one["id"], one["gpu"], one["index"], one["size"]) == ("llm", UUIDS[0], 0, MOST)
     assert one["holder"]["pid"] == os.getpid()
-    assert front.script.gpus[UUIDS[0]].stressor == "STOPPED"
-    assert front.script.allocations["llm"].confirmed
+    assert front.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
+    assert front.supervisor.allocations["llm"].confirmed
     shown = ask(front, "GET", "/v1/allocations").body
     assert shown["allocations"] == [one] == ask(front, "GET", "/v1/status").body["allocations"]
     first, second = shown["gpus"]
@@ -78,19 +78,19 @@ def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(front: Front)
     assert ask(front, "DELETE", "/v1/allocations/llm").body["code"] == "not_found"
 
 
-def test_the_stressor_continues_if_enough_memory_is_free(front: Front) -> None:
+def test_the_stressor_continues_if_enough_memory_is_free(front: ApiServer) -> None:
     assert allocate(front, size=GIB).status == 201
-    assert front.script.gpus[UUIDS[0]].stressor == "RUNNING"
+    assert front.supervisor.gpus[UUIDS[0]].stressor == "RUNNING"
 
 
-def test_an_unavailable_amount_is_refused_without_side_effects(front: Front) -> None:
+def test_an_unavailable_amount_is_refused_without_side_effects(front: ApiServer) -> None:
     assert allocate(front).status == 201
     for name, size in (("llm", GIB), ("other", 40 * GIB)):
         refused = allocate(front, name, size)
         assert (refused.status, refused.body["code"]) == (409, "conflict")
         assert "can be allocated" in refused.body["detail"]
-    assert not [order for order in front.orders if isinstance(order, Deallocate)]
-    assert set(front.script.allocations) == {"llm"}
+    assert not [order for order in front.commands if isinstance(order, Deallocate)]
+    assert set(front.supervisor.allocations) == {"llm"}
 
 
 @pytest.mark.parametrize(
@@ -104,42 +104,44 @@ def test_an_unavailable_amount_is_refused_without_side_effects(front: Front) -> 
     ],
 )
 def test_memory_is_not_allocated_before_a_reading_shows_it_free(
-    front: Front, so: dict[str, Any], why: str
+    front: ApiServer, so: dict[str, Any], why: str
 ) -> None:
     held(front, **so)
-    with front.acting() as script:
-        script.slow = True
-        script.stale = "read" in so
+    with front.change_supervisor() as supervisor:
+        supervisor.keeps_memory = True
+        supervisor.stops_reading = "read" in so
         if "ended" in so:  # as far as anybody knows, it goes on being read
-            script.gpus[UUIDS[0]] = replace(script.gpus[UUIDS[0]], read=1e11)
+            supervisor.gpus[UUIDS[0]] = replace(supervisor.gpus[UUIDS[0]], read=1e11)
     late = allocate(front, wait_s=0.3)
     assert (late.status, late.body["code"]) == (504, "timeout"), late
     assert why in late.body["detail"]
-    front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
-    assert not front.script.allocations
+    front.wait_for(lambda: isinstance(front.commands[-1], Deallocate))
+    assert not front.supervisor.allocations
 
 
-def test_outstanding_allocations_are_not_free_memory(front: Front) -> None:
+def test_outstanding_allocations_are_not_free_memory(front: ApiServer) -> None:
     held(front, memory_used=0, held=0)
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             assert allocate(front, "theirs", 60 * GIB, pid=other.pid).status == 201
-            with front.acting() as script:  # a process without an allocation has 40 GiB
-                view = script.gpus[UUIDS[0]]
-                script.gpus[UUIDS[0]] = replace(view, memory_used=40 * GIB)
+            with (
+                front.change_supervisor() as supervisor
+            ):  # a process without an allocation has 40 GiB
+                view = supervisor.gpus[UUIDS[0]]
+                supervisor.gpus[UUIDS[0]] = replace(view, memory_used=40 * GIB)
             late = allocate(front, "ours", 60 * GIB, wait_s=0.1)
             assert late.status == 504
             assert "20.0 GiB too little" in late.body["detail"]
             guest = GpuProcess(pid=other.pid, memory=30 * GIB)
-            with front.acting() as script:  # a part of it is what was promised
-                view = script.gpus[UUIDS[0]]
-                script.gpus[UUIDS[0]] = replace(view, allocated_processes=(guest,))
+            with front.change_supervisor() as supervisor:  # a part of it is what was promised
+                view = supervisor.gpus[UUIDS[0]]
+                supervisor.gpus[UUIDS[0]] = replace(view, allocated_processes=(guest,))
             assert allocate(front, "ours", 60 * GIB, wait_s=5).status == 201
         finally:
             other.kill()
 
 
-def test_memory_of_a_holders_children_counts_towards_its_allocation(front: Front) -> None:
+def test_memory_of_a_holders_children_counts_towards_its_allocation(front: ApiServer) -> None:
     held(front, memory_used=0, held=0)
     assert allocate(front, size=80 * GIB).status == 201
     with subprocess.Popen(["sleep", "60"]) as child:
@@ -164,21 +166,21 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(front: Front
     ],
 )
 def test_an_invalid_request_is_refused_with_its_field(
-    front: Front, wish: dict[str, Any], told: str
+    front: ApiServer, wish: dict[str, Any], told: str
 ) -> None:
     body = {"id": "llm", "size": GIB, "wait_s": 0, **wish}
     reply = ask(front, "POST", "/v1/allocations", body)
     assert (reply.status, reply.body["code"]) == (422, "invalid")
     assert told in reply.body["detail"]
-    assert front.orders == []
+    assert front.commands == []
 
 
-def test_an_unknown_gpu_is_named_in_the_error(front: Front) -> None:
+def test_an_unknown_gpu_is_named_in_the_error(front: ApiServer) -> None:
     assert allocate(front, gpu="7").body["code"] == "no_such_gpu"
     assert ask(front, "GET", "/v1/allocations?gpu=7").body["code"] == "no_such_gpu"
 
 
-def test_an_allocation_over_tcp_is_bound_to_no_process(front: Front) -> None:
+def test_an_allocation_over_tcp_is_bound_to_no_process(front: ApiServer) -> None:
     token = Path(front.spec.token or "").read_text().strip()
     body = {"id": "far", "size": GIB}
     headers = {"authorization": f"Bearer {token}"}
@@ -188,23 +190,23 @@ def test_an_allocation_over_tcp_is_bound_to_no_process(front: Front) -> None:
         return exchange(connection, "POST", "/v1/allocations", body, headers)
 
     assert post(body).status == 201
-    order = next(order for order in front.orders if isinstance(order, Allocate))
+    order = next(order for order in front.commands if isinstance(order, Allocate))
     assert (order.by.via, order.by.pid, order.by.started) == ("tcp", None, None)
     refused = post({**body, "id": "other", "pid": os.getpid()})
     assert "cannot name one: leave pid out" in refused.body["detail"]
 
 
-def test_an_allocation_ends_with_its_process(front: Front) -> None:
+def test_an_allocation_ends_with_its_process(front: ApiServer) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         assert allocate(front, size=GIB, pid=process.pid).status == 201
         process.kill()
-    front.wait_for(lambda: not front.script.allocations)
-    order = front.orders[-1]
+    front.wait_for(lambda: not front.supervisor.allocations)
+    order = front.commands[-1]
     assert isinstance(order, Deallocate)
     assert (order.id, order.by.via) == ("llm", "service")
 
 
-def test_an_allocation_for_the_caller_ends_with_the_caller(front: Front) -> None:
+def test_an_allocation_for_the_caller_ends_with_the_caller(front: ApiServer) -> None:
     program = (
         "import sys; from sentinel.client import connect;"
         "got = connect(sys.argv[1]).allocate('own', '1GiB');"
@@ -218,26 +220,28 @@ def test_an_allocation_for_the_caller_ends_with_the_caller(front: Front) -> None
     ) as client:
         assert client.stdout is not None
         assert int(client.stdout.readline()) == client.pid
-        assert set(front.script.allocations) == {"own"}
+        assert set(front.supervisor.allocations) == {"own"}
         client.communicate("\n")
-    front.wait_for(lambda: not front.script.allocations)
+    front.wait_for(lambda: not front.supervisor.allocations)
 
 
-def test_a_reused_name_is_watched_again(front: Front) -> None:
+def test_a_reused_name_is_watched_again(front: ApiServer) -> None:
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
         assert allocate(front, size=GIB, pid=first.pid).status == 201
-        stat = front.script.allocations["llm"]
-        with front.acting() as script:  # given back and taken by another, before anything is shown
+        stat = front.supervisor.allocations["llm"]
+        with (
+            front.change_supervisor() as supervisor
+        ):  # given back and taken by another, before anything is shown
             later = Caller(via="unix", uid=os.getuid(), pid=second.pid, started=started(second.pid))
-            script.allocations["llm"] = replace(stat, by=later)
+            supervisor.allocations["llm"] = replace(stat, by=later)
         ask(front, "GET", "/v1/status")
         first.kill()
         first.wait()
-        before = len(front.orders)
+        before = len(front.commands)
         ask(front, "GET", "/v1/status")
-        assert front.orders[before:] == []
+        assert front.commands[before:] == []
         second.kill()
-    front.wait_for(lambda: not front.script.allocations)
+    front.wait_for(lambda: not front.supervisor.allocations)
 
 
 def started(pid: int) -> int:
@@ -246,52 +250,54 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def leave(front: Front, deaf: tuple[Any, ...]) -> None:
+def leave(front: ApiServer, deaf: tuple[Any, ...]) -> None:
     """Ask for memory, and go away while an order of these kinds has no answer."""
-    with front.acting() as script:
-        script.deaf = deaf
+    with front.change_supervisor() as supervisor:
+        supervisor.unanswered = deaf
     client = UnixConnection(front.path)
     body = json.dumps({"id": "llm", "size": GIB, "pid": os.getpid()})
     client.request("POST", "/v1/allocations", body, {"content-type": "application/json"})
-    front.wait_for(lambda: bool(front.orders) and isinstance(front.orders[-1], deaf))
+    front.wait_for(lambda: bool(front.commands) and isinstance(front.commands[-1], deaf))
     client.close()
 
 
-def test_a_client_that_disconnects_before_the_reply_gets_no_allocation(front: Front) -> None:
+def test_a_client_that_disconnects_before_the_reply_gets_no_allocation(front: ApiServer) -> None:
     leave(front, (Confirm,))
-    front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
-    assert not front.script.allocations
+    front.wait_for(lambda: isinstance(front.commands[-1], Deallocate))
+    assert not front.supervisor.allocations
 
 
-def test_an_applied_command_of_a_disconnected_client_is_undone(front: Front) -> None:
+def test_an_applied_command_of_a_disconnected_client_is_undone(front: ApiServer) -> None:
     leave(front, (Allocate,))
-    order = front.orders[-1]
+    order = front.commands[-1]
     assert isinstance(order, Allocate)
     threads = threading.active_count()
-    with front.acting() as script:  # it is applied only now, and its answer has no receiver
-        script.allocate(order)
-    front.wait_for(lambda: isinstance(front.orders[-1], Deallocate))
-    assert not front.script.allocations
+    with (
+        front.change_supervisor() as supervisor
+    ):  # it is applied only now, and its answer has no receiver
+        supervisor.allocate(order)
+    front.wait_for(lambda: isinstance(front.commands[-1], Deallocate))
+    assert not front.supervisor.allocations
     assert threading.active_count() == threads
 
 
-def test_another_allocation_of_the_same_name_is_not_undone(front: Front) -> None:
+def test_another_allocation_of_the_same_name_is_not_undone(front: ApiServer) -> None:
     assert allocate(front, size=GIB).status == 201
     leave(front, (Allocate,))
-    seen = len(front.orders)
+    seen = len(front.commands)
     ask(front, "GET", "/v1/status")
-    assert front.orders[seen:] == []
-    assert set(front.script.allocations) == {"llm"}
+    assert front.commands[seen:] == []
+    assert set(front.supervisor.allocations) == {"llm"}
 
 
-def test_an_allocation_that_ended_meanwhile_is_reported_as_ended(front: Front) -> None:
-    with front.acting() as script:
-        script.slow = True
+def test_an_allocation_that_ended_meanwhile_is_reported_as_ended(front: ApiServer) -> None:
+    with front.change_supervisor() as supervisor:
+        supervisor.keeps_memory = True
     held(front)
     replies: list[Reply] = []
     client = threading.Thread(target=lambda: replies.append(allocate(front, wait_s=TIMEOUT_S)))
     client.start()
-    front.wait_for(lambda: bool(front.script.allocations))
+    front.wait_for(lambda: bool(front.supervisor.allocations))
     assert ask(front, "DELETE", "/v1/allocations/llm").status == 200
     held(front, memory_used=0)
     client.join()
@@ -310,8 +316,8 @@ def test_only_the_user_of_a_process_and_root_may_name_it() -> None:
     assert f"process {pid} belongs to user {uid}" in refused.value.detail
 
 
-def test_the_caller_is_identified_by_its_start_time(front: Front) -> None:
+def test_the_caller_is_identified_by_its_start_time(front: ApiServer) -> None:
     assert allocate(front, size=GIB).status == 201
-    order = next(order for order in front.orders if isinstance(order, Allocate))
+    order = next(order for order in front.commands if isinstance(order, Allocate))
     stat = own_stat()
     assert (order.by.pid, order.by.started) == (stat.pid, stat.started)

@@ -20,19 +20,19 @@ from sentinel.api.web import HEADERS, PUBLIC_PATHS
 from sentinel.protocol.api_types import Changes
 from sentinel.protocol.commands import ServiceSpec
 from sentinel.protocol.views import HostView, LogRecord, Phase
-from tests.harness.api_harness import UUIDS, Front, UnixConnection, ask, exchange
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, ask, exchange
 from tests.harness.sse_reader import Event, events
 from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
         yield front
 
 
 @contextlib.contextmanager
-def watching(front: Front, query: str = "") -> Iterator[Iterator[Event]]:
+def watching(front: ApiServer, query: str = "") -> Iterator[Iterator[Event]]:
     connection = UnixConnection(front.path)
     connection.request("GET", f"/v1/watch{query}")
     response = connection.getresponse()
@@ -45,7 +45,7 @@ def until(stream: Iterator[Event], name: str) -> Event:
     return next(event for event in stream if event.name == name)
 
 
-def test_the_first_message_is_the_complete_status(front: Front) -> None:
+def test_the_first_message_is_the_complete_status(front: ApiServer) -> None:
     front.reset()
     with watching(front) as stream:
         first = next(stream)
@@ -55,7 +55,7 @@ def test_the_first_message_is_the_complete_status(front: Front) -> None:
         assert first.data["daemon"]["tcp"] == f"127.0.0.1:{front.port}"
 
 
-def test_later_messages_have_only_changes(front: Front) -> None:
+def test_later_messages_have_only_changes(front: ApiServer) -> None:
     front.reset()
     with watching(front) as stream:
         next(stream)
@@ -66,16 +66,16 @@ def test_later_messages_have_only_changes(front: Front) -> None:
         assert (quiet[-1]["gpus"], quiet[-1]["daemon"], quiet[-1]["reservations"]) == (
             *([], None, None),
         )
-        with front.acting() as script:
-            script.gpus[UUIDS[1]] = replace(script.gpus[UUIDS[1]], temperature_c=71)
-            script.phase = Phase.WAITING
+        with front.change_supervisor() as supervisor:
+            supervisor.gpus[UUIDS[1]] = replace(supervisor.gpus[UUIDS[1]], temperature_c=71)
+            supervisor.phase = Phase.WAITING
         changed = next(one.data for one in stream if one.data.get("gpus"))
         assert [gpu["temperature_c"] for gpu in changed["gpus"]] == [71]
         assert changed["daemon"]["phase"] == "waiting"
         assert changed["reservations"] is None
 
 
-def test_the_start_and_the_end_of_a_reservation_are_changes(front: Front) -> None:
+def test_the_start_and_the_end_of_a_reservation_are_changes(front: ApiServer) -> None:
     front.reset()
     with watching(front) as stream:
         next(stream)
@@ -88,15 +88,17 @@ def test_the_start_and_the_end_of_a_reservation_are_changes(front: Front) -> Non
             ended = next(one.data for one in stream if one.data.get("reservations") is not None)
 
 
-def test_changes_are_sent_at_most_once_a_second(front: Front) -> None:
+def test_changes_are_sent_at_most_once_a_second(front: ApiServer) -> None:
     front.reset()
     with watching(front) as stream:
         next(stream)
         until(stream, "changes")
         began = time.monotonic()
         for degrees in range(20):
-            with front.acting() as script:
-                script.gpus[UUIDS[0]] = replace(script.gpus[UUIDS[0]], temperature_c=degrees)
+            with front.change_supervisor() as supervisor:
+                supervisor.gpus[UUIDS[0]] = replace(
+                    supervisor.gpus[UUIDS[0]], temperature_c=degrees
+                )
         seen: list[int] = []
         while not seen or seen[-1] != 19:
             data = until(stream, "changes").data
@@ -104,16 +106,16 @@ def test_changes_are_sent_at_most_once_a_second(front: Front) -> None:
         assert len(seen) <= 2 + (time.monotonic() - began)
 
 
-def test_missed_events_are_sent_before_new_ones(front: Front) -> None:
-    seen = front.say("gpu.first")
-    front.say("gpu.missed")
+def test_missed_events_are_sent_before_new_ones(front: ApiServer) -> None:
+    seen = front.publish("gpu.first")
+    front.publish("gpu.missed")
     with watching(front, f"?since={seen}") as stream:
         assert until(stream, "gpu.missed").id == str(seen + 1)
-        front.say("gpu.next")
+        front.publish("gpu.next")
         assert until(stream, "gpu.next").id == str(seen + 2)
 
 
-def test_change_feeds_count_as_followers(front: Front) -> None:
+def test_change_feeds_count_as_followers(front: ApiServer) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_SUBSCRIBERS):
             stack.enter_context(watching(front))
@@ -122,12 +124,12 @@ def test_change_feeds_count_as_followers(front: Front) -> None:
 
 
 def test_a_feed_without_views_is_an_error_and_no_stream(tmp_path: Path) -> None:
-    with Front(tmp_path) as front:
-        front.leave()
+    with ApiServer(tmp_path) as front:
+        front.stop_supervisor()
         front.kill()
-        front.script.blind = True
+        front.supervisor.sends_no_views = True
         front.start()
-        front.wait_for(lambda: front.beats > 0)
+        front.wait_for(lambda: front.heartbeats > 0)
         assert ask(front, "GET", "/v1/watch").body["code"] == "unavailable"
 
 
@@ -200,7 +202,7 @@ def test_a_slow_client_receives_the_complete_status_again() -> None:
 
 
 def over_tcp(
-    front: Front, path: str, headers: Mapping[str, str] = {}
+    front: ApiServer, path: str, headers: Mapping[str, str] = {}
 ) -> tuple[int, bytes, Mapping[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     with contextlib.closing(connection):
@@ -211,7 +213,9 @@ def over_tcp(
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
-def test_the_page_needs_no_token_and_has_a_content_security_policy(front: Front, path: str) -> None:
+def test_the_page_needs_no_token_and_has_a_content_security_policy(
+    front: ApiServer, path: str
+) -> None:
     status, body, headers = over_tcp(front, path)
     assert status == 200
     assert body
@@ -222,11 +226,11 @@ def test_the_page_needs_no_token_and_has_a_content_security_policy(front: Front,
 @pytest.mark.parametrize(
     "headers", [{"Host": "elsewhere.example"}, {"Origin": "http://elsewhere.example"}]
 )
-def test_the_page_is_refused_to_other_origins(front: Front, headers: dict[str, str]) -> None:
+def test_the_page_is_refused_to_other_origins(front: ApiServer, headers: dict[str, str]) -> None:
     assert over_tcp(front, "/", headers)[0] == 403
 
 
 @pytest.mark.parametrize("path", ["/page/", "/page/__init__.py", "/page/../gate.py", "/v1/watch"])
-def test_every_other_path_needs_the_token(front: Front, path: str) -> None:
+def test_every_other_path_needs_the_token(front: ApiServer, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     assert exchange(connection, "GET", path).status == 401

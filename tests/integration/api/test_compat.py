@@ -17,7 +17,7 @@ from sentinel.api.compat.schemas import ConfigChange, as_settings
 from sentinel.protocol.commands import Allocate, Configure, GivenOverride, GivenSetting
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth
-from tests.harness.api_harness import UUIDS, Front, UnixConnection
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.api_harness import ask as plain
 from tests.harness.openapi_document import openapi_document
 
@@ -25,20 +25,20 @@ MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
     folder = tmp_path_factory.mktemp("service")
-    with Front(folder, given=given, environment={"HOME": str(folder)}) as front:
+    with ApiServer(folder, given=given, environment={"HOME": str(folder)}) as front:
         yield front
 
 
 @pytest.fixture
-def front(service: Front) -> Front:
+def front(service: ApiServer) -> ApiServer:
     service.reset()
     return service
 
 
-def ask(front: Front, method: str, path: str, body: object = None) -> tuple[int, Any]:
+def ask(front: ApiServer, method: str, path: str, body: object = None) -> tuple[int, Any]:
     connection = UnixConnection(front.path)
     try:
         raw = None if body is None else json.dumps(body)
@@ -55,18 +55,18 @@ def ask(front: Front, method: str, path: str, body: object = None) -> tuple[int,
     return response.status, answer
 
 
-def data(front: Front, path: str) -> Any:
+def data(front: ApiServer, path: str) -> Any:
     status, answer = ask(front, "GET", path)
     assert status == 200, answer
     return answer["data"]
 
 
-def so(front: Front, index: int = 0, **changes: Any) -> None:
-    with front.acting() as script:
-        script.gpus[UUIDS[index]] = replace(script.gpus[UUIDS[index]], **changes)
+def so(front: ApiServer, index: int = 0, **changes: Any) -> None:
+    with front.change_supervisor() as supervisor:
+        supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
 
-def hot(front: Front) -> None:
+def hot(front: ApiServer) -> None:
     so(
         front,
         health=GpuHealth.THROTTLED,
@@ -79,7 +79,7 @@ def hot(front: Front) -> None:
     )
 
 
-def test_a_gpu_has_the_documented_fields(front: Front) -> None:
+def test_a_gpu_has_the_documented_fields(front: ApiServer) -> None:
     hot(front)
     got = data(front, "/status?gpu_id=0")
     assert got.pop("timestamp") is not None
@@ -118,7 +118,7 @@ def test_a_gpu_has_the_documented_fields(front: Front) -> None:
     assert (other["state"], other["temperature_celsius"]) == ("unavailable", None)
 
 
-def test_metrics_history_and_trend_have_the_documented_fields(front: Front) -> None:
+def test_metrics_history_and_trend_have_the_documented_fields(front: ApiServer) -> None:
     hot(front)
     one = data(front, "/metrics?gpu_id=0")
     assert one.keys() == {
@@ -145,7 +145,7 @@ def test_metrics_history_and_trend_have_the_documented_fields(front: Front) -> N
     assert trend.keys() >= {"min_temp", "avg_temp", "trend", "sample_count", "is_stable"}
 
 
-def test_the_throttling_state_is_that_of_the_worst_gpu(front: Front) -> None:
+def test_the_throttling_state_is_that_of_the_worst_gpu(front: ApiServer) -> None:
     so(front, 1, health=GpuHealth.CRITICAL, multiplier=0.0)
     assert data(front, "/throttle/status") == {
         "should_throttle": True,
@@ -159,7 +159,7 @@ def test_the_throttling_state_is_that_of_the_worst_gpu(front: Front) -> None:
     assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)
 
 
-def test_memory_is_allocated_by_the_same_commands(front: Front) -> None:
+def test_memory_is_allocated_by_the_same_commands(front: ApiServer) -> None:
     body = {"allocation_id": "llm_model", "required_mb": 2048, "gpu_id": 1, "pid": os.getpid()}
     status, made = ask(front, "POST", "/memory/allocate", body)
     assert status == 200, made
@@ -169,7 +169,7 @@ def test_memory_is_allocated_by_the_same_commands(front: Front) -> None:
         "allocated_mb": 2048.0,
         "available_mb": left,
     }
-    order = next(order for order in front.orders if isinstance(order, Allocate))
+    order = next(order for order in front.commands if isinstance(order, Allocate))
     assert (order.gpu, order.size) == (UUIDS[1], 2048 * MIB)
     stats = data(front, "/status?gpu_id=1")["memory"]["allocation_stats"]
     assert stats["allocations"] == {"llm_model": 2048.0}
@@ -182,20 +182,20 @@ def test_memory_is_allocated_by_the_same_commands(front: Front) -> None:
     assert ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404
 
 
-def test_monitoring_cannot_be_disabled(front: Front) -> None:
+def test_monitoring_cannot_be_disabled(front: ApiServer) -> None:
     for verb in ("start", "stop"):
         status, answer = ask(front, "POST", f"/monitoring/{verb}")
         assert (status, answer.keys()) == (200, {"success", "message"})
-    assert front.orders == []
+    assert front.commands == []
 
 
-def given(front: Front) -> dict[str, str]:
+def given(front: ApiServer) -> dict[str, str]:
     """Return what the last Configure has."""
-    order = next(order for order in reversed(front.orders) if isinstance(order, Configure))
+    order = next(order for order in reversed(front.commands) if isinstance(order, Configure))
     return {value.key: value.text for value in order.given}
 
 
-def test_the_configuration_maps_sentinels_settings_to_its_names(front: Front) -> None:
+def test_the_configuration_maps_sentinels_settings_to_its_names(front: ApiServer) -> None:
     change = {"temp_throttle": 80, "memory_limit_mb": 7168, "memory_normal": 80, "history_size": 50}
     status, changed = ask(front, "PUT", "/config", change)
     assert status == 200, changed
@@ -249,30 +249,30 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
     ],
 )
 def test_an_invalid_change_is_refused_with_its_field_and_changes_nothing(
-    front: Front, change: dict[str, Any], told: str
+    front: ApiServer, change: dict[str, Any], told: str
 ) -> None:
     before = data(front, "/config")
     status, answer = ask(front, "PUT", "/config", change)
     assert status == 422
     assert told in answer["error"]
     assert data(front, "/config") == before
-    assert front.orders == []
+    assert front.commands == []
 
 
 @pytest.mark.parametrize(
     "path", ["/status?gpu_id=9", "/metrics?gpu_id=9", "/memory/available?gpu_id=9"]
 )
-def test_an_unknown_gpu_is_an_error(front: Front, path: str) -> None:
+def test_an_unknown_gpu_is_an_error(front: ApiServer, path: str) -> None:
     status, answer = ask(front, "GET", path)
     assert status == 404
     assert "'9'" in answer["error"]
 
 
-def test_a_changed_setting_keeps_all_others(front: Front) -> None:
+def test_a_changed_setting_keeps_all_others(front: ApiServer) -> None:
     assert plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}}).status == 200
     assert given(front)["memory.target"] == "50%"
     assert given(front)["util.target"] == "50%"
-    assert len(front.orders) == 1  # nothing is told to occupy
+    assert len(front.commands) == 1  # nothing is told to occupy
     shown = plain(front, "GET", "/v1/settings").body["settings"]
     assert shown["util.target"] == {"text": "50%", "source": "--util"}
     assert shown["workload"] == {"text": "gemm", "source": None}
@@ -281,8 +281,8 @@ def test_a_changed_setting_keeps_all_others(front: Front) -> None:
     for wrong in ({"util.goal": "50%"}, {"util.goal": None}, {"util.target": "900%"}):
         refused = plain(front, "PATCH", "/v1/settings", {"settings": wrong})
         assert (refused.status, refused.body["code"]) == (422, "invalid")
-    assert len(front.orders) == 2
-    front.script.refusal = "not now"
+    assert len(front.commands) == 2
+    front.supervisor.configure_error = "not now"
     refused = plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "40%"}})
     assert "not now" in refused.body["detail"]
     shown = plain(front, "GET", "/v1/settings").body["settings"]
@@ -297,7 +297,7 @@ def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path)
     single = GivenOverride(selector="1", source=f"{file}: gpu.1", given=(hot,))
     flag = GivenSetting(key="util.target", text="50%", source="--util")
     told: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
-    with Front(tmp_path, environment={"HOME": str(tmp_path)}, **told) as front:
+    with ApiServer(tmp_path, environment={"HOME": str(tmp_path)}, **told) as front:
         shown = plain(front, "GET", "/v1/settings").body
         assert shown["settings"][hot.key] == {"text": "83", "source": source}
         assert shown["gpus"]["1"] == {hot.key: {"text": "83", "source": source}}

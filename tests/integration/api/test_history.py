@@ -18,8 +18,8 @@ import pytest
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import GpuProcess
-from tests.harness.api_harness import UUIDS, Front, ask
-from tests.harness.daemon_harness import Live, live
+from tests.harness.api_harness import UUIDS, ApiServer, ask
+from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.history_harness import whole
 from tests.harness.sentinel_process import eventually
@@ -29,24 +29,24 @@ SIZE = 64 * 2**20
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service"), history=SIZE) as front:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), history=SIZE) as front:
         yield front
 
 
 @pytest.fixture
-def client(service: Front) -> Client:
+def client(service: ApiServer) -> Client:
     service.reset()
     return connect(service.path, timeout=TIMEOUT_S)
 
 
-def warm(front: Front, *degrees: int) -> None:
+def warm(front: ApiServer, *degrees: int) -> None:
     """Show GPU 0 at these temperatures, each until it is in the history of a second of its own."""
     client = connect(front.path, timeout=TIMEOUT_S)
     for value in degrees:
-        with front.acting() as script:
-            script.gpus[UUIDS[0]] = replace(
-                script.gpus[UUIDS[0]], temperature_c=value, read=time.monotonic(), power_w=100.0
+        with front.change_supervisor() as supervisor:
+            supervisor.gpus[UUIDS[0]] = replace(
+                supervisor.gpus[UUIDS[0]], temperature_c=value, read=time.monotonic(), power_w=100.0
             )
         until = int(time.time()) + 2  # what is shown last in a second counts
 
@@ -57,7 +57,7 @@ def warm(front: Front, *degrees: int) -> None:
         assert client.history(0, "1m")[-1].temperature_c == value
 
 
-def test_the_latest_views_are_in_the_history(service: Front, client: Client) -> None:
+def test_the_latest_views_are_in_the_history(service: ApiServer, client: Client) -> None:
     warm(service, 61, 64)
     whole_time = client.history(UUIDS[0], "10m", points=1)
     assert len(whole_time) == 1
@@ -70,10 +70,10 @@ def test_the_latest_views_are_in_the_history(service: Front, client: Client) -> 
     assert client.trend(1).trend == "unknown"
 
 
-def test_events_are_stored_with_their_fields(service: Front, client: Client) -> None:
-    service.say("gpu.handed_over", gpu=UUIDS[1], index=1, exit_s=0.2, at=12.5)
-    service.say("gpu.status", gpu=UUIDS[1], index=1)
-    service.say("sentinel.stalled", s=2.0)
+def test_events_are_stored_with_their_fields(service: ApiServer, client: Client) -> None:
+    service.publish("gpu.handed_over", gpu=UUIDS[1], index=1, exit_s=0.2, at=12.5)
+    service.publish("gpu.status", gpu=UUIDS[1], index=1)
+    service.publish("sentinel.stalled", s=2.0)
 
     def kept() -> bool:
         # Both are of the same moment: neither is the first.
@@ -115,7 +115,7 @@ def test_processes_on_a_gpu_are_named(client: Client) -> None:
     ],
 )
 def test_an_invalid_query_is_refused_with_the_reason(
-    service: Front, path: str, status: int, says: str
+    service: ApiServer, path: str, status: int, says: str
 ) -> None:
     refused = ask(service, "GET", f"/v1/{path}")
     assert refused.status == status
@@ -129,10 +129,10 @@ def test_the_client_raises_its_usual_errors(client: Client) -> None:
         client.usage(since="long ago")
 
 
-def test_a_removed_gpu_is_found_by_its_uuid(service: Front, client: Client) -> None:
+def test_a_removed_gpu_is_found_by_its_uuid(service: ApiServer, client: Client) -> None:
     gone = "GPU-cccc3333-0000-0000-0000-000000000000"
     with service.lock:
-        view = replace(service.script.gpus[UUIDS[1]], uuid=gone, at=time.monotonic())
+        view = replace(service.supervisor.gpus[UUIDS[1]], uuid=gone, at=time.monotonic())
         service.child.send(view)
     eventually(lambda: any(use.gpu == gone for use in client.usage()))
     assert client.history(gone)
@@ -141,22 +141,22 @@ def test_a_removed_gpu_is_found_by_its_uuid(service: Front, client: Client) -> N
 
 
 def test_without_a_file_the_last_hour_is_kept_in_memory(tmp_path: Path) -> None:
-    with Front(tmp_path) as front:
+    with ApiServer(tmp_path) as front:
         eventually(lambda: ask(front, "GET", "/v1/history/readings?gpu=0").body["readings"])
         assert not list(tmp_path.glob("history*"))
-        assert not front.troubles
+        assert not front.warnings
 
 
 @pytest.mark.long
 def test_a_full_disk_is_reported_once_and_queries_are_answered(tiny_disk: Path) -> None:
-    with Front(tiny_disk, history=SIZE) as front:
-        front.wait_for(lambda: any(one.about == "history" for one in front.troubles))
-        front.say("gpu.busy", gpu=UUIDS[0], index=0)
+    with ApiServer(tiny_disk, history=SIZE) as front:
+        front.wait_for(lambda: any(one.about == "history" for one in front.warnings))
+        front.publish("gpu.busy", gpu=UUIDS[0], index=0)
         client = connect(front.path, timeout=TIMEOUT_S)
         eventually(lambda: client.recorded_events() and client.history(0) and client.usage(0))
-        before = front.beats
-        front.wait_for(lambda: front.beats > before + 3)  # it was tried again by then
-        assert [one.about for one in front.troubles].count("history") == 1
+        before = front.heartbeats
+        front.wait_for(lambda: front.heartbeats > before + 3)  # it was tried again by then
+        assert [one.about for one in front.warnings].count("history") == 1
 
 
 @pytest.mark.long
@@ -165,7 +165,7 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
 ) -> None:
     path = tmp_path / "history.db"
     known: set[int] = set()
-    front = Front(tmp_path, history=SIZE)
+    front = ApiServer(tmp_path, history=SIZE)
     with front:
         for turn in range(2):
             ended = threading.Event()
@@ -179,21 +179,21 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
             kept = numbers(path)
             assert known <= kept, "what a client was told is there"
             front.start()
-            front.wait_for(lambda: front.beats > 0)
+            front.wait_for(lambda: front.heartbeats > 0)
         assert known
-        assert not [one for one in front.troubles if one.about == "history"]
+        assert not [one for one in front.warnings if one.about == "history"]
         client = connect(front.path, timeout=TIMEOUT_S)
         uses = client.usage(0)
         assert [(use.pid, use.going_on) for use in uses] == [(4711, True)], "one, over all of it"
 
 
-def talk(front: Front, ended: threading.Event, known: set[int]) -> None:
+def talk(front: ApiServer, ended: threading.Event, known: set[int]) -> None:
     """Have events said, and ask for them: what an answer has was written before."""
     number = max(known, default=0)
     while not ended.is_set():
         for _ in range(5):
             number += 1
-            front.say("gpu.idle", number=number)
+            front.publish("gpu.idle", number=number)
         try:
             body = ask(front, "GET", "/v1/history/events?limit=1000").body
         except (OSError, ValueError, http.client.HTTPException):  # it was killed under us
@@ -214,25 +214,25 @@ def numbers(path: Path) -> set[int]:
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    with live(simulated, monkeypatch) as one:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as one:
         yield one
 
 
 @pytest.mark.long
-def test_the_history_names_a_finished_job(daemon: Live) -> None:
-    refused = daemon.ask("start", "--simulate", "1", "--history-size", "1MiB")
+def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
+    refused = daemon.run_unchecked("start", "--simulate", "1", "--history-size", "1MiB")
     assert refused.code == 2
     assert "allowed is from 16MiB to 1TiB" in refused.err
     daemon.start(1, "--history-size", "32MiB")
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
     with daemon.host.job(share=0.5, stay=1.0) as job:
-        assert job.got()
+        assert job.got_memory()
         eventually(lambda: job.pid in [use.pid for use in daemon.client.usage(0)])
-        job.left()
-    daemon.occupied(0)
+        job.wait_for_exit()
+    daemon.wait_until_occupied(0)
     eventually(lambda: daemon.client.history(0, points=1)[0].ours)
-    lines = daemon.do("history").splitlines()
+    lines = daemon.run("history").splitlines()
     assert lines[0].split() == ["GPU", "FROM", "UNTIL", "FOR", "USER"]
     (mine,) = [line for line in lines if str(job.pid) in line]
     assert "now" not in mine
@@ -241,32 +241,32 @@ def test_the_history_names_a_finished_job(daemon: Live) -> None:
     assert below[0] == "0"
     assert "%" in below[-2]
 
-    said = json.loads(daemon.do("history", "--gpu", "0", "--since", "10m", "--json"))
+    said = json.loads(daemon.run("history", "--gpu", "0", "--since", "10m", "--json"))
     assert said["schema_version"] == 1
     assert [use["ours"] for use in said["usage"]] == [True, False, True]
     (reading,) = said["gpus"]
     assert 0 < reading["ours"] < 1
     assert 0 < reading["busy"] < 1
 
-    events = daemon.do("history", "--events", "--gpu", "0")
+    events = daemon.run("history", "--events", "--gpu", "0")
     assert "handed over" in events
     assert "busy" in events
-    wrong = daemon.ask("history", "--since", "yesterday")
+    wrong = daemon.run_unchecked("history", "--since", "yesterday")
     assert wrong.code == 2
     assert "'yesterday' is neither a duration nor a time" in wrong.err
     daemon.kill()
     assert whole(daemon.places.state / "history.db")
 
 
-def test_a_second_process_is_named_with_its_own_time(service: Front, client: Client) -> None:
-    with service.acting() as script:
-        view = script.gpus[UUIDS[1]]
-        script.gpus[UUIDS[1]] = replace(
+def test_a_second_process_is_named_with_its_own_time(service: ApiServer, client: Client) -> None:
+    with service.change_supervisor() as supervisor:
+        view = supervisor.gpus[UUIDS[1]]
+        supervisor.gpus[UUIDS[1]] = replace(
             view, processes=(*view.processes, GpuProcess(pid=815, name="ollama", user="bert"))
         )
     eventually(lambda: 815 in [use.pid for use in client.usage(1)])
-    with service.acting() as script:
-        script.gpus[UUIDS[1]] = view
+    with service.change_supervisor() as supervisor:
+        supervisor.gpus[UUIDS[1]] = view
 
     def over() -> bool:
         (use,) = [use for use in client.usage(1) if use.pid == 815]

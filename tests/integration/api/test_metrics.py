@@ -25,16 +25,16 @@ from sentinel.core import gpu_state, stressor_state
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase
-from tests.harness.api_harness import UUIDS, Front, UnixConnection, gpu_view
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, gpu_view
 from tests.harness.gpu_environment import ROOT
 from tests.harness.metrics_harness import (
+    api_with_events,
     ask,
     get,
-    metered,
     one,
     samples,
     scrape,
-    show_all,
+    send_all_views,
     some,
     told,
 )
@@ -43,21 +43,21 @@ from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with metered(tmp_path_factory.mktemp("service")) as front:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with api_with_events(tmp_path_factory.mktemp("service")) as front:
         yield front
 
 
 @pytest.fixture
-def front(service: Front) -> Front:
-    show_all(service)
+def front(service: ApiServer) -> ApiServer:
+    send_all_views(service)
     return service
 
 
 # --- values ----------------------------------------------------------------------------------
 
 
-def test_measurements_are_exported_in_base_units(front: Front) -> None:
+def test_measurements_are_exported_in_base_units(front: ApiServer) -> None:
     page = scrape(front)
     raw = told(0.0)
     wanted = {
@@ -86,7 +86,7 @@ def test_measurements_are_exported_in_base_units(front: Front) -> None:
     assert one(page, why, gpu="0", reason="gpu_idle") == 0
 
 
-def test_every_telemetry_field_has_its_own_series(front: Front) -> None:
+def test_every_telemetry_field_has_its_own_series(front: ApiServer) -> None:
     page = scrape(front)
     values = [value for found in page.values() for _, value in found]
     raw = told(0.0)
@@ -98,7 +98,7 @@ def test_every_telemetry_field_has_its_own_series(front: Front) -> None:
             assert values.count(number) == 2, field.name  # one for each GPU
 
 
-def test_gpu_labels_are_those_of_dcgm_exporter(front: Front) -> None:
+def test_gpu_labels_are_those_of_dcgm_exporter(front: ApiServer) -> None:
     ((labels, _),) = some(scrape(front), "sentinel_gpu_power_watts", gpu="1")
     assert labels == {
         "gpu": "1",
@@ -110,14 +110,14 @@ def test_gpu_labels_are_those_of_dcgm_exporter(front: Front) -> None:
     }
 
 
-def test_no_label_has_unbounded_values(front: Front) -> None:
+def test_no_label_has_unbounded_values(front: ApiServer) -> None:
     text = get(front)[2].decode()
     found = {name for family in parse_text(text) for one in family.samples for name in one.labels}
     assert found == {label for metric in METRICS for label in metric.labels} | {"le"}
     assert not found & {"pid", "job", "user", "id"}
 
 
-def test_the_current_state_is_1_and_all_others_are_0(front: Front) -> None:
+def test_the_current_state_is_1_and_all_others_are_0(front: ApiServer) -> None:
     page = scrape(front)
     for name, states, now in (
         ("sentinel_gpu_state", collector.OCCUPANCY, "busy"),
@@ -147,7 +147,7 @@ def test_the_exported_states_are_those_of_the_supervisor() -> None:
     assert {"enabled", *map(str.lower, re.findall(r'admin="(\w+)"', code))} == set(collector.ADMIN)
 
 
-def test_events_are_counted(front: Front) -> None:
+def test_events_are_counted(front: ApiServer) -> None:
     page = scrape(front)
 
     def of_gpu(name: str, **labels: str) -> float | None:
@@ -174,28 +174,28 @@ def test_events_are_counted(front: Front) -> None:
     assert one(page, "sentinel_events_lost_total") == 0
 
 
-def test_lost_events_are_counted_by_their_numbers(front: Front) -> None:
-    front._said += 3
-    front.say("gpu.idle")
+def test_lost_events_are_counted_by_their_numbers(front: ApiServer) -> None:
+    front._published += 3
+    front.publish("gpu.idle")
     eventually(lambda: one(scrape(front), "sentinel_events_lost_total") == 3)
 
 
-def test_a_malformed_line_is_ignored(front: Front) -> None:
+def test_a_malformed_line_is_ignored(front: ApiServer) -> None:
     before = one(scrape(front), "sentinel_gpu_verification_errors_total", gpu="1")
-    front.say("stressor.mismatch", gpu=UUIDS[1], errors=None)
-    front.say("gpu.busy", gpu=UUIDS[1], processes="not a list")
-    front.say("gpu.handed_over", gpu=UUIDS[1], processes=[None], kill_s="soon")
-    front.say("stressor.mismatch", gpu=UUIDS[1], errors=2)
+    front.publish("stressor.mismatch", gpu=UUIDS[1], errors=None)
+    front.publish("gpu.busy", gpu=UUIDS[1], processes="not a list")
+    front.publish("gpu.handed_over", gpu=UUIDS[1], processes=[None], kill_s="soon")
+    front.publish("stressor.mismatch", gpu=UUIDS[1], errors=2)
     errors = "sentinel_gpu_verification_errors_total"
     eventually(lambda: one(scrape(front), errors, gpu="1") == (before or 0) + 2)
 
 
-def test_stressor_seconds_grow_only_while_a_stressor_runs(front: Front) -> None:
+def test_stressor_seconds_grow_only_while_a_stressor_runs(front: ApiServer) -> None:
     def stress(gpu: str) -> float:
         return one(scrape(front), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
 
-    with front.acting() as script:
-        script.gpus[UUIDS[1]] = replace(script.gpus[UUIDS[1]], stressor="STOPPED", pid=None)
+    with front.change_supervisor() as supervisor:
+        supervisor.gpus[UUIDS[1]] = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", pid=None)
     state = {"gpu": "1", "state": "stopped"}
     eventually(lambda: one(scrape(front), "sentinel_gpu_stressor_state", **state) == 1)
     before, began = (stress("0"), stress("1")), time.monotonic()
@@ -206,7 +206,7 @@ def test_stressor_seconds_grow_only_while_a_stressor_runs(front: Front) -> None:
     assert stress("1") == before[1]
 
 
-def test_memory_and_cpu_time_are_exported_for_each_own_process(front: Front) -> None:
+def test_memory_and_cpu_time_are_exported_for_each_own_process(front: ApiServer) -> None:
     page = scrape(front)
     for process in ("supervisor", "service"):
         resident = one(page, "sentinel_process_resident_memory_bytes", process=process)
@@ -217,14 +217,14 @@ def test_memory_and_cpu_time_are_exported_for_each_own_process(front: Front) -> 
     assert child > 2**22
 
 
-def test_allocated_memory_is_summed_for_each_gpu(front: Front) -> None:
+def test_allocated_memory_is_summed_for_each_gpu(front: ApiServer) -> None:
     given = [
         Allocation(id=str(n), gpu=UUIDS[0], size=2**30, by=Caller(via="unix"), since=0.0)
         for n in range(2)
     ]
-    with front.acting() as script:
-        host = script.host
-        script.host = lambda: replace(host(), allocations=tuple(given))  # type: ignore[method-assign]
+    with front.change_supervisor() as supervisor:
+        host = supervisor.host
+        supervisor.host = lambda: replace(host(), allocations=tuple(given))  # type: ignore[method-assign]
     eventually(lambda: one(scrape(front), "sentinel_gpu_allocations", gpu="0") == 2)
     page = scrape(front)
     assert one(page, "sentinel_gpu_memory_allocated_bytes", gpu="0") == 2**31
@@ -236,16 +236,16 @@ def test_allocated_memory_is_summed_for_each_gpu(front: Front) -> None:
 MEASURED = {f"sentinel_gpu_{name}" for name in collector.MEASURED.values()}
 
 
-def measured(front: Front) -> set[str]:
+def measured(front: ApiServer) -> set[str]:
     """Return what is told of the first GPU by way of measured values."""
     page = scrape(front)
     return {name for name in MEASURED if some(page, name, gpu="0")}
 
 
-def test_an_unknown_value_has_no_series(front: Front) -> None:
-    with front.acting() as script:
+def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
+    with front.change_supervisor() as supervisor:
         bare = gpu_view(0)
-        script.gpus[UUIDS[0]] = replace(
+        supervisor.gpus[UUIDS[0]] = replace(
             bare,
             held=None,
             memory_used=None,
@@ -270,12 +270,12 @@ def test_an_unknown_value_has_no_series(front: Front) -> None:
     assert one(page, "sentinel_gpu_power_watts", gpu="1") is not None
 
 
-def test_a_stale_value_is_not_exported(front: Front) -> None:
+def test_a_stale_value_is_not_exported(front: ApiServer) -> None:
     old = time.monotonic() - 60
-    with front.acting() as script:
-        script.stale = True
-        view = script.gpus[UUIDS[0]]
-        script.gpus[UUIDS[0]] = replace(view, read=old, telemetry=told(old))
+    with front.change_supervisor() as supervisor:
+        supervisor.stops_reading = True
+        view = supervisor.gpus[UUIDS[0]]
+        supervisor.gpus[UUIDS[0]] = replace(view, read=old, telemetry=told(old))
     eventually(lambda: not measured(front))
     page = scrape(front)
     for name in ("reading", "telemetry"):
@@ -284,9 +284,9 @@ def test_a_stale_value_is_not_exported(front: Front) -> None:
         assert 60 <= age < 60 + TIMEOUT_S
 
 
-def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: Front) -> None:
-    with front.acting() as script:
-        script.blind = True
+def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: ApiServer) -> None:
+    with front.change_supervisor() as supervisor:
+        supervisor.sends_no_views = True
     eventually(lambda: one(scrape(front), "sentinel_up") == 0)
     page = scrape(front)
     assert not MEASURED & page.keys()
@@ -301,7 +301,7 @@ def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: Front) 
 # --- the page --------------------------------------------------------------------------------
 
 
-def test_the_exposition_is_text_or_openmetrics(front: Front) -> None:
+def test_the_exposition_is_text_or_openmetrics(front: ApiServer) -> None:
     _, plain, body = get(front)
     assert plain["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "sentinel_build_info" in samples(body.decode())
@@ -317,7 +317,7 @@ def test_the_exposition_is_text_or_openmetrics(front: Front) -> None:
         assert get(front, accept=accept)[1]["content-type"] == plain["content-type"]
 
 
-def test_the_exposition_is_compressed_on_request(front: Front) -> None:
+def test_the_exposition_is_compressed_on_request(front: ApiServer) -> None:
     _, headers, body = get(front, accept_encoding="gzip")
     assert headers["content-encoding"] == "gzip"
     page = gzip.decompress(body)
@@ -325,7 +325,7 @@ def test_the_exposition_is_compressed_on_request(front: Front) -> None:
     assert len(body) < len(page) / 5
 
 
-def test_metrics_over_the_api_need_its_access_rights(front: Front) -> None:
+def test_metrics_over_the_api_need_its_access_rights(front: ApiServer) -> None:
     def names() -> set[str]:
         status, _, body = ask(UnixConnection(front.path))
         assert status == 200
@@ -355,12 +355,12 @@ def test_metrics_over_the_api_need_its_access_rights(front: Front) -> None:
     ],
 )
 def test_the_scrape_endpoint_serves_only_metrics(
-    front: Front, method: str, path: str, status: int
+    front: ApiServer, method: str, path: str, status: int
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", front.scraped, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", front.metrics_port, timeout=TIMEOUT_S)
     got, headers, body = ask(connection, method, path)
     assert got == status
-    assert not front.orders
+    assert not front.commands
     if method == "HEAD":
         assert int(headers["content-length"]) > 1000
         assert body == b""
@@ -369,8 +369,8 @@ def test_the_scrape_endpoint_serves_only_metrics(
         assert headers["content-type"] == "application/problem+json"
 
 
-def test_many_scrape_connections_do_not_affect_the_api(front: Front) -> None:
-    many = [socket.create_connection(("127.0.0.1", front.scraped)) for _ in range(33)]
+def test_many_scrape_connections_do_not_affect_the_api(front: ApiServer) -> None:
+    many = [socket.create_connection(("127.0.0.1", front.metrics_port)) for _ in range(33)]
     try:
         many[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert many[-1].recv(64).startswith(b"HTTP/1.1 503")
@@ -382,7 +382,7 @@ def test_many_scrape_connections_do_not_affect_the_api(front: Front) -> None:
 
 
 def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Path) -> None:
-    with Front(tmp_path, metrics=True) as front:
+    with ApiServer(tmp_path, metrics=True) as front:
         began = one(scrape(front), "sentinel_service_start_time_seconds")
         front.kill()
         front.start()
@@ -394,8 +394,8 @@ def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Pat
 
 
 def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
-    front = Front(tmp_path, metrics=True)
-    front.script.blind = True
+    front = ApiServer(tmp_path, metrics=True)
+    front.supervisor.sends_no_views = True
     with front:
         status, _, body = get(front)
         assert status == 503

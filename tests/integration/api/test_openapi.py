@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.api_harness import Front, ask
+from tests.harness.api_harness import ApiServer, ask
 from tests.harness.openapi_document import openapi_document
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
         yield front
 
 
-def test_the_served_document_is_the_generated_one(front: Front) -> None:
+def test_the_served_document_is_the_generated_one(front: ApiServer) -> None:
     assert ask(front, "GET", "/openapi.json").body == openapi_document()
 
 

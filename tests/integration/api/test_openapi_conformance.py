@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.harness.api_harness import Front
+from tests.harness.api_harness import ApiServer
 from tests.harness.openapi_document import openapi_document
 
 schema = schemathesis.openapi.from_dict(openapi_document())
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
         yield front
 
 
@@ -43,7 +43,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     phases=(Phase.generate,),  # to make a failure smaller takes minutes
     database=None,
 )
-def test_the_api_conforms_to_its_document(front: Front, case: Case) -> None:
+def test_the_api_conforms_to_its_document(front: ApiServer, case: Case) -> None:
     front.reset()
     token = Path(front.spec.token or "").read_text().strip()
     response = case.call(

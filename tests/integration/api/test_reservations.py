@@ -19,28 +19,28 @@ from sentinel.host.reservation_store import NAME, boot_id, load
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
-from tests.harness.api_harness import UUIDS, Front, Reply, UnixConnection, ask
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask
 from tests.harness.gpu_environment import ROOT
 from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service")) as front:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service")) as front:
         yield front
 
 
 @pytest.fixture
-def front(service: Front) -> Front:
+def front(service: ApiServer) -> ApiServer:
     service.reset()
     return service
 
 
-def reserve(front: Front, **wish: Any) -> Reply:
+def reserve(front: ApiServer, **wish: Any) -> Reply:
     return ask(front, "POST", "/v1/reservations", wish)
 
 
-def on_disk(front: Front) -> list[str]:
+def on_disk(front: ApiServer) -> list[str]:
     return [one.id for one in load(Path(front.spec.state) / NAME)[0]]
 
 
@@ -51,7 +51,7 @@ def eventually(met: Any) -> None:
         time.sleep(0.01)
 
 
-def test_a_reservation_is_granted_shown_stored_and_ended(front: Front) -> None:
+def test_a_reservation_is_granted_shown_stored_and_ended(front: ApiServer) -> None:
     made = reserve(front, count=1, seconds=60, reason="demo")
     assert made.status == 201
     one = made.body["reservation"]
@@ -59,11 +59,11 @@ def test_a_reservation_is_granted_shown_stored_and_ended(front: Front) -> None:
     assert one["gpus"] == [UUIDS[0]]
     assert one["reason"] == "demo"
     assert one["until"] > one["since"]
-    assert front.script.gpus[UUIDS[0]].stressor == "STOPPED"
+    assert front.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
     (record,), _ = load(Path(front.spec.state) / NAME)
     assert (record.id, record.gpus, record.boot) == (one["id"], (UUIDS[0],), boot_id())
     assert abs(record.since - time.time()) < 10
-    (held,) = front.script.reservations.values()
+    (held,) = front.supervisor.reservations.values()
     assert (record.since_monotonic, record.until_monotonic) == (held.since, held.until)
     assert ask(front, "GET", "/v1/reservations").body["reservations"] == [one]
     ended = ask(front, "DELETE", f"/v1/reservations/{one['id']}")
@@ -71,7 +71,7 @@ def test_a_reservation_is_granted_shown_stored_and_ended(front: Front) -> None:
     eventually(lambda: on_disk(front) == [])
 
 
-def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(front: Front) -> None:
+def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(front: ApiServer) -> None:
     first = reserve(front, gpus=["0"], reason="first").body["reservation"]["id"]
     refused = reserve(front, count=2, wait_s=0)
     assert (refused.status, refused.body["code"]) == (409, "conflict")
@@ -79,23 +79,23 @@ def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(front: Front)
     replies: list[Reply] = []
     client = threading.Thread(target=lambda: replies.append(reserve(front, count=2, wait_s=15)))
     client.start()
-    front.wait_for(lambda: len(front.orders) >= 4)
+    front.wait_for(lambda: len(front.commands) >= 4)
     ask(front, "DELETE", f"/v1/reservations/{first}")
     client.join()
     assert replies[0].status == 201
     assert replies[0].body["reservation"]["gpus"] == list(UUIDS)
     # It is not asked again and again while nothing changes.
-    assert sum(isinstance(order, Reserve) for order in front.orders) <= 6
+    assert sum(isinstance(order, Reserve) for order in front.commands) <= 6
 
 
-def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(front: Front) -> None:
-    with front.acting() as script:
-        script.slow = True
+def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(front: ApiServer) -> None:
+    with front.change_supervisor() as supervisor:
+        supervisor.keeps_memory = True
     late = reserve(front, gpus=["1"], wait_s=0.1)
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPU 1" in late.body["detail"]
-    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
-    assert not front.script.reservations
+    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
+    assert not front.supervisor.reservations
 
 
 @pytest.mark.parametrize(
@@ -110,83 +110,85 @@ def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(front: Front) -> Non
     ],
 )
 def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
-    front: Front, left: dict[str, Any], why: str
+    front: ApiServer, left: dict[str, Any], why: str
 ) -> None:
-    with front.acting() as script:
-        view = replace(script.gpus[UUIDS[1]], stressor="STOPPED", held=None)
-        script.gpus[UUIDS[1]] = replace(view, **left)
-        script.slow = True
+    with front.change_supervisor() as supervisor:
+        view = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", held=None)
+        supervisor.gpus[UUIDS[1]] = replace(view, **left)
+        supervisor.keeps_memory = True
     late = reserve(front, gpus=["1"], wait_s=0.1)
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPU 1" in late.body["detail"]
     assert why in late.body["detail"]
-    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
-    with front.acting() as script:
-        script.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
+    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
+    with front.change_supervisor() as supervisor:
+        supervisor.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
     assert reserve(front, gpus=["1"]).status == 201
 
 
 @pytest.mark.parametrize("stressor", ["BACKOFF", "FATAL"])
-def test_a_gpu_with_a_failed_stressor_can_be_reserved(front: Front, stressor: str) -> None:
-    with front.acting() as script:
-        view = script.gpus[UUIDS[1]]
-        script.gpus[UUIDS[1]] = replace(view, stressor=stressor, ended=1.0, read=2.0)
+def test_a_gpu_with_a_failed_stressor_can_be_reserved(front: ApiServer, stressor: str) -> None:
+    with front.change_supervisor() as supervisor:
+        view = supervisor.gpus[UUIDS[1]]
+        supervisor.gpus[UUIDS[1]] = replace(view, stressor=stressor, ended=1.0, read=2.0)
     assert reserve(front, gpus=["1"], wait_s=0.1).status == 201
 
 
-def test_a_client_that_disconnects_while_waiting_gets_no_reservation(front: Front) -> None:
-    with front.acting() as script:
-        script.slow = True
+def test_a_client_that_disconnects_while_waiting_gets_no_reservation(front: ApiServer) -> None:
+    with front.change_supervisor() as supervisor:
+        supervisor.keeps_memory = True
     client = UnixConnection(front.path)
     headers = {"content-type": "application/json"}
     client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
-    front.wait_for(lambda: bool(front.script.reservations))
+    front.wait_for(lambda: bool(front.supervisor.reservations))
     client.close()
-    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
-    assert not front.script.reservations
+    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
+    assert not front.supervisor.reservations
 
 
 def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
-    front: Front,
+    front: ApiServer,
 ) -> None:
-    with front.acting() as script:
-        script.deaf = (Confirm,)
+    with front.change_supervisor() as supervisor:
+        supervisor.unanswered = (Confirm,)
     client = UnixConnection(front.path)
     headers = {"content-type": "application/json"}
     client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
-    front.wait_for(lambda: len(front.orders) == 2)
-    assert [type(order) for order in front.orders] == [Reserve, Confirm]
+    front.wait_for(lambda: len(front.commands) == 2)
+    assert [type(order) for order in front.commands] == [Reserve, Confirm]
     time.sleep(0.3)  # views go by, and it would be written by now
     assert on_disk(front) == []
     client.close()  # before it was told of it
-    front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
-    assert not front.script.reservations
+    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
+    assert not front.supervisor.reservations
 
 
 def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
     tmp_path: Path,
 ) -> None:
     (tmp_path / f"{NAME}.new").mkdir()  # it cannot be, and is waited for
-    with Front(tmp_path) as front:
+    with ApiServer(tmp_path) as front:
         client = UnixConnection(front.path)
         headers = {"content-type": "application/json"}
         client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
-        front.wait_for(lambda: any(held.confirmed for held in front.script.reservations.values()))
+        front.wait_for(
+            lambda: any(held.confirmed for held in front.supervisor.reservations.values())
+        )
         client.close()
-        front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
-        assert not front.script.reservations
+        front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
+        assert not front.supervisor.reservations
 
 
-def test_a_reservation_that_ends_before_its_confirmation_is_an_error(front: Front) -> None:
-    with front.acting() as script:
-        script.slow = True
+def test_a_reservation_that_ends_before_its_confirmation_is_an_error(front: ApiServer) -> None:
+    with front.change_supervisor() as supervisor:
+        supervisor.keeps_memory = True
     replies: list[Reply] = []
     client = threading.Thread(target=lambda: replies.append(reserve(front, gpus=["0"])))
     client.start()
-    front.wait_for(lambda: bool(front.script.reservations))
-    with front.acting() as script:
-        script.reservations.clear()
-        script.memory_comes_back()
+    front.wait_for(lambda: bool(front.supervisor.reservations))
+    with front.change_supervisor() as supervisor:
+        supervisor.reservations.clear()
+        supervisor.free_memory()
     client.join()
     assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
 
@@ -204,7 +206,7 @@ sys.stdin.read()
 """
 
 
-def test_a_bound_reservation_ends_with_its_process(front: Front) -> None:
+def test_a_bound_reservation_ends_with_its_process(front: ApiServer) -> None:
     command = [sys.executable, "-c", ASKS, front.path, str(ROOT)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -214,21 +216,21 @@ def test_a_bound_reservation_ends_with_its_process(front: Front) -> None:
         assert made["bound"]
         assert made["holder"]["pid"] == holder.pid
         time.sleep(0.5)  # views go by meanwhile
-        assert made["id"] in front.script.reservations
+        assert made["id"] in front.supervisor.reservations
         holder.kill()
-        front.wait_for(lambda: isinstance(front.orders[-1], Unreserve))
-        assert not front.script.reservations
-    assert front.orders[-1].by.via == "service"
+        front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
+        assert not front.supervisor.reservations
+    assert front.commands[-1].by.via == "service"
 
 
 def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path) -> None:
-    with Front(tmp_path) as front, subprocess.Popen(["sleep", "600"]) as holder:
+    with ApiServer(tmp_path) as front, subprocess.Popen(["sleep", "600"]) as holder:
         front.kill()
         stat = own_stat()
         gone = Caller(via="unix", uid=0, pid=stat.pid, started=stat.started - 1)
         is_alive = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
         for name, by in (("gone", gone), ("lives", is_alive)):
-            front.script.reservations[name] = Reservation(
+            front.supervisor.reservations[name] = Reservation(
                 id=name,
                 gpus=(),
                 reason="",
@@ -237,15 +239,15 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
                 bound=True,
                 confirmed=True,
             )
-        front.orders.clear()
+        front.commands.clear()
         front.start()
-        front.wait_for(lambda: bool(front.orders))
+        front.wait_for(lambda: bool(front.commands))
         # Said again until it is shown to be over, so more than once on a busy host.
-        assert {order.id for order in front.orders if isinstance(order, Unreserve)} == {"gone"}
-        assert list(front.script.reservations) == ["lives"]
+        assert {order.id for order in front.commands if isinstance(order, Unreserve)} == {"gone"}
+        assert list(front.supervisor.reservations) == ["lives"]
         eventually(lambda: on_disk(front) == ["lives"])
         holder.kill()
-        front.wait_for(lambda: not front.script.reservations)
+        front.wait_for(lambda: not front.supervisor.reservations)
 
 
 def started(pid: int) -> int:
@@ -256,34 +258,35 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def test_the_end_of_a_holder_is_reported_until_it_takes_effect(front: Front) -> None:
+def test_the_end_of_a_holder_is_reported_until_it_takes_effect(front: ApiServer) -> None:
     with subprocess.Popen(["true"]) as holder:
         by = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
-    with front.acting() as script:
-        script.mute = True
-        script.reservations["x"] = Reservation(
+    with front.change_supervisor() as supervisor:
+        supervisor.sends_no_replies = True
+        supervisor.reservations["x"] = Reservation(
             id="x", gpus=(), reason="", by=by, since=time.monotonic(), bound=True
         )
-    front.wait_for(lambda: len(front.orders) >= 2)
-    with front.acting() as script:
-        script.mute = False
-    front.wait_for(lambda: not front.script.reservations)
+    front.wait_for(lambda: len(front.commands) >= 2)
+    with front.change_supervisor() as supervisor:
+        supervisor.sends_no_replies = False
+    front.wait_for(lambda: not front.supervisor.reservations)
 
 
 def test_an_unwritable_file_is_reported_once_and_the_reservation_is_kept(
     tmp_path: Path,
 ) -> None:
     (tmp_path / f"{NAME}.new").mkdir()
-    with Front(tmp_path) as front:
+    with ApiServer(tmp_path) as front:
         made = reserve(front, count=1)
         assert made.status == 201
-        front.wait_for(lambda: bool(front.troubles))
-        (trouble,) = front.troubles
+        front.wait_for(lambda: bool(front.warnings))
+        (trouble,) = front.warnings
         assert trouble.about == "reservations"
         assert "cannot be written: Is a directory" in trouble.text
         (tmp_path / f"{NAME}.new").rmdir()
-        with front.acting() as script:
-            script.reservations = {
-                name: replace(held, reason="again") for name, held in script.reservations.items()
+        with front.change_supervisor() as supervisor:
+            supervisor.reservations = {
+                name: replace(held, reason="again")
+                for name, held in supervisor.reservations.items()
             }
-        eventually(lambda: on_disk(front) == list(front.script.reservations))
+        eventually(lambda: on_disk(front) == list(front.supervisor.reservations))

@@ -27,19 +27,19 @@ from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Resume
-from tests.harness.api_harness import Front, Reply, UnixConnection, ask, exchange
+from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, exchange
 from tests.harness.timing import TIMEOUT_S
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
         yield front
 
 
-def connect(front: Front) -> socket.socket:
+def connect(front: ApiServer) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
@@ -76,7 +76,7 @@ def all_of(connection: socket.socket) -> bytes:
 
 
 def test_connections_without_a_complete_request_in_time_are_closed(
-    front: Front,
+    front: ApiServer,
 ) -> None:
     began = time.monotonic()
     silent, half, loris = connect(front), connect(front), connect(front)
@@ -136,7 +136,7 @@ def test_connections_without_a_complete_request_in_time_are_closed(
     ],
 )
 def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
-    front: Front, sent: bytes, status: int, code: str
+    front: ApiServer, sent: bytes, status: int, code: str
 ) -> None:
     with connect(front) as connection:
         connection.sendall(sent)
@@ -211,7 +211,7 @@ def test_a_client_that_does_not_read_before_the_close_is_disconnected(
     asyncio.run(leave(sent))
 
 
-def test_a_client_that_disconnects_during_a_request_leaks_nothing(front: Front) -> None:
+def test_a_client_that_disconnects_during_a_request_leaks_nothing(front: ApiServer) -> None:
     for sent in (b"", b"GET", STATUS, STATUS + b"\r\n", b"POST /v1/stop HTTP/1.1\r\nHo"):
         with connect(front) as connection:
             connection.sendall(sent)
@@ -221,7 +221,7 @@ def test_a_client_that_disconnects_during_a_request_leaks_nothing(front: Front) 
 @pytest.mark.parametrize("path", ["pause", "stop", "restart", "shutdown", "reservations"])
 @pytest.mark.parametrize("sent", [b"", b'{"gpus": [', b"{}"])
 def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
-    front: Front, path: str, sent: bytes
+    front: ApiServer, path: str, sent: bytes
 ) -> None:
     front.reset()
     head = f"POST /v1/{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -229,10 +229,10 @@ def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
         connection.sendall(head.encode() + b"Content-Length: 15\r\n\r\n" + sent)
     # This is a later request to the same loop, so the one before it was looked at.
     assert ask(front, "POST", "/v1/start").status == 200
-    assert [type(order) for order in front.orders] == [Resume]
+    assert [type(order) for order in front.commands] == [Resume]
 
 
-def test_pipelined_requests_are_answered_in_order(front: Front) -> None:
+def test_pipelined_requests_are_answered_in_order(front: ApiServer) -> None:
     request = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n"
     with connect(front) as connection:
         connection.sendall((request + b"\r\n") * 9 + request + b"Connection: close\r\n\r\n")
@@ -240,7 +240,7 @@ def test_pipelined_requests_are_answered_in_order(front: Front) -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_concurrent_clients_are_all_answered(front: Front) -> None:
+def test_a_thousand_concurrent_clients_are_all_answered(front: ApiServer) -> None:
     async def client() -> int:
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
@@ -263,7 +263,7 @@ def test_a_thousand_concurrent_clients_are_all_answered(front: Front) -> None:
     assert ask(front, "GET", "/v1/health").status == 200
 
 
-def test_connections_above_the_limit_are_refused_until_others_close(front: Front) -> None:
+def test_connections_above_the_limit_are_refused_until_others_close(front: ApiServer) -> None:
     many: list[socket.socket] = []
     try:
         many.extend(connect(front) for _ in range(600))
@@ -280,7 +280,7 @@ def test_connections_above_the_limit_are_refused_until_others_close(front: Front
 
 
 def test_the_connection_limits_of_tcp_and_the_unix_socket_are_separate(
-    front: Front,
+    front: ApiServer,
 ) -> None:
     many: list[socket.socket] = []
     try:
@@ -309,7 +309,7 @@ def test_the_connection_limits_of_tcp_and_the_unix_socket_are_separate(
     assert ask(front, "GET", "/v1/health").status == 200
 
 
-def test_the_api_process_stays_small_and_leaks_no_connection(front: Front) -> None:
+def test_the_api_process_stays_small_and_leaks_no_connection(front: ApiServer) -> None:
     ask(front, "GET", "/openapi.json")
     process = Path(f"/proc/{front.child.pid}")
     memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
@@ -342,7 +342,7 @@ print(data.decode())
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_has_access_only_by_the_group_of_the_socket() -> None:
     # pytest's own folders are for one user only.
-    with tempfile.TemporaryDirectory() as folder, Front(Path(folder)) as front:
+    with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as front:
         Path(folder).chmod(0o755)
         Path(front.path).chmod(0o666)
         front.kill()
@@ -361,22 +361,22 @@ def test_another_user_has_access_only_by_the_group_of_the_socket() -> None:
         assert as_nobody("12345").startswith("HTTP/1.1 200")
 
 
-def over_tcp(front: Front, headers: dict[str, str], path: str = "/v1/status") -> Reply:
+def over_tcp(front: ApiServer, headers: dict[str, str], path: str = "/v1/status") -> Reply:
     connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     return exchange(connection, "GET", path, headers=headers)
 
 
-def token(front: Front) -> dict[str, str]:
+def token(front: ApiServer) -> dict[str, str]:
     return {"Authorization": f"Bearer {Path(front.spec.token or '').read_text().strip()}"}
 
 
-def test_the_token_is_private_to_its_owner(front: Front) -> None:
+def test_the_token_is_private_to_its_owner(front: ApiServer) -> None:
     path = Path(front.spec.token or "")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(path.read_text().strip()) >= 32
 
 
-def test_access_over_tcp_needs_the_token(front: Front) -> None:
+def test_access_over_tcp_needs_the_token(front: ApiServer) -> None:
     good = token(front)
     assert over_tcp(front, good).status == 200
     for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good["Authorization"][7:]}):
@@ -388,7 +388,7 @@ def test_access_over_tcp_needs_the_token(front: Front) -> None:
     Path(front.spec.token or "").chmod(0o600)
 
 
-def test_other_origins_are_refused_over_tcp(front: Front) -> None:
+def test_other_origins_are_refused_over_tcp(front: ApiServer) -> None:
     good, here = token(front), f"127.0.0.1:{front.port}"
     assert over_tcp(front, {**good, "Host": f"localhost:{front.port}"}).status == 200
     assert over_tcp(front, {**good, "Origin": f"http://{here}"}).status == 200
@@ -403,7 +403,7 @@ def test_other_origins_are_refused_over_tcp(front: Front) -> None:
         assert (refused.status, refused.body["code"]) == (403, "forbidden"), wrong
 
 
-def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: Front) -> None:
+def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: ApiServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
     wish = {"count": 1, "bound": True}
     refused = exchange(connection, "POST", "/v1/reservations", wish, token(front))
@@ -414,7 +414,7 @@ def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: Front
 
 
 def test_a_replaced_api_process_serves_waiting_clients(tmp_path: Path) -> None:
-    with Front(tmp_path) as front:
+    with ApiServer(tmp_path) as front:
         front.kill()
         with connect(front) as connection:
             connection.sendall(STATUS + b"Connection: close\r\n\r\n")
@@ -422,21 +422,21 @@ def test_a_replaced_api_process_serves_waiting_clients(tmp_path: Path) -> None:
             assert all_of(connection).startswith(b"HTTP/1.1 200")
 
 
-def test_the_peer_credentials_of_the_socket_are_the_supervisors(front: Front) -> None:
+def test_the_peer_credentials_of_the_socket_are_the_supervisors(front: ApiServer) -> None:
     address = Address(socket=front.path)
     assert listener_pid(address, TIMEOUT_S) == os.getpid() != front.child.pid
 
 
 def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> None:
-    with Front(tmp_path) as front:
-        with front.acting() as script:
-            script.slow = True
+    with ApiServer(tmp_path) as front:
+        with front.change_supervisor() as supervisor:
+            supervisor.keeps_memory = True
         events = UnixConnection(front.path)
         events.request("GET", "/v1/events")
         waiting = UnixConnection(front.path)
         waiting.request("POST", "/v1/stop")
-        front.wait_for(lambda: bool(front.orders))
-        front.leave()
+        front.wait_for(lambda: bool(front.commands))
+        front.stop_supervisor()
         front.child.channel.close()
         assert waiting.getresponse().status == 503
         assert events.getresponse().read().startswith(b":")
@@ -447,7 +447,7 @@ def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> Non
 
 
 def test_a_malformed_message_ends_the_api_process(tmp_path: Path) -> None:
-    with Front(tmp_path) as front:
+    with ApiServer(tmp_path) as front:
         front.child.channel.send(b"nonsense")
         front.child.process.join(TIMEOUT_S)
         assert front.child.process.exitcode == 1

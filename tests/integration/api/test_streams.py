@@ -20,21 +20,21 @@ from sentinel.client import connect
 from sentinel.client.event_stream import EventStream
 from sentinel.client.follower import Follower
 from sentinel.protocol.views import LogRecord
-from tests.harness.api_harness import Front, UnixConnection, ask
+from tests.harness.api_harness import ApiServer, UnixConnection, ask
 from tests.harness.sentinel_process import eventually
 from tests.harness.sse_reader import Event, events
 from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service")) as front:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service")) as front:
         yield front
 
 
 @contextlib.contextmanager
 def following(
-    front: Front, query: str = "", headers: Mapping[str, str] = {}
+    front: ApiServer, query: str = "", headers: Mapping[str, str] = {}
 ) -> Iterator[Iterator[Event]]:
     connection = UnixConnection(front.path)
     connection.request("GET", f"/v1/events{query}", headers=dict(headers))
@@ -46,31 +46,31 @@ def following(
     connection.close()
 
 
-def test_a_client_receives_each_event_when_it_is_published(front: Front) -> None:
+def test_a_client_receives_each_event_when_it_is_published(front: ApiServer) -> None:
     with following(front) as stream:
-        number = front.say("gpu.idle", gpu="GPU-1")
+        number = front.publish("gpu.idle", gpu="GPU-1")
         assert next(stream) == Event(
             str(number), "gpu.idle", {"event": "gpu.idle", "time": "now", "gpu": "GPU-1"}
         )
-        front.say("gpu.yielding")
+        front.publish("gpu.yielding")
         assert next(stream).name == "gpu.yielding"
 
 
-def test_a_stream_is_silent_without_events(front: Front) -> None:
+def test_a_stream_is_silent_without_events(front: ApiServer) -> None:
     connection = UnixConnection(front.path)
     connection.request("GET", "/v1/events")
     response = connection.getresponse()
     time.sleep(0.6)  # views go by meanwhile
-    number = front.say()
+    number = front.publish()
     assert [response.readline() for _ in range(3)][2] == f"id: {number}\n".encode()
     connection.close()
 
 
 @pytest.mark.parametrize("way", ["query", "header"])
-def test_a_reconnected_client_receives_the_missed_events(front: Front, way: str) -> None:
-    seen = front.say()
-    missed = [str(front.say("gpu.claimed", number=number)) for number in range(3)]
-    front.say("gpu.last")
+def test_a_reconnected_client_receives_the_missed_events(front: ApiServer, way: str) -> None:
+    seen = front.publish()
+    missed = [str(front.publish("gpu.claimed", number=number)) for number in range(3)]
+    front.publish("gpu.last")
     with following(front, "?since=0") as stream:  # everything has arrived
         list(iter(lambda: next(stream).name, "gpu.last"))
     query = f"?since={seen}" if way == "query" else ""
@@ -79,11 +79,11 @@ def test_a_reconnected_client_receives_the_missed_events(front: Front, way: str)
         assert [next(stream).id for _ in missed] == missed
 
 
-def test_events_that_left_the_buffer_are_counted(front: Front) -> None:
-    first = front.say("gpu.first")
+def test_events_that_left_the_buffer_are_counted(front: ApiServer) -> None:
+    first = front.publish("gpu.first")
     for _ in range(MAX_EVENTS + 100):
-        last = front.say()
-    front.say("gpu.last")
+        last = front.publish()
+    front.publish("gpu.last")
     with following(front, "?since=0") as stream:
         list(iter(lambda: next(stream).name, "gpu.last"))
     with following(front, f"?since={first - 1}") as stream:
@@ -94,7 +94,7 @@ def test_events_that_left_the_buffer_are_counted(front: Front) -> None:
     assert kept.id == str(last + 2 - MAX_EVENTS)
 
 
-def test_followers_are_limited_and_a_departure_admits_another(front: Front) -> None:
+def test_followers_are_limited_and_a_departure_admits_another(front: ApiServer) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_SUBSCRIBERS):
             stack.enter_context(following(front))
@@ -103,12 +103,12 @@ def test_followers_are_limited_and_a_departure_admits_another(front: Front) -> N
     while ask_for_events(front) == 503:  # that they left is seen at the next turn of its loop
         pass
     with following(front) as stream:
-        front.say("gpu.after")
+        front.publish("gpu.after")
         assert next(stream).name == "gpu.after"
 
 
 def test_concurrent_followers_are_counted_before_their_admission(tmp_path: Path) -> None:
-    with Front(tmp_path) as front, contextlib.ExitStack() as stack:
+    with ApiServer(tmp_path) as front, contextlib.ExitStack() as stack:
         many = [UnixConnection(front.path) for _ in range(2 * MAX_SUBSCRIBERS)]
         os.kill(front.child.pid, signal.SIGSTOP)
         for connection in many:
@@ -119,7 +119,7 @@ def test_concurrent_followers_are_counted_before_their_admission(tmp_path: Path)
     assert statuses == {200: MAX_SUBSCRIBERS, 503: MAX_SUBSCRIBERS}
 
 
-def ask_for_events(front: Front) -> int:
+def ask_for_events(front: ApiServer) -> int:
     connection = UnixConnection(front.path)
     connection.request("GET", "/v1/events")
     with contextlib.closing(connection):
@@ -127,10 +127,10 @@ def ask_for_events(front: Front) -> int:
 
 
 def test_a_position_with_a_daemon_id_misses_no_event_of_another_daemon(tmp_path: Path) -> None:
-    with Front(tmp_path) as front:
+    with ApiServer(tmp_path) as front:
         client = connect(front.path)
         for number in range(3):
-            front.say(f"gpu.e{number}")
+            front.publish(f"gpu.e{number}")
         with client.events(0) as stream:
             assert next(stream).name == "gpu.e0"
             daemon = stream.daemon
@@ -140,7 +140,7 @@ def test_a_position_with_a_daemon_id_misses_no_event_of_another_daemon(tmp_path:
         with client.events(2, "another") as stream:
             assert next(stream).name == "gpu.e0"
         with client.events(None, daemon).open() as stream:
-            front.say("gpu.new")
+            front.publish("gpu.new")
             assert next(stream).name == "gpu.new"
 
 
@@ -152,20 +152,20 @@ def test_a_follower_receives_every_event_after_its_last_one(tmp_path: Path) -> N
         assert since is None or again.wait(TIMEOUT_S)
         return client.events(since, daemon)
 
-    with Front(tmp_path) as front:
+    with ApiServer(tmp_path) as front:
         client = connect(front.path)
         follower = Follower(events, lambda event: heard.append(event.name))
         follower.start()
         for number in range(5):
-            front.say(f"old.{number}")
+            front.publish(f"old.{number}")
         eventually(lambda: len(heard) == 5)
         front.kill()
         front.spec = replace(front.spec, began=front.spec.began + 60)
-        front._said = 0
+        front._published = 0
         front.start()
-        front.wait_for(lambda: front.beats > 0)
+        front.wait_for(lambda: front.heartbeats > 0)
         for number in range(8):
-            front.say(f"new.{number}")
+            front.publish(f"new.{number}")
         eventually(lambda: len(list(kept(front))) == 8)
         again.set()
         eventually(lambda: "new.7" in heard)
@@ -173,7 +173,7 @@ def test_a_follower_receives_every_event_after_its_last_one(tmp_path: Path) -> N
     assert heard == [*(f"old.{n}" for n in range(5)), *(f"new.{n}" for n in range(8))]
 
 
-def kept(front: Front) -> Iterator[str]:
+def kept(front: ApiServer) -> Iterator[str]:
     """Yield the names of the events that are kept."""
     with connect(front.path).events(0).open() as stream:
         for event in stream if stream.newest else ():

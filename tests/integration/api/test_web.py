@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.protocol.gpu import GpuProcess
-from tests.harness.api_harness import UUIDS, Front
+from tests.harness.api_harness import UUIDS, ApiServer
 from tests.harness.browser import Browser, Page, browser, chromium
-from tests.harness.daemon_harness import Live, live
-from tests.harness.example_node import Scene
+from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.example_node import ExampleNode
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 
@@ -43,17 +43,17 @@ def port() -> int:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Live]:
+def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Daemon]:
     host = SimulatedHost(tmp_path_factory.mktemp("gpus"))
-    with pytest.MonkeyPatch.context() as patch, live(host, patch) as one:
+    with pytest.MonkeyPatch.context() as patch, isolated_daemon(host, patch) as one:
         one.start(2, "--tcp", f"127.0.0.1:{port}")
-        one.occupied(0, 1)
+        one.wait_until_occupied(0, 1)
         yield one
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("service"), tcp=True) as front:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
         yield front
 
 
@@ -70,11 +70,11 @@ def opened(
         assert page.complaints == []
 
 
-def address(front: Front) -> str:
+def address(front: ApiServer) -> str:
     return f"http://127.0.0.1:{front.port}/#token={token(front)}"
 
 
-def token(front: Front) -> str:
+def token(front: ApiServer) -> str:
     return Path(front.spec.token or "").read_text().strip()
 
 
@@ -89,9 +89,9 @@ def words(index: int) -> str:
 # --- with a real daemon ------------------------------------------------------------------------
 
 
-def test_a_card_shows_a_newcomer(daemon: Live, chrome: Browser) -> None:
+def test_a_card_shows_a_newcomer(daemon: Daemon, chrome: Browser) -> None:
     host = daemon.host
-    with opened(chrome, daemon.do("page").strip()) as page:
+    with opened(chrome, daemon.run("page").strip()) as page:
         page.until(f"{state(0)} === 'occupied'")
         assert "token" not in page.get("location.href")
         with host.job(0, share=0.6, stay=60) as job:
@@ -105,9 +105,9 @@ def test_a_card_shows_a_newcomer(daemon: Live, chrome: Browser) -> None:
 
 
 def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
-    daemon: Live, chrome: Browser
+    daemon: Daemon, chrome: Browser
 ) -> None:
-    with opened(chrome, daemon.do("page").strip()) as page:
+    with opened(chrome, daemon.run("page").strip()) as page:
         page.until(f"{state(1)} === 'occupied'")
         page.get("document.querySelector('#gpu-1 [aria-label=\"Reserve GPU 1\"]').click()")
         page.get("document.querySelector('#reserve-dialog [name=reason]').focus()")
@@ -116,7 +116,7 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.until("!document.querySelector('dialog[open]')")
         (held,) = daemon.client.status().reservations
         assert (held.indices, held.reason) == ((1,), HOSTILE)
-        assert f"for {HOSTILE}" in daemon.do("status")
+        assert f"for {HOSTILE}" in daemon.run("status")
         page.until(f"{state(1)} === 'reserved'")
         assert HOSTILE in page.get(words(1))
         page.get("document.querySelector('#gpu-1 [aria-label=\"Unreserve GPU 1\"]').click()")
@@ -125,9 +125,9 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.until(f"{state(1)} === 'occupied'")
 
 
-def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Live, chrome: Browser) -> None:
+def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Daemon, chrome: Browser) -> None:
     focus = "document.activeElement.getAttribute('aria-label')"
-    with opened(chrome, daemon.do("page").strip()) as page:
+    with opened(chrome, daemon.run("page").strip()) as page:
         page.until(f"{state(1)} === 'occupied'")
         for _ in range(20):
             page.press("Tab")
@@ -152,9 +152,9 @@ def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Live, chrome:
 
 
 def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
-    daemon: Live, chrome: Browser, port: int
+    daemon: Daemon, chrome: Browser, port: int
 ) -> None:
-    with opened(chrome, daemon.do("page").strip()) as page:
+    with opened(chrome, daemon.run("page").strip()) as page:
         daemon.kill()
         page.until("document.getElementById('lost').innerText.includes('Connection lost')")
         assert page.get("document.body.dataset.connection") == "lost"
@@ -170,18 +170,18 @@ def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
 # --- with a supervisor that is a script --------------------------------------------------------
 
 
-def test_external_text_is_never_interpreted_as_markup(front: Front, chrome: Browser) -> None:
+def test_external_text_is_never_interpreted_as_markup(front: ApiServer, chrome: Browser) -> None:
     front.reset()
-    with front.acting() as script:
+    with front.change_supervisor() as supervisor:
         others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
-        view = script.gpus[UUIDS[0]]
+        view = supervisor.gpus[UUIDS[0]]
         busy = {"stressor": "STOPPED", "occupancy": "BUSY", "processes": others, "reason": HOSTILE}
-        script.gpus[UUIDS[0]] = replace(view, name=HOSTILE, held=None, **busy)  # type: ignore[arg-type]
+        supervisor.gpus[UUIDS[0]] = replace(view, name=HOSTILE, held=None, **busy)  # type: ignore[arg-type]
     with opened(chrome, address(front)) as page:
-        front.say(
+        front.publish(
             "gpu.busy", index=0, at=1.0, reason=HOSTILE, processes=[{"pid": 1, "name": HOSTILE}]
         )
-        front.say("gpu.reserved", index=0, at=2.0, reason=HOSTILE, for_s=None, by=None)
+        front.publish("gpu.reserved", index=0, at=2.0, reason=HOSTILE, for_s=None, by=None)
         page.until("document.querySelectorAll('#timeline li').length === 2")
         page.get("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
         for part in ("#gpu-0", "#timeline", "#facts", "#detail-dialog"):
@@ -194,11 +194,11 @@ def test_external_text_is_never_interpreted_as_markup(front: Front, chrome: Brow
     ("width", "height", "mobile"), [(1280, 800, False), (390, 844, True)], ids=["desk", "phone"]
 )
 def test_sixteen_gpus_fit_the_page(
-    front: Front, chrome: Browser, width: int, height: int, *, mobile: bool
+    front: ApiServer, chrome: Browser, width: int, height: int, *, mobile: bool
 ) -> None:
     front.reset()
-    with front.acting():
-        front.script = Scene()
+    with front.change_supervisor():
+        front.supervisor = ExampleNode()
     with opened(chrome, address(front), width, height, mobile=mobile) as page:
         page.until("document.querySelectorAll('.card').length === 16")
         assert page.get("document.documentElement.scrollWidth") <= width
@@ -214,22 +214,22 @@ def test_sixteen_gpus_fit_the_page(
         ]
 
 
-def test_stale_views_show_no_gpu_as_idle(front: Front, chrome: Browser) -> None:
+def test_stale_views_show_no_gpu_as_idle(front: ApiServer, chrome: Browser) -> None:
     front.reset()
     with opened(chrome, address(front)) as page:
         page.until(f"{state(0)} === 'occupied'")
-        with front.acting() as script:
-            script.blind = True
+        with front.change_supervisor() as supervisor:
+            supervisor.sends_no_views = True
         page.until(f"{state(0)} === 'unknown'")
         assert "state is not updated" in page.get("document.getElementById('lost').innerText")
-        with front.acting() as script:
-            script.blind = False
+        with front.change_supervisor() as supervisor:
+            supervisor.sends_no_views = False
         page.until(f"{state(0)} === 'occupied'")
         page.until(LIVE)
 
 
 def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
-    front: Front, chrome: Browser
+    front: ApiServer, chrome: Browser
 ) -> None:
     front.reset()
     with chrome.page() as page:
@@ -243,7 +243,9 @@ def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
         assert page.complaints == []
 
 
-def test_the_theme_is_the_systems_until_another_is_chosen(front: Front, chrome: Browser) -> None:
+def test_the_theme_is_the_systems_until_another_is_chosen(
+    front: ApiServer, chrome: Browser
+) -> None:
     front.reset()
     theme = "document.documentElement.dataset.theme"
     with opened(chrome, address(front)) as page:

@@ -23,34 +23,34 @@ from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
 from sentinel.protocol.views import GpuHealth
-from tests.harness.api_harness import UUIDS, Front
+from tests.harness.api_harness import UUIDS, ApiServer
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
-    with Front(tmp_path_factory.mktemp("service"), given=given) as front:
+    with ApiServer(tmp_path_factory.mktemp("service"), given=given) as front:
         yield front
 
 
 @pytest.fixture
-def front(service: Front) -> Front:
+def front(service: ApiServer) -> ApiServer:
     service.reset()
     return service
 
 
 @pytest.fixture
-def monitor(front: Front) -> Iterator[sentinel.Monitor]:
+def monitor(front: ApiServer) -> Iterator[sentinel.Monitor]:
     with sentinel.Monitor(front.path) as monitor:
         yield monitor
 
 
-def so(front: Front, index: int = 0, **changes: Any) -> None:
-    with front.acting() as script:
-        script.gpus[UUIDS[index]] = replace(script.gpus[UUIDS[index]], **changes)
+def so(front: ApiServer, index: int = 0, **changes: Any) -> None:
+    with front.change_supervisor() as supervisor:
+        supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
 
 def started(pid: int) -> int:
@@ -59,8 +59,8 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def health(front: Front, before: str, now: str, index: int = 0) -> None:
-    front.say(
+def health(front: ApiServer, before: str, now: str, index: int = 0) -> None:
+    front.publish(
         "gpu.health_changed",
         gpu=UUIDS[index],
         before=before,
@@ -119,7 +119,7 @@ def test_a_name_that_is_none_is_refused_with_those_there_are(name: str) -> None:
 
 
 def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
-    front: Front, monitor: sentinel.Monitor, caplog: pytest.LogCaptureFixture
+    front: ApiServer, monitor: sentinel.Monitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[tuple[str, GpuStatus, EventInfo]] = []
     done = threading.Event()
@@ -147,9 +147,9 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
     health(front, "normal", "throttled")
     health(front, "throttled", "critical", 1)
     health(front, "critical", "normal", 1)
-    front.say("gpu.paused", gpu=UUIDS[1], for_s=None)
-    front.say("service.ready")
-    front.say("gpu.idle", gpu=UUIDS[1])
+    front.publish("gpu.paused", gpu=UUIDS[1], for_s=None)
+    front.publish("service.ready")
+    front.publish("gpu.idle", gpu=UUIDS[1])
     assert done.wait(TIMEOUT_S)
     assert [(name, gpu.index, event.name) for name, gpu, event in heard] == [
         ("state_change", 0, "gpu.health_changed"),
@@ -167,7 +167,7 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
 
 
 def test_the_thread_ends_at_once_though_nothing_happens(
-    front: Front, monitor: sentinel.Monitor
+    front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     monitor.start()
     assert monitor.running
@@ -179,7 +179,7 @@ def test_the_thread_ends_at_once_though_nothing_happens(
     assert time.monotonic() - began < 14  # a comment comes each 15 s
 
 
-def test_a_callback_may_stop_it(front: Front, monitor: sentinel.Monitor) -> None:
+def test_a_callback_may_stop_it(front: ApiServer, monitor: sentinel.Monitor) -> None:
     calls = []
 
     def once(gpu: GpuStatus, event: EventInfo) -> None:
@@ -189,32 +189,32 @@ def test_a_callback_may_stop_it(front: Front, monitor: sentinel.Monitor) -> None
     monitor.on("idle", once)
     monitor.start()
     (thread,) = [one for one in threading.enumerate() if one.name == "sentinel-monitor"]
-    first = front.say("gpu.idle", gpu=UUIDS[0])
-    front.say("gpu.idle", gpu=UUIDS[0])
+    first = front.publish("gpu.idle", gpu=UUIDS[0])
+    front.publish("gpu.idle", gpu=UUIDS[0])
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert calls == [first]
 
 
 def test_it_goes_on_when_the_service_is_another_one(
-    front: Front, monitor: sentinel.Monitor
+    front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     heard = threading.Event()
     monitor.on("idle", lambda *_: heard.set())
     monitor.start()
     front.kill()
     front.start()
-    front.wait_for(lambda: front.beats > 0)
+    front.wait_for(lambda: front.heartbeats > 0)
 
     def again() -> bool:
-        front.say("gpu.idle", gpu=UUIDS[0])
+        front.publish("gpu.idle", gpu=UUIDS[0])
         return heard.wait(0.1)
 
     eventually(again)
     assert monitor.running
 
 
-def test_what_is_asked_for_is_that_of_the_gpu(front: Front, monitor: sentinel.Monitor) -> None:
+def test_what_is_asked_for_is_that_of_the_gpu(front: ApiServer, monitor: sentinel.Monitor) -> None:
     assert monitor.is_available()
     assert monitor.reason == ""
     so(front, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
@@ -227,10 +227,10 @@ def test_what_is_asked_for_is_that_of_the_gpu(front: Front, monitor: sentinel.Mo
 
 
 def test_single_settings_are_changed_and_the_others_kept(
-    front: Front, monitor: sentinel.Monitor
+    front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     assert monitor.update_config({"throttle.temp_throttle": 80}).text
-    order = front.orders[-1]
+    order = front.commands[-1]
     assert isinstance(order, Configure)
     given = {value.key: value.text for value in order.given}
     assert given == {"memory.target": "50%", "throttle.temp_throttle": "80"}
@@ -239,7 +239,7 @@ def test_single_settings_are_changed_and_the_others_kept(
     monitor.update_config({"throttle.temp_throttle": None})
 
 
-def test_memory_is_had_while_a_block_lasts(front: Front, monitor: sentinel.Monitor) -> None:
+def test_memory_is_had_while_a_block_lasts(front: ApiServer, monitor: sentinel.Monitor) -> None:
     before = monitor.available()
     with monitor.allocation("llm", "2GiB") as got:
         assert (got.size, got.holder.pid) == (2 * 2**30, os.getpid())
@@ -247,7 +247,7 @@ def test_memory_is_had_while_a_block_lasts(front: Front, monitor: sentinel.Monit
         with pytest.raises(ConflictError, match="can be allocated"):
             monitor.allocate("llm", "1GiB")
         assert [one.id for one in monitor.client.allocations()] == ["llm"]
-    assert [type(order) for order in front.orders if type(order) in {Allocate, Deallocate}] == [
+    assert [type(order) for order in front.commands if type(order) in {Allocate, Deallocate}] == [
         Allocate,
         Allocate,
         Deallocate,
@@ -255,19 +255,19 @@ def test_memory_is_had_while_a_block_lasts(front: Front, monitor: sentinel.Monit
     with monitor.allocation("llm", 2**20):
         monitor.deallocate("llm")  # by hand, which is no error at the end
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
-        with front.acting() as script:  # and the name may be another one's by then
-            script.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
-            script.allocations["llm"] = replace(script.allocations["llm"], confirmed=True)
+        with front.change_supervisor() as supervisor:  # and the name may be another one's by then
+            supervisor.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
+            supervisor.allocations["llm"] = replace(supervisor.allocations["llm"], confirmed=True)
     assert [one.holder.pid for one in monitor.client.allocations()] == [1]
     with pytest.raises(ConfigError, match="size: 'much' is not a size"):
         monitor.allocate("llm", "much")
 
 
 def test_events_are_followed_in_a_loop_and_in_an_event_loop(
-    front: Front, monitor: sentinel.Monitor
+    front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
-    first = front.say("gpu.idle", gpu=UUIDS[0])
-    front.say("gpu.busy", gpu=UUIDS[0])
+    first = front.publish("gpu.idle", gpu=UUIDS[0])
+    front.publish("gpu.busy", gpu=UUIDS[0])
     with monitor.events(since=first - 1) as events:
         assert [next(events).name, next(events).name] == ["gpu.idle", "gpu.busy"]
 
@@ -285,7 +285,7 @@ def test_events_are_followed_in_a_loop_and_in_an_event_loop(
 
 
 def test_one_who_waits_for_an_event_in_an_event_loop_can_be_cancelled(
-    front: Front, monitor: sentinel.Monitor
+    front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     async def wait() -> None:
         async for _ in monitor.events():
@@ -318,7 +318,7 @@ def test_a_daemon_that_was_named_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.fixture
 def host(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> SimulatedHost:
-    for name, value in simulated.surroundings().items():
+    for name, value in simulated.environment().items():
         monkeypatch.setenv(name, value)
     return simulated
 
@@ -337,7 +337,7 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
         monitor.on("busy", lambda *_: busy.set())
         monitor.start()
         with host.job(1, stay=30) as job:
-            assert job.got()
+            assert job.got_memory()
             assert busy.wait(TIMEOUT_S)
             # The name of a process may be known a moment later than its presence.
             eventually(lambda: [one.pid for one in monitor.status(1).processes] == [job.pid])

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 def sentinel(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", *arguments],
-        env=host.surroundings(**variables),
+        env=host.environment(**variables),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -61,7 +61,7 @@ def test_a_stressor_with_yield_how_ask_exits_for_a_newcomer(
     with simulated.sentinel(1, *flags) as one:
         one.wait_for("stressor.ready")
         with simulated.job(share=0.5) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             assert one.wait_for("gpu.handed_over")["kill_s"] is None
         assert "stressor.failed" not in one.names()
 

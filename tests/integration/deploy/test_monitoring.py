@@ -17,9 +17,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
-from tests.harness.api_harness import Front
+from tests.harness.api_harness import ApiServer
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.metrics_harness import get, metered, scrape, show_all, some
+from tests.harness.metrics_harness import api_with_events, get, scrape, send_all_views, some
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -38,21 +38,21 @@ needs_prometheus = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with metered(tmp_path_factory.mktemp("service")) as front:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with api_with_events(tmp_path_factory.mktemp("service")) as front:
         yield front
 
 
 @pytest.fixture
-def front(service: Front) -> Front:
-    show_all(service)
+def front(service: ApiServer) -> ApiServer:
+    send_all_views(service)
     return service
 
 
 # --- documents, rules and dashboard ----------------------------------------------------------
 
 
-def test_the_exposition_has_every_defined_metric(front: Front) -> None:
+def test_the_exposition_has_every_defined_metric(front: ApiServer) -> None:
     told = {family.name for family in parse_text(get(front)[2].decode())}
     assert told == {metric.name.removesuffix("_total") for metric in METRICS}
 
@@ -91,7 +91,7 @@ def _queries(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", [RULES, DASHBOARD, DOCUMENT], ids=lambda path: path.name)
-def test_every_query_uses_existing_metrics_labels_and_values(front: Front, path: Path) -> None:
+def test_every_query_uses_existing_metrics_labels_and_values(front: ApiServer, path: Path) -> None:
     page = scrape(front)
     queries = expressions(path) if path != DOCUMENT else _examples()
     assert len([query for query in queries if "sentinel_" in query]) > 5
@@ -155,7 +155,7 @@ def promtool(*words: str, text: str | None = None) -> None:
 
 
 @needs_promtool
-def test_promtool_accepts_the_metrics(front: Front) -> None:
+def test_promtool_accepts_the_metrics(front: ApiServer) -> None:
     promtool("check", "metrics", text=get(front)[2].decode())
 
 
@@ -280,7 +280,7 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
                 assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
                 assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
                 with simulated.job(stay=60.0) as job:
-                    assert job.got()
+                    assert job.got_memory()
                     process.wait_for("gpu.handed_over")
                     eventually(lambda: query("sentinel_gpu_handover_kill_seconds_count") == [1.0])
                     eventually(lambda: query('sentinel_gpu_state{state="busy"}') == [1.0])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.daemon_harness import Live, live
+from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -57,8 +57,8 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    with live(simulated, monkeypatch) as one:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as one:
         yield one
 
 
@@ -70,7 +70,7 @@ def command(folder: Path) -> Path:
     return file
 
 
-def script(daemon: Live, name: str, **variables: str) -> int:
+def script(daemon: Daemon, name: str, **variables: str) -> int:
     """Run one of the two scripts as slurmd does, with few variables; return its exit code."""
     folder = daemon.host.folder
     kept = {name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
@@ -96,10 +96,10 @@ def test_the_scripts_are_executable_and_valid() -> None:
 
 
 @pytest.mark.long
-def test_a_job_starts_if_sentinel_does_not_hold_its_gpus(daemon: Live) -> None:
+def test_a_job_starts_if_sentinel_does_not_hold_its_gpus(daemon: Daemon) -> None:
     assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # no daemon runs
     daemon.start(1)
-    daemon.comes_back(0)
+    daemon.wait_for_stressor(0)
     assert script(daemon, "prolog") == 0  # it has no GPU
     assert daemon.client.reservations() == ()
     # This daemon does not care for GPU 5.
@@ -169,9 +169,9 @@ def _state(environment: dict[str, str]) -> str:
 
 @pytest.mark.skipif(not all(map(shutil.which, SLURM)), reason="needs Slurm")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, as slurmd does")
-def test_a_real_slurm_starts_jobs_on_free_gpus(daemon: Live, tmp_path: Path) -> None:
+def test_a_real_slurm_starts_jobs_on_free_gpus(daemon: Daemon, tmp_path: Path) -> None:
     daemon.start(2)
-    daemon.occupied(0, 1)
+    daemon.wait_until_occupied(0, 1)
     with cluster(tmp_path / "slurm") as environment:
 
         def job(*words: str) -> str:
@@ -193,8 +193,8 @@ def test_a_real_slurm_starts_jobs_on_free_gpus(daemon: Live, tmp_path: Path) -> 
         assert (held["reason"], held["indices"]) == ("Slurm job 1", [0])
         assert '"job.got"' in said
         eventually(lambda: daemon.client.reservations() == ())
-        daemon.comes_back(0)
+        daemon.wait_for_stressor(0)
         assert not daemon.host.empty(1)
-        daemon.do("shutdown")
+        daemon.run("shutdown")
         job("true")
         eventually(lambda: _state(environment) == "idle")  # and not drained

@@ -22,8 +22,8 @@ from tests.harness.timing import TIMEOUT_S
 
 
 def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedHost) -> None:
-    surroundings = simulated.surroundings()
-    code, output, errors = doctor("--simulate", "2", "--json", **surroundings)
+    environment = simulated.environment()
+    code, output, errors = doctor("--simulate", "2", "--json", **environment)
     assert errors == ""
     body = json.loads(output)
     levels = {row["level"] for row in body["lines"]}
@@ -37,7 +37,7 @@ def test_a_nice_start_is_a_warning(simulated: SimulatedHost) -> None:
     command = ["nice", "-n", "7", sys.executable, "-m", "sentinel", "doctor", "--simulate", "1"]
     done = subprocess.run(
         [*command, "--json"],
-        env=simulated.surroundings(),
+        env=simulated.environment(),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -66,7 +66,7 @@ def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
 ) -> None:
     with simulated.sentinel(1, "--workload", "hold") as one:
         held = one.wait_for("stressor.ready")["gpu"]
-        code, output, _ = doctor("--simulate", "2", "--json", **simulated.surroundings())
+        code, output, _ = doctor("--simulate", "2", "--json", **simulated.environment())
         (row,) = (r for r in json.loads(output)["lines"] if r["check"] == "other sentinels")
         assert (row["gpu"], row["level"]) == (held, "warning")
         assert row["found"].startswith(f"held by pid {one.process.pid} of uid {os.getuid()} since")
@@ -146,7 +146,7 @@ def test_memory_shows_newcomers_in_a_separate_pid_namespace(
         pytest.skip("this user may not make a PID namespace")
     done = subprocess.run(
         [*unshare, sys.executable, "-m", "sentinel", "doctor", "--json"],
-        env=simulated.surroundings(),
+        env=simulated.environment(),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -58,7 +58,7 @@ def begun(host: GpuHost, *flags: str) -> Iterator[subprocess.Popen[str]]:
     where = ("--simulate", "1") if simulated else ("--gpu", str(host.index(0)))
     process = subprocess.Popen(
         [sys.executable, "-m", "sentinel", "selftest", *where, *flags],
-        env=host.surroundings(),
+        env=host.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -144,7 +144,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> Non
         family = children(process)
         assert len(family) >= 2
         with host.job(stay=TIMEOUT_S) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             out, err = process.communicate(timeout=TIMEOUT_S)
             assert process.returncode == 3, err
             eventually(lambda: all(map(gone, family)))

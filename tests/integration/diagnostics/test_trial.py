@@ -22,7 +22,7 @@ def try_on(host: GpuHost, *arguments: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "sentinel", "workloads", "try", *where, "--json", *arguments]
     done = subprocess.run(
         command,
-        env=host.surroundings(),
+        env=host.environment(),
         capture_output=True,
         text=True,
         timeout=3 * TIMEOUT_S,
@@ -75,7 +75,7 @@ def test_memory_growth_after_ready_is_reported(simulated: SimulatedHost) -> None
 
 def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None:
     with simulated.job(share=0.5, stay=60.0) as job:
-        assert job.got()
+        assert job.got_memory()
         code, figures = try_on(simulated, "hold", "--for", "2s")
     assert code == 3
     assert figures["verdict"] == "incomplete"

@@ -61,7 +61,7 @@ def test_a_registered_workload_is_listed_with_its_package(
     install(tmp_path, "other", {"twice": "bad_workloads:hogs"})
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "workloads", "--json"],
-        env=simulated.surroundings(PYTHONPATH=str(tmp_path)),
+        env=simulated.environment(PYTHONPATH=str(tmp_path)),
         capture_output=True,
         text=True,
         timeout=4 * TIMEOUT_S,

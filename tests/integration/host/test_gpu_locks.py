@@ -32,7 +32,7 @@ def test_a_second_sentinel_starts_no_stressor_and_names_the_first(host: GpuHost)
         first.wait_for("stressor.ready")
         other.wait_for("stressor.ready")
         with host.sentinel(2, *QUICK) as second:
-            assert second.ended() == 75
+            assert second.wait_for_exit() == 75
             assert f"pid {first.process.pid}" in second.errors or (
                 f"pid {other.process.pid}" in second.errors
             )
@@ -56,7 +56,7 @@ def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(host: GpuHost) -
         eventually(lambda: stressor.status() == "stopped")
         first.process.send_signal(signal.SIGSTOP)
         with host.sentinel(1, *QUICK) as second:
-            assert second.ended() == 75
+            assert second.wait_for_exit() == 75
 
 
 def test_either_all_locks_are_taken_or_none(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sentinel.errors import ConflictError
-from tests.harness.daemon_harness import Live, live, read_line, write_line
+from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -36,17 +36,17 @@ with client.allocation("llm", "2GiB", gpu=0) as got:
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    with live(simulated, monkeypatch) as one:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as one:
         yield one
 
 
 def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_newcomers(
-    daemon: Live,
+    daemon: Daemon,
 ) -> None:
     host = daemon.host
     daemon.start(1, "--memory", "50%")
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
     before = daemon.gpu()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -61,7 +61,7 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
             assert (name, int(left)) == ("llm", before.budget - 3 * GIB)  # and a context
             with pytest.raises(ConflictError, match="llm"):
                 daemon.client.allocate("llm", 1)
-            assert "2.0 GiB allocated as llm for python" in daemon.do("status")
+            assert "2.0 GiB allocated as llm for python" in daemon.run("status")
             assert read_line(program) == "0"  # its child got all of it
             after = daemon.gpu()
             assert (after.pid, after.yields) == (before.pid, before.yields)
@@ -75,16 +75,16 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
     # With its process it ends, whatever ended that.
     eventually(lambda: daemon.client.allocations() == ())
 
-    daemon.do("allocate", "shell", "2GiB", "--gpu", "0")
-    assert json.loads(daemon.do("status", "--json"))["allocations"][0]["id"] == "shell"
-    assert "is over" in daemon.do("deallocate", "shell")
-    too_much = daemon.ask("allocate", "shell", "16GiB")
+    daemon.run("allocate", "shell", "2GiB", "--gpu", "0")
+    assert json.loads(daemon.run("status", "--json"))["allocations"][0]["id"] == "shell"
+    assert "is over" in daemon.run("deallocate", "shell")
+    too_much = daemon.run_unchecked("allocate", "shell", "16GiB")
     assert (too_much.code, too_much.out) == (1, "")
     assert "GiB can be allocated" in too_much.err
 
 
 @pytest.mark.long
-def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Live) -> None:
+def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Daemon) -> None:
     example = ROOT / "examples" / "monitor" / "monitor.py"
     said = subprocess.run(
         [sys.executable, example, "--simulate", "1", "--jobs", "2"],

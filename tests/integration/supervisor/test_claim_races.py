@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.supervisor.single_instance import running
-from tests.harness.daemon_harness import QUICK, Live, live
+from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 
@@ -31,12 +31,12 @@ POINTS = (
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    with live(simulated, monkeypatch) as one:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as one:
         yield one
 
 
-def winner_of_two(daemon: Live) -> int:
+def winner_of_two(daemon: Daemon) -> int:
     """Start two daemons at the same moment; return the PID of the one that won."""
     command = [sys.executable, "-m", "sentinel", "run", "--daemon", "--simulate", "1", *QUICK]
     pair = [
@@ -59,7 +59,7 @@ def winner_of_two(daemon: Live) -> int:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
-    daemon: Live, point: str
+    daemon: Daemon, point: str
 ) -> None:
     """There is no pause between the kill and the next start."""
     log = daemon.places.log
@@ -67,7 +67,7 @@ def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
     def logged(event: str) -> None:
         text = f'"event": "{event}"'
         eventually(lambda: log.exists() and text in log.read_text())
-        daemon.family()
+        daemon.processes()
 
     pid = winner_of_two(daemon)
     match point:
@@ -82,18 +82,18 @@ def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
             with daemon.host.job(stay=0.1) as job:
                 logged("gpu.yielding")
                 os.kill(pid, signal.SIGKILL)
-                assert job.got()
+                assert job.got_memory()
     if point != "yielding":
         os.kill(pid, signal.SIGKILL)
     assert daemon.places.socket.exists() or point == "stopping"
 
     winner_of_two(daemon)
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
 
 
 @pytest.mark.parametrize("what", ["state", "log", "prints"])
 def test_an_unwritable_state_or_log_folder_prevents_the_start(
-    daemon: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:
     if what == "state":
         monkeypatch.setenv("STATE_DIRECTORY", "/proc/nowhere")
@@ -102,29 +102,29 @@ def test_an_unwritable_state_or_log_folder_prevents_the_start(
         file = daemon.places.log if what == "log" else daemon.places.stderr
         file.mkdir()
         told = f"{file} cannot be written: Is a directory. Nothing was started."
-    said = daemon.ask("start", "--simulate", "1")
+    said = daemon.run_unchecked("start", "--simulate", "1")
     assert (said.code, said.out) == (2, "")
     assert told in said.err
     assert running(daemon.places) is None
     assert not daemon.places.socket.exists()
-    assert daemon.holders() == []
+    assert daemon.pids_on_gpus() == []
 
 
 def test_a_full_disk_of_the_socket_prevents_the_start(
-    daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
 ) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))
     monkeypatch.setenv("SENTINEL_SOCKET", str(tiny_disk / "s.sock"))
-    said = daemon.ask("start", "--simulate", "1")
+    said = daemon.run_unchecked("start", "--simulate", "1")
     assert said.code == 2
     assert f"{tiny_disk}/s.sock.lock cannot be written: No space left on device" in said.err
     assert not (tiny_disk / "s.sock").exists()
-    assert daemon.holders() == []
+    assert daemon.pids_on_gpus() == []
 
 
 @pytest.mark.long
 def test_a_full_state_disk_is_reported_and_affects_only_its_files(
-    daemon: Live, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
 ) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))
     monkeypatch.setenv("STATE_DIRECTORY", str(tiny_disk))
@@ -135,6 +135,6 @@ def test_a_full_state_disk_is_reported_and_affects_only_its_files(
     trouble = next(one for one in troubles if one.fields["about"] == "reservations")
     assert "No space left on device" in trouble.fields["text"]
     assert "a new daemon will not restore the current reservations" in trouble.fields["text"]
-    daemon.comes_back(0)
-    daemon.do("shutdown")
-    daemon.leaves_nothing()
+    daemon.wait_for_stressor(0)
+    daemon.run("shutdown")
+    daemon.wait_until_gone()

@@ -15,9 +15,9 @@ import pytest
 
 from sentinel.client.transport import listener_pid
 from tests.harness.daemon_harness import (
-    Live,
+    Daemon,
     children_of,
-    live,
+    isolated_daemon,
     read_line,
     settings_file,
     write_line,
@@ -52,8 +52,8 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    with live(simulated, monkeypatch) as one:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as one:
         yield one
 
 
@@ -66,31 +66,31 @@ def train() -> str:
 
 
 def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
-    daemon: Live,
+    daemon: Daemon,
 ) -> None:
     host = daemon.host
-    absent = daemon.ask("status")
+    absent = daemon.run_unchecked("status")
     assert (absent.code, absent.out) == (3, "")
     assert "Start one with `sentinel start`" in absent.err
     pid = daemon.start(2)
-    daemon.occupied(0, 1)
-    table = daemon.do("status").splitlines()
+    daemon.wait_until_occupied(0, 1)
+    table = daemon.run("status").splitlines()
     assert [row.split()[1] for row in table[1:3]] == ["occupied", "occupied"]
     assert f"pid {pid} " in "\n".join(table)
     assert all(len(row) <= 80 for row in table[:3])
-    assert json.loads(daemon.do("start", "--json"))["pid"] == pid
+    assert json.loads(daemon.run("start", "--json"))["pid"] == pid
 
     # The memory is back when the command is, and that of the others is still held.
-    daemon.do("pause", "0")
+    daemon.run("pause", "0")
     assert (host.empty(0), host.empty(1)) == (True, False)
-    daemon.do("resume", "0")
-    daemon.comes_back(0)
+    daemon.run("resume", "0")
+    daemon.wait_for_stressor(0)
 
-    uuid = daemon.do("reserve", "--gpu", "0", "--for", "1h", "--reason", "a demo").strip()
+    uuid = daemon.run("reserve", "--gpu", "0", "--for", "1h", "--reason", "a demo").strip()
     assert (uuid, host.empty(0)) == (host.uuid(0), True)
     with host.job(0, stay=0.1) as job:
-        assert job.got()
-        job.left()
+        assert job.got_memory()
+        job.wait_for_exit()
     # It has come, gone, and been away for longer than it takes until a GPU is occupied again.
     eventually(lambda: daemon.gpu().occupancy == "IDLE" and (daemon.gpu().since_s or 0) > 0.6)
     assert (daemon.gpu().stressor, daemon.gpu().admin) == ("STOPPED", "RESERVED")
@@ -100,32 +100,32 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert train() == f"training on {host.uuid(1)}\n"
     assert [one.reason for one in daemon.client.reservations()] == ["a demo"]
 
-    daemon.do("shutdown")
+    daemon.run("shutdown")
     assert not daemon.places.socket.exists()
-    daemon.leaves_nothing()
-    assert daemon.ask("status").code == 3
+    daemon.wait_until_gone()
+    assert daemon.run_unchecked("status").code == 3
     assert train() == "training on all there is\n"
 
     assert daemon.start(2) != pid
-    daemon.comes_back(1)
+    daemon.wait_for_stressor(1)
     assert host.empty(0)
-    assert "a demo" in daemon.do("reservations")
-    daemon.do("unreserve", "--all-mine")
-    daemon.comes_back(0)
+    assert "a demo" in daemon.run("reservations")
+    daemon.run("unreserve", "--all-mine")
+    daemon.wait_for_stressor(0)
     assert daemon.places.stderr.read_text() == ""
 
 
 @pytest.mark.long
 def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
-    daemon: Live,
+    daemon: Daemon,
 ) -> None:
     host = daemon.host
     daemon.start(1)
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
     command = ("exec", "--gpus", "1", "--", sys.executable, "-c", JOB)
-    with daemon.running("logs", "-f", "-n", "1", "--json") as logs:
+    with daemon.start_command("logs", "-f", "-n", "1", "--json") as logs:
         read_line(logs)  # it follows from here on
-        with daemon.running(*command) as job:
+        with daemon.start_command(*command) as job:
             assert read_line(job) == f"{job.pid} {host.uuid()}"
             write_line(job, "7")
             assert job.wait(TIMEOUT_S) == 7
@@ -136,12 +136,12 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
         logs.send_signal(signal.SIGINT)
         assert logs.wait(TIMEOUT_S) == 130
 
-    with daemon.running(*command) as job:
+    with daemon.start_command(*command) as job:
         assert read_line(job) == f"{job.pid} {host.uuid()}"
         daemon.kill()
         assert daemon.places.socket.exists()
         for words in ("status", "stop", "shutdown", "reserve --gpus 1 --for 1h"):
-            assert daemon.ask(*words.split()).code == 3
+            assert daemon.run_unchecked(*words.split()).code == 3
         daemon.start(1)
         # Whose it was, it still is: the process that it is bound to lives.
         (held,) = daemon.client.reservations()
@@ -150,7 +150,7 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
         assert host.empty()
         job.send_signal(signal.SIGTERM)
         assert job.wait(TIMEOUT_S) == -signal.SIGTERM
-    daemon.comes_back(0)
+    daemon.wait_for_stressor(0)
     assert daemon.client.reservations() == ()
 
 
@@ -179,91 +179,91 @@ with subprocess.Popen(["sleep", "600"]) as stranger:
 @needs_namespaces
 @pytest.mark.skipif(not LAST_PID.exists(), reason="needs a kernel where PIDs can be chosen")
 def test_a_client_in_another_pid_namespace_waits_for_the_right_process(
-    daemon: Live,
+    daemon: Daemon,
 ) -> None:
     daemon.start(1)
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
     command = [*OWN_NAMESPACE, sys.executable, "-c", FROM_ELSEWHERE]
     subprocess.run(command, check=True, timeout=TIMEOUT_S)
     assert not daemon.places.socket.exists()
-    daemon.leaves_nothing()
+    daemon.wait_until_gone()
 
 
 @pytest.mark.long
 def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
-    daemon: Live, tmp_path: Path
+    daemon: Daemon, tmp_path: Path
 ) -> None:
     host, file = daemon.host, settings_file(tmp_path)
     began = file.read_text() if file.exists() else ""
     pid = daemon.start(1)
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
     file.write_text('workload = "pulse"')
     assert _settings(daemon)["workload"] != "pulse", "the file is read on request only"
     file.write_text(began)
-    daemon.do("stop")
-    assert (host.empty(), daemon.holders()) == (True, [])
+    daemon.run("stop")
+    assert (host.empty(), daemon.pids_on_gpus()) == (True, [])
     assert daemon.client.status().daemon.phase == "drained"
-    daemon.do("start")
-    daemon.comes_back(0)
+    daemon.run("start")
+    daemon.wait_for_stressor(0)
 
     _settings_change(daemon, file)
     _the_service_is_killed(daemon)
     _settings_are_those_that_hold(daemon, file)
     _, *words = hook("readinessProbe")
-    daemon.do(*words)
+    daemon.run(*words)
     _the_driver_is_let_go_of(daemon)
     assert daemon.pid == pid
-    daemon.do("shutdown")
+    daemon.run("shutdown")
     assert not daemon.places.socket.exists()
-    daemon.leaves_nothing()
+    daemon.wait_until_gone()
 
 
-def _settings_change(daemon: Live, file: Path) -> None:
+def _settings_change(daemon: Daemon, file: Path) -> None:
     """Have settings taken over by each way there is, and refused where they are wrong."""
     file.write_text('workload = "bad_workloads:Warm"')
-    daemon.do("restart", "--rearm", "300ms", "--poll", "100ms")
+    daemon.run("restart", "--rearm", "300ms", "--poll", "100ms")
     assert daemon.client.status().daemon.workload == "bad_workloads:Warm"
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
 
     file.write_text('workload = "hold"\nmemory = "lots"')
-    refused = daemon.ask("reload")
+    refused = daemon.run_unchecked("reload")
     assert refused.code == 2
     assert "config.toml" in refused.err
     assert daemon.client.status().daemon.workload == "bad_workloads:Warm"
     os.kill(daemon.pid, signal.SIGHUP)
     eventually(lambda: '"about": "settings"' in daemon.places.log.read_text())
     file.write_text('workload = "hold"')
-    daemon.do("reload")
+    daemon.run("reload")
     assert daemon.client.status().daemon.workload == "hold"
     file.write_text('workload = "bad_workloads:well_behaved"')
     os.kill(daemon.pid, signal.SIGHUP)
     eventually(lambda: daemon.gpu().workload == "bad_workloads:well_behaved")
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
 
 
-def _logged(daemon: Live, name: str) -> bool:
+def _logged(daemon: Daemon, name: str) -> bool:
     return name in daemon.places.log.read_text()
 
 
-def _the_service_is_killed(daemon: Live) -> None:
+def _the_service_is_killed(daemon: Daemon) -> None:
     """SIGKILL the service: clients wait for the next one, and the GPUs never hear of it."""
-    held = daemon.holders()
-    service = daemon.process("sentinel: service")
+    held = daemon.pids_on_gpus()
+    service = daemon.child("sentinel: service")
     service.kill()
     eventually(lambda: gone(service))
     assert daemon.client.status().gpus[0].occupied
-    assert daemon.process("sentinel: service") != service
-    assert daemon.holders() == held
+    assert daemon.child("sentinel: service") != service
+    assert daemon.pids_on_gpus() == held
     assert listener_pid(daemon.client.address, TIMEOUT_S) == daemon.pid
 
 
-def _settings(daemon: Live) -> dict[str, str]:
+def _settings(daemon: Daemon) -> dict[str, str]:
     """Return some of what is shown as holding."""
     settings = daemon.client.request("GET", "/v1/settings")["settings"]
     return {key: settings[key]["text"] for key in ("rearm", "workload", "throttle.hysteresis")}
 
 
-def _settings_are_those_that_hold(daemon: Live, file: Path) -> None:
+def _settings_are_those_that_hold(daemon: Daemon, file: Path) -> None:
     """Edit the file, and replace the service: what is shown is what the supervisor goes by."""
     holds = {
         "rearm": "300ms",
@@ -273,20 +273,20 @@ def _settings_are_those_that_hold(daemon: Live, file: Path) -> None:
     daemon.client.request("PATCH", "/v1/settings", {"settings": {"throttle.hysteresis": "3C"}})
     file.write_text('workload = "hold"')
     assert _settings(daemon) == holds
-    service = daemon.process("sentinel: service")
+    service = daemon.child("sentinel: service")
     service.kill()
     eventually(lambda: gone(service))
     assert _settings(daemon) == holds
-    daemon.do("reload")
+    daemon.run("reload")
     assert _settings(daemon) == {**holds, "workload": "hold"}
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
 
 
-def _the_driver_is_let_go_of(daemon: Live) -> None:
+def _the_driver_is_let_go_of(daemon: Daemon) -> None:
     """Release the driver, which ends the probe as well; then resume."""
     _, *words = hook("preStop")
-    daemon.do(*words)
+    daemon.run(*words)
     assert daemon.host.empty()
-    eventually(lambda: not children_of(["sentinel: probe", "keeps idle GPU"], daemon.family()))
-    daemon.do("resume")
-    daemon.comes_back(0)
+    eventually(lambda: not children_of(["sentinel: probe", "keeps idle GPU"], daemon.processes()))
+    daemon.run("resume")
+    daemon.wait_for_stressor(0)

@@ -71,10 +71,10 @@ def test_sentinel_occupies_yields_and_occupies_again(host: GpuHost) -> None:
         assert held > 0.85 * host.total(0)
         eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
         with host.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             handed = one.wait_for("gpu.handed_over", gpu=0)
             assert handed["processes"][0]["pid"] == newcomer.pid
-            newcomer.left()
+            newcomer.wait_for_exit()
         assert handed["kill_s"] < handed["exit_s"]
         assert handed["exit_s"] <= handed["memory_back_s"]
         one.wait_for("stressor.ready", gpu=0, count=2)
@@ -91,7 +91,7 @@ def test_simultaneous_newcomers_on_all_gpus_get_their_memory(host: GpuHost) -> N
         for gpu in gpus:
             one.wait_for("stressor.ready", gpu=gpu)
         newcomers = [stack.enter_context(host.job(gpu)) for gpu in gpus]
-        assert [newcomer.got() for newcomer in newcomers] == [True for _ in gpus]
+        assert [newcomer.got_memory() for newcomer in newcomers] == [True for _ in gpus]
 
 
 def reach(host: GpuHost, one: SentinelProcess, phase: str, nth: int) -> None:
@@ -111,9 +111,9 @@ def test_a_newcomer_gets_its_memory_in_any_phase_of_a_start(host: GpuHost) -> No
         for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
             reach(host, one, phase, nth)
             with host.job() as newcomer:
-                assert newcomer.got(), phase
+                assert newcomer.got_memory(), phase
                 one.wait_for("gpu.yielding", gpu=0, count=nth)
-                newcomer.left()
+                newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=0)
         assert "stressor.failed" not in one.names()
 
@@ -128,8 +128,8 @@ def test_a_newcomer_gets_its_memory_during_a_requested_stop(
         one.process.send_signal(signal.SIGTERM)
         one.wait_for("sentinel.stopping")
         with host.job() as newcomer:
-            assert newcomer.got()
-            assert one.ended() == 0
+            assert newcomer.got_memory()
+            assert one.wait_for_exit() == 0
 
 
 @pytest.mark.long
@@ -145,7 +145,7 @@ def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: 
         eventually(lambda: one.names().count("stressor.ready") > one.names().count("gpu.yielding"))
         assert "stressor.failed" not in one.names()
         with host.job() as second:
-            assert second.got()
+            assert second.got_memory()
 
 
 @pytest.mark.long
@@ -158,7 +158,9 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
             family = [child for child in one.children() if not titled(child, "sentinel: probe")]
             with ExitStack() as stack:
                 jobs = {name: stack.enter_context(host.job(gpu)) for name, gpu in gpus.items()}
-                assert {name: job.got() for name, job in jobs.items()} == dict.fromkeys(gpus, True)
+                assert {name: job.got_memory() for name, job in jobs.items()} == dict.fromkeys(
+                    gpus, True
+                )
                 for name, gpu in gpus.items():
                     if name == ENDS_ITSELF:
                         eventually(partial(has_ended, one, gpu))
@@ -193,7 +195,7 @@ def test_a_stressor_with_a_malformed_message_is_killed_and_counted(host: GpuHost
             for gpu in gpus.values():
                 one.wait_for("stressor.failed", gpu=gpu)
             with host.job(len(gpus) - 1) as newcomer:
-                assert newcomer.got()
+                assert newcomer.got_memory()
             for gpu in gpus.values():
                 one.wait_for("stressor.failed", gpu=gpu, count=2)
 
@@ -221,7 +223,7 @@ def test_an_unimportable_workload_is_fatal_at_once(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads.failing_import:workload")
     with host.sentinel(1, *flags) as one:
         assert "bad_workloads.failing_import" in one.wait_for("stressor.fatal")["reason"]
-        assert one.ended() == 2
+        assert one.wait_for_exit() == 2
 
 
 @pytest.mark.long
@@ -229,7 +231,7 @@ def test_an_unimportable_workload_is_fatal_at_once(host: GpuHost) -> None:
 def test_an_option_that_the_workload_refuses_ends_the_daemon(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads:well_behaved:wait=4")
     with host.sentinel(host.gpus(2), *flags) as one:
-        assert one.ended() == 2
+        assert one.wait_for_exit() == 2
         assert "wait" in one.wait_for("sentinel.stopping")["reason"]
 
 
@@ -248,8 +250,8 @@ def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> No
         for _ in range(3):
             eventually(occupied)
             with host.job() as newcomer:
-                assert newcomer.got()
-                newcomer.left()
+                assert newcomer.got_memory()
+                newcomer.wait_for_exit()
         eventually(occupied)
         assert one.stop() == 0
         assert len(os.read(pipe, SMALLEST_PIPE)) > SMALLEST_PIPE // 2, "the pipe was never full"
@@ -263,6 +265,6 @@ def test_a_killed_probe_is_replaced_and_stressors_continue(host: GpuHost) -> Non
         probe.kill()
         one.wait_for("probe.ready")
         with host.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
         assert "stressor.stopped" not in one.names()
         assert gone(probe)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from sentinel.host.simulation import DEFAULT_TOTAL
-from tests.harness.daemon_harness import Live, live, read_line, write_line
+from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -51,13 +51,13 @@ sys.exit(0 if ok else 1)
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    with live(simulated, monkeypatch) as one:
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as one:
         yield one
 
 
 @pytest.fixture
-def guest(daemon: Live) -> Iterator[subprocess.Popen[str]]:
+def guest(daemon: Daemon) -> Iterator[subprocess.Popen[str]]:
     del daemon
     with subprocess.Popen(
         [sys.executable, "-c", GUEST, CHILD],
@@ -77,10 +77,10 @@ def says(guest: subprocess.Popen[str], order: str) -> str:
     return read_line(guest)
 
 
-def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Live) -> None:
+def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) -> None:
     registry, uuid = daemon.host.registry, daemon.host.uuid(0)
     daemon.start(2, "--cooldown", "300ms", "--critical-pause", "500ms")
-    daemon.occupied(0, 1)
+    daemon.wait_until_occupied(0, 1)
     registry.warm(uuid, 76)
     eventually(lambda: daemon.gpu().health == "throttled" and daemon.gpu().share == 0.5)
     assert daemon.gpu().multiplier == 0.5
@@ -91,18 +91,18 @@ def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Live) ->
     assert daemon.gpu().multiplier == 0.0
     eventually(lambda: _told(daemon) == 91)
     registry.warm(uuid, 40)
-    daemon.comes_back(0)
-    log = daemon.do("logs", "-n", "100")
+    daemon.wait_for_stressor(0)
+    log = daemon.run("logs", "-n", "100")
     assert "critical at 91 C" in log
     assert "overheat" in log
 
 
 @pytest.mark.long
 def test_allocated_memory_is_available_beside_a_running_stressor(
-    daemon: Live, guest: subprocess.Popen[str]
+    daemon: Daemon, guest: subprocess.Popen[str]
 ) -> None:
     daemon.start(1)
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
     first = daemon.gpu()
     assert first.held is not None
     assert first.held > DEFAULT_TOTAL // 2
@@ -122,9 +122,9 @@ def test_allocated_memory_is_available_beside_a_running_stressor(
     guest.kill()
     guest.wait(TIMEOUT_S)
     eventually(lambda: daemon.client.status().allocations == ())
-    daemon.occupied(0)
+    daemon.wait_until_occupied(0)
 
 
-def _told(daemon: Live) -> int | None:
+def _told(daemon: Daemon) -> int | None:
     telemetry = daemon.gpu().telemetry
     return None if telemetry is None else telemetry.temperature_c

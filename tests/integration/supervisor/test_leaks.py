@@ -48,6 +48,6 @@ def test_a_newcomer_gets_its_memory_while_a_leak_is_cleared(simulated: Simulated
         haunt(simulated, one)
         one.wait_for("gpu.cleanup_started", gpu=0)
         with simulated.job(share=0.9) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             eventually(lambda: not one.stressors())
-            newcomer.left()
+            newcomer.wait_for_exit()

@@ -63,8 +63,8 @@ def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlH
         one.wait_for("probe.ready")
         eventually(lambda: gone(probe))
         with nvml.job(1) as newcomer:
-            assert newcomer.got()
-            newcomer.left()
+            assert newcomer.got_memory()
+            newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=1, count=2)
         again = one.wait_for("probe.hung", count=2)
         assert again["pause_s"] == pytest.approx(2 * LEFT_OUT)
@@ -87,7 +87,7 @@ def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -
         one.wait_for("stressor.stopped", gpu=0)
         assert one.wait_for("probe.ready")["gpus"] == 1
         with nvml.job(1) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
         nvml.plant()
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert "stressor.stopped" not in one.names(1)
@@ -108,10 +108,10 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
         eventually(lambda: gone(stressor))
         one.wait_for("probe.ready")
         with nvml.job(1) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             assert one.names().count("probe.exited") == 1
             nvml.plant()
-            newcomer.left()
+            newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=1, count=2)
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert one.names().count("probe.exited") == 1
@@ -145,7 +145,7 @@ def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) 
             back = one.wait_for("stressor.ready", gpu=0, count=nth + 1)
             assert (back["gpu"], back["index"]) == (nvml.uuid(0), 0)
         with nvml.job(0) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             assert one.wait_for("gpu.handed_over", gpu=0)["processes"][0]["pid"] == newcomer.pid
         assert "gpu.unknown" not in one.names(1)[1:]
         assert "stressor.stopped" not in one.names(1)
@@ -179,7 +179,7 @@ def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlH
         nvml.plant()
         one.wait_for("probe.ready")
         with nvml.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
         assert "stressor.stopped" not in one.names()
 
 
@@ -192,7 +192,7 @@ def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost) -> 
             assert one.wait_for("stressor.stopped", gpu=0, count=nth)["cause"] == "unknown"
             if nth == len(ERRORS):
                 with nvml.job(1) as newcomer:
-                    assert newcomer.got()
+                    assert newcomer.got_memory()
             nvml.plant()
             one.wait_for("stressor.ready", gpu=0, count=nth + 1)
         one.wait_for("stressor.ready", gpu=1, count=2)

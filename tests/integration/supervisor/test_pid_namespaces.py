@@ -26,13 +26,13 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -
         assert learned["mode"] == "direct"
         assert "PID namespace" in learned["hidden"]
         with host.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             handed = one.wait_for("gpu.handed_over", gpu=0)
             assert handed["evidence"] == "memory"
             assert handed["processes"] == []
             busy = one.wait_for("gpu.busy", gpu=0)
             assert "idle.memory" in busy["reason"]
-            newcomer.left()
+            newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert one.names().count("gpu.yielding") == 1
 
@@ -50,9 +50,9 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
             elif phase == "allocation":
                 eventually(lambda: not host.empty())
             with host.job() as newcomer:
-                assert newcomer.got(), phase
+                assert newcomer.got_memory(), phase
                 one.wait_for("gpu.handed_over", gpu=0, count=nth)
-                newcomer.left()
+                newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=0)
         assert "stressor.failed" not in one.names()
 
@@ -62,18 +62,18 @@ def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
         occupied(one)
         assert one.wait_for("gpu.identity", gpu=0)["complete"]
         with host.job(within=OWN_NAMESPACE) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             handed = one.wait_for("gpu.handed_over", gpu=0)
             (process,) = one.wait_for("gpu.busy", gpu=0)["processes"]
             assert process["pid"] != newcomer.pid, "the host's PID, and not that of unshare"
             assert handed["exit_s"] <= handed["memory_back_s"]
-            newcomer.left()
+            newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=0, count=2)
 
 
 def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> None:
     with host.job(share=0.05, stay=600) as first:
-        assert first.got()
+        assert first.got_memory()
         flags = (*QUICK, "--status-every", "1s")
         with host.sentinel(1, *flags, within=OWN_NAMESPACE) as one:
             status = one.wait_for("gpu.status", gpu=0, count=2)
@@ -95,9 +95,9 @@ def test_a_driver_that_does_not_list_the_stressor_is_supported(
         occupied(one)
         assert one.wait_for("gpu.identity", gpu=0)["mode"] == mode
         with simulated.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             assert one.wait_for("gpu.handed_over", gpu=0)["evidence"] == "memory"
-            newcomer.left()
+            newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert one.names().count("gpu.yielding") == 1
 
@@ -111,7 +111,7 @@ def test_newcomers_are_found_by_memory_without_listed_processes(
         occupied(one)
         assert not one.wait_for("gpu.identity", gpu=0)["complete"]
         with simulated.job(share=0.05, stay=5) as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
             one.wait_for("gpu.handed_over", gpu=0)
             assert "idle.memory" in one.wait_for("gpu.busy", gpu=0)["reason"]
             newcomer.kill()

@@ -54,7 +54,7 @@ def test_the_second_interrupt_waits_for_no_grace(host: GpuHost) -> None:
         one.process.send_signal(signal.SIGINT)
         one.wait_for("sentinel.stopping")
         one.process.send_signal(signal.SIGINT)
-        assert one.ended() == 130
+        assert one.wait_for_exit() == 130
         assert all(map(gone, stressors))
         assert not one.errors
 
@@ -101,7 +101,7 @@ def test_a_stopped_supervisor_frees_every_gpu_and_continues_later(host: GpuHost)
             one.wait_for("stressor.ready", gpu=gpu, count=2)
         assert "stressor.failed" not in one.names()
         with host.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
 
 
 @pytest.mark.long
@@ -167,7 +167,7 @@ def _titled(parent: int, words: str) -> psutil.Process:
 @pytest.mark.long
 def test_ctrl_c_on_a_terminal_prints_no_traceback(host: GpuHost) -> None:
     command = [sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK]
-    with Terminal(command, host.surroundings()) as terminal:
+    with Terminal(command, host.environment()) as terminal:
         terminal.read_until(b"occupied")
         terminal.press(b"\x03")
         assert b"Traceback" not in terminal.read_until(b"exit code 0")
@@ -179,7 +179,7 @@ def test_ctrl_z_on_a_terminal_frees_the_gpu_and_fg_occupies_it_again(host: GpuHo
     # A shell with job control in between: the kernel stops no group without a parent outside it.
     sentinel = " ".join([sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK])
     command = ["bash", "-mc", f"{sentinel}; sleep 1000"]
-    with Terminal(command, host.surroundings()) as terminal:
+    with Terminal(command, host.environment()) as terminal:
         terminal.read_until(b"occupied")
         supervisor = _titled(terminal.process.pid, "sentinel: supervisor")
         stressor = _titled(terminal.process.pid, "keeps idle GPU")
@@ -201,7 +201,7 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
         # The probe's process is the first thing to be seen; it finds the GPUs a moment later.
         eventually(one.children)
         one.process.send_signal(number)
-        assert one.ended() in {code, 0}  # 0 where it was ready after all
+        assert one.wait_for_exit() in {code, 0}  # 0 where it was ready after all
         assert "Traceback" not in one.errors
 
 
@@ -209,7 +209,7 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
 def test_sentinel_ends_after_its_run_time(host: GpuHost) -> None:
     gpus = host.gpus(1)
     with host.sentinel(gpus, *QUICK, "--for", "2s") as one:
-        assert one.ended() == 0
+        assert one.wait_for_exit() == 0
         assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
@@ -221,5 +221,5 @@ def test_sentinel_survives_a_closed_standard_output(host: GpuHost) -> None:
         one.process.stdout.close()
         eventually(lambda: not host.empty())
         with host.job() as newcomer:
-            assert newcomer.got()
+            assert newcomer.got_memory()
         assert one.stop() == 0
