@@ -163,7 +163,7 @@ def react(state: State, seen: Observation, config: Config) -> Reaction:
         gpu_states[uuid] = step.gpu_state
         actions += step.actions
         events += step.events
-    state = replace(state, gpu_states=gpu_states)
+    state = state.with_gpu_states(gpu_states)
     return Reaction(state=state, actions=tuple(actions), events=tuple(events))
 
 
@@ -193,7 +193,8 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     batch = commands.apply_commands(reaction.state, seen, config)
     judged_by, config = config, batch.config
     state, expired = commands.expire(batch.state, seen.now)
-    seen = replace(seen, stop=seen.stop or batch.stop)
+    if batch.stop is not None:
+        seen = replace(seen, stop=seen.stop or batch.stop)
     state, stopping = shutdown.begin(state, seen, config)
     actions = [*reaction.actions, *batch.actions]
     events = [*reaction.events, *batch.events, *expired, *stopping]
@@ -216,7 +217,8 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         events += step.events
     outdated = config is not judged_by or state.suspects != before.suspects
     state = _with_changes(before, state, seen.now)
-    state = replace(state, finished=shutdown.is_over(state, seen.now))
+    if (finished := shutdown.is_over(state, seen.now)) != state.finished:
+        state = replace(state, finished=finished)
     return Decision(
         state=state,
         config=config,
@@ -249,7 +251,7 @@ def _step_paces(state: State, seen: Observation, config: Config) -> NodeStep:
         reading, own = seen.readings.get(uuid), config.of(uuid)
         gpu_state, events = health.assess(gpu_state, reading, seen.now, own)
         paced = pace_controller.step(gpu_state, reading, seen.now, own)
-        return replace(paced, events=(*events, *paced.events))
+        return replace(paced, events=(*events, *paced.events)) if events else paced
 
     return _step_each(state, step)
 
@@ -284,7 +286,7 @@ def _step_each(state: State, step: Callable[[GpuState], Step]) -> NodeStep:
     """Apply one step to every GPU."""
     steps = {uuid: step(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
     return NodeStep(
-        state=replace(state, gpu_states={uuid: one.gpu_state for uuid, one in steps.items()}),
+        state=state.with_gpu_states({uuid: one.gpu_state for uuid, one in steps.items()}),
         actions=tuple(action for one in steps.values() for action in one.actions),
         events=tuple(event for one in steps.values() for event in one.events),
     )
@@ -302,7 +304,7 @@ def _with_changes(before: State, state: State, now: float) -> State:
         else replace(gpu_state, changed=now)
         for uuid, gpu_state in state.gpu_states.items()
     }
-    return replace(state, gpu_states=gpu_states)
+    return state.with_gpu_states(gpu_states)
 
 
 def _rank(action: Action) -> int:

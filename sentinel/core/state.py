@@ -6,7 +6,7 @@ Times are seconds of the monotonic clock, sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.protocol.views import Reservation
@@ -117,3 +117,9 @@ class State:
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     shutdown: Shutdown | None = None
     finished: bool = False
+
+    def with_gpu_states(self, gpu_states: Mapping[str, GpuState]) -> State:
+        """Replace the states of all GPUs; most ticks change none, and a copy is expensive."""
+        if all(gpu_state is self.gpu_states[uuid] for uuid, gpu_state in gpu_states.items()):
+            return self
+        return replace(self, gpu_states=gpu_states)

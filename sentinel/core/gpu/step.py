@@ -86,7 +86,10 @@ def _attributed(gpu_state: GpuState, reading: Reading | None, config: Config) ->
     residents = resident_processes(gpu_state, reading, config)
     if residents != gpu_state.resident_processes:
         gpu_state = replace(gpu_state, resident_processes=residents)
-    return replace(gpu_state, attribution=attribute(gpu_state, reading, config))
+    attribution = attribute(gpu_state, reading, config)
+    if attribution == gpu_state.attribution:
+        return gpu_state
+    return replace(gpu_state, attribution=attribution)
 
 
 def _update_occupancy(

@@ -92,11 +92,10 @@ def expire(state: State, now: float) -> tuple[State, list[Event]]:
         if gpu_state.pause is not None and _is_expired(gpu_state.pause.until, now):
             gpu_states[uuid] = replace(gpu_state, pause=None)
             events.append(gpu_event("gpu.resumed", gpu_state, now, by=None))
-    released = state.released
-    if released is not None and _is_expired(released.until, now):
-        released = None
+    state = state.with_gpu_states(gpu_states)
+    if state.released is not None and _is_expired(state.released.until, now):
+        state = replace(state, released=None)
         events.append(Event(name="driver.acquire_requested", at=now, fields={"by": None}))
-    state = replace(state, gpu_states=gpu_states, released=released)
     state, ended = reservation_commands.expire(state, now)
     return state, [*events, *ended]
 

@@ -80,7 +80,7 @@ def step(state: State, seen: Observation, config: Config) -> NodeStep:
         case ProbeUp() as up:
             calls = facts.calls if facts is not None else ()
             done = _watch(state, up, calls, seen, config)
-            return replace(done, events=(*events, *done.events))
+            return replace(done, events=(*events, *done.events)) if events else done
         case _:
             return NodeStep(state=state, events=tuple(events))
 

@@ -178,17 +178,17 @@ def test_unattributed_memory_is_limited_by_idle_memory() -> None:
 
 def test_quiet_hours_release_every_gpu_and_prevent_starts() -> None:
     world = World(gpus=2, tick=0.2)
-    supervisor = world.supervisor(Config(quiet=parse_hours("Wed 12:10-12:20")))
-    world.run_for(supervisor, 9 * 60)
+    supervisor = world.supervisor(Config(quiet=parse_hours("Wed 12:03-12:05")))
+    world.run_for(supervisor, 2 * 60)
     assert held(supervisor) == [0, 1]
     world.run(supervisor, lambda: held(supervisor) == [], within=70)
-    assert world.wall.minute == 10
+    assert world.wall.minute == 3
     assert world.wall.second < 2, "within two ticks of the beginning"
     reasons = {event.fields["reason"] for event in world.events("gpu.released")}
-    assert reasons == {"quiet hours: Wed 12:10-12:20"}
-    assert reason(world, supervisor, 0) == "quiet hours: Wed 12:10-12:20"
-    world.run(supervisor, lambda: len(world.spawner.started) == 4, within=10 * 60)
-    assert (world.wall.minute, world.wall.second) in {(20, 0), (20, 1)}
+    assert reasons == {"quiet hours: Wed 12:03-12:05"}
+    assert reason(world, supervisor, 0) == "quiet hours: Wed 12:03-12:05"
+    world.run(supervisor, lambda: len(world.spawner.started) == 4, within=3 * 60)
+    assert (world.wall.minute, world.wall.second) in {(5, 0), (5, 1)}
     assert not world.events("stressor.failed")
 
 
