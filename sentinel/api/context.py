@@ -26,11 +26,11 @@ from sentinel.errors import SentinelError, WireError
 from sentinel.host.reservation_store import NAME as RESERVATIONS_FILE
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
+    ApiSpec,
     CommandReply,
     Configure,
     Deallocate,
     ReloadConfig,
-    ServiceSpec,
     ServiceWarning,
     ShutDown,
     Unreserve,
@@ -54,7 +54,7 @@ class ApiContext:
 
     def __init__(
         self,
-        spec: ServiceSpec,
+        spec: ApiSpec,
         channel: socket.socket,
         on_end: Callable[[WireError | None], None],
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.commands import ApiSpec
 
 
 class _ListeningSocket(socket.socket):
@@ -20,7 +20,7 @@ class _ListeningSocket(socket.socket):
 
 
 def run(
-    spec: ServiceSpec,
+    spec: ApiSpec,
     channel: socket.socket,
     parent: int,
     listening: InheritedFd,

@@ -27,7 +27,7 @@ from sentinel.api.http.middleware import AccessMiddleware
 from sentinel.api.metrics.scrape_endpoint import MAX_SCRAPERS, ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.paths import identity
-from sentinel.protocol.commands import ApiHeartbeat, ServiceSpec
+from sentinel.protocol.commands import ApiHeartbeat, ApiSpec
 
 _HEARTBEAT_INTERVAL_S = 1.0
 #: The time for open responses to end when the supervisor is gone.
@@ -45,7 +45,7 @@ _DESCRIPTORS = (
 
 
 def serve(
-    spec: ServiceSpec,
+    spec: ApiSpec,
     channel: socket.socket,
     sockets: list[socket.socket],
     scrape_socket: socket.socket | None = None,
@@ -92,7 +92,7 @@ class _ScrapeConnection(Connection):
 
 
 async def _serve(
-    spec: ServiceSpec,
+    spec: ApiSpec,
     channel: socket.socket,
     sockets: list[socket.socket],
     scrape_socket: socket.socket | None,

@@ -65,14 +65,14 @@ class StartProbe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KillService:
+class KillApi:
     """SIGKILL the API process."""
 
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartService:
+class StartApi:
     """Spawn an API process."""
 
     generation: int
@@ -98,8 +98,8 @@ Action = (
     | Start
     | KillProbe
     | StartProbe
-    | KillService
-    | StartService
+    | KillApi
+    | StartApi
     | Reply
     | RequestReload
 )

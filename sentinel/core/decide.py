@@ -16,15 +16,15 @@ from sentinel.core.actions import (
     Action,
     Event,
     Kill,
+    KillApi,
     KillProbe,
-    KillService,
     Reply,
     RequestReload,
     RequestStop,
     SetPace,
     Start,
+    StartApi,
     StartProbe,
-    StartService,
 )
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health, leaks, lifecycle, pace_controller
@@ -45,7 +45,7 @@ from sentinel.core.node import (
 )
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
-from sentinel.core.state import ProbeDown, ProbeState, ServiceDown, ServiceUp, State
+from sentinel.core.state import ApiDown, ApiUp, ProbeDown, ProbeState, State
 from sentinel.core.stressor_state import Running, Starting, StopCause, Stopping
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import Watch
@@ -112,7 +112,7 @@ def first_state(
         counted_from=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
-        service=api_supervision.first(now) if with_api else None,
+        api=api_supervision.first(now) if with_api else None,
     )
 
 
@@ -130,13 +130,13 @@ def watch(state: State, now: float) -> Watch:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
         if (
-            state.service is not None  # clients see the utilisation
+            state.api is not None  # clients see the utilisation
             or leaks.needs_utilization(gpu_state, now)
             or pace_controller.needs_utilization(gpu_state)
         ):
             load.append(uuid)
         read.append(uuid)
-    telemetry = state.service is not None
+    telemetry = state.api is not None
     return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load), telemetry=telemetry)
 
 
@@ -201,7 +201,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     # After new settings, the next tick decides the occupancy before anything is started.
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (
-        _step_service,
+        _step_api,
         probe_supervision.step,
         _step_paces,
         _stop_all,
@@ -232,10 +232,10 @@ def _start_nothing(state: State, _: Observation, __: Config) -> NodeStep:
     return NodeStep(state=state)
 
 
-def _step_service(state: State, seen: Observation, _: Config) -> NodeStep:
+def _step_api(state: State, seen: Observation, _: Config) -> NodeStep:
     """Step the API process; end the unconfirmed grants of one that is gone."""
     step = api_supervision.step(state, seen)
-    if not isinstance(state.service, ServiceUp) or not isinstance(step.state.service, ServiceDown):
+    if not isinstance(state.api, ApiUp) or not isinstance(step.state.api, ApiDown):
         return step
     state, unreserved = reservation_commands.forget_unconfirmed(step.state, seen.now)
     state, deallocated = allocation_commands.forget_unconfirmed(state, seen.now)
@@ -312,11 +312,11 @@ def _rank(action: Action) -> int:
     match action:
         case Kill():
             return 0
-        case KillProbe() | KillService():
+        case KillProbe() | KillApi():
             return 1
         case RequestStop() | Acknowledge() | SetPace() | Reply() | RequestReload():
             return 2
-        case StartProbe() | StartService():
+        case StartProbe() | StartApi():
             return 3
         case Start():
             return 4
@@ -327,8 +327,8 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
     times = [state.next_status, probe_supervision.deadline(state, seen.readings, config, seen.now)]
     times += limits.deadlines(state, seen, config)
     times += commands.deadlines(state)
-    service = api_supervision.deadline(state)
-    times += [service] if service is not None else []
+    api = api_supervision.deadline(state)
+    times += [api] if api is not None else []
     times += [suspect.until for suspect in state.suspects.values()]
     if config.run_for is not None:
         times.append(state.counted_from + config.run_for)

@@ -63,14 +63,14 @@ class ProbeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceFacts:
+class ApiFacts:
     """New facts about the API process."""
 
     generation: int
     #: It reported that it serves clients.
     serving: bool = False
     commands: tuple[Command, ...] = ()
-    service_warnings: tuple[ServiceWarning, ...] = ()
+    warnings: tuple[ServiceWarning, ...] = ()
     exit: ChildExit | None = None
     #: The first invalid message.
     garbage: str | None = None
@@ -90,7 +90,7 @@ class Observation:
     #: By UUID of the GPU.
     children: Mapping[str, ChildFacts] = field(default_factory=dict)
     probe: ProbeFacts | None = None
-    service: ServiceFacts | None = None
+    api: ApiFacts | None = None
     #: A reload of the settings was requested.
     reload_requested: bool = False
     #: No probe process is left, not even a replaced one.

@@ -41,7 +41,7 @@ ProbeState = ProbeUp | ProbeDown
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceUp:
+class ApiUp:
     """An API process runs."""
 
     generation: int
@@ -51,7 +51,7 @@ class ServiceUp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceDown:
+class ApiDown:
     """No API process runs; the next is started at ``until``."""
 
     #: Of the next API process.
@@ -59,7 +59,7 @@ class ServiceDown:
     until: float
 
 
-ServiceState = ServiceUp | ServiceDown
+ApiState = ApiUp | ApiDown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,8 @@ class State:
     explained: Mapping[str, str] = field(default_factory=dict)
     next_status: float = 0.0
     #: None without an API process.
-    service: ServiceState | None = None
-    service_failures: int = 0
+    api: ApiState | None = None
+    api_failures: int = 0
     #: An API process has served clients; no stressor is started before that.
     served: bool = False
     #: GPUs may be occupied at all; False while drained.

@@ -14,7 +14,7 @@ from sentinel.protocol.caller import Caller
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSpec:
+class ApiSpec:
     """The specification of an API process."""
 
     #: The path of the Unix socket for clients.
@@ -191,8 +191,8 @@ class ServiceWarning:
     text: str
 
 
-ServiceMessage = Command | ApiHeartbeat | ServiceWarning
-SERVICE_MESSAGES: tuple[type[ServiceMessage], ...] = typing.get_args(ServiceMessage)
+ApiMessage = Command | ApiHeartbeat | ServiceWarning
+API_MESSAGES: tuple[type[ApiMessage], ...] = typing.get_args(ApiMessage)
 
 
 # --- replies, from the supervisor ------------------------------------------------------------

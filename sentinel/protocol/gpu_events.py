@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sentinel.protocol.event_type import (
+    ALLOCATION,
     BOOL,
     BY,
     BY_OR_NULL,
@@ -15,7 +16,10 @@ from sentinel.protocol.event_type import (
     OR_NULL,
     PACE,
     PROCESSES,
+    RESULTS,
+    RULE,
     SECONDS,
+    SENSORS,
     SHARE,
     TEXT,
     EventType,

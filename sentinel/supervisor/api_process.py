@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.api import main as service_process
-from sentinel.core.observation import ServiceFacts
+from sentinel.api import main as api_main
+from sentinel.core.observation import ApiFacts
 from sentinel.errors import WireError
 from sentinel.protocol.commands import (
-    SERVICE_MESSAGES,
+    API_MESSAGES,
     ApiHeartbeat,
+    ApiMessage,
+    ApiSpec,
     CommandReply,
     Configure,
     ReloadConfig,
-    ServiceMessage,
-    ServiceSpec,
     ServiceWarning,
 )
 from sentinel.protocol.views import GpuView, HostView, LogRecord
@@ -38,7 +38,7 @@ _GRACE_S = 1.5
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 
 
-class ServiceProcess:
+class ApiProcess:
     """The process that serves clients, and its replacements.
 
     Args:
@@ -54,7 +54,7 @@ class ServiceProcess:
 
     def __init__(
         self,
-        spec: ServiceSpec,
+        spec: ApiSpec,
         listening: int,
         tcp: int | None = None,
         metrics: int | None = None,
@@ -62,9 +62,9 @@ class ServiceProcess:
         self.state_folder = Path(spec.state)
         self._spec = spec
         self._sockets = [None if fd is None else Inherited(fd) for fd in (listening, tcp, metrics)]
-        self._handle: ChildHandle[ServiceMessage] = ChildHandle(
-            service_process.run,
-            SERVICE_MESSAGES,
+        self._handle: ChildHandle[ApiMessage] = ChildHandle(
+            api_main.run,
+            API_MESSAGES,
             max_messages=_MAX_MESSAGES_PER_TICK,
             environment=_ENVIRONMENT,
         )
@@ -122,7 +122,7 @@ class ServiceProcess:
         """List the descriptors to wait for."""
         return self._handle.files()
 
-    def collect(self) -> ServiceFacts | None:
+    def collect(self) -> ApiFacts | None:
         """Collect the new facts about the process; None if there is none."""
         self._send_pending()
         with self._records_lock:
@@ -132,13 +132,13 @@ class ServiceProcess:
             return None
         garbage = f"it sent garbage: {received.garbage}" if received.garbage else None
         generation = self._handle.generation
-        facts = ServiceFacts(generation=generation, exit=received.exit, garbage=garbage)
+        facts = ApiFacts(generation=generation, exit=received.exit, garbage=garbage)
         for message in received.messages:
             match message:
                 case ApiHeartbeat():
                     facts = replace(facts, serving=True)
                 case ServiceWarning():
-                    facts = replace(facts, service_warnings=(*facts.service_warnings, message))
+                    facts = replace(facts, warnings=(*facts.warnings, message))
                 case _:
                     if isinstance(message, Configure):
                         self._configure = message

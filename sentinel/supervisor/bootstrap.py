@@ -26,13 +26,13 @@ from sentinel.host import reservation_store
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.host.systemd import Notifier
-from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import StressorSpec
 from sentinel.protocol.version import __version__
 from sentinel.protocol.views import Reservation
 from sentinel.supervisor import single_instance
-from sentinel.supervisor.api_process import ServiceProcess
+from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
 from sentinel.supervisor.event_log import EventLog, Sink, event_object
@@ -122,10 +122,10 @@ def run_parts(
         folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS
         # A dry run starts nothing, so it locks nothing.
         locks = GpuLocks(() if found.config.dry_run else found.gpus, folders)
-        service = _service(options, claim)
+        api = _api(options, claim)
         gpus = {gpu.uuid: gpu for gpu in found.gpus}
-        event_log = EventLog([sink_for(gpus), *_api_sinks(service, gpus)])
-        code, clean = _run(signals, found, locks, event_log, service, around)
+        event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
+        code, clean = _run(signals, found, locks, event_log, api, around)
         locks.release()
     return code, clean
 
@@ -148,12 +148,12 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
         claim.release()
 
 
-def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
+def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
     """Build the API process, or None without an API."""
     if options.serve is None or claim is None:
         return None
     serve = options.serve
-    spec = ServiceSpec(
+    spec = ApiSpec(
         socket=str(serve.places.socket),
         state=str(serve.places.state),
         log=str(serve.places.log) if serve.detached else None,
@@ -167,13 +167,13 @@ def _service(options: Options, claim: Claim | None) -> ServiceProcess | None:
         history=options.config.history_size,
     )
     tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
-    return ServiceProcess(spec, claim.socket.fileno(), tcp, metrics)
+    return ApiProcess(spec, claim.socket.fileno(), tcp, metrics)
 
 
-def _api_sinks(service: ServiceProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
+def _api_sinks(api: ApiProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
     """Yield a sink that sends each event to the API process."""
-    if service is not None:
-        yield lambda event: service.publish(event_object(event, gpus))
+    if api is not None:
+        yield lambda event: api.publish(event_object(event, gpus))
 
 
 def _run(
@@ -181,7 +181,7 @@ def _run(
     found: Found,
     locks: GpuLocks,
     event_log: EventLog,
-    service: ServiceProcess | None,
+    api: ApiProcess | None,
     around: Callable[[Parts], Parts],
 ) -> tuple[ExitCode, bool]:
     """Run the loop; return its exit code, and whether nothing is stuck."""
@@ -197,15 +197,13 @@ def _run(
             spawner=stressors,
             interrupts=signals,
             clock=clock,
-            service=service,
+            api=api,
             manager=Notifier(os.environ),
         )
     )
     up = ProbeUp(generation=1, since=now, ready=True)
-    state = decide.first_state(
-        found.gpus, now, config, up, found.hidden, with_api=service is not None
-    )
-    kept, complaint = _kept(service)
+    state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
+    kept, complaint = _kept(api)
     supervisor = Supervisor(
         state=replace(state, reservations=kept, occupying=not config.drained),
         config=config,
@@ -225,18 +223,18 @@ def _run(
         last = Event(name="sentinel.stopped", at=time.monotonic(), fields={"exit_code": int(code)})
         event_log.publish([last])
         written = event_log.close(LOG_FLUSH_TIMEOUT_S)
-        served = service is None or service.close()
+        served = api is None or api.close()
     return code, probe_gone and written and served and not stressors.files()
 
 
-def _kept(service: ServiceProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
+def _kept(api: ApiProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
     """Load the reservations of the previous daemon, and an event if their file is invalid.
 
     Loaded here, before the loop starts; the API process writes the file.
     """
-    if service is None:
+    if api is None:
         return {}, []
-    stored, complaint = reservation_store.load(service.state_folder / reservation_store.NAME)
+    stored, complaint = reservation_store.load(api.state_folder / reservation_store.NAME)
     now, wall, boot = time.monotonic(), time.time(), reservation_store.boot_id()
     held = reservation_store.restore(stored, wall=wall, monotonic=now, boot=boot)
     # Including those of missing GPUs: a card may be lost today and back tomorrow.

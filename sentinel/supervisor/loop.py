@@ -15,22 +15,22 @@ from sentinel.core.actions import (
     Action,
     Event,
     Kill,
+    KillApi,
     KillProbe,
-    KillService,
     Reply,
     RequestReload,
     RequestStop,
     SetPace,
     Start,
+    StartApi,
     StartProbe,
-    StartService,
 )
 from sentinel.core.decide import Decision, conclude, react, watch
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
 from sentinel.core.node.watchdog import SentNotifications, next_notification
 from sentinel.core.observation import Observation
-from sentinel.core.state import ServiceUp, State
+from sentinel.core.state import ApiUp, State
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
@@ -46,7 +46,7 @@ GATHER_S = 0.02
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
 
 #: Actions after the views: replies refer to them, and a start takes milliseconds.
-_AFTER_VIEWS = Reply | StartProbe | StartService | Start
+_AFTER_VIEWS = Reply | StartProbe | StartApi | Start
 
 
 class Supervisor:
@@ -79,7 +79,7 @@ class Supervisor:
         self._spawner = parts.spawner
         self._interrupts = parts.interrupts
         self._clock = parts.clock
-        self._service = parts.service
+        self._api = parts.api
         self._manager = parts.manager
         self._sent = SentNotifications()
         self._publish = publish
@@ -132,7 +132,7 @@ class Supervisor:
     def _wait(self) -> None:
         """Wait until something happens or is due."""
         files = [*self._probe.files(), *self._spawner.files(), *self._interrupts.files()]
-        files += self._service.files() if self._service is not None else []
+        files += self._api.files() if self._api is not None else []
         self._due = min(self._wake_at, self._renew_at) if self._has_children() else self._wake_at
         self._clock.wait(files, max(0.0, self._due - self._clock.now()))
         if not self._has_children() and not (self._watch and self._watch.held):
@@ -153,7 +153,7 @@ class Supervisor:
             readings=dict(self._readings),
             children=children,
             probe=facts,
-            service=self._service.collect() if self._service is not None else None,
+            api=self._api.collect() if self._api is not None else None,
             reload_requested=self._interrupts.reload_requested(),
             probe_gone=self._probe.gone(),
             stop=stop,
@@ -184,27 +184,27 @@ class Supervisor:
             case StartProbe(generation=generation):
                 self._probe.start(generation, self._excluded())
                 self._watch = None
-            case KillService() | StartService() | Reply() | RequestReload():
-                self._act_on_service(action)
+            case KillApi() | StartApi() | Reply() | RequestReload():
+                self._act_on_api(action)
 
-    def _act_on_service(self, action: KillService | StartService | Reply | RequestReload) -> None:
+    def _act_on_api(self, action: KillApi | StartApi | Reply | RequestReload) -> None:
         """Perform one action on the API process."""
-        if self._service is None:
+        if self._api is None:
             return
         match action:
-            case KillService(generation=generation):
-                self._service.kill(generation)
-            case StartService(generation=generation):
-                self._service.start(generation)
+            case KillApi(generation=generation):
+                self._api.kill(generation)
+            case StartApi(generation=generation):
+                self._api.start(generation)
                 self._views_at = self._all_views_at = 0.0  # a new one has no views yet
             case Reply(answer=answer):
-                self._service.send(answer)
+                self._api.send(answer)
             case RequestReload():
-                self._service.send(ReloadConfig())
+                self._api.send(ReloadConfig())
 
     def _send_views(self, seen: Observation, *, at_once: bool) -> None:
         """Send the API process the views that have changed, if they are due or ``at_once``."""
-        if self._service is None or not isinstance(self.state.service, ServiceUp):
+        if self._api is None or not isinstance(self.state.api, ApiUp):
             return
         if not at_once and seen.now < self._views_at:
             return
@@ -216,8 +216,8 @@ class Supervisor:
             before = self._views.get(view.uuid)
             if all_ or before is None or replace(before, at=view.at) != view:
                 self._views[view.uuid] = view
-                self._service.send(view)
-        self._service.send(host_view(self.state, seen.now, self.config, self._host))
+                self._api.send(view)
+        self._api.send(host_view(self.state, seen.now, self.config, self._host))
 
     def _excluded(self) -> tuple[str, ...]:
         """Return the GPUs that a new probe must not read."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sentinel.core.observation import ChildFacts, ProbeFacts, ServiceFacts
+from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts
 from sentinel.protocol.commands import CommandReply, ReloadConfig
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
@@ -89,7 +89,7 @@ class Spawner(Protocol):
         """Collect the new facts about each child."""
 
 
-class Service(Protocol):
+class Api(Protocol):
     """The API process."""
 
     def start(self, generation: int) -> None:
@@ -104,7 +104,7 @@ class Service(Protocol):
     def files(self) -> list[int]:
         """List the descriptors to wait for."""
 
-    def collect(self) -> ServiceFacts | None:
+    def collect(self) -> ApiFacts | None:
         """Collect the new facts about the API process."""
 
 
@@ -144,5 +144,5 @@ class Parts:
     interrupts: Interrupts
     clock: Clock
     #: None without an API process.
-    service: Service | None = None
+    api: Api | None = None
     manager: ServiceManager | None = None

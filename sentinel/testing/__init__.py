@@ -26,7 +26,7 @@ from sentinel.protocol.probe import Inventory, Watch
 from sentinel.protocol.stressor import ChildExitCode
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
-from sentinel.testing.api import FakeService
+from sentinel.testing.api import FakeApi
 from sentinel.testing.gpus import (
     GIB,
     IMPORT_TIME,
@@ -40,12 +40,12 @@ from sentinel.testing.gpus import (
 __all__ = [
     "GIB",
     "TEARDOWN_TIME",
+    "FakeApi",
     "FakeChild",
     "FakeClock",
     "FakeGpu",
     "FakeInterrupts",
     "FakeProbe",
-    "FakeService",
     "FakeSpawner",
     "World",
 ]
@@ -83,7 +83,7 @@ class World:
         self.probe = FakeProbe(self)
         self.spawner = FakeSpawner(self)
         self.interrupts = FakeInterrupts()
-        self.service = FakeService(lambda: self.now)
+        self.api = FakeApi(lambda: self.now)
 
     def supervisor(self, config: Config, *, with_api: bool = False) -> Supervisor:
         """Build a supervisor of all GPUs of this world, with an API process if ``with_api``."""
@@ -97,7 +97,7 @@ class World:
                 spawner=self.spawner,
                 interrupts=self.interrupts,
                 clock=FakeClock(self),
-                service=self.service if with_api else None,
+                api=self.api if with_api else None,
             ),
             publish=self._publish,
         )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.core.observation import ChildExit, ServiceFacts
+from sentinel.core.observation import ApiFacts, ChildExit
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Command, CommandReply, ReloadConfig
 from sentinel.protocol.views import GpuView, HostView
 
-__all__ = ["FakeService"]
+__all__ = ["FakeApi"]
 
 SIGKILL = 9
 
 
-class FakeService:
+class FakeApi:
     """Posts commands, and keeps the messages that it receives.
 
     Args:
@@ -80,16 +80,16 @@ class FakeService:
         """Return no descriptors."""
         return []
 
-    def collect(self) -> ServiceFacts | None:
+    def collect(self) -> ApiFacts | None:
         """Return the posted commands and its state."""
         if not self.alive:
             return None
         if self.exits:
             self.alive = self.exits = False
             exit_ = ChildExit(code=-SIGKILL, at=self._now())
-            return ServiceFacts(generation=self.generation, exit=exit_)
+            return ApiFacts(generation=self.generation, exit=exit_)
         commands, self.commands = tuple(self.commands), []
         garbage, self.garbage = self.garbage or None, ""
-        return ServiceFacts(
+        return ApiFacts(
             generation=self.generation, serving=self.serving, commands=commands, garbage=garbage
         )

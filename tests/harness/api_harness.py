@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from sentinel.api import main
+from sentinel.client.transport import Address, Connection
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
     Allocate,
     ApiHeartbeat,
+    ApiMessage,
+    ApiSpec,
     Command,
     CommandReply,
     Configure,
@@ -31,8 +34,6 @@ from sentinel.protocol.commands import (
     Reserve,
     Resume,
     ResumeGpus,
-    ServiceMessage,
-    ServiceSpec,
     ServiceWarning,
     ShutDown,
     Unreserve,
@@ -50,7 +51,7 @@ from sentinel.protocol.views import (
 from sentinel.supervisor.child_process import Child, Inherited
 from tests.harness.timing import TIMEOUT_S
 
-KINDS: tuple[type[ServiceMessage], ...] = (
+KINDS: tuple[type[ApiMessage], ...] = (
     Resume,
     Drain,
     PauseGpus,
@@ -278,7 +279,7 @@ class ApiServer:
         self.port = self.tcp.getsockname()[1] if self.tcp else 0
         self.metrics = socket.create_server(("127.0.0.1", 0)) if metrics else None
         self.metrics_port = self.metrics.getsockname()[1] if self.metrics else 0
-        self.spec = ServiceSpec(
+        self.spec = ApiSpec(
             socket=self.path,
             state=str(folder),
             log=str(folder / "sentinel.log"),
@@ -392,7 +393,7 @@ class ApiServer:
                     self._handle(decode(data, KINDS))
                     self.changed.notify_all()
 
-    def _handle(self, message: ServiceMessage) -> None:
+    def _handle(self, message: ApiMessage) -> None:
         match message:
             case ApiHeartbeat():
                 self.heartbeats += 1

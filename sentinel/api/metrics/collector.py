@@ -18,7 +18,7 @@ from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
 from sentinel.host.procfs import read_usage
-from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
 from sentinel.protocol.views import GpuHealth, GpuView, Phase
@@ -90,7 +90,7 @@ class DaemonCollector(Collector):
         counters: The counters of this process.
     """
 
-    def __init__(self, spec: ServiceSpec, views: Views, counters: Counters) -> None:
+    def __init__(self, spec: ApiSpec, views: Views, counters: Counters) -> None:
         self._spec = spec
         self._views = views
         self._counters = counters
@@ -224,14 +224,14 @@ class _GpuMetrics:
         self._add_state("stressor_state", STRESSOR, view.stressor.lower())
         self._add_state("admin_state", ADMIN, view.admin.lower())
         if view.health is not None:
-            self._add_state("condition_state", tuple(GpuHealth), view.health)
+            self._add_state("health_state", tuple(GpuHealth), view.health)
 
     def add_values(self) -> None:
         """Add the state, and fresh measurements."""
         view, telemetry = self._view, self._view.telemetry
         for field, name in _STATE.items():
             self.add(name, getattr(view, field))
-        self.add("guest_processes", len(view.allocated_processes))
+        self.add("allocated_processes", len(view.allocated_processes))
         if view.occupancy != "UNKNOWN":
             self.add("foreign_processes", len(view.processes))
         usage = read_usage(view.pid) if view.pid is not None else None

@@ -121,7 +121,7 @@ _STATES = _of_gpu(
     ("state", "1 for the occupancy of the GPU by foreign processes.", "state"),
     ("stressor_state", "1 for the state of the stressor on the GPU.", "state"),
     ("admin_state", "1 for the operator's hold on the GPU.", "state"),
-    ("condition_state", "1 for the health of the GPU.", "state"),
+    ("health_state", "1 for the health of the GPU.", "state"),
 )
 
 _GPU_STATE = _of_gpu(
@@ -133,7 +133,7 @@ _GPU_STATE = _of_gpu(
     ("memory_budget_bytes", "Memory that allocations may use in all."),
     ("memory_allocated_bytes", "Memory that is allocated to processes."),
     ("allocations", "Allocations of the GPU's memory."),
-    ("guest_processes", "Processes on the GPU with an allocation."),
+    ("allocated_processes", "Processes on the GPU with an allocation."),
     ("foreign_processes", "Foreign processes on the GPU, as far as they are listed."),
     ("multiplier_ratio", "The share of full speed that the GPU's health permits."),
     ("leaked", "Whether memory or load remained without a process after the last stressor."),

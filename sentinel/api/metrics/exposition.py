@@ -15,7 +15,7 @@ from starlette.responses import Response
 from sentinel.api.metrics.collector import DaemonCollector
 from sentinel.api.metrics.counters import Counters
 from sentinel.api.state.snapshots import Views
-from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.commands import ApiSpec
 
 #: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
 _TEXT = "text/plain;version=0.0.4"
@@ -51,7 +51,7 @@ class MetricsPage:
         counters: The counters of this process.
     """
 
-    def __init__(self, spec: ServiceSpec, views: Views, counters: Counters) -> None:
+    def __init__(self, spec: ApiSpec, views: Views, counters: Counters) -> None:
         # Not the library's default registry, which has metrics of this process.
         self._registry = CollectorRegistry()
         self._registry.register(DaemonCollector(spec, views, counters))

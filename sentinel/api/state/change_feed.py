@@ -13,7 +13,7 @@ from sentinel.api.state import serializers
 from sentinel.api.state.event_buffer import HEARTBEAT_S, Broadcast, EventBuffer
 from sentinel.api.state.snapshots import Views
 from sentinel.protocol.api_types import Changes, Status
-from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.views import GpuView, HostView
 
 #: The interval of changes; people do not read faster.
@@ -38,7 +38,7 @@ class ChangeFeed:
 
     def __init__(
         self,
-        spec: ServiceSpec,
+        spec: ApiSpec,
         views: Views,
         event_buffer: EventBuffer,
         report_warning: Callable[[str], None],

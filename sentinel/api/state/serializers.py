@@ -11,7 +11,7 @@ from sentinel.api.state.snapshots import Views
 from sentinel.host.procfs import read_stat
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 
@@ -27,7 +27,7 @@ _COPIED = (
 ) - _CONVERTED
 
 
-def status(spec: ServiceSpec, shown: Views) -> api_types.Status:
+def status(spec: ApiSpec, shown: Views) -> api_types.Status:
     """Describe the daemon, its GPUs, reservations and allocations.
 
     Raises:
@@ -42,7 +42,7 @@ def status(spec: ServiceSpec, shown: Views) -> api_types.Status:
     )
 
 
-def daemon(spec: ServiceSpec, shown: Views, now: float) -> api_types.DaemonInfo:
+def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
     """Describe the daemon as a whole."""
     host = shown.host
     return api_types.DaemonInfo(

@@ -12,7 +12,7 @@ from sentinel.config.build import Given, Override, build_config
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.sources import as_overrides, as_values, checked, find_file, gather
 from sentinel.errors import ConfigError
-from sentinel.protocol.commands import GivenOverride, GivenSetting, ServiceSpec
+from sentinel.protocol.commands import ApiSpec, GivenOverride, GivenSetting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class LiveSettings:
         environment: The daemon's environment variables.
     """
 
-    def __init__(self, spec: ServiceSpec, environment: Mapping[str, str]) -> None:
+    def __init__(self, spec: ApiSpec, environment: Mapping[str, str]) -> None:
         self._file = spec.config
         self._environment = dict(environment)
         overrides = [

@@ -15,7 +15,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.errors import WireError
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
-from sentinel.protocol.commands import Command, CommandReply, Refusal, ReloadConfig, ServiceMessage
+from sentinel.protocol.commands import ApiMessage, Command, CommandReply, Refusal, ReloadConfig
 from sentinel.protocol.views import GpuView, HostView, LogRecord
 
 #: The time for a reply; the supervisor normally takes milliseconds.
@@ -52,12 +52,12 @@ class SupervisorLink:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[CommandReply]] = {}
         self._callbacks: dict[int, Callable[[CommandReply], None]] = {}
-        self._unsent: collections.deque[ServiceMessage] = collections.deque()
+        self._unsent: collections.deque[ApiMessage] = collections.deque()
         self._open = True
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel, self._read)
 
-    def send(self, message: ServiceMessage) -> bool:
+    def send(self, message: ApiMessage) -> bool:
         """Send a message now; return False if the channel is full or closed.
 
         Raises:

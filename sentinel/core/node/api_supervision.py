@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.core.actions import Action, Event, KillService, RequestReload, StartService
+from sentinel.core.actions import Action, Event, KillApi, RequestReload, StartApi
 from sentinel.core.node.node_step import NodeStep
-from sentinel.core.observation import Observation, ServiceFacts
-from sentinel.core.state import ServiceDown, ServiceUp, State
+from sentinel.core.observation import ApiFacts, Observation
+from sentinel.core.state import ApiDown, ApiUp, State
 
 #: An API process without a report for so long is replaced, in seconds; it reports once a second.
 SILENCE_TIMEOUT_S = 10.0
@@ -19,24 +19,24 @@ MAX_PAUSE_S = 30.0
 FORGIVE_AFTER_S = 60.0
 
 
-def first(now: float) -> ServiceDown:
+def first(now: float) -> ApiDown:
     """Return the state before the first API process, which is due at once."""
-    return ServiceDown(generation=1, until=now)
+    return ApiDown(generation=1, until=now)
 
 
 def step(state: State, seen: Observation) -> NodeStep:
     """Apply the new facts about the API process, then take at most one step."""
-    if seen.reload_requested and state.service is not None:
+    if seen.reload_requested and state.api is not None:
         state = replace(state, reload_requested=True)  # until one serves
-    match state.service:
-        case ServiceDown(generation=generation, until=until):
+    match state.api:
+        case ApiDown(generation=generation, until=until):
             if seen.now < until or state.shutdown is not None:
                 return NodeStep(state=state)
-            up = ServiceUp(generation=generation, since=seen.now)
-            start = StartService(generation=generation)
-            return NodeStep(state=replace(state, service=up), actions=(start,))
-        case ServiceUp() as up:
-            facts = seen.service
+            up = ApiUp(generation=generation, since=seen.now)
+            start = StartApi(generation=generation)
+            return NodeStep(state=replace(state, api=up), actions=(start,))
+        case ApiUp() as up:
+            facts = seen.api
             if facts is not None and facts.generation != up.generation:
                 facts = None
             return _watch(state, up, facts, seen)
@@ -46,16 +46,16 @@ def step(state: State, seen: Observation) -> NodeStep:
 
 def deadline(state: State) -> float | None:
     """Return when the API process needs the next step without any news."""
-    match state.service:
-        case ServiceDown(until=until):
+    match state.api:
+        case ApiDown(until=until):
             return until if state.shutdown is None else None
-        case ServiceUp() as up:
+        case ApiUp() as up:
             return _timeout_at(up, state)
         case None:
             return None
 
 
-def _watch(state: State, up: ServiceUp, facts: ServiceFacts | None, seen: Observation) -> NodeStep:
+def _watch(state: State, up: ApiUp, facts: ApiFacts | None, seen: Observation) -> NodeStep:
     """Apply its reports; replace one that exited, sent garbage or is silent."""
     events: list[Event] = []
     actions: list[Action] = []
@@ -64,8 +64,8 @@ def _watch(state: State, up: ServiceUp, facts: ServiceFacts | None, seen: Observ
             start_s = seen.now - up.since
             events.append(Event(name="service.ready", at=seen.now, fields={"start_s": start_s}))
         up = replace(up, served_at=seen.now)
-        state = replace(state, service=up, served=True)
-    for warning in facts.service_warnings if facts is not None else ():
+        state = replace(state, api=up, served=True)
+    for warning in facts.warnings if facts is not None else ():
         fields = {"about": warning.about, "text": warning.text}
         events.append(Event(name="service.warning", at=seen.now, fields=fields))
     why = None
@@ -77,7 +77,7 @@ def _watch(state: State, up: ServiceUp, facts: ServiceFacts | None, seen: Observ
         why = f"it was silent for {seen.now - (up.served_at or up.since):.0f} s"
     if why is not None:
         if facts is None or facts.exit is None:
-            actions.append(KillService(generation=up.generation))
+            actions.append(KillApi(generation=up.generation))
         state, pause = _down(state, up, seen.now)
         failed = {"reason": why, "pause_s": pause}
         events.append(Event(name="service.failed", at=seen.now, fields=failed))
@@ -87,16 +87,16 @@ def _watch(state: State, up: ServiceUp, facts: ServiceFacts | None, seen: Observ
     return NodeStep(state=state, actions=tuple(actions), events=tuple(events))
 
 
-def _timeout_at(up: ServiceUp, state: State) -> float:
+def _timeout_at(up: ApiUp, state: State) -> float:
     """Return when its silence is too long; a stall of the supervisor does not count."""
     since = up.since + START_TIMEOUT_S if up.served_at is None else up.served_at + SILENCE_TIMEOUT_S
     return max(since, (state.stalled_at or 0.0) + SILENCE_TIMEOUT_S)
 
 
-def _down(state: State, up: ServiceUp, now: float) -> tuple[State, float]:
+def _down(state: State, up: ApiUp, now: float) -> tuple[State, float]:
     """Schedule the next API process; return the pause: none at first, then 1, 2, 4 ... 30 s."""
     lived = now - up.since if up.served_at is not None else 0.0
-    failures = 0 if lived >= FORGIVE_AFTER_S else state.service_failures
+    failures = 0 if lived >= FORGIVE_AFTER_S else state.api_failures
     pause = 0.0 if failures == 0 else min(MAX_PAUSE_S, 2.0 ** (failures - 1))
-    down = ServiceDown(generation=up.generation + 1, until=now + pause)
-    return replace(state, service=down, service_failures=failures + 1), pause
+    down = ApiDown(generation=up.generation + 1, until=now + pause)
+    return replace(state, api=down, api_failures=failures + 1), pause

@@ -60,7 +60,7 @@ class CommandBatch:
 
 def apply_commands(state: State, seen: Observation, config: Config) -> CommandBatch:
     """Apply the commands of this tick in order, each completely or not at all."""
-    given = seen.service.commands if seen.service is not None else ()
+    given = seen.api.commands if seen.api is not None else ()
     batch = CommandBatch(state=state, config=config)
     for command in given:
         done = _apply(batch.state, command, seen, batch.config)

@@ -74,6 +74,6 @@ def _may_spawn(state: State) -> bool:
 
     Without the latter an operator could not control a stressor.
     """
-    controllable = state.service is None or state.served
+    controllable = state.api is None or state.served
     probe_ready = isinstance(state.probe, ProbeUp) and state.probe.ready
     return state.shutdown is None and probe_ready and controllable

@@ -73,7 +73,7 @@ def _phase(state: State) -> Phase:
         return Phase.RELEASED
     if not state.occupying:
         return Phase.DRAINED
-    if not state.served and state.service is not None:
+    if not state.served and state.api is not None:
         return Phase.STARTING
     return Phase.OCCUPYING if held else Phase.WAITING
 

@@ -18,7 +18,7 @@ from sentinel.api.state.event_buffer import MAX_SUBSCRIBERS, EventBuffer, Logged
 from sentinel.api.state.snapshots import Views
 from sentinel.api.web import HEADERS, PUBLIC_PATHS
 from sentinel.protocol.api_types import Changes
-from sentinel.protocol.commands import ServiceSpec
+from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, ask, exchange
 from tests.harness.sse_reader import Event, events
@@ -133,7 +133,7 @@ def test_a_feed_without_views_is_an_error_and_no_stream(tmp_path: Path) -> None:
         assert ask(front, "GET", "/v1/watch").body["code"] == "unavailable"
 
 
-SPEC = ServiceSpec(socket="s", state="s", log=None, began=0.0, version="1")
+SPEC = ApiSpec(socket="s", state="s", log=None, began=0.0, version="1")
 
 
 def some_views() -> Views:

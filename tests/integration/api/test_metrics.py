@@ -123,7 +123,7 @@ def test_the_current_state_is_1_and_all_others_are_0(front: ApiServer) -> None:
         ("sentinel_gpu_state", collector.OCCUPANCY, "busy"),
         ("sentinel_gpu_stressor_state", collector.STRESSOR, "running"),
         ("sentinel_gpu_admin_state", collector.ADMIN, "enabled"),
-        ("sentinel_gpu_condition_state", tuple(GpuHealth), "critical"),
+        ("sentinel_gpu_health_state", tuple(GpuHealth), "critical"),
     ):
         found = {labels["state"]: value for labels, value in some(page, name, gpu="0")}
         assert found == {state: float(state == now) for state in states}
@@ -259,7 +259,7 @@ def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
     names = {name for name in page if some(page, name, gpu="0")}
     assert not names & {
         "sentinel_gpu_memory_held_bytes",
-        "sentinel_gpu_condition_state",
+        "sentinel_gpu_health_state",
         "sentinel_gpu_foreign_processes",
         "sentinel_gpu_clocks_event_reason",
         "sentinel_gpu_telemetry_age_seconds",

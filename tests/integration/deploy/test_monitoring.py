@@ -191,7 +191,7 @@ RINGS: dict[str, dict[str, str]] = {
         f'sentinel_gpu_handover_memory_back_seconds_bucket{{{GPU},le="5"}}': "0+1x20",
         f'sentinel_gpu_handover_memory_back_seconds_bucket{{{GPU},le="+Inf"}}': "0+1x20",
     },
-    "SentinelGpuCritical": {f'sentinel_gpu_condition_state{{{GPU},state="critical"}}': "1x20"},
+    "SentinelGpuCritical": {f'sentinel_gpu_health_state{{{GPU},state="critical"}}': "1x20"},
     "SentinelGpuOverheats": {
         f"sentinel_gpu_temperature_celsius{{{GPU}}}": "90x20",
         f"sentinel_gpu_slowdown_temperature_celsius{{{GPU}}}": "89x20",

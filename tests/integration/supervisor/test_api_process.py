@@ -19,20 +19,20 @@ from sentinel.protocol import codec
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     ApiHeartbeat,
+    ApiSpec,
     Command,
     CommandReply,
     Configure,
     GivenOverride,
     GivenSetting,
     Refusal,
-    ServiceSpec,
     Unreserve,
 )
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from sentinel.supervisor import api_process, child_process
 from sentinel.supervisor.child_process import Child
 
-SPEC = ServiceSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
+SPEC = ApiSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
 HOST = HostView(
     at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
 )
@@ -84,10 +84,10 @@ def heard(end: socket.socket, kinds: tuple[type[Any], ...]) -> list[Any]:
 @pytest.fixture
 def deaf(
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[tuple[api_process.ServiceProcess, list[Deaf]]]:
+) -> Iterator[tuple[api_process.ApiProcess, list[Deaf]]]:
     made: list[Deaf] = []
     monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
-    service = api_process.ServiceProcess(SPEC, listening=0)
+    service = api_process.ApiProcess(SPEC, listening=0)
     service.start(1)
     yield service, made
     for child in made:
@@ -96,7 +96,7 @@ def deaf(
 
 
 def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
-    deaf: tuple[api_process.ServiceProcess, list[Deaf]],
+    deaf: tuple[api_process.ApiProcess, list[Deaf]],
 ) -> None:
     service, (child,) = deaf
     while child.send(LogRecord(number=1, event={"text": LONG})):
@@ -116,7 +116,7 @@ def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
 
 
 def test_log_records_during_a_reply_are_not_lost(
-    deaf: tuple[api_process.ServiceProcess, list[Deaf]],
+    deaf: tuple[api_process.ApiProcess, list[Deaf]],
 ) -> None:
     """The journal's writer is another thread, which may come at any moment."""
     service, (child,) = deaf
@@ -157,7 +157,7 @@ def test_log_records_before_the_start_reach_the_api_process(
 ) -> None:
     made: list[Deaf] = []
     monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
-    service = api_process.ServiceProcess(SPEC, listening=0)
+    service = api_process.ApiProcess(SPEC, listening=0)
     service.publish({"event": "sentinel.started"})
     service.start(1)
     service.collect()
@@ -170,7 +170,7 @@ def test_log_records_before_the_start_reach_the_api_process(
 
 
 def test_pending_messages_are_not_sent_to_a_replacement(
-    deaf: tuple[api_process.ServiceProcess, list[Deaf]],
+    deaf: tuple[api_process.ApiProcess, list[Deaf]],
 ) -> None:
     service, made = deaf
     while made[0].send(LogRecord(number=1, event={"text": LONG})):
@@ -186,7 +186,7 @@ def test_pending_messages_are_not_sent_to_a_replacement(
 def test_a_replacement_gets_the_settings_that_were_accepted_last(
     monkeypatch: pytest.MonkeyPatch, refused: Refusal | None
 ) -> None:
-    told: list[ServiceSpec] = []
+    told: list[ApiSpec] = []
     made: list[Deaf] = []
 
     class Asks(Deaf):
@@ -195,13 +195,13 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
         def receive(self, most: int) -> list[bytes]:
             return [codec.encode(WISH)]
 
-    def spawn(_: object, spec: ServiceSpec, *__: object) -> Deaf:
+    def spawn(_: object, spec: ApiSpec, *__: object) -> Deaf:
         told.append(spec)
         return Asks(made)
 
     monkeypatch.setattr(child_process, "Child", spawn)
     began = replace(SPEC, given=(GivenSetting(key="poll", text="1s", source="--poll"),))
-    service = api_process.ServiceProcess(began, listening=0)
+    service = api_process.ApiProcess(began, listening=0)
     service.start(1)
     service.collect()
     service.send(CommandReply(number=WISH.number, refused=refused))

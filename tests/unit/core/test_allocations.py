@@ -43,9 +43,9 @@ def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
 
 def send(world: World, supervisor: Supervisor, command: type, **given: object) -> Refusal | None:
     """Post a command, and return why it was refused, or None."""
-    number = world.service.post(command, **{"by": ME, **given})
+    number = world.api.post(command, **{"by": ME, **given})
     supervisor.turn()
-    (answer,) = [answer for answer in world.service.replies if answer.number == number]
+    (answer,) = [answer for answer in world.api.replies if answer.number == number]
     assert answer.text
     return answer.refused
 
@@ -92,7 +92,7 @@ def test_an_allocated_process_takes_its_memory_beside_a_running_stressor() -> No
         world.run_for(supervisor, 1.0)
     assert world.at(0).child is child
     assert not yields(world)
-    view = world.service.views["GPU-0"]
+    view = world.api.views["GPU-0"]
     assert [process.pid for process in view.allocated_processes] == [5000]
     assert view.memory_foreign == 40 * GIB + 526 * 2**20
 
@@ -175,9 +175,9 @@ def test_a_deallocation_ends_an_allocation() -> None:
     world.run_for(supervisor, 1.0)
     assert send(world, supervisor, Deallocate, id="llm") is None
     world.run(supervisor, lambda: yields(world), within=1.0)
-    assert world.service.host is not None
+    assert world.api.host is not None
     world.run_for(supervisor, 1.0)
-    assert world.service.host.allocations == ()
+    assert world.api.host.allocations == ()
 
 
 def test_allocations_are_limited_by_the_budget() -> None:
@@ -185,7 +185,7 @@ def test_allocations_are_limited_by_the_budget() -> None:
     allocate(world, supervisor, 30 * GIB)
     more = {"gpu": "GPU-0", "id": "two"}
     assert send(world, supervisor, Allocate, **more, size=21 * GIB) is Refusal.CONFLICT
-    assert "20.0 GiB of 50.0 GiB" in world.service.replies[-1].text
+    assert "20.0 GiB of 50.0 GiB" in world.api.replies[-1].text
     assert send(world, supervisor, Allocate, **more, size=20 * GIB) is None
 
 
@@ -228,7 +228,7 @@ def test_unconfirmed_allocations_end_with_the_api_process() -> None:
     allocate(world, supervisor, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB}
     assert send(world, supervisor, Allocate, **wish) is None
-    world.service.exits = True
+    world.api.exits = True
     world.run(supervisor, lambda: world.events("service.failed"))
     assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
 
@@ -272,9 +272,9 @@ def test_allocations_and_reservations_of_other_users_exclude_each_other() -> Non
     allocate(world, supervisor, GIB)
     wish = {"id": "r", "reason": "demo", "seconds": 60.0}
     assert send(world, supervisor, Reserve, gpus=("GPU-0",), **wish) is Refusal.CONFLICT
-    assert "llm" in world.service.replies[-1].text
+    assert "llm" in world.api.replies[-1].text
     assert send(world, supervisor, Reserve, count=1, **wish) is None
-    assert world.service.replies[-1].gpus == ("GPU-1",)
+    assert world.api.replies[-1].gpus == ("GPU-1",)
     more = {"id": "two", "gpu": "GPU-1", "size": GIB}
     stranger = Caller(via="unix", uid=2000, pid=9, started=9)
     assert send(world, supervisor, Allocate, by=stranger, **more) is Refusal.CONFLICT
@@ -288,7 +288,7 @@ def test_no_stressor_starts_where_an_allocation_leaves_too_little_memory() -> No
     before = len(world.spawner.started)
     world.run_for(supervisor, 120.0)
     assert len(world.spawner.started) == before
-    assert world.service.views["GPU-0"].rule == "allocations"
+    assert world.api.views["GPU-0"].rule == "allocations"
     assert send(world, supervisor, Deallocate, id="llm") is None
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 

@@ -55,16 +55,16 @@ def send(
     world: World, supervisor: Supervisor, command: type, **arguments: object
 ) -> Refusal | None:
     """Post a command, and return why the next tick refused it, or None."""
-    number = world.service.post(command, **arguments)
+    number = world.api.post(command, **arguments)
     supervisor.turn()
-    (answer,) = [answer for answer in world.service.replies if answer.number == number]
+    (answer,) = [answer for answer in world.api.replies if answer.number == number]
     assert answer.text
     return answer.refused
 
 
 def phase(world: World) -> str:
-    assert world.service.host is not None
-    return str(world.service.host.phase)
+    assert world.api.host is not None
+    return str(world.api.host.phase)
 
 
 def watches(world: World) -> bool:
@@ -72,7 +72,7 @@ def watches(world: World) -> bool:
 
 
 def reply_text(world: World) -> str:
-    return world.service.replies[-1].text
+    return world.api.replies[-1].text
 
 
 # --- the whole daemon ------------------------------------------------------------------------
@@ -80,11 +80,11 @@ def reply_text(world: World) -> str:
 
 def test_nothing_starts_before_the_api_process_has_served() -> None:
     world = World()
-    world.service.serving = False
+    world.api.serving = False
     supervisor = world.supervisor(Config(), with_api=True)
     world.run_for(supervisor, 5)
     assert world.spawner.started == []
-    world.service.serving = True
+    world.api.serving = True
     world.run(supervisor, lambda: world.events("stressor.ready"))
 
 
@@ -97,7 +97,7 @@ def test_drain_releases_every_gpu_and_resume_occupies_them_again() -> None:
     world.run_for(supervisor, 30)
     assert running(supervisor) == []
     assert phase(world) == Phase.DRAINED
-    assert {view.admin for view in world.service.views.values()} == {"DRAINED"}
+    assert {view.admin for view in world.api.views.values()} == {"DRAINED"}
     assert send(world, supervisor, Resume) is None
     world.run(supervisor, lambda: running(supervisor) == [0, 1])
     assert phase(world) == Phase.OCCUPYING
@@ -115,7 +115,7 @@ def test_a_client_can_shut_down_and_later_commands_are_refused() -> None:
 def test_a_monitor_refuses_to_occupy() -> None:
     world = World(gpus=1)
     supervisor = world.supervisor(Config(dry_run=True), with_api=True)
-    world.run(supervisor, lambda: world.service.host is not None)
+    world.run(supervisor, lambda: world.api.host is not None)
     assert send(world, supervisor, Resume) is Refusal.CONFLICT
     assert send(world, supervisor, Drain) is None
 
@@ -164,7 +164,7 @@ def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
     assert watches(world), "newcomers must be seen while anything is held"
     world.run(supervisor, lambda: not world.probe.alive)
     assert [place.child for place in world.gpus.values()] == [None, None]
-    assert world.service.host is not None
+    assert world.api.host is not None
     world.tick = 5.0
     world.run_for(supervisor, HOUR)
     world.tick = 0.025
@@ -231,14 +231,14 @@ def test_a_reservation_prefers_free_gpus_and_lasts_until_it_expires() -> None:
     world.run(supervisor, lambda: free(supervisor, 2))
     fields = {"id": "a1", "reason": "demo", "count": 2, "seconds": 60.0}
     assert send(world, supervisor, Reserve, **fields) is None
-    assert world.service.replies[-1].gpus == ("GPU-2", "GPU-0")
+    assert world.api.replies[-1].gpus == ("GPU-2", "GPU-0")
     world.run(supervisor, lambda: free(supervisor, 0))
-    view = world.service.views["GPU-0"]
+    view = world.api.views["GPU-0"]
     assert (view.admin, view.reservation) == ("RESERVED", "a1")
     world.run_for(supervisor, 30)
     assert running(supervisor) == [1]
     world.run(supervisor, lambda: running(supervisor) == [0, 1], within=60)
-    assert world.service.views["GPU-2"].admin == "PAUSED", "pauses are independent"
+    assert world.api.views["GPU-2"].admin == "PAUSED", "pauses are independent"
     assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
 
 
@@ -247,7 +247,7 @@ def test_a_gpu_in_bad_health_is_reserved_last() -> None:
     world.at(0).temperature = 95
     world.run(supervisor, lambda: free(supervisor, 0))
     assert send(world, supervisor, Reserve, id="a1", reason="", count=2) is None
-    assert world.service.replies[-1].gpus == ("GPU-1", "GPU-2")
+    assert world.api.replies[-1].gpus == ("GPU-1", "GPU-2")
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
@@ -256,7 +256,7 @@ def test_unconfirmed_reservations_end_with_the_api_process(*, confirmed: bool) -
     assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
     if confirmed:
         assert send(world, supervisor, Confirm, id="a1") is None
-    world.service.exits = True
+    world.api.exits = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     assert bool(supervisor.state.reservations) is confirmed
 
@@ -413,24 +413,24 @@ def test_settings_that_prevent_every_stressor_can_be_corrected() -> None:
 
 def test_an_api_process_that_exits_is_replaced_without_other_effects() -> None:
     world, supervisor = served(1)
-    world.service.exits = True
+    world.api.exits = True
     world.run(supervisor, lambda: world.events("service.failed"))
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
-    assert world.service.generation == 2
+    assert world.api.generation == 2
     assert len(world.spawner.started) == 1
     assert world.spawner.killed == []
-    assert world.service.host is not None
+    assert world.api.host is not None
 
 
 @pytest.mark.parametrize("fault", ["silent", "garbage"])
 def test_an_unresponsive_api_process_is_killed_and_replaced(fault: str) -> None:
     world, supervisor = served(1)
     if fault == "silent":
-        world.service.serving = False
+        world.api.serving = False
     else:
-        world.service.garbage = "it sent garbage"
-    world.run(supervisor, lambda: world.service.generation == 2)
-    world.service.serving = True
+        world.api.garbage = "it sent garbage"
+    world.run(supervisor, lambda: world.api.generation == 2)
+    world.api.serving = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     assert running(supervisor) == [0]
 
@@ -439,7 +439,7 @@ def test_the_pause_before_the_next_api_process_grows() -> None:
     world, supervisor = served(1)
 
     def again() -> bool:
-        world.service.exits = True
+        world.api.exits = True
         return len(world.events("service.failed")) == 7
 
     world.run(supervisor, again, within=200)
@@ -449,19 +449,19 @@ def test_the_pause_before_the_next_api_process_grows() -> None:
 
 def test_a_reply_comes_after_the_views_of_its_effect() -> None:
     world, supervisor = served(1)
-    send = world.service.send
+    send = world.api.send
     shown: list[str] = []
 
     def note(message: object) -> None:
         shown.append(type(message).__name__)
         send(message)
 
-    vars(world.service)["send"] = note
-    world.service.post(PauseGpus)
+    vars(world.api)["send"] = note
+    world.api.post(PauseGpus)
     supervisor.turn()
     assert shown[-1] == "CommandReply"
     assert "GpuView" in shown
-    assert world.service.views["GPU-0"].admin == "PAUSED"
+    assert world.api.views["GPU-0"].admin == "PAUSED"
 
 
 def test_a_reload_request_is_passed_to_the_api_process() -> None:
@@ -469,25 +469,25 @@ def test_a_reload_request_is_passed_to_the_api_process() -> None:
     world.interrupts.reload_pending = True
     supervisor.turn()
     supervisor.turn()
-    assert world.service.reloads == 1
-    world.service.exits = world.interrupts.reload_pending = True
+    assert world.api.reloads == 1
+    world.api.exits = world.interrupts.reload_pending = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
     world.run_for(supervisor, 1)
-    assert world.service.reloads == 2, "a replaced API process receives it later"
+    assert world.api.reloads == 2, "a replaced API process receives it later"
 
 
 def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
     world, supervisor = served(1)
     times: list[float] = []
-    send = world.service.send
+    send = world.api.send
 
     def note(message: object) -> None:
         times.append(world.now)
         send(message)
 
-    vars(world.service)["send"] = note
+    vars(world.api)["send"] = note
     world.newcomer()
-    world.run(supervisor, lambda: world.service.views["GPU-0"].occupancy == "BUSY", within=1.5)
+    world.run(supervisor, lambda: world.api.views["GPU-0"].occupancy == "BUSY", within=1.5)
     world.run_for(supervisor, 10)
     moments = sorted(set(times))
     assert all(later - earlier >= 0.24 for earlier, later in itertools.pairwise(moments))

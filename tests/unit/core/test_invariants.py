@@ -83,8 +83,8 @@ class ServedHistories(Histories):
         self.posted = 0
 
     def post(self, command: Any, **arguments: Any) -> None:
-        self.posted += self.world.service.alive
-        self.world.service.post(command, **arguments)
+        self.posted += self.world.api.alive
+        self.world.api.post(command, **arguments)
         self.tick()
 
     def check(self, before: Any, decision: Decision) -> None:
@@ -125,17 +125,17 @@ class ServedHistories(Histories):
         given = tuple(GivenSetting(key=key, text=text, source="") for key, text in texts.items())
         self.post(Configure, given=given)
 
-    @precondition(lambda self: self.world.service.alive)
+    @precondition(lambda self: self.world.api.alive)
     @rule()
     def the_api_process_exits(self) -> None:
-        self.posted -= len(self.world.service.commands)
-        self.world.service.commands.clear()
-        self.world.service.exits = True
+        self.posted -= len(self.world.api.commands)
+        self.world.api.commands.clear()
+        self.world.api.exits = True
         self.tick()
 
     @rule(serves=st.booleans())
     def the_api_process_becomes_silent_or_recovers(self, *, serves: bool) -> None:
-        self.world.service.serving = serves
+        self.world.api.serving = serves
 
     @invariant()
     def no_stressor_lives_on_a_gpu_with_a_hold(self) -> None:
@@ -158,9 +158,9 @@ class ServedHistories(Histories):
 
     @invariant()
     def each_command_is_answered_once(self) -> None:
-        numbers = [answer.number for answer in self.world.service.replies]
+        numbers = [answer.number for answer in self.world.api.replies]
         assert len(numbers) == len(set(numbers))
-        waiting = len(self.world.service.commands)
+        waiting = len(self.world.api.commands)
         assert len(numbers) >= self.posted - waiting
 
 

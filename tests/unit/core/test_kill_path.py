@@ -151,7 +151,7 @@ def served() -> tuple[World, Supervisor]:
 def record(world: World) -> list[str]:
     """Record the kills and the messages to the API process in their order."""
     order: list[str] = []
-    kill, send = world.spawner.kill, world.service.send
+    kill, send = world.spawner.kill, world.api.send
 
     def kill_recorded(uuid: str, generation: int) -> None:
         order.append("kill")
@@ -162,7 +162,7 @@ def record(world: World) -> list[str]:
         send(message)
 
     vars(world.spawner)["kill"] = kill_recorded
-    vars(world.service)["send"] = send_recorded
+    vars(world.api)["send"] = send_recorded
     return order
 
 
@@ -170,13 +170,13 @@ def test_a_kill_comes_before_the_view_and_the_view_before_the_reply() -> None:
     world, supervisor = served()
     order = record(world)
     world.newcomer(0)
-    world.service.post(PauseGpus, gpus=("GPU-1",))
+    world.api.post(PauseGpus, gpus=("GPU-1",))
     supervisor.tick()
     assert order[0] == "kill"
     assert order.count("kill") == 1
     assert order[-1] == CommandReply.__name__
     assert GpuView.__name__ in order[1:-1]
-    assert world.service.views["GPU-0"].stressor == "STOPPING"
+    assert world.api.views["GPU-0"].stressor == "STOPPING"
 
 
 def test_a_kill_does_not_wait_for_the_api_process() -> None:
@@ -187,9 +187,9 @@ def test_a_kill_does_not_wait_for_the_api_process() -> None:
         killed_when_sent.append(bool(world.spawner.killed))
         raise OSError
 
-    vars(world.service)["send"] = broken
+    vars(world.api)["send"] = broken
     world.newcomer(0)
-    world.service.post(PauseGpus, gpus=("GPU-1",))
+    world.api.post(PauseGpus, gpus=("GPU-1",))
     with pytest.raises(OSError):  # noqa: PT011 - raised above
         supervisor.tick()
     assert killed_when_sent == [True]
