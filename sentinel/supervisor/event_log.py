@@ -14,10 +14,12 @@ from datetime import datetime
 from io import TextIOBase
 from typing import Any, TextIO, cast
 
-import structlog
-
 from sentinel.core.actions import Event
+from sentinel.host.import_stubs import without_rich
 from sentinel.protocol.gpu import Gpu
+
+with without_rich():
+    import structlog
 
 #: The most events that wait for a slow reader; about 5 MB.
 MAX_QUEUED_EVENTS = 10_000

@@ -1,15 +1,17 @@
-"""The probe's libraries work without their unneeded imports."""
+"""The libraries of the probe and of the supervisor work without their unneeded imports."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
+
 from tests.harness.timing import TIMEOUT_S
 
-SCRIPT = """
+PROBE = """
 import sys
-from sentinel.probe.import_stubs import without_ctypes_util
+from sentinel.host.import_stubs import without_ctypes_util
 from sentinel.probe.device_watch import NodeWatch
 with without_ctypes_util():
     import pynvml
@@ -21,10 +23,20 @@ from ctypes.util import find_library  # the real module is available again
 assert find_library("c")
 """
 
+SUPERVISOR = """
+import sys
+import sentinel.supervisor.bootstrap
+from sentinel.supervisor.event_log import structlog
+heavy = {"rich", "rich.console", "pygments", "attr"} & sys.modules.keys()
+assert not heavy, heavy
+import rich.console  # the real module is available again
+"""
 
-def test_the_binding_and_the_watch_import_nothing_unneeded() -> None:
+
+@pytest.mark.parametrize("script", [PROBE, SUPERVISOR], ids=["probe", "supervisor"])
+def test_the_libraries_import_nothing_unneeded(script: str) -> None:
     # -S: without site, which imports more of the library where packages are linked.
     paths = f"import sys; sys.path[:] = {sys.path!r}\n"
-    command = [sys.executable, "-S", "-c", paths + SCRIPT, __file__]
+    command = [sys.executable, "-S", "-c", paths + script, __file__]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
