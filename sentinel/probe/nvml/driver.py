@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError, merge_lists
 from sentinel.host.import_stubs import without_ctypes_util
+from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError, merge_lists
 from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
 from sentinel.probe.nvml.power import PowerMeter
 from sentinel.probe.nvml.telemetry import TelemetryReader
