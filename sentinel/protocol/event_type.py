@@ -2,7 +2,8 @@
 
 A sentence is a template:
 
-- ``{field}`` inserts a field, ``{field:format}`` formats it first (see cli/event_format.py).
+- ``{field}`` inserts a field, ``{field:format}`` formats it first: for the terminal in
+  cli/event_format.py, for the web page in api/web/event_text.js.
 - ``[a|b]`` inserts the first alternative with all of its fields set; 0 and false count as not set.
 - ``{field?}`` inserts nothing. In an alternative with such fields, only they have to be set.
 """
@@ -22,6 +23,7 @@ class Kind(StrEnum):
     HANDOVER = "handover"
     FINDING = "finding"
     COMMAND = "command"
+    #: Not in the timeline of the web page.
     DETAIL = "detail"
 
 

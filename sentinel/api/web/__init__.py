@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Annotated
 
 from fastapi import APIRouter, Header
 from starlette.responses import Response
+
+from sentinel.protocol.events import EVENTS
 
 #: The page may load its own files and send requests to its own origin only.
 _POLICY = {
@@ -59,7 +62,17 @@ def _load() -> dict[str, _File]:
             if entry.is_file() and PurePosixPath(entry.name).suffix in _MEDIA_TYPES:
                 name = f"{prefix}{entry.name}"
                 loaded[f"/page/{name}"] = _File(name, entry.read_bytes())
+    loaded["/page/events.js"] = _File("events.js", _event_types())
     return {"/": loaded["/page/index.html"], **loaded}
+
+
+def _event_types() -> bytes:
+    """Encode the event catalogue as a script of the page."""
+    types = {
+        event.name: {"word": event.word, "kind": event.kind, "sentence": event.sentence}
+        for event in EVENTS.values()
+    }
+    return f"export const EVENTS = {json.dumps(types)};\n".encode()
 
 
 _FILES = _load()

@@ -67,10 +67,9 @@ export function rate(gpu) {
   return gpu.iterations_per_s ? `${digits(gpu.iterations_per_s, 3)} iterations/s` : "";
 }
 
-/** Name a process with its user and PID. */
-export function processName(process) {
-  const name = process.name || "a process";
-  return process.user ? `${process.user}: ${name} (${process.pid})` : `${name} (${process.pid})`;
+/** Name a process with its PID and user. */
+function processName({ name, pid, user }) {
+  return `${name || "a process"} (pid ${pid}${user ? `, ${user}` : ""})`;
 }
 
 /** Name the first processes, and count the others. */

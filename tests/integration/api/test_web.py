@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.cli.event_format import describe
+from sentinel.protocol.event_type import Kind
+from sentinel.protocol.events import EVENTS
 from sentinel.protocol.gpu import GpuProcess
 from tests.harness.api_harness import UUIDS, ApiServer
 from tests.harness.browser import Browser, Page, browser, chromium
@@ -25,6 +29,8 @@ pytestmark = [
 ]
 
 PAGE = ROOT / "sentinel" / "api" / "web"
+#: One event of each type, with all of its fields.
+EXAMPLES = ROOT / "docs" / "events.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 LIVE = "document.body?.dataset.connection === 'live'"
 
@@ -98,8 +104,10 @@ def test_a_card_shows_a_newcomer(daemon: Daemon, chrome: Browser) -> None:
             there = host.registry.processes
             eventually(lambda: job.pid in {one.pid for one in there(host.uuid(0))})
             page.until(f"{state(0)} === 'busy'")
-            page.until(f"{words(0)}.includes('({job.pid})')")
-            page.until("document.getElementById('timeline').innerText.includes('Handed over in')")
+            page.until(f"{words(0)}.includes('(pid {job.pid}')")
+            page.until(
+                "document.getElementById('timeline').innerText.includes('memory free after')"
+            )
             page.until(f"/foreign .*GiB/.test({words(0)})")
         page.until(f"{state(0)} === 'occupied'")
 
@@ -188,6 +196,70 @@ def test_external_text_is_never_interpreted_as_markup(front: ApiServer, chrome: 
             page.until(f"document.querySelector('{part}').textContent.includes('<img src=x')")
         assert page.get("document.querySelectorAll('main img, main b, dialog img').length") == 0
         assert "taken" not in page.get("document.title")
+
+
+def timeline(page: Page, count: int) -> list[tuple[str, str, str]]:
+    """Wait for the oldest ``count`` events of the page; return the word, GPUs and text of each."""
+    items = "[...document.querySelectorAll('#timeline li')]"
+    page.until(f"{items}.length === {count}")
+    parts = "['strong', '.gpu', '.text'].map((part) => item.querySelector(part).textContent)"
+    found: list[list[str]] = page.get(f"{items}.reverse().map((item) => {parts})")
+    return [(word, gpus, text) for word, gpus, text in found]
+
+
+def test_the_timeline_describes_every_event_of_the_catalogue_but_details(
+    tmp_path: Path, chrome: Browser
+) -> None:
+    examples = [json.loads(line) for line in EXAMPLES.read_text().splitlines()]
+    assert {event["event"] for event in examples} == set(EVENTS)
+    listed = [event for event in examples if EVENTS[event["event"]].kind is not Kind.DETAIL]
+    with Front(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+        for event in examples:
+            front.say(event["event"], **{key: event[key] for key in event.keys() - {"event"}})
+        shown = timeline(page, len(listed))
+    for event, (word, gpus, text) in zip(listed, shown, strict=True):
+        name = event["event"]
+        assert (name, word) == (name, EVENTS[name].word)
+        assert gpus == (f"GPU {event['index']}" if "index" in event else "")
+        if re.search(r"\{\w+:", EVENTS[name].sentence):  # formats that differ from the terminal's
+            assert text
+            assert not re.search(r"[][{}?]|undefined|null|NaN|object", text), (name, text)
+        else:
+            assert (word, text) == describe(name, event)
+
+
+def test_equal_events_of_several_gpus_are_one_item(tmp_path: Path, chrome: Browser) -> None:
+    with Front(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+        for index in (0, 1, 3):
+            front.say("gpu.unknown", index=index, at=10.0, reason="no answer")
+        front.say("gpu.unknown", index=4, at=20.0, reason="no answer")
+        assert timeline(page, 2) == [
+            ("unknown", "GPU 0\N{EN DASH}1, 3", "no answer"),
+            ("unknown", "GPU 4", "no answer"),
+        ]
+
+
+def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: Browser) -> None:
+    visible = "[...document.querySelectorAll('#timeline li:not([hidden]) strong')]"
+    words = f"{visible}.map((word) => word.textContent).join()"
+    select = (
+        "{{ const kind = document.getElementById('timeline-kind');"
+        " kind.value = [...kind].find((option) => option.text === '{}').value;"
+        " kind.dispatchEvent(new Event('change')); }}"
+    )
+    everything = ("gpu.idle", "gpu.yielding", "gpu.overheat", "gpu.resumed")
+    with Front(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+        for name in everything:
+            front.say(name, index=0, by=None)
+        timeline(page, len(everything))
+        for text, wanted in (
+            ("hand-overs", "yielding"),
+            ("findings and failures", "overheat"),
+            ("commands", "resumed"),
+            ("everything", "resumed,overheat,yielding,idle"),
+        ):
+            page.get(select.format(text))
+            assert page.get(words) == wanted
 
 
 @pytest.mark.parametrize(
