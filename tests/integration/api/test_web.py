@@ -213,9 +213,9 @@ def test_the_timeline_describes_every_event_of_the_catalogue_but_details(
     examples = [json.loads(line) for line in EXAMPLES.read_text().splitlines()]
     assert {event["event"] for event in examples} == set(EVENTS)
     listed = [event for event in examples if EVENTS[event["event"]].kind is not Kind.DETAIL]
-    with Front(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+    with ApiServer(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
         for event in examples:
-            front.say(event["event"], **{key: event[key] for key in event.keys() - {"event"}})
+            front.publish(event["event"], **{key: event[key] for key in event.keys() - {"event"}})
         shown = timeline(page, len(listed))
     for event, (word, gpus, text) in zip(listed, shown, strict=True):
         name = event["event"]
@@ -229,10 +229,10 @@ def test_the_timeline_describes_every_event_of_the_catalogue_but_details(
 
 
 def test_equal_events_of_several_gpus_are_one_item(tmp_path: Path, chrome: Browser) -> None:
-    with Front(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+    with ApiServer(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
         for index in (0, 1, 3):
-            front.say("gpu.unknown", index=index, at=10.0, reason="no answer")
-        front.say("gpu.unknown", index=4, at=20.0, reason="no answer")
+            front.publish("gpu.unknown", index=index, at=10.0, reason="no answer")
+        front.publish("gpu.unknown", index=4, at=20.0, reason="no answer")
         assert timeline(page, 2) == [
             ("unknown", "GPU 0\N{EN DASH}1, 3", "no answer"),
             ("unknown", "GPU 4", "no answer"),
@@ -248,9 +248,9 @@ def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: B
         " kind.dispatchEvent(new Event('change')); }}"
     )
     everything = ("gpu.idle", "gpu.yielding", "gpu.overheat", "gpu.resumed")
-    with Front(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+    with ApiServer(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
         for name in everything:
-            front.say(name, index=0, by=None)
+            front.publish(name, index=0, by=None)
         timeline(page, len(everything))
         for text, wanted in (
             ("hand-overs", "yielding"),
