@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests: time limits, groups, GPUs, a small torch, a fake driver."""
+"""Fixtures and settings of all tests: time limits, groups, GPUs, a fake torch, a fake driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests that need the plugin of schemathesis where it is disabled."""
+    """Skip the tests that need the schemathesis plugin if it is disabled."""
     if config.pluginmanager.hasplugin("schemathesis"):
         return None
     return collection_path.name == "test_openapi_conformance.py" or None
@@ -58,19 +58,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.gpu)])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> GpuHost:
-    """Provide simulated GPUs, and in a second run of the test the GPUs of the host."""
+    """Provide simulated GPUs, and the GPUs of the host in a second run of the test."""
     return RealHost(tmp_path) if request.param == "real" else SimulatedHost(tmp_path)
 
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> SimulatedHost:
-    """Provide simulated GPUs, for what cannot be done to a real one."""
+    """Provide simulated GPUs, for tests that real ones do not allow."""
     return SimulatedHost(tmp_path)
 
 
 @pytest.fixture
 def real(tmp_path: Path) -> RealHost:
-    """Provide the GPUs of the host, for what a simulated one cannot show."""
+    """Provide the GPUs of the host, for tests that simulated ones do not allow."""
     return RealHost(tmp_path)
 
 
@@ -78,7 +78,7 @@ def real(tmp_path: Path) -> RealHost:
 def fake_torch(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replace torch in stressors on simulated GPUs by a small part of it."""
+    """Replace torch in stressors on simulated GPUs by a fake."""
     if request.node.get_closest_marker("gpu"):
         return
     replace_torch(tmp_path, monkeypatch)
@@ -86,7 +86,7 @@ def fake_torch(
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a fake driver of today, built once per run."""
+    """Build a recent fake driver once per run; return its folder."""
     if COMPILER is None:
         pytest.skip(NO_COMPILER)
     return build(shared_folder(tmp_path_factory))

@@ -1,1 +1,1 @@
-"""What several tests share."""
+"""Shared parts of the tests: fakes, hosts and processes."""

@@ -1,4 +1,4 @@
-"""A context of a workload on a simulated GPU, and the supervisor's end of its channel."""
+"""A workload context on a simulated GPU, and the supervisor's end of its channel."""
 
 from __future__ import annotations
 

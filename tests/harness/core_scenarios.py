@@ -1,4 +1,4 @@
-"""Scenarios for tests of decisions, with conditions to wait for."""
+"""Scenarios for tests of decisions, and conditions for their waits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Superv
 
 
 def times(world: World, name: str, count: int) -> Callable[[], bool]:
-    """Build a condition: this event was published so often."""
+    """Build a condition: the event was published ``count`` times."""
     return lambda: len(world.events(name)) >= count
 
 
 def started(world: World, count: int) -> Callable[[], bool]:
-    """Build a condition: so many children were started."""
+    """Build a condition: ``count`` children were started."""
     return lambda: len(world.spawner.started) >= count
 
 
@@ -39,7 +39,7 @@ def watched(world: World) -> list[str]:
 
 
 def attributed(gpu_state: GpuState, reading: Reading, config: Config | None = None) -> GpuState:
-    """Attribute a reading, as every tick does."""
+    """Attribute a reading to its processes."""
     attribution = attribute(gpu_state, reading, config or Config())
     return replace(gpu_state, attribution=attribution)
 

@@ -1,4 +1,4 @@
-"""A real daemon on simulated GPUs, reached as people and scripts reach it."""
+"""A real daemon on simulated GPUs, used through the command line and the client."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
-#: Quick, and a workload that leaves the processors to others.
+#: Short intervals, and a workload that needs no processor time.
 QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
 
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """How a command went: its exit code, and what it printed."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -40,10 +40,10 @@ class CommandOutput:
 
 
 class Daemon:
-    """The daemon of the simulated GPUs of a host, whether it runs or not.
+    """The daemon of a host's simulated GPUs, running or not.
 
     Args:
-        host: Where its GPUs are.
+        host: The host of the simulated GPUs.
     """
 
     def __init__(self, host: SimulatedHost) -> None:
@@ -53,13 +53,13 @@ class Daemon:
         self._seen: list[psutil.Process] = []
 
     def run(self, *words: str) -> str:
-        """Run a command that must go well, and return its standard output."""
+        """Run a command that must succeed; return its standard output."""
         output = self.run_unchecked(*words)
         assert output.code == 0, output
         return output.out
 
     def run_unchecked(self, *words: str) -> CommandOutput:
-        """Run a command in this process, as the command line does."""
+        """Run a command in this process; return its exit code and output."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command_line(list(words))
@@ -68,7 +68,7 @@ class Daemon:
 
     @contextmanager
     def start_command(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a command in a process of its own, and end it in any case."""
+        """Run a command in its own process; kill it at the end."""
         process = subprocess.Popen(
             [sys.executable, "-m", "sentinel", *words],
             stdin=subprocess.PIPE,
@@ -83,23 +83,23 @@ class Daemon:
                 process.kill()
 
     def start(self, gpus: int, *flags: str) -> int:
-        """Start a daemon, and return its PID once it answers."""
+        """Start a daemon; return its PID once it answers."""
         self.run("start", "--simulate", str(gpus), *QUICK, *flags)
         return self.pid
 
     @property
     def pid(self) -> int:
-        """The PID of the daemon that runs."""
+        """The PID of the running daemon."""
         pid = running(self.places)
         assert pid, "no daemon runs"
         return pid
 
     def gpu(self, index: int = 0) -> GpuStatus:
-        """Return what the daemon shows of a GPU."""
+        """Read the status of one GPU from the daemon."""
         return self.client.gpu(index)
 
     def wait_until_occupied(self, *indices: int) -> None:
-        """Wait until these GPUs are occupied, and each is held by one stressor, not two."""
+        """Wait until each of these GPUs is held by exactly one stressor."""
         for index in indices:
             self._wait_until_occupied(index)
 
@@ -109,75 +109,74 @@ class Daemon:
         assert held.pid == self.gpu(index).pid
 
     def wait_for_stressor(self, index: int) -> None:
-        """Wait until a GPU gets a stressor."""
+        """Wait until a stressor starts on a GPU."""
         eventually(lambda: self.gpu(index).stressor in {"STARTING", "RUNNING"})
 
     def pids_on_gpus(self) -> list[int]:
-        """Return the PIDs of all who hold memory of any GPU."""
+        """List the PIDs of all processes with GPU memory."""
         registry = self.host.registry
-        return [one.pid for gpu in registry.gpus() for one in registry.processes(gpu.uuid)]
+        return [member.pid for gpu in registry.gpus() for member in registry.processes(gpu.uuid)]
 
     def child(self, title: str) -> psutil.Process:
-        """Return the daemon's child with this word in its title."""
-        eventually(lambda: any(title in _title(one) for one in self.processes()))
-        return next(one for one in self.processes() if title in _title(one))
+        """Find the daemon's child with this word in its process title."""
+        eventually(lambda: any(title in _title(process) for process in self.processes()))
+        return next(process for process in self.processes() if title in _title(process))
 
     def processes(self) -> list[psutil.Process]:
-        """Return the daemon and all processes below it."""
+        """List the daemon and its descendants."""
         pid = running(self.places)
         if not pid:
             return []
         with contextlib.suppress(psutil.NoSuchProcess):
             daemon = psutil.Process(pid)
-            family = [daemon, *daemon.children(recursive=True)]
-            self._seen += [one for one in family if one not in self._seen]
-            return family
+            processes = [daemon, *daemon.children(recursive=True)]
+            self._seen += [process for process in processes if process not in self._seen]
+            return processes
         return []
 
     def kill(self) -> None:
-        """SIGKILL the daemon; all below it must follow."""
+        """Kill the daemon by SIGKILL, and wait for its descendants to end."""
         self.processes()
         os.kill(self.pid, signal.SIGKILL)
         self.wait_until_gone()
 
     def wait_until_gone(self) -> None:
-        """Wait until every process that was seen is gone, and no memory is held."""
-        eventually(lambda: all(gone(one) for one in self._seen))
+        """Wait until every known process is gone, and check that no memory is held."""
+        eventually(lambda: all(gone(process) for process in self._seen))
         assert running(self.places) is None
         assert self.pids_on_gpus() == []
 
     def close(self) -> None:
-        """End whatever is left, and say so."""
+        """Shut the daemon down, kill remaining processes and fail if there are any."""
         self.processes()
         with contextlib.suppress(SentinelError):
             self.client.shutdown(TIMEOUT_S)
-        left = self._seen
         with contextlib.suppress(AssertionError):
-            eventually(lambda: all(gone(one) for one in left))
-        left = [one for one in left if not gone(one)]
-        for one in left:
+            eventually(lambda: all(gone(process) for process in self._seen))
+        remaining = [process for process in self._seen if not gone(process)]
+        for process in remaining:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        assert not left, f"left behind: {left}"
+                process.kill()
+        assert not remaining, f"still running: {remaining}"
 
 
 @contextmanager
 def isolated_daemon(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """Make this process one that uses a host's simulated GPUs, and end their daemon after it."""
+    """Set the environment of this process to a host's simulated GPUs; end their daemon later."""
     for name in list(os.environ):
         if name.startswith(("SENTINEL_", "NOTIFY_", "WATCHDOG_", "STATE_", "LOGS_", "CUDA_")):
             monkeypatch.delenv(name)
     for name, value in daemon_environment(host.folder).items():
         monkeypatch.setenv(name, value)
-    one = Daemon(host)
+    daemon = Daemon(host)
     try:
-        yield one
+        yield daemon
     finally:
-        one.close()
+        daemon.close()
 
 
 def daemon_environment(folder: Path) -> dict[str, str]:
-    """Return the variables by which commands find the daemon of a folder."""
+    """Build the variables by which commands find the daemon of a folder."""
     return {
         "SENTINEL_SIM_DIR": str(folder),
         "SENTINEL_CONFIG": str(settings_file(folder)),
@@ -187,14 +186,14 @@ def daemon_environment(folder: Path) -> dict[str, str]:
 
 
 def settings_file(folder: Path) -> Path:
-    """Return the daemon's settings file, which is made empty where there is none."""
+    """Return the path of the daemon's settings file; create an empty file if it is missing."""
     file = folder / "config.toml"
     file.touch()
     return file
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
-    """Return the next line of a process, or its last words where there is none."""
+    """Read the next line of a process; fail with its standard error at the end of its output."""
     assert process.stdout is not None
     assert process.stderr is not None
     line = process.stdout.readline()
@@ -203,15 +202,15 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 def write_line(process: subprocess.Popen[str], text: str) -> None:
-    """Give a process a line to read."""
+    """Write a line to the standard input of a process."""
     assert process.stdin is not None
     process.stdin.write(f"{text}\n")
     process.stdin.flush()
 
 
-def children_of(words: Sequence[str], family: Sequence[psutil.Process]) -> list[int]:
-    """Return the PIDs of those of a family that have one of these words in their title."""
-    return [one.pid for one in family if any(word in _title(one) for word in words)]
+def children_of(words: Sequence[str], processes: Sequence[psutil.Process]) -> list[int]:
+    """List the PIDs of processes that have one of these words in their title."""
+    return [process.pid for process in processes if any(word in _title(process) for word in words)]
 
 
 def _title(process: psutil.Process) -> str:

@@ -1,4 +1,4 @@
-"""The doctor as a test has it: the command's exit code, output and lines."""
+"""Runs of ``sentinel doctor``: exit code, output and report lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness.timing import TIMEOUT_S
 
 
 def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
-    """Run the command and return its exit code, output and errors."""
+    """Run ``sentinel doctor``; return its exit code, output and errors."""
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "doctor", *arguments],
         env={**os.environ, **variables},
@@ -25,7 +25,7 @@ def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
 
 
 def rows(output: str) -> dict[str, dict[str, Any]]:
-    """Return the last line of each check."""
+    """Parse the JSON report; return the last line of each check."""
     body = json.loads(output)
     assert body.keys() == {"schema_version", "verdict", "lines"}
     for row in body["lines"]:

@@ -1,4 +1,4 @@
-"""A node for the page to show: sixteen GPUs, or eight, in every state there is; nothing is real."""
+"""A fake node for the web page: up to sixteen GPUs in every state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness.api_harness import FakeSupervisor, gpu_view
 GIB = 2**30
 TOTAL = 141 * GIB
 
-#: What each GPU is at, in turn; what is not said is that of a GPU that is occupied.
+#: The states of the GPUs, in rotation; missing fields are those of an occupied GPU.
 _STATES: tuple[dict[str, Any], ...] = (
     {},
     {"health": GpuHealth.NORMAL, "temperature_c": 71},
@@ -69,18 +69,18 @@ _STATES: tuple[dict[str, Any], ...] = (
         "memory_used": None,
     },
 )
-#: Load, temperature and power of an idle GPU, and of one under load.
+#: Load, temperature in degrees Celsius and power in watts of an idle and a busy GPU.
 _COLD, _WARM = (0.0, 33, 84.0), (0.98, 64, 655.0)
 
 
 @dataclass
 class ExampleNode(FakeSupervisor):
-    """A supervisor of so many GPUs."""
+    """A fake supervisor of ``count`` GPUs."""
 
     count: int = 16
 
     def __post_init__(self) -> None:
-        """Begin with everything at rest."""
+        """Create the GPUs and their reservation."""
         views = [gpu(number) for number in range(self.count)]
         self.gpus = {view.uuid: view for view in views}
         uuids = tuple(view.uuid for view in views if view.reservation)
@@ -95,20 +95,20 @@ class ExampleNode(FakeSupervisor):
         )
 
     def host(self) -> HostView:
-        """Return the view of the host: all of these GPUs."""
+        """Build the view of the host with all GPUs."""
         return replace(super().host(), gpus=tuple(self.gpus))
 
 
 def gpu(number: int) -> GpuView:
-    """Return the view of one GPU, of the states in turn."""
+    """Build the view of one GPU; states rotate by number."""
     now = time.monotonic()
     chosen = _STATES[number % len(_STATES)]
-    works = chosen.get("stressor") is None
-    load, heat, power = _WARM if works or chosen.get("processes") else _COLD
+    is_occupied = chosen.get("stressor") is None
+    load, heat, power = _WARM if is_occupied or chosen.get("processes") else _COLD
     heat = chosen.get("temperature_c", heat + number % 5)
     power += 7 * (number % 4)
     known = chosen.get("occupancy") != "UNKNOWN"
-    told = Telemetry(
+    telemetry = Telemetry(
         at=now,
         utilization=load,
         temperature_c=heat,
@@ -130,10 +130,10 @@ def gpu(number: int) -> GpuView:
         "since": now - 60 * (3 + 17 * number),
         "until": now + 6600 if chosen.get("admin") else None,
         "workload": "gemm",
-        "share": 1.0 if works else None,
-        "flops_per_s": 6.91e14 if works else None,
+        "share": 1.0 if is_occupied else None,
+        "flops_per_s": 6.91e14 if is_occupied else None,
         "health": GpuHealth.OPTIMAL,
-        "telemetry": told if known else None,
+        "telemetry": telemetry if known else None,
         "temperature_c": heat if known else None,
         "power_w": power if known else None,
         **chosen,

@@ -1,7 +1,8 @@
-"""A daemon that does nothing but answer, for tests of the programs that start one.
+"""A fake daemon that only answers requests, for tests of the programs that start one.
 
-Usage: fake_daemon.py HOW, where HOW is one of: answer, say (ends with code 4 and words),
-late (ends with code 5 and words after its claim), mute (claims and never answers), die (SIGKILL).
+Usage: fake_daemon.py MODE, where MODE is one of: answer, fail (exits with code 4 and a message),
+fail-late (exits with code 5 and a message after its claim), hang (claims and never answers), crash
+(SIGKILL).
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.single_instance import claim
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self._answer(200 if self.path == "/v1/health" else 404, {})
+        self._send_json(200 if self.path == "/v1/health" else 404, {})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if self.path == "/v1/start" and json.loads(body) == {}:
-            self._answer(200, {"schema_version": 1, "text": "occupying every idle GPU"})
+            self._send_json(200, {"schema_version": 1, "text": "occupying every idle GPU"})
         elif self.path == "/v1/shutdown":
-            self._answer(200, {"cwd": str(Path.cwd()), "argv": sys.argv, "env": dict(os.environ)})
+            self._send_json(
+                200, {"cwd": str(Path.cwd()), "argv": sys.argv, "env": dict(os.environ)}
+            )
             self.server.finished = True  # type: ignore[attr-defined]
 
-    def _answer(self, status: int, body: object) -> None:
+    def _send_json(self, status: int, body: object) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -39,40 +42,40 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def address_string(self) -> str:
-        return "stranger"
+        return "client"
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         pass
 
 
-def main(how: str) -> int:
-    if how == "say":
+def main(mode: str) -> int:
+    if mode == "fail":
         print("sentinel: no such GPU: 9\nThere are: 0, 1", file=sys.stderr)
         return 4
-    if how == "die":
+    if mode == "crash":
         os.kill(os.getpid(), signal.SIGKILL)
-    where = places(os.environ, os.getuid())
+    paths = places(os.environ, os.getuid())
     try:
-        held = claim(where)
+        claimed = claim(paths)
     except SentinelError as error:
         print(f"sentinel: {error}", file=sys.stderr)
         return int(error.exit_code)
     print("printed before")
-    redirect_output(where)
+    redirect_output(paths)
     print("printed by the daemon", flush=True)
-    if how == "late":
+    if mode == "fail-late":
         print("sentinel: there is no driver", file=sys.stderr)
-        held.release()
+        claimed.release()
         return 5
-    if how == "mute":
+    if mode == "hang":
         signal.pause()
-    server = HTTPServer(("", 0), _Answers, bind_and_activate=False)
+    server = HTTPServer(("", 0), _Handler, bind_and_activate=False)
     server.socket.close()
-    server.socket = held.socket
+    server.socket = claimed.socket
     server.finished = False  # type: ignore[attr-defined]
     while not server.finished:  # type: ignore[attr-defined]
         server.handle_request()
-    held.release()
+    claimed.release()
     return 0
 
 

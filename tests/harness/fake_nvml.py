@@ -1,14 +1,14 @@
-"""A fake libnvidia-ml.so.1, built by the C compiler, that answers as a control file demands.
+"""A fake libnvidia-ml.so.1, built by the C compiler, controlled by a file.
 
 The binding, the struct layouts and the process around them are real. The file is read at every
 call, so that a test can change the driver under a running sentinel. Each line is a name and a word:
 
-- ``gpu UUID``: a GPU that NVML lists, in this order; without any, FIRST and SECOND.
+- ``gpu UUID``: a GPU that NVML lists, in this order; FIRST and SECOND by default.
 - ``FUNCTION WORD``, for one GPU ``FUNCTION@UUID WORD``: what calls of that function do instead of
-  answering: return a number as an error, ``hang`` for ever, ``crash`` or ``segfault`` the process.
+  succeeding: return a number as an error, ``hang`` for ever, ``crash`` or ``segfault`` the process.
 - ``driver VERSION``: the version of the driver.
 - ``stale CODE``: the error of handles that were not looked up by UUID.
-- ``left CODE``: the error of handles of a GPU that is not listed any more; 15 by default.
+- ``left CODE``: the error of handles of a GPU that is no longer listed; 15 by default.
 - ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and additional PIDs in the compute list.
 - ``field@UUID NUMBER:VALUE``: a supported field and its value.
 - ``sample@UUID PID:TIME:SHARE``: a sample of process utilization.
@@ -347,7 +347,7 @@ int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
 def build(
     root: Path, *flags: str, source_text: str = LIBRARY, name: str = "libnvidia-ml.so.1"
 ) -> Path:
-    """Compile a library once per ``root``, and return its folder.
+    """Compile a library once per ``root``; return its folder.
 
     The folder is named after a hash of the source, so that workers of pytest-xdist share one build.
     """
@@ -368,7 +368,7 @@ def build(
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return the temporary folder that all workers of one run of pytest share."""
+    """Find the temporary folder that all workers of one pytest run share."""
     base = factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
@@ -388,17 +388,17 @@ class NvmlHost(SimulatedHost):
         self.registry = Registry.create(self.folder, 2)
         self._library = library
         self._file = folder / "driver"
-        self.plant()
+        self.inject()
 
-    def plant(self, *lines: str, order: tuple[int, ...] = (0, 1)) -> None:
-        """Make NVML list these GPUs in this order, with the given faults."""
+    def inject(self, *lines: str, order: tuple[int, ...] = (0, 1)) -> None:
+        """Set the GPUs that NVML lists, their order and the injected faults."""
         draft = self._file.with_suffix(".draft")
         listed = [f"gpu {self.uuid(gpu)}" for gpu in order]
         draft.write_text("\n".join([*listed, *lines, ""]))
         draft.replace(self._file)
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return an environment in which the fake library is found."""
+        """Build an environment in which the fake library is loaded."""
         return super().environment(**more) | {
             "LD_LIBRARY_PATH": str(self._library),
             "FAKE_NVML": str(self._file),

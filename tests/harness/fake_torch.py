@@ -36,7 +36,7 @@ class _OutOfMemoryError(RuntimeError):
 
 
 class cuda:  # noqa: N801 - as torch calls it
-    """The names of torch.cuda that are used without CUDA."""
+    """The parts of torch.cuda that are used without CUDA."""
 
     Event: Any = None
     init: Any = None

@@ -1,4 +1,4 @@
-"""Hosts on which whole sentinels are tested: with simulated GPUs, or with real ones."""
+"""Hosts for tests of whole sentinels: simulated or real GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TESTS = Path(__file__).parent
 
 
 def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have stressors import ``fake_torch.py`` as torch, by a link in ``folder``."""
+    """Replace torch by ``fake_torch.py`` in stressors, by a link in ``folder``."""
     place = folder / "fake_torch"
     place.mkdir()
     (place / "torch.py").symlink_to(TESTS / "fake_torch.py")
@@ -36,7 +36,7 @@ class Job:
     """A foreign process that needs a part of a GPU in its first allocation.
 
     Args:
-        process: It prints JSON objects, one of which has the result of the allocation.
+        process: It prints JSON objects; one of them has the result of the allocation.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -44,7 +44,7 @@ class Job:
         self.pid = process.pid
 
     def got_memory(self) -> bool:
-        """Wait for the result of the allocation: whether it got the memory."""
+        """Wait for the result of the allocation; return whether it succeeded."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             result = json.loads(line)
@@ -52,14 +52,14 @@ class Job:
                 return bool(result["got"])
             if result.get("event") in {"job.got", "job.refused"}:
                 return bool(result["event"] == "job.got")
-        raise AssertionError("it ended without a result")
+        raise AssertionError("the job ended without a result")
 
     def wait_for_exit(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the job has exited."""
         self.process.wait(TIMEOUT_S)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the job."""
         self.process.kill()
 
 
@@ -76,7 +76,7 @@ class GpuHost(ABC):
     idle_bytes: int
     #: The module that ``python -m`` runs.
     module: str = "sentinel"
-    #: The range in which used memory varies by itself.
+    #: The range in which used memory varies without a cause.
     noise_bytes: int = 0
 
     def __init__(self, folder: Path) -> None:
@@ -112,11 +112,11 @@ class GpuHost(ABC):
 
     def environment(self, **more: str) -> dict[str, str]:
         """Build the environment of sentinels and jobs."""
-        others = ("CUDA_", "SENTINEL_")
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-        ours["SENTINEL_CONFIG"] = os.devnull  # not the settings of the host's own sentinel
+        removed = ("CUDA_", "SENTINEL_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+        kept["SENTINEL_CONFIG"] = os.devnull  # not the settings of the host's own sentinel
         paths = [str(TESTS), more.pop("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
-        return ours | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | more
+        return kept | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | more
 
     def sentinel(
         self,
@@ -132,10 +132,10 @@ class GpuHost(ABC):
         Args:
             gpus: A number of GPUs, or the GPUs.
             flags: Flags of ``run``.
-            read: Whether to read its standard output.
+            read: Whether to read the standard output.
             api: Whether to start the API process, which takes a second more.
             environment: More variables.
-            within: The start of the command, such as that of a namespace.
+            within: A prefix of the command, such as one that creates a namespace.
         """
         flags = flags if api else ("--no-api", *flags)
         chosen = range(gpus) if isinstance(gpus, int) else gpus
@@ -152,7 +152,7 @@ class GpuHost(ABC):
     def job(
         self, gpu: int = 0, *, share: float = 0.97, stay: float = 1.0, within: Sequence[str] = ()
     ) -> Iterator[Job]:
-        """Run a foreign job that needs a share of a whole GPU, maybe ``within`` a namespace."""
+        """Run a foreign job that needs a share of a GPU, optionally ``within`` a namespace."""
         process = subprocess.Popen(
             [*within, *self.command(gpu, share, stay)],
             env=self.environment(),
@@ -175,7 +175,7 @@ class GpuHost(ABC):
 
 
 class SimulatedHost(GpuHost):
-    """Simulated GPUs in a registry of their own."""
+    """Simulated GPUs in a separate registry."""
 
     count = 64
     idle_bytes = 0

@@ -1,4 +1,4 @@
-"""A history whose clocks a test turns, and views and events to put into it."""
+"""A history with controlled clocks, and views and events to write into it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sentinel.protocol.views import GpuView, LogRecord
 
 UUID = "GPU-aaaa1111-0000-0000-0000-000000000000"
 OTHER = "GPU-bbbb2222-0000-0000-0000-000000000000"
-#: When a test begins, by the monotonic clock and by the wall's.
+#: The start of a test by the monotonic clock and by the wall clock.
 BEGIN = 5000.0
 WALL = 1_790_000_000.0
 SIZE = 64 * 2**20
 
 
-def shown(at: float, uuid: str = UUID, **fields: Any) -> GpuView:
-    """Return the view of a GPU at this time: idle, fresh and without processes."""
-    given: dict[str, Any] = {
+def make_view(at: float, uuid: str = UUID, **fields: Any) -> GpuView:
+    """Build the view of an idle GPU with a current reading and without processes."""
+    defaults: dict[str, Any] = {
         "occupancy": "IDLE",
         "stressor": "STOPPED",
         "rule": "idle",
@@ -43,11 +43,11 @@ def shown(at: float, uuid: str = UUID, **fields: Any) -> GpuView:
         admin="ENABLED",
         reason="",
         findings=0,
-        **{**given, **fields},
+        **{**defaults, **fields},
     )
 
 
-def told(at: float, **fields: Any) -> Telemetry:
+def make_telemetry(at: float, **fields: Any) -> Telemetry:
     return Telemetry(at=at, **fields)
 
 
@@ -55,24 +55,24 @@ def process(pid: int, name: str = "python", user: str | None = "anna") -> GpuPro
     return GpuProcess(pid=pid, name=name, user=user, started=pid * 100)
 
 
-def busy(at: float, *by: GpuProcess, **fields: Any) -> GpuView:
-    return shown(
+def busy_view(at: float, *by: GpuProcess, **fields: Any) -> GpuView:
+    return make_view(
         at, occupancy="BUSY", rule="process" if by else "computing", processes=by, **fields
     )
 
 
-def lines(count: int, length: int, *, first: int = 0) -> list[EventRow]:
-    """Return so many events of so many bytes, which are numbered."""
+def event_rows(count: int, length: int, *, first: int = 0) -> list[EventRow]:
+    """Build ``count`` numbered events of ``length`` bytes each."""
     line = json.dumps("x" * length)
     return [(WALL, f"event.{number}", None, line) for number in range(first, first + count)]
 
 
-class Past:
-    """A database and its recorder, at a time of its own.
+class HistoryHarness:
+    """A database and its recorder, with simulated time.
 
     Args:
-        path: The file.
-        size: How many bytes it may have.
+        path: The file, or None for a history in memory.
+        size: The size limit of the file, in bytes.
     """
 
     def __init__(self, path: Path | None, size: int = SIZE) -> None:
@@ -81,55 +81,60 @@ class Past:
         self.now = BEGIN
         self.wall = WALL
         self.number = 0
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
-        """Begin as another service does, with the file as it is."""
+    def restart(self) -> None:
+        """Replace recorder and database, as a new API process does; the file stays."""
         self.recorder = Recorder()
         self.database = Database(self.path, self.size)
 
-    def go_on(self, seconds: float, jump: float = 0.0) -> None:
-        """Let time go on; the wall's clock may jump as well."""
+    def advance(self, seconds: float, jump: float = 0.0) -> None:
+        """Advance both clocks; the wall clock may also jump."""
         self.now += seconds
         self.wall += seconds + jump
 
-    def put(self, *views: GpuView) -> list[str]:
-        """Write views, and return what is said of the file."""
+    def write_views(self, *views: GpuView) -> list[str]:
+        """Write views; return the warnings of the database."""
         return self._write([TimedRecord(view, self.wall - self.now) for view in views])
 
-    def say(self, name: str = "gpu.idle", **fields: Any) -> list[str]:
-        """Write an event."""
+    def write_event(self, name: str = "gpu.idle", **fields: Any) -> list[str]:
+        """Write an event; return the warnings of the database."""
         self.number += 1
         record = LogRecord(number=self.number, event={"event": name, "time": "now", **fields})
         return self._write([TimedRecord(LoggedEvent.of(record), self.wall - self.now)])
 
-    def _write(self, noted: list[TimedRecord]) -> list[str]:
+    def _write(self, records: list[TimedRecord]) -> list[str]:
         self.database.open(self.now, self.wall)
         for use in self.database.resumed:
             self.recorder.uses.resume(use)
         self.database.resumed.clear()
-        self.database.write(self.recorder.build_batch(noted, self.now), self.now)
-        troubles, self.database.warnings = self.database.warnings, []
-        return troubles
+        self.database.write(self.recorder.build_batch(records, self.now), self.now)
+        warnings, self.database.warnings = self.database.warnings, []
+        return warnings
 
     def readings(self, seconds: int = 3600, step: int = 1, uuid: str = UUID) -> list[Any]:
-        """Return the readings of the last so many seconds."""
+        """Query the readings of the last ``seconds``."""
         until = int(self.wall)
         return self.database.query(
-            lambda where: queries.readings(where, uuid, until - seconds + 1, until, step), self.now
+            lambda database: queries.readings(database, uuid, until - seconds + 1, until, step),
+            self.now,
         )
 
-    def events(self, **more: Any) -> list[str]:
-        """Return the names of the last events."""
-        asked = {"uuid": None, "since": 0.0, "name": None, "limit": 1000, **more}
-        found = self.database.query(lambda where: queries.events(where, **asked), self.now)
+    def events(self, **filters: Any) -> list[str]:
+        """Query the names of the last events."""
+        arguments = {"uuid": None, "since": 0.0, "name": None, "limit": 1000, **filters}
+        found = self.database.query(
+            lambda database: queries.events(database, **arguments), self.now
+        )
         return [json.loads(line)["event"] for _, line in found]
 
     def uses(self, uuid: str | None = None) -> list[queries.RecordedUse]:
-        return self.database.query(lambda where: queries.uses(where, uuid, 0.0, 1000), self.now)
+        return self.database.query(
+            lambda database: queries.uses(database, uuid, 0.0, 1000), self.now
+        )
 
     def rows(self, table: str) -> list[Any]:
-        """Return all rows of a table of the file, by another connection."""
+        """Read all rows of a table through a separate connection."""
         assert self.path is not None
         connection = sqlite3.connect(self.path)
         try:
@@ -138,8 +143,8 @@ class Past:
             connection.close()
 
 
-def whole(path: Path) -> bool:
-    """Return whether a file is a whole database."""
+def is_intact(path: Path) -> bool:
+    """Check the integrity of a database file."""
     connection = sqlite3.connect(path)
     try:
         return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,4 +1,4 @@
-"""A real service that shows everything that metrics are made of, and its page."""
+"""A real API process with every source of metrics, and a parser of its exposition."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.harness.timing import TIMEOUT_S
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
-def told(at: float, **values: Any) -> Telemetry:
-    """Return telemetry in which each field has a value of its own, but for these."""
+def make_telemetry(at: float, **values: Any) -> Telemetry:
+    """Build telemetry with a different value in each field, except for ``values``."""
     numbers: dict[str, Any] = {
         field.name: 100 + number for number, field in enumerate(fields(Telemetry))
     }
@@ -50,13 +50,13 @@ def full_view(index: int) -> GpuView:
         health=GpuHealth.CRITICAL,
         health_since=now,
         multiplier=0.25,
-        telemetry=told(now),
+        telemetry=make_telemetry(now),
     )
 
 
 EVENTS: tuple[dict[str, Any], ...] = (
     {"name": "gpu.busy", "processes": [{"pid": 1}, {"pid": 2}]},
-    {"name": "gpu.busy", "processes": [{"pid": 2}, {"pid": 3}]},  # one of them is new
+    {"name": "gpu.busy", "processes": [{"pid": 2}, {"pid": 3}]},  # one process is new
     {"name": "gpu.idle"},
     {"name": "gpu.yielding", "processes": []},
     {
@@ -77,7 +77,7 @@ EVENTS: tuple[dict[str, Any], ...] = (
 
 @contextmanager
 def api_with_events(folder: Path) -> Iterator[ApiServer]:
-    """Run a service that has heard something of everything."""
+    """Run an API process that has received every kind of event."""
     with ApiServer(folder, tcp=True, metrics=True) as front:
         for event in EVENTS:
             name, *more = event.items()
@@ -89,16 +89,16 @@ def api_with_events(folder: Path) -> Iterator[ApiServer]:
 
 
 def send_all_views(front: ApiServer) -> None:
-    """Have it shown everything of two GPUs, as at the beginning."""
+    """Reset the fake supervisor and send complete views of two GPUs."""
     front.reset()
     with front.change_supervisor() as supervisor:
         supervisor.gpus = {UUIDS[index]: full_view(index) for index in range(2)}
-    # The page may be a quarter of a second old.
-    eventually(lambda: one(scrape(front), "sentinel_gpu_findings_total", gpu="0") == 4)
+    # The exposition may be a quarter of a second old.
+    eventually(lambda: value_of(scrape(front), "sentinel_gpu_findings_total", gpu="0") == 4)
 
 
-def get(front: ApiServer, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Ask at the address for scrapes."""
+def get_metrics(front: ApiServer, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Request the metrics at the scrape address."""
     return ask(
         http.client.HTTPConnection("127.0.0.1", front.metrics_port, timeout=TIMEOUT_S), **headers
     )
@@ -110,8 +110,8 @@ def ask(
     path: str = "/metrics",
     **headers: str,
 ) -> tuple[int, dict[str, str], bytes]:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request(method, path, headers=named)
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, headers=sent)
     response = connection.getresponse()
     body = response.read()
     connection.close()
@@ -119,7 +119,7 @@ def ask(
 
 
 def samples(text: str) -> Samples:
-    """Return every sample of a page by its name."""
+    """Parse an exposition into samples by name."""
     found: Samples = {}
     for family in parse_text(text):
         for sample in family.samples:
@@ -128,18 +128,18 @@ def samples(text: str) -> Samples:
 
 
 def scrape(front: ApiServer) -> Samples:
-    status, _, body = get(front)
+    status, _, body = get_metrics(front)
     assert status == 200
     return samples(body.decode())
 
 
-def some(page: Samples, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
-    """Return the samples of this name that have these labels."""
+def matching_samples(page: Samples, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+    """Select the samples of this name with these labels."""
     return [found for found in page.get(name, []) if labels.items() <= found[0].items()]
 
 
-def one(page: Samples, name: str, **labels: str) -> float | None:
-    """Return the only value of this name with these labels, ``None`` where there is none."""
-    found = some(page, name, **labels)
+def value_of(page: Samples, name: str, **labels: str) -> float | None:
+    """Return the only value of this name with these labels, or None without a sample."""
+    found = matching_samples(page, name, **labels)
     assert len(found) <= 1, found
     return found[0][1] if found else None

@@ -1,4 +1,4 @@
-"""Query the real binding over the fake libnvidia-ml, in a process of its own that loads it."""
+"""Queries of the real binding over the fake libnvidia-ml, in a separate process."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from sentinel.probe.nvml.driver import NvmlDriver
 
 driver = NvmlDriver()
 faults = Path(sys.argv[1])
-said = []
-for call, argument, planted in json.loads(sys.argv[2]):
-    faults.write_text(planted)
+results = []
+for call, argument, injected in json.loads(sys.argv[2]):
+    faults.write_text(injected)
     try:
         answer = getattr(driver, call)(*([] if argument is None else [argument]))
     except DriverError as error:
@@ -47,8 +47,8 @@ for call, argument, planted in json.loads(sys.argv[2]):
         answer = dict(
             error=type(error).__name__, code=error.code, reason=error.reason, cause=cause
         )
-    said.append(answer)
-print(json.dumps(said, default=lambda o: vars(o) if dataclasses.is_dataclass(o) else str(o)))
+    results.append(answer)
+print(json.dumps(results, default=lambda o: vars(o) if dataclasses.is_dataclass(o) else str(o)))
 """
 
 Argument = str | list[str] | None
@@ -75,17 +75,17 @@ def server(library: Path) -> subprocess.Popen[str]:
 
 
 def answers(library: Path, faults: Path, *steps: Step, script: str = SCRIPT) -> list[Any]:
-    """Return the driver's answers to each ``(call, argument, faults injected before it)``."""
+    """Make each ``(call, argument, faults injected before it)``; return the results."""
     process = server(library)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps([script, str(faults), json.dumps(steps)]) + "\n")
     process.stdin.flush()
-    said: list[str] = []
+    output: list[str] = []
     while not (line := process.stdout.readline()).strip().lstrip("-").isdecimal():
-        assert line, f"it ended after {said}"
-        said.append(line)
-    assert int(line) == 0, "".join(said)
-    answer = json.loads(said[-1])
+        assert line, f"the process ended after {output}"
+        output.append(line)
+    assert int(line) == 0, "".join(output)
+    answer = json.loads(output[-1])
     assert isinstance(answer, list)
     return answer

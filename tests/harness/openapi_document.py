@@ -9,7 +9,7 @@ from typing import Any
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    """Build the document; that imports FastAPI, which most test runs do without."""
+    """Build the document. This imports FastAPI, which most tests do not need."""
     from sentinel.api.app import make_app
     from sentinel.api.openapi import document
 

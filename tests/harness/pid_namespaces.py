@@ -1,4 +1,4 @@
-"""PID namespaces for tests: what a container has, made by ``unshare``."""
+"""PID namespaces for tests, created by ``unshare``, as in a container."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import subprocess
 
 import pytest
 
-#: The beginning of a command that is to see no process but its own; it dies with ``unshare``.
+#: A prefix that runs a command in a new PID namespace; the command dies with ``unshare``.
 OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 def _allowed() -> bool:
     if shutil.which("unshare") is None:
         return False
-    made = subprocess.run([*OWN_NAMESPACE, "true"], capture_output=True, check=False)
-    return made.returncode == 0
+    done = subprocess.run([*OWN_NAMESPACE, "true"], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 needs_namespaces = pytest.mark.skipif(
-    not _allowed(), reason="needs the right to make PID namespaces, and util-linux's unshare"
+    not _allowed(), reason="needs the right to create PID namespaces, and util-linux's unshare"
 )

@@ -1,4 +1,4 @@
-"""A result pipeline with tiny matrices in a workbench, and functions to step it."""
+"""A result pipeline with tiny matrices, and functions that step it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def newest(pipeline: ResultPipeline, back: int = 0) -> Tensor:
 
 
 def step_until(pipeline: ResultPipeline, round_: int) -> None:
-    """Step until the ring was written ``round_`` times."""
+    """Step until the pipeline was written ``round_`` times."""
     for _ in range(MAX_STEPS):
         if pipeline.rounds >= round_:
             return

@@ -17,26 +17,26 @@ from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavaila
 from sentinel.supervisor.child_process import Inherited
 from tests.harness.timing import TIMEOUT_S
 
-#: A poll that never comes within a test, so that every reading has another cause.
+#: A poll interval longer than any test, so that every reading has another cause.
 NEVER = 3600.0
 
 
-class Supervisor:
-    """A probe process, and the supervisor's end of its channel and board."""
+class ProbeHarness:
+    """A probe process, and the supervisor's end of its channel and in-flight calls."""
 
     def __init__(self, spec: ProbeSpec, send_buffer: int | None = None) -> None:
         self.inflight_calls = InflightCalls.create()
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel, probe_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if send_buffer is not None:
-            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+            probe_channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.process = multiprocessing.get_context("spawn").Process(
-            target=run, args=(spec, theirs, os.getpid(), Inherited(self.inflight_calls.fd))
+            target=run, args=(spec, probe_channel, os.getpid(), Inherited(self.inflight_calls.fd))
         )
         self.process.start()
-        theirs.close()
+        probe_channel.close()
 
-    def next(self) -> ProbeMessage:
-        """Return the next message."""
+    def next_message(self) -> ProbeMessage:
+        """Receive the next message."""
         self.channel.settimeout(TIMEOUT_S)
         data = self.channel.recv(MAX_DATAGRAM_BYTES)
         assert data, "the probe closed its end"
@@ -44,20 +44,20 @@ class Supervisor:
         return decode(data, kinds)
 
     def inventory(self) -> Inventory:
-        """Return the first message."""
-        message = self.next()
+        """Receive the inventory, which is the first message."""
+        message = self.next_message()
         assert isinstance(message, Inventory)
         return message
 
-    def reading(self, wanted: Callable[[Reading], bool]) -> Reading:
-        """Return the first reading that is ``wanted``."""
+    def reading(self, matches: Callable[[Reading], bool]) -> Reading:
+        """Receive readings until one matches; return it."""
         until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
-            message = self.next()
+            message = self.next_message()
             assert isinstance(message, Reading)
-            if wanted(message):
+            if matches(message):
                 return message
-        message_ = "no such reading came"
+        message_ = "no matching reading within the timeout"
         raise AssertionError(message_)
 
     def read_all(self, gpus: tuple[Gpu, ...]) -> None:
@@ -67,16 +67,16 @@ class Supervisor:
             missing.discard(self.reading(lambda _: True).uuid)
 
     def watch(self, gpus: tuple[Gpu, ...], held: tuple[Gpu, ...] = ()) -> None:
-        """Set what the probe reads."""
-        order = Watch(gpus=tuple(g.uuid for g in gpus), held=tuple(g.uuid for g in held))
-        self.channel.send(encode(order))
+        """Send the probe its watch list."""
+        watch = Watch(gpus=tuple(g.uuid for g in gpus), held=tuple(g.uuid for g in held))
+        self.channel.send(encode(watch))
 
     def announced(self) -> tuple[tuple[int, str], ...]:
-        """Return the calls in flight."""
+        """List the calls in flight."""
         return tuple((slot, call) for slot, call, _ in self.inflight_calls.outstanding())
 
     def close(self) -> None:
-        """End the probe."""
+        """Kill the probe and close its channel."""
         self.channel.close()
         self.process.kill()
         self.process.join(TIMEOUT_S)

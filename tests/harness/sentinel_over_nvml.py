@@ -1,7 +1,7 @@
 """Run sentinel's command line on simulated GPUs that its probe reads through NVML.
 
-A stressor needs a CUDA device, and a fake NVML comes with none; it can use a simulated one. So
-``--simulate`` applies to everything but the probe, which loads the binding of the real driver. A
+A stressor needs a CUDA device, which a fake NVML lacks, so it uses a simulated one.
+``--simulate`` applies to every process but the probe, which loads the binding of the real driver. A
 GPU on which a call hung or crashed is excluded for less than the usual 10 s, which
 ``tests/unit/core/test_probe_supervision.py`` covers.
 """
@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from tests.harness.timing import MACHINE_SLOWNESS
 
-#: The first exclusion of a GPU, in seconds: enough for a new probe to start without the identity
-#: of that GPU, and for a newcomer on another one.
-LEFT_OUT = 6.0 * MACHINE_SLOWNESS
+#: The first exclusion of a GPU: enough for a new probe to start without the identity of that GPU,
+#: and for a newcomer on another one.
+FIRST_EXCLUSION_S = 6.0 * MACHINE_SLOWNESS
 
 
 def main() -> int:
@@ -25,12 +25,12 @@ def main() -> int:
     from sentinel.supervisor import discovery
     from sentinel.supervisor.probe_process import ProbeProcess
 
-    class OnNvml(ProbeProcess):
+    class NvmlProbeProcess(ProbeProcess):
         def __init__(self, spec: ProbeSpec) -> None:
             super().__init__(replace(spec, simulation=None))
 
-    probe_supervision.MIN_EXCLUSION_S = LEFT_OUT
-    discovery.ProbeProcess = OnNvml  # type: ignore[attr-defined]
+    probe_supervision.MIN_EXCLUSION_S = FIRST_EXCLUSION_S
+    discovery.ProbeProcess = NvmlProbeProcess  # type: ignore[attr-defined]
     return run_command_line(sys.argv[1:])
 
 

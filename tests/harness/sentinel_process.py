@@ -1,4 +1,4 @@
-"""A real sentinel in a process of its own: its events, its children, its end."""
+"""A real sentinel in its own process: events, children and exit."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class SentinelProcess:
     """One ``python -m sentinel run``.
 
     Args:
-        command: The whole command.
-        environment: All of its variables.
-        indices: nvidia-smi's index of each GPU, in the test's own order.
+        command: The complete command line.
+        environment: The complete environment.
+        indices: nvidia-smi's index of each GPU, in the test's order.
         read: Whether to read its standard output.
     """
 
@@ -71,33 +71,33 @@ class SentinelProcess:
             self.errors += line
 
     def wait_for(self, name: str, *, count: int = 1, gpu: int | None = None) -> Event:
-        """Wait for the ``count``-th event of that name, on that GPU; return it."""
+        """Wait for the ``count``-th event of that name on a GPU; return it."""
         deadline = time.monotonic() + TIMEOUT_S
         with self._changed:
             while True:
                 found = [e for e in self.events if e["event"] == name and self._on(e, gpu)]
                 if len(found) >= count:
                     return found[count - 1]
-                left = deadline - time.monotonic()
-                if left <= 0 or (
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0 or (
                     self.process.poll() is not None and not self._threads[-1].is_alive()
                 ):
                     names = [f"{e['event']}@{e.get('index', '')}" for e in self.events]
                     raise AssertionError(f"no {name} x{count}; {names}; stderr: {self.errors}")
-                self._changed.wait(min(left, 0.5))
+                self._changed.wait(min(remaining_s, 0.5))
 
     def names(self, gpu: int | None = None) -> list[str]:
-        """List the names of all events so far, on that GPU."""
+        """List the names of all events so far, optionally of one GPU."""
         return [event["event"] for event in self.events if self._on(event, gpu)]
 
     def _on(self, event: Event, gpu: int | None) -> bool:
         return gpu is None or event.get("index") == self._indices[gpu]
 
     def children(self) -> list[psutil.Process]:
-        """List the living processes below the sentinel, stressors and probe alike."""
+        """List the living descendants of the sentinel, stressors and probe alike."""
         with suppress(psutil.NoSuchProcess):
-            below = psutil.Process(self.process.pid).children(recursive=True)
-            return [process for process in below if not gone(process)]
+            descendants = psutil.Process(self.process.pid).children(recursive=True)
+            return [process for process in descendants if not gone(process)]
         return []
 
     def stressors(self) -> list[psutil.Process]:
@@ -110,14 +110,14 @@ class SentinelProcess:
         return self.wait_for_exit()
 
     def wait_for_exit(self) -> int:
-        """Wait for the end; return the exit code."""
+        """Wait for the exit; return the exit code."""
         code = self.process.wait(TIMEOUT_S)
         for thread in self._threads:
             thread.join(TIMEOUT_S)
         return code
 
     def close(self) -> None:
-        """Close our ends of the pipes, once the reading threads have reached theirs."""
+        """Close the pipes after the reading threads have ended."""
         for thread in self._threads:
             thread.join(TIMEOUT_S)
         for stream in (self.process.stdout, self.process.stderr):
@@ -133,38 +133,37 @@ def run_sentinel(
     indices: Sequence[int],
     read: bool = True,
 ) -> Iterator[SentinelProcess]:
-    """Run a sentinel; at the end, kill it and check that its children end too."""
+    """Run a sentinel; at the end, kill it and check that its children end."""
     sentinel = SentinelProcess(command, environment, indices=indices, read=read)
-    family = []
     try:
         yield sentinel
     finally:
-        family = sentinel.children()
+        children = sentinel.children()
         if sentinel.process.poll() is None:
             sentinel.process.kill()
         # A zombie counts as ended: in a container, its new parent may never reap it.
         deadline = time.monotonic() + TIMEOUT_S
-        while (left := [p for p in family if not gone(p)]) and time.monotonic() < deadline:
+        while (remaining := [p for p in children if not gone(p)]) and time.monotonic() < deadline:
             time.sleep(0.01)
-        for process in left:
+        for process in remaining:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         sentinel.process.wait(TIMEOUT_S)
         sentinel.close()
-        assert not left, f"left behind: {left}"
+        assert not remaining, f"still running: {remaining}"
 
 
 def eventually(condition: Callable[[], object]) -> None:
     """Wait until a condition holds; check it often at first, and less often later."""
     deadline, pause = time.monotonic() + TIMEOUT_S, 0.01
     while not condition():
-        assert time.monotonic() < deadline, f"it did not become true within {TIMEOUT_S:.0f} s"
+        assert time.monotonic() < deadline, f"the condition did not hold within {TIMEOUT_S:.0f} s"
         time.sleep(pause)
         pause = min(1.3 * pause, 0.1)
 
 
 def gone(process: psutil.Process) -> bool:
-    """Check whether a process has ended; a zombie has."""
+    """Check whether a process has ended; a zombie counts as ended."""
     stat = read_stat(process.pid)
     return stat is None or not stat.alive
 

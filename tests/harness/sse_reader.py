@@ -1,4 +1,4 @@
-"""Server-sent events, as a test reads them."""
+"""A parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Event:
 
 
 def events(response: HTTPResponse) -> Iterator[Event]:
-    """Yield the events of a response as they come."""
+    """Parse the events of a response."""
     fields: dict[str, str] = {}
     while line := response.readline().decode():
         name, _, value = line.rstrip("\n").partition(": ")

@@ -1,4 +1,4 @@
-"""Random histories of a world, with the invariants checked after every tick."""
+"""Random histories of a world; the invariants are checked after every tick."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Histories(RuleBasedStateMachine):
         for _ in range(ticks):
             self.tick()
 
-    @rule(spells=st.integers(1, 2))
-    def everything_works_for_a_while(self, spells: int) -> None:
-        for _ in range(spells):
+    @rule(periods=st.integers(1, 2))
+    def everything_works_for_a_while(self, periods: int) -> None:
+        for _ in range(periods):
             for fake in self.world.gpus.values():
                 repair(fake)
             end = self.world.now + 6
@@ -149,13 +149,13 @@ class Histories(RuleBasedStateMachine):
         if child is not None:
             child.unresponsive = True
 
-    @rule(index=GPUS, wild=st.booleans())
-    def a_child_sends_an_unexpected_message(self, *, index: int, wild: bool) -> None:
+    @rule(index=GPUS, ready=st.booleans())
+    def a_child_sends_an_unexpected_message(self, *, index: int, ready: bool) -> None:
         child = self.world.at(index).child
         if child is not None:
-            ready = Ready(held=1, asked=1, chunks=1, refused=False)
-            work = Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)
-            child.outbox.append(ready if wild else work)
+            unexpected = Ready(held=1, asked=1, chunks=1, refused=False)
+            progress = Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)
+            child.outbox.append(unexpected if ready else progress)
 
     @rule(index=GPUS, seconds=st.sampled_from([TEARDOWN_TIME, 3.0, 30.0]))
     def a_dying_child_exits_late(self, index: int, seconds: float) -> None:
@@ -201,14 +201,14 @@ class Histories(RuleBasedStateMachine):
 
     def check_gpu(self, uuid: str, before: Any, gpu_state: Any, decision: Decision) -> None:
         kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
-        lives = isinstance(gpu_state.stressor, Starting | Running)
+        is_active = isinstance(gpu_state.stressor, Starting | Running)
         leaks = gpu_state.leaks
         if isinstance(gpu_state.occupancy, Busy | Unknown) and not leaks:
-            assert not lives, "holds a busy or unknown GPU"
+            assert not is_active, "holds a busy or unknown GPU"
             if isinstance(before.stressor, Starting | Running) and self.is_stopping(gpu_state):
                 assert kills, "the child must be killed in the same tick"
         if (
-            lives
+            is_active
             and isinstance(gpu_state.stressor, Running)
             and gpu_state.stressor.expected is not None
         ):

@@ -68,13 +68,15 @@ class Child:
         self._renewed_at = 0.0
 
     def wait_for(self, kind: type[M]) -> M:
-        """Renew the lease until the child sends a ``kind``, and return it."""
+        """Renew the lease until the child sends a message of ``kind``; return it."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             message = self._receive()
             if isinstance(message, kind):
                 return message
-            assert message is not None or self.process.is_alive(), f"it ended after {self.received}"
+            assert message is not None or self.process.is_alive(), (
+                f"the child ended after {self.received}"
+            )
         raise AssertionError(f"no {kind.__name__} within {TIMEOUT_S} s, but {self.received}")
 
     def send(self, message: object) -> None:
@@ -82,39 +84,39 @@ class Child:
         self.channel.send(codec.encode(message))
 
     def wait_for_end(self) -> int:
-        """Renew nothing, and return the exit code once the child has ended."""
+        """Wait for the exit without renewing the lease; return the exit code."""
         self.process.join(TIMEOUT_S)
-        assert self.process.exitcode is not None, f"it hangs after {self.received}"
+        assert self.process.exitcode is not None, f"the child hangs after {self.received}"
         code: int = self.process.exitcode
         return code
 
     def stop(self) -> int:
-        """Ask it to end, and return its exit code."""
+        """Request a stop; return the exit code."""
         self.send(Stop())
         return self.wait_for_end()
 
     def used(self) -> int:
-        """Return the used memory of its GPU."""
+        """Read the used memory of the GPU."""
         return self.registry.memory(self.uuid).used
 
     def end(self) -> None:
-        """Kill it and close its channel."""
+        """Kill the child and close its channel."""
         self.process.kill()
         self.process.join()
         self.channel.close()
 
     def _receive(self) -> ChildMessage | None:
-        """Return the next message, or None after a short while; renews the lease meanwhile."""
+        """Receive the next message, or None after a short time; renew the lease when it is due."""
         now = time.monotonic()
         if now - self._renewed_at >= _RENEWAL_S:
             self._renewed_at = now
-            with suppress(OSError):  # it ended; its last messages can still be read
+            with suppress(OSError):  # the child ended; its last messages can still be read
                 self.send(Lease())
         if not select.select([self.channel], [], [], _RENEWAL_S)[0]:
             return None
         try:
             data = self.channel.recv(codec.MAX_DATAGRAM_BYTES)
-        except ConnectionResetError:  # it left a lease unread; its last messages follow
+        except ConnectionResetError:  # the child left a lease unread; its last messages follow
             return None
         if not data:
             return None
@@ -126,12 +128,12 @@ class Child:
 
 
 def _spawning() -> tuple[Any, int]:
-    """Return the start method of the supervisor, and the PID of the parent."""
+    """Select the start method of the supervisor; return it and the PID of the parent."""
     return multiprocessing.get_context("spawn"), os.getpid()
 
 
 def _forking() -> tuple[Any, int]:
-    """Return a start method with torch preloaded, and the PID of the parent."""
+    """Select a start method with torch preloaded; return it and the PID of the parent."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     forkserver.ensure_running()
@@ -143,8 +145,8 @@ def _forking() -> tuple[Any, int]:
 def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., Child]]:
     """Provide a function that starts children on the first GPU of a new registry in ``folder``.
 
-    They are forked from a process that has imported torch, which saves most of their start, unless
-    they are ``spawned`` as the supervisor does it.
+    Children are forked from a process that has imported torch, which saves most of their start,
+    unless they are ``spawned`` as in the supervisor.
     """
     registry = Registry.create(folder, 1)
     children: list[Child] = []

@@ -1,6 +1,6 @@
-"""The machine's speed, and the time limit of whatever a test waits for.
+"""The machine's speed, and the time limits of waits.
 
-A limit is there to end a test that hangs. No test asserts that something is fast: benchmarks do.
+A limit is there to end a test that hangs. No test asserts a speed; benchmarks do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VARIABLE = "TEST_MACHINE_SLOWNESS"
 
 
 def _work() -> None:
-    """Do what tests do: run Python code and start a process."""
+    """Run Python code and start a process, as tests do."""
     sum(number * number for number in range(1_000_000))
     subprocess.run([sys.executable, "-c", "import json"], check=True)
 
@@ -26,7 +26,7 @@ def _work() -> None:
 def _measure_slowness() -> float:
     """Measure how many times longer than on an idle core of reference work takes here, at least 1.
 
-    The duration includes what other programs take of the processors.
+    The duration includes the processor time of other programs.
     """
     if known := os.environ.get(_VARIABLE):
         return float(known)

@@ -1,4 +1,4 @@
-"""A workload's context in the test's own process, on a simulated GPU that needs no time."""
+"""A workload context in the test's process, on a simulated GPU without delays."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sentinel.stressor.memory import fill
 GIB = 2**30
 
 
-class Instant(SimulatedDevice):
-    """A simulated GPU that completes work at once; ``on_wait`` is called by each wait."""
+class InstantDevice(SimulatedDevice):
+    """A simulated GPU that completes work at once and calls ``on_wait`` at each wait."""
 
     def __init__(self, registry: Registry, uuid: str, quantum: float) -> None:
         super().__init__(registry, uuid)
@@ -48,12 +48,12 @@ class RecordingLeaseKeeper(LeaseKeeper):
 
 
 class Workbench:
-    """A context, and all messages of its workload."""
+    """A workload context that records all messages."""
 
     def __init__(self, folder: Path, *, chunks: int, chunk: int, quantum: float) -> None:
         registry = Registry.create(folder, 1)
         self.channel, self._other = socket.socketpair()
-        self.device = Instant(registry, registry.gpus()[0].uuid, quantum)
+        self.device = InstantDevice(registry, registry.gpus()[0].uuid, quantum)
         self.lease_keeper = RecordingLeaseKeeper(self.channel)
         filling = fill(self.device, MemoryTarget(size=chunks * chunk), chunk)
         self.ctx = WorkloadContext(
@@ -64,19 +64,19 @@ class Workbench:
         return [message for message in self.lease_keeper.sent if isinstance(message, Finding)]
 
     def done(self) -> Progress:
-        """Return the sum of all progress, including what is not sent yet."""
+        """Sum all progress, including unsent progress."""
         self.ctx.finish()
         if not self.ctx.ready:
-            self.ctx._send_progress(self.ctx._last_progress_at)  # it is not sent before Ready
+            self.ctx._send_progress(self.ctx._last_progress_at)  # none is sent before Ready
         progress = [message for message in self.lease_keeper.sent if isinstance(message, Progress)]
         return Progress(
-            seconds=sum(one.seconds for one in progress),
-            iterations=sum(one.iterations for one in progress),
-            flops=sum(one.flops for one in progress),
-            bytes=sum(one.bytes for one in progress),
-            checks=sum(one.checks for one in progress),
-            errors=sum(one.errors for one in progress),
-            max_quantum_s=max((one.max_quantum_s for one in progress), default=0.0),
+            seconds=sum(message.seconds for message in progress),
+            iterations=sum(message.iterations for message in progress),
+            flops=sum(message.flops for message in progress),
+            bytes=sum(message.bytes for message in progress),
+            checks=sum(message.checks for message in progress),
+            errors=sum(message.errors for message in progress),
+            max_quantum_s=max((message.max_quantum_s for message in progress), default=0.0),
         )
 
     def stop(self) -> None:

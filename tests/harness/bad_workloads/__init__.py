@@ -25,13 +25,13 @@ not_callable = 1
 
 
 def well_behaved(ctx: WorkloadContext, *, rest: float = 0.02) -> None:
-    """Do nothing wrong."""
+    """Follow every rule."""
     while ctx.pace(rest):
         ctx.report()
 
 
 class Warm:
-    """Do nothing wrong, as a class.
+    """Follow every rule, as a class.
 
     Args:
         rest: Seconds between two rounds.
@@ -51,17 +51,17 @@ class Unruly:
 
 
 def errs(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
-    """Find a fault in the middle of a selftest."""
+    """Report a finding during a selftest."""
     finds_and_dies(ctx)
 
 
 def stumbles(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
-    """Fail in the middle of a selftest."""
+    """Raise an error during a selftest."""
     raises(ctx)
 
 
 def finds_and_dies(ctx: WorkloadContext) -> None:
-    """Report a finding, and die at once."""
+    """Report a finding, then exit by SIGKILL."""
     from sentinel.protocol.stressor import Finding, FindingPlace
 
     become_ready(ctx)
@@ -98,7 +98,7 @@ def raises(ctx: WorkloadContext, *, early: bool = False) -> None:
 
 
 def returns(ctx: WorkloadContext) -> None:
-    """Return, which a workload must not."""
+    """Return although no stop was requested."""
     become_ready(ctx)
     ctx.report(iterations=40)
 
@@ -110,13 +110,13 @@ def exits(ctx: WorkloadContext) -> None:
 
 
 def segfaults(ctx: WorkloadContext) -> None:
-    """Die of a signal."""
+    """Exit by a segmentation fault."""
     become_ready(ctx)
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def busy(ctx: WorkloadContext) -> None:
-    """Spin for ever and never pace."""
+    """Loop without end, and never pace."""
     become_ready(ctx)
     while True:
         pass
@@ -279,7 +279,7 @@ def faulty(ctx: WorkloadContext) -> None:
 
 
 def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
-    """Multiply matrices on a GPU whose memory loses one bit of one result, once."""
+    """Multiply matrices, and flip one bit of one result once."""
     from sentinel.stressor.verification.comparison import flip
     from sentinel.stressor.verification.matmul import DTYPES
     from sentinel.stressor.verification.sizing import build
@@ -299,7 +299,7 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
 
 
 def forgets(ctx: WorkloadContext) -> None:
-    """Test a memory that loses one bit, once, some time after Ready."""
+    """Test the memory, and flip one of its bits once, some time after Ready."""
     from sentinel.stressor.verification.memory_cells import MemoryCells
     from sentinel.stressor.workloads import memtest
 

@@ -1,4 +1,4 @@
-"""A module whose import is the end of the process."""
+"""A module whose import kills the process."""
 
 import os
 import signal

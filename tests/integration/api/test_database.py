@@ -32,18 +32,18 @@ from tests.harness.history_harness import (
     SIZE,
     UUID,
     WALL,
-    Past,
-    busy,
-    lines,
+    HistoryHarness,
+    busy_view,
+    event_rows,
+    is_intact,
+    make_view,
     process,
-    shown,
-    whole,
 )
 
 
 @pytest.fixture
-def past(tmp_path: Path) -> Iterator[Past]:
-    one = Past(tmp_path / "history.db")
+def past(tmp_path: Path) -> Iterator[HistoryHarness]:
+    one = HistoryHarness(tmp_path / "history.db")
     yield one
     one.database.close()
 
@@ -64,14 +64,14 @@ def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID
 # --- what is kept ----------------------------------------------------------------------------
 
 
-def test_readings_are_stored_per_second_and_gpu(past: Past) -> None:
+def test_readings_are_stored_per_second_and_gpu(past: HistoryHarness) -> None:
     for second in range(5):
-        past.put(
-            shown(past.now, temperature_c=40 + second),
-            shown(past.now + 0.25, temperature_c=40 + second, occupancy="BUSY"),
-            shown(past.now, OTHER, temperature_c=90),
+        past.write_views(
+            make_view(past.now, temperature_c=40 + second),
+            make_view(past.now + 0.25, temperature_c=40 + second, occupancy="BUSY"),
+            make_view(past.now, OTHER, temperature_c=90),
         )
-        past.go_on(1)
+        past.advance(1)
     rows = past.readings()
     assert [row["temperature_c"] for row in rows] == [40, 41, 42, 43, 44]
     assert [row["at"] for row in rows] == [int(WALL) + second for second in range(5)]
@@ -80,11 +80,11 @@ def test_readings_are_stored_per_second_and_gpu(past: Past) -> None:
     assert len(past.rows("seconds")) == 10
 
 
-def test_a_longer_step_has_minimum_mean_and_maximum(past: Past) -> None:
+def test_a_longer_step_has_minimum_mean_and_maximum(past: HistoryHarness) -> None:
     for second in range(60):
         known: dict[str, Any] = {} if second < 50 else {"read": None}  # the last ten are not known
-        past.put(shown(past.now, temperature_c=30 + second, power_w=200.0, **known))
-        past.go_on(1)
+        past.write_views(make_view(past.now, temperature_c=30 + second, power_w=200.0, **known))
+        past.advance(1)
     past.wall -= 1
     (row,) = past.readings(60, 60)
     assert row["seconds"] == 60
@@ -96,11 +96,11 @@ def test_a_longer_step_has_minimum_mean_and_maximum(past: Past) -> None:
 
 @pytest.mark.parametrize("every", [1.0, 1.1, 1.5, 2.0])
 def test_energy_follows_from_time_and_not_from_the_number_of_readings(
-    past: Past, every: float
+    past: HistoryHarness, every: float
 ) -> None:
     for _ in range(round(2 * 3600 / every)):
-        past.put(shown(past.now, power_w=100.0))
-        past.go_on(every)
+        past.write_views(make_view(past.now, power_w=100.0))
+        past.advance(every)
     assert len(past.rows("minutes")) > 50
     (whole_time,) = past.readings(3 * 3600, 3 * 3600)
     assert whole_time["energy_j"] == pytest.approx(100.0 * 2 * 3600, abs=200)
@@ -109,17 +109,17 @@ def test_energy_follows_from_time_and_not_from_the_number_of_readings(
     assert [row["energy_j"] for row in inner] == pytest.approx([6000.0] * len(inner), abs=200)
 
 
-def test_energy_during_a_gap_of_readings_is_not_estimated(past: Past) -> None:
+def test_energy_during_a_gap_of_readings_is_not_estimated(past: HistoryHarness) -> None:
     for pause in (1, 6, 600):
-        past.put(shown(past.now, power_w=100.0))
-        past.go_on(1)
-        past.put(shown(past.now, read=None))
-        past.go_on(pause)
-    past.put(shown(past.now, power_w=100.0))
+        past.write_views(make_view(past.now, power_w=100.0))
+        past.advance(1)
+        past.write_views(make_view(past.now, read=None))
+        past.advance(pause)
+    past.write_views(make_view(past.now, power_w=100.0))
     assert past.readings(3600, 3600)[0]["energy_j"] == 4 * 100
 
 
-def test_seconds_become_minutes_after_an_hour_without_loss(past: Past) -> None:
+def test_seconds_become_minutes_after_an_hour_without_loss(past: HistoryHarness) -> None:
     past.database.open(past.now, past.wall)
     for hour in range(3):
         seconds = range(hour * 3600, (hour + 1) * 3600)
@@ -170,7 +170,7 @@ def test_a_jump_of_the_clock_neither_loses_rows_nor_keeps_expired_ones(
     database.close()
 
 
-def test_minutes_are_removed_after_a_month(past: Past) -> None:
+def test_minutes_are_removed_after_a_month(past: HistoryHarness) -> None:
     past.database.open(past.now, past.wall)
     past.database.write(batch_of(range(60), past.wall), past.now)
     later = range(7200, 7260)
@@ -183,12 +183,12 @@ def test_minutes_are_removed_after_a_month(past: Past) -> None:
     assert min(ticks) > last - MINUTES_RETENTION
 
 
-def test_events_are_found_by_gpu_name_and_time(past: Past) -> None:
+def test_events_are_found_by_gpu_name_and_time(past: HistoryHarness) -> None:
     for number in range(5):
-        past.say("gpu.busy", gpu=UUID, index=0, number=number)
-        past.say("gpu.idle", gpu=OTHER, index=1)
-        past.go_on(60)
-    past.say("sentinel.stopping")
+        past.write_event("gpu.busy", gpu=UUID, index=0, number=number)
+        past.write_event("gpu.idle", gpu=OTHER, index=1)
+        past.advance(60)
+    past.write_event("sentinel.stopping")
     assert len(past.events()) == 11
     assert past.events(uuid=OTHER) == ["gpu.idle"] * 5
     assert past.events(name="gpu.busy", limit=2) == ["gpu.busy"] * 2
@@ -199,39 +199,39 @@ def test_events_are_found_by_gpu_name_and_time(past: Past) -> None:
 # --- who used it -----------------------------------------------------------------------------
 
 
-def test_a_use_continues_over_a_restart_of_the_api_and_ends_once(past: Past) -> None:
+def test_a_use_continues_over_a_restart_of_the_api_and_ends_once(past: HistoryHarness) -> None:
     job = process(7)
     for _ in range(3):
-        past.put(busy(past.now, job))
-        past.go_on(1)
-    past.begin()  # without a word to the one before
-    past.go_on(5)
-    past.put(busy(past.now, job))
+        past.write_views(busy_view(past.now, job))
+        past.advance(1)
+    past.restart()  # without a word to the one before
+    past.advance(5)
+    past.write_views(busy_view(past.now, job))
     (use,) = past.uses()
     assert (use.who, use.pid, use.user, use.open) == ("python", 7, "anna", True)
-    past.go_on(1)
-    past.put(shown(past.now))
+    past.advance(1)
+    past.write_views(make_view(past.now))
     (use,) = past.uses()
     assert use.until == pytest.approx(WALL + 9)
     assert (use.began, use.open) == (WALL, False)
 
 
-def test_a_use_without_further_views_ends_at_its_last_view(past: Past) -> None:
-    past.put(busy(past.now, process(7)))
-    past.go_on(4)
-    past.put(busy(past.now, process(7)))
-    past.begin()
-    past.go_on(3600)
-    past.put(shown(past.now))
+def test_a_use_without_further_views_ends_at_its_last_view(past: HistoryHarness) -> None:
+    past.write_views(busy_view(past.now, process(7)))
+    past.advance(4)
+    past.write_views(busy_view(past.now, process(7)))
+    past.restart()
+    past.advance(3600)
+    past.write_views(make_view(past.now))
     (use,) = past.uses()
     assert (use.until, use.open) == (WALL + 4, False)
 
 
-def test_a_renamed_use_is_stored_once(past: Past) -> None:
-    past.put(busy(past.now))
-    past.go_on(1)
+def test_a_renamed_use_is_stored_once(past: HistoryHarness) -> None:
+    past.write_views(busy_view(past.now))
+    past.advance(1)
     assert [use.who for use in past.uses()] == [None]
-    past.put(busy(past.now, process(7)))
+    past.write_views(busy_view(past.now, process(7)))
     assert [(use.who, use.began) for use in past.uses()] == [("python", WALL)]
 
 
@@ -246,10 +246,10 @@ def test_a_renamed_use_is_stored_once(past: Past) -> None:
     ],
 )
 def test_a_corrupt_file_is_set_aside_reported_and_recreated(
-    past: Past, damage: bytes | None, says: str
+    past: HistoryHarness, damage: bytes | None, says: str
 ) -> None:
     for _ in range(300):
-        past.say(text="x" * 500)
+        past.write_event(text="x" * 500)
     past.database.close()
     assert past.path is not None
     content = bytearray(past.path.read_bytes())
@@ -257,22 +257,22 @@ def test_a_corrupt_file_is_set_aside_reported_and_recreated(
         middle = len(content) // 2
         content[middle : middle + 4096] = random.Random(7).randbytes(4096)
     past.path.write_bytes(damage or bytes(content))
-    past.begin()
-    (trouble,) = past.say("gpu.busy")
+    past.restart()
+    (trouble,) = past.write_event("gpu.busy")
     assert past.path.with_name("history.db.bad").read_bytes() == (damage or bytes(content))
     assert "renamed to" in trouble
     assert str(past.path) in trouble
     assert any(word in trouble for word in says.split("|")), trouble
-    past.go_on(6)
-    assert past.say("gpu.idle") == []
+    past.advance(6)
+    assert past.write_event("gpu.idle") == []
     assert past.events() == ["gpu.busy", "gpu.idle"]
     assert len(past.rows("events")) == 2
-    assert whole(past.path)
+    assert is_intact(past.path)
 
 
-def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: Past) -> None:
+def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: HistoryHarness) -> None:
     for _ in range(300):
-        past.say(text="x" * 500)
+        past.write_event(text="x" * 500)
     assert past.path is not None
     execute = past.database._connection.execute
     execute("PRAGMA disk.wal_checkpoint(TRUNCATE)").fetchall()
@@ -283,11 +283,11 @@ def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: Past) -> None
         file.seek(4096)
         file.write(random.Random(7).randbytes(size - 4096))
     past.events()  # a query returns what there is
-    troubles = past.say("gpu.busy")
+    troubles = past.write_event("gpu.busy")
     assert any("renamed to" in trouble for trouble in troubles), troubles
-    past.go_on(6)
-    past.say("gpu.idle")
-    assert whole(past.path)
+    past.advance(6)
+    past.write_event("gpu.idle")
+    assert is_intact(past.path)
     assert past.events()[-1] == "gpu.idle"
 
 
@@ -300,10 +300,10 @@ def foreign(path: Path) -> None:
 
 def older(path: Path) -> None:
     """Write a file of version 1, in which the column health is called condition."""
-    past = Past(path)
-    past.put(shown(past.now, health=GpuHealth.CRITICAL))
-    past.go_on(3 * THIN_INTERVAL + SECONDS_RETENTION)
-    past.put(shown(past.now, health=GpuHealth.THROTTLED))
+    past = HistoryHarness(path)
+    past.write_views(make_view(past.now, health=GpuHealth.CRITICAL))
+    past.advance(3 * THIN_INTERVAL + SECONDS_RETENTION)
+    past.write_views(make_view(past.now, health=GpuHealth.THROTTLED))
     past.database.close()
     connection = sqlite3.connect(path)
     for table in ("seconds", "minutes"):
@@ -316,9 +316,9 @@ def test_a_file_of_version_1_is_migrated_and_keeps_its_rows(tmp_path: Path) -> N
     path = tmp_path / "history.db"
     older(path)
     assert "condition" in columns(path, "minutes") & columns(path, "seconds")
-    past = Past(path)
-    past.go_on(3 * THIN_INTERVAL + SECONDS_RETENTION + 1)
-    assert past.put(shown(past.now, health=GpuHealth.NORMAL)) == []
+    past = HistoryHarness(path)
+    past.advance(3 * THIN_INTERVAL + SECONDS_RETENTION + 1)
+    assert past.write_views(make_view(past.now, health=GpuHealth.NORMAL)) == []
     assert not path.with_name("history.db.bad").exists()
     worst = [row["health"] for row in past.readings(seconds=86_400, step=60)]
     assert worst == [HEALTH_ORDER.index(one) for one in ("critical", "throttled")]
@@ -338,7 +338,7 @@ def columns(path: Path, table: str) -> set[str]:
 
 
 def newer(path: Path) -> None:
-    Past(path).say()
+    HistoryHarness(path).write_event()
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     connection.close()
@@ -354,30 +354,30 @@ def test_a_file_of_another_kind_or_a_newer_version_is_set_aside_whole(
     path = tmp_path / "history.db"
     assert callable(made)
     made(path)
-    past = Past(path)
-    (trouble,) = past.say()
+    past = HistoryHarness(path)
+    (trouble,) = past.write_event()
     assert says in trouble
-    assert whole(path.with_name("history.db.bad"))
-    past.go_on(6)
-    past.say()
+    assert is_intact(path.with_name("history.db.bad"))
+    past.advance(6)
+    past.write_event()
     assert len(past.rows("events")) == 2
     past.database.close()
 
 
-def test_the_file_is_private_to_its_owner(past: Past) -> None:
-    past.say()
+def test_the_file_is_private_to_its_owner(past: HistoryHarness) -> None:
+    past.write_event()
     assert past.path is not None
     files = list(past.path.parent.glob("history.db*"))
     assert len(files) == 3
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
-def test_a_removed_file_is_recreated(past: Past) -> None:
-    past.say("gpu.busy")
+def test_a_removed_file_is_recreated(past: HistoryHarness) -> None:
+    past.write_event("gpu.busy")
     assert past.path is not None
     for file in past.path.parent.glob("history.db*"):
         file.unlink()
-    assert past.say("gpu.idle") == []
+    assert past.write_event("gpu.idle") == []
     assert [row[2] for row in past.rows("events")] == ["gpu.idle"]
 
 
@@ -389,15 +389,17 @@ def remount(folder: Path, size: str) -> None:
 def test_the_history_stays_in_memory_while_the_disk_is_full(
     tiny_disk: Path,
 ) -> None:
-    past = Past(tiny_disk / "history.db")
-    said = [trouble for _ in range(5) for trouble in past.put(busy(past.now, process(7)))]
-    past.say("gpu.busy")
+    past = HistoryHarness(tiny_disk / "history.db")
+    said = [
+        trouble for _ in range(5) for trouble in past.write_views(busy_view(past.now, process(7)))
+    ]
+    past.write_event("gpu.busy")
     assert len(said) == 1
     assert "disk" in said[0] or "cannot be written" in said[0]
     assert len(past.readings()) == 1
-    past.go_on(6)
+    past.advance(6)
     remount(tiny_disk, "4m")
-    assert past.say("gpu.idle") == []
+    assert past.write_event("gpu.idle") == []
     assert past.events() == ["gpu.busy", "gpu.idle"]
     assert [len(past.rows(table)) for table in ("seconds", "events", "uses")] == [1, 2, 1]
     past.database.close()
@@ -405,8 +407,8 @@ def test_the_history_stays_in_memory_while_the_disk_is_full(
 
 def test_a_temporarily_full_disk_loses_no_row(tiny_disk: Path) -> None:
     remount(tiny_disk, "4m")
-    past = Past(tiny_disk / "history.db")
-    past.say("first")
+    past = HistoryHarness(tiny_disk / "history.db")
+    past.write_event("first")
     filler = tiny_disk / "filler"
     with filler.open("wb", buffering=0) as file:
         try:
@@ -416,33 +418,33 @@ def test_a_temporarily_full_disk_loses_no_row(tiny_disk: Path) -> None:
             pass
     said = []
     for number in range(40):
-        said += past.say(f"full.{number}", text="x" * 2000)
-        past.put(shown(past.now))
-        past.go_on(1)
+        said += past.write_event(f"full.{number}", text="x" * 2000)
+        past.write_views(make_view(past.now))
+        past.advance(1)
     assert len(said) == 1, "once, and not each time"
     assert "full" in said[0]
     assert len(past.events()) == 41, "of file and memory as one"
     assert len(past.readings()) == 40
     filler.unlink()
-    past.go_on(6)
-    assert past.say("last") == []
+    past.advance(6)
+    assert past.write_event("last") == []
     assert past.events() == ["first", *(f"full.{number}" for number in range(40)), "last"]
     assert len(past.rows("events")) == 42
     assert len(past.rows("seconds")) == 40
-    assert whole(tiny_disk / "history.db")
+    assert is_intact(tiny_disk / "history.db")
     past.database.close()
 
 
 WRITES = """
 import sys
 from pathlib import Path
-from tests.harness.history_harness import Past, shown, busy, process
-past = Past(Path(sys.argv[1]))
+from tests.harness.history_harness import HistoryHarness, make_view, busy_view, process
+past = HistoryHarness(Path(sys.argv[1]))
 for number in range(10**6):
-    past.put(shown(past.now), busy(past.now, process(number)))
-    past.say("gpu.idle", number=number, text="x" * 300)
+    past.write_views(make_view(past.now), busy_view(past.now, process(number)))
+    past.write_event("gpu.idle", number=number, text="x" * 300)
     print(number, flush=True)
-    past.go_on(30)
+    past.advance(30)
 """
 
 
@@ -465,9 +467,9 @@ def test_after_a_kill_at_any_moment_the_file_is_intact_and_has_all_written_rows(
             time.sleep(random.Random(turn).uniform(0.0, 0.3))  # what is tested is any moment
             os.kill(writer.pid, signal.SIGKILL)
             written += 1 + sum(line.endswith("\n") for line in writer.stdout)
-        assert whole(path)
-        past = Past(path)
-        past.say("gpu.busy")
+        assert is_intact(path)
+        past = HistoryHarness(path)
+        past.write_event("gpu.busy")
         found = len(past.rows("events"))
         past.database.close()
         assert found > written
@@ -481,12 +483,12 @@ def test_above_the_size_limit_the_oldest_events_are_removed_if_they_are_largest(
     tmp_path: Path,
 ) -> None:
     size = 16 * 2**20
-    past = Past(tmp_path / "history.db", size)
+    past = HistoryHarness(tmp_path / "history.db", size)
     past.database.open(past.now, past.wall)
     past.database.write(batch_of(range(600), past.wall), past.now)
     most = 0
     for number in range(40):
-        past.database.write(Batch(events=lines(100, 4000, first=number * 100)), past.now)
+        past.database.write(Batch(events=event_rows(100, 4000, first=number * 100)), past.now)
         most = max(most, sum(file.stat().st_size for file in tmp_path.glob("history.db*")))
     assert most <= size
     names = [row[2] for row in past.rows("events")]
@@ -494,15 +496,15 @@ def test_above_the_size_limit_the_oldest_events_are_removed_if_they_are_largest(
     assert names == [f"event.{n}" for n in range(4000 - len(names), 4000)], "the oldest went"
     assert len(names) > 1000
     assert len(past.rows("seconds")) == 600, "readings stay"
-    assert whole(tmp_path / "history.db")
+    assert is_intact(tmp_path / "history.db")
     past.database.close()
 
 
 @pytest.mark.long
 def test_readings_of_many_gpus_do_not_displace_the_events(tmp_path: Path) -> None:
-    past = Past(tmp_path / "history.db", 16 * 2**20)
+    past = HistoryHarness(tmp_path / "history.db", 16 * 2**20)
     past.database.open(past.now, past.wall)
-    past.database.write(Batch(events=lines(1000, 1000)), past.now)
+    past.database.write(Batch(events=event_rows(1000, 1000)), past.now)
     for uuid in (f"GPU-{n}" for n in range(32)):
         past.database.write(batch_of(range(1800), past.wall, uuid=uuid), past.now + 1800)
     assert len(past.rows("events")) == 1000
@@ -511,23 +513,23 @@ def test_readings_of_many_gpus_do_not_displace_the_events(tmp_path: Path) -> Non
 
 
 def test_a_lower_size_limit_shrinks_the_file(tmp_path: Path) -> None:
-    past = Past(tmp_path / "history.db", 64 * 2**20)
+    past = HistoryHarness(tmp_path / "history.db", 64 * 2**20)
     past.database.open(past.now, past.wall)
     for _ in range(30):
-        past.database.write(Batch(events=lines(100, 8000)), past.now)
+        past.database.write(Batch(events=event_rows(100, 8000)), past.now)
     past.database.close()
     assert (tmp_path / "history.db").stat().st_size > 16 * 2**20
     past.size = 16 * 2**20
-    past.begin()
-    past.say()
+    past.restart()
+    past.write_event()
     past.database.close()
     assert (tmp_path / "history.db").stat().st_size < 16 * 2**20
 
 
 def test_a_history_in_memory_has_its_own_limit() -> None:
-    past = Past(None)
+    past = HistoryHarness(None)
     for _ in range(30):
-        past.database.write(Batch(events=lines(100, 10_000)), past.now)
+        past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
     assert retention.used_bytes(past.database._connection, "main") <= MEMORY_BYTES
     assert (
         past.database.query(lambda where: len(queries.events(where, None, 0, None, 700)), 0) == 700
@@ -538,7 +540,7 @@ def test_a_history_in_memory_has_its_own_limit() -> None:
 def test_rows_that_wait_for_an_unwritable_disk_are_bounded(tmp_path: Path) -> None:
     history = History(tmp_path / "history.db", SIZE, pytest.fail)
     for number in range(20_000):
-        history.add(shown(BEGIN + number))
+        history.add(make_view(BEGIN + number))
     assert len(history._queue) < 10_000
     newest = history._queue[-1].record
     assert isinstance(newest, GpuView)

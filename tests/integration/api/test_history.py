@@ -21,7 +21,7 @@ from sentinel.protocol.gpu import GpuProcess
 from tests.harness.api_harness import UUIDS, ApiServer, ask
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.history_harness import whole
+from tests.harness.history_harness import is_intact
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -175,7 +175,7 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
             ended.set()
             front.kill()
             talker.join()
-            assert whole(path)
+            assert is_intact(path)
             kept = numbers(path)
             assert known <= kept, "what a client was told is there"
             front.start()
@@ -255,7 +255,7 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
     assert wrong.code == 2
     assert "'yesterday' is neither a duration nor a time" in wrong.err
     daemon.kill()
-    assert whole(daemon.places.state / "history.db")
+    assert is_intact(daemon.places.state / "history.db")
 
 
 def test_a_second_process_is_named_with_its_own_time(service: ApiServer, client: Client) -> None:

@@ -30,13 +30,13 @@ from tests.harness.gpu_environment import ROOT
 from tests.harness.metrics_harness import (
     api_with_events,
     ask,
-    get,
-    one,
+    get_metrics,
+    make_telemetry,
+    matching_samples,
     samples,
     scrape,
     send_all_views,
-    some,
-    told,
+    value_of,
 )
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
@@ -59,7 +59,7 @@ def front(service: ApiServer) -> ApiServer:
 
 def test_measurements_are_exported_in_base_units(front: ApiServer) -> None:
     page = scrape(front)
-    raw = told(0.0)
+    raw = make_telemetry(0.0)
     wanted = {
         "sentinel_gpu_temperature_celsius": raw.temperature_c,
         "sentinel_gpu_power_watts": raw.power_w,
@@ -77,19 +77,19 @@ def test_measurements_are_exported_in_base_units(front: ApiServer) -> None:
         "sentinel_gpu_stressor_starts_total": 6,
         "sentinel_gpu_foreign_processes": 1,
     }
-    assert {name: one(page, name, gpu="0") for name in wanted} == wanted
+    assert {name: value_of(page, name, gpu="0") for name in wanted} == wanted
     kinds = {"corrected": raw.ecc_corrected_total, "uncorrected": raw.ecc_uncorrected_total}
     for kind, value in kinds.items():
-        assert one(page, "sentinel_gpu_ecc_errors_total", gpu="0", type=kind) == value
+        assert value_of(page, "sentinel_gpu_ecc_errors_total", gpu="0", type=kind) == value
     why = "sentinel_gpu_clocks_event_reason"
-    assert one(page, why, gpu="0", reason="sw_power_cap") == 1
-    assert one(page, why, gpu="0", reason="gpu_idle") == 0
+    assert value_of(page, why, gpu="0", reason="sw_power_cap") == 1
+    assert value_of(page, why, gpu="0", reason="gpu_idle") == 0
 
 
 def test_every_telemetry_field_has_its_own_series(front: ApiServer) -> None:
     page = scrape(front)
     values = [value for found in page.values() for _, value in found]
-    raw = told(0.0)
+    raw = make_telemetry(0.0)
     elsewhere = {"at", "reasons", "remap_pending", "remap_failed"}
     for field in fields(Telemetry):
         if field.name not in elsewhere:
@@ -99,7 +99,7 @@ def test_every_telemetry_field_has_its_own_series(front: ApiServer) -> None:
 
 
 def test_gpu_labels_are_those_of_dcgm_exporter(front: ApiServer) -> None:
-    ((labels, _),) = some(scrape(front), "sentinel_gpu_power_watts", gpu="1")
+    ((labels, _),) = matching_samples(scrape(front), "sentinel_gpu_power_watts", gpu="1")
     assert labels == {
         "gpu": "1",
         "UUID": UUIDS[1],
@@ -111,7 +111,7 @@ def test_gpu_labels_are_those_of_dcgm_exporter(front: ApiServer) -> None:
 
 
 def test_no_label_has_unbounded_values(front: ApiServer) -> None:
-    text = get(front)[2].decode()
+    text = get_metrics(front)[2].decode()
     found = {name for family in parse_text(text) for one in family.samples for name in one.labels}
     assert found == {label for metric in METRICS for label in metric.labels} | {"le"}
     assert not found & {"pid", "job", "user", "id"}
@@ -125,9 +125,9 @@ def test_the_current_state_is_1_and_all_others_are_0(front: ApiServer) -> None:
         ("sentinel_gpu_admin_state", collector.ADMIN, "enabled"),
         ("sentinel_gpu_health_state", tuple(GpuHealth), "critical"),
     ):
-        found = {labels["state"]: value for labels, value in some(page, name, gpu="0")}
+        found = {labels["state"]: value for labels, value in matching_samples(page, name, gpu="0")}
         assert found == {state: float(state == now) for state in states}
-    found = {labels["state"]: value for labels, value in some(page, "sentinel_state")}
+    found = {labels["state"]: value for labels, value in matching_samples(page, "sentinel_state")}
     assert found == {phase.value: float(phase == Phase.OCCUPYING) for phase in Phase}
 
 
@@ -151,7 +151,7 @@ def test_events_are_counted(front: ApiServer) -> None:
     page = scrape(front)
 
     def of_gpu(name: str, **labels: str) -> float | None:
-        return one(page, f"sentinel_gpu_{name}", gpu="0", **labels)
+        return value_of(page, f"sentinel_gpu_{name}", gpu="0", **labels)
 
     assert of_gpu("foreign_seen_total") == 4
     assert of_gpu("verification_errors_total") == 7
@@ -167,37 +167,40 @@ def test_events_are_counted(front: ApiServer) -> None:
     assert of_gpu("handover_kill_seconds_bucket", le="+Inf") == 1
     assert of_gpu("handover_exit_seconds_count") == 1
     assert of_gpu("handover_memory_back_seconds_count") == 0  # it was not measured
-    assert len(some(page, "sentinel_gpu_handover_kill_seconds_bucket", gpu="0")) == len(BUCKETS) + 1
-    assert one(page, "sentinel_probe_restarts_total", reason="hung") == 1
-    assert one(page, "sentinel_probe_restarts_total", reason="exited") == 1
-    assert one(page, "sentinel_driver_failures_total", code="driver_not_loaded") == 1
-    assert one(page, "sentinel_events_lost_total") == 0
+    assert (
+        len(matching_samples(page, "sentinel_gpu_handover_kill_seconds_bucket", gpu="0"))
+        == len(BUCKETS) + 1
+    )
+    assert value_of(page, "sentinel_probe_restarts_total", reason="hung") == 1
+    assert value_of(page, "sentinel_probe_restarts_total", reason="exited") == 1
+    assert value_of(page, "sentinel_driver_failures_total", code="driver_not_loaded") == 1
+    assert value_of(page, "sentinel_events_lost_total") == 0
 
 
 def test_lost_events_are_counted_by_their_numbers(front: ApiServer) -> None:
     front._published += 3
     front.publish("gpu.idle")
-    eventually(lambda: one(scrape(front), "sentinel_events_lost_total") == 3)
+    eventually(lambda: value_of(scrape(front), "sentinel_events_lost_total") == 3)
 
 
 def test_a_malformed_line_is_ignored(front: ApiServer) -> None:
-    before = one(scrape(front), "sentinel_gpu_verification_errors_total", gpu="1")
+    before = value_of(scrape(front), "sentinel_gpu_verification_errors_total", gpu="1")
     front.publish("stressor.mismatch", gpu=UUIDS[1], errors=None)
     front.publish("gpu.busy", gpu=UUIDS[1], processes="not a list")
     front.publish("gpu.handed_over", gpu=UUIDS[1], processes=[None], kill_s="soon")
     front.publish("stressor.mismatch", gpu=UUIDS[1], errors=2)
     errors = "sentinel_gpu_verification_errors_total"
-    eventually(lambda: one(scrape(front), errors, gpu="1") == (before or 0) + 2)
+    eventually(lambda: value_of(scrape(front), errors, gpu="1") == (before or 0) + 2)
 
 
 def test_stressor_seconds_grow_only_while_a_stressor_runs(front: ApiServer) -> None:
     def stress(gpu: str) -> float:
-        return one(scrape(front), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
+        return value_of(scrape(front), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
 
     with front.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[1]] = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", pid=None)
     state = {"gpu": "1", "state": "stopped"}
-    eventually(lambda: one(scrape(front), "sentinel_gpu_stressor_state", **state) == 1)
+    eventually(lambda: value_of(scrape(front), "sentinel_gpu_stressor_state", **state) == 1)
     before, began = (stress("0"), stress("1")), time.monotonic()
     eventually(lambda: stress("0") > before[0] + 0.5)
     assert (
@@ -209,10 +212,10 @@ def test_stressor_seconds_grow_only_while_a_stressor_runs(front: ApiServer) -> N
 def test_memory_and_cpu_time_are_exported_for_each_own_process(front: ApiServer) -> None:
     page = scrape(front)
     for process in ("supervisor", "service"):
-        resident = one(page, "sentinel_process_resident_memory_bytes", process=process)
+        resident = value_of(page, "sentinel_process_resident_memory_bytes", process=process)
         assert resident is not None
         assert 2**22 < resident < 2**32
-    child = one(page, "sentinel_gpu_stressor_resident_memory_bytes", gpu="0")
+    child = value_of(page, "sentinel_gpu_stressor_resident_memory_bytes", gpu="0")
     assert child is not None
     assert child > 2**22
 
@@ -225,10 +228,10 @@ def test_allocated_memory_is_summed_for_each_gpu(front: ApiServer) -> None:
     with front.change_supervisor() as supervisor:
         host = supervisor.host
         supervisor.host = lambda: replace(host(), allocations=tuple(given))  # type: ignore[method-assign]
-    eventually(lambda: one(scrape(front), "sentinel_gpu_allocations", gpu="0") == 2)
+    eventually(lambda: value_of(scrape(front), "sentinel_gpu_allocations", gpu="0") == 2)
     page = scrape(front)
-    assert one(page, "sentinel_gpu_memory_allocated_bytes", gpu="0") == 2**31
-    assert one(page, "sentinel_gpu_memory_allocated_bytes", gpu="1") == 0
+    assert value_of(page, "sentinel_gpu_memory_allocated_bytes", gpu="0") == 2**31
+    assert value_of(page, "sentinel_gpu_memory_allocated_bytes", gpu="1") == 0
 
 
 # --- what is not known -----------------------------------------------------------------------
@@ -239,7 +242,7 @@ MEASURED = {f"sentinel_gpu_{name}" for name in collector.MEASURED.values()}
 def measured(front: ApiServer) -> set[str]:
     """Return what is told of the first GPU by way of measured values."""
     page = scrape(front)
-    return {name for name in MEASURED if some(page, name, gpu="0")}
+    return {name for name in MEASURED if matching_samples(page, name, gpu="0")}
 
 
 def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
@@ -256,7 +259,7 @@ def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
         )
     eventually(lambda: not measured(front))
     page = scrape(front)
-    names = {name for name in page if some(page, name, gpu="0")}
+    names = {name for name in page if matching_samples(page, name, gpu="0")}
     assert not names & {
         "sentinel_gpu_memory_held_bytes",
         "sentinel_gpu_health_state",
@@ -266,8 +269,8 @@ def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
         "sentinel_gpu_stressor_resident_memory_bytes",
         "sentinel_gpu_stressor_share_ratio",
     }
-    assert one(page, "sentinel_gpu_state", gpu="0", state="unknown") == 1
-    assert one(page, "sentinel_gpu_power_watts", gpu="1") is not None
+    assert value_of(page, "sentinel_gpu_state", gpu="0", state="unknown") == 1
+    assert value_of(page, "sentinel_gpu_power_watts", gpu="1") is not None
 
 
 def test_a_stale_value_is_not_exported(front: ApiServer) -> None:
@@ -275,11 +278,11 @@ def test_a_stale_value_is_not_exported(front: ApiServer) -> None:
     with front.change_supervisor() as supervisor:
         supervisor.stops_reading = True
         view = supervisor.gpus[UUIDS[0]]
-        supervisor.gpus[UUIDS[0]] = replace(view, read=old, telemetry=told(old))
+        supervisor.gpus[UUIDS[0]] = replace(view, read=old, telemetry=make_telemetry(old))
     eventually(lambda: not measured(front))
     page = scrape(front)
     for name in ("reading", "telemetry"):
-        age = one(page, f"sentinel_gpu_{name}_age_seconds", gpu="0")
+        age = value_of(page, f"sentinel_gpu_{name}_age_seconds", gpu="0")
         assert age is not None
         assert 60 <= age < 60 + TIMEOUT_S
 
@@ -287,38 +290,38 @@ def test_a_stale_value_is_not_exported(front: ApiServer) -> None:
 def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: ApiServer) -> None:
     with front.change_supervisor() as supervisor:
         supervisor.sends_no_views = True
-    eventually(lambda: one(scrape(front), "sentinel_up") == 0)
+    eventually(lambda: value_of(scrape(front), "sentinel_up") == 0)
     page = scrape(front)
     assert not MEASURED & page.keys()
     assert not {name for name in page if name.endswith("state")}
-    age = one(page, "sentinel_view_age_seconds")
+    age = value_of(page, "sentinel_view_age_seconds")
     assert age is not None
     assert age >= 5
-    assert one(page, "sentinel_gpu_yields_total", gpu="0") == 5
-    assert one(page, "sentinel_gpu_reading_age_seconds", gpu="0") is not None
+    assert value_of(page, "sentinel_gpu_yields_total", gpu="0") == 5
+    assert value_of(page, "sentinel_gpu_reading_age_seconds", gpu="0") is not None
 
 
 # --- the page --------------------------------------------------------------------------------
 
 
 def test_the_exposition_is_text_or_openmetrics(front: ApiServer) -> None:
-    _, plain, body = get(front)
+    _, plain, body = get_metrics(front)
     assert plain["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "sentinel_build_info" in samples(body.decode())
     for accept in (
         "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
         "application/openmetrics-text;version=99.0.0;escaping=no-such",
     ):
-        _, headers, body = get(front, accept=accept)
+        _, headers, body = get_metrics(front, accept=accept)
         assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0;")
         families = parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
         assert {family.name for family in families} >= {"sentinel_build"}
     for accept in ("application/openmetrics-text;version=x", "text/plain;version=x", "image/png"):
-        assert get(front, accept=accept)[1]["content-type"] == plain["content-type"]
+        assert get_metrics(front, accept=accept)[1]["content-type"] == plain["content-type"]
 
 
 def test_the_exposition_is_compressed_on_request(front: ApiServer) -> None:
-    _, headers, body = get(front, accept_encoding="gzip")
+    _, headers, body = get_metrics(front, accept_encoding="gzip")
     assert headers["content-encoding"] == "gzip"
     page = gzip.decompress(body)
     assert "sentinel_build_info" in samples(page.decode())
@@ -378,16 +381,16 @@ def test_many_scrape_connections_do_not_affect_the_api(front: ApiServer) -> None
     finally:
         for connection in many:
             connection.close()
-    eventually(lambda: get(front)[0] == 200)
+    eventually(lambda: get_metrics(front)[0] == 200)
 
 
 def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Path) -> None:
     with ApiServer(tmp_path, metrics=True) as front:
-        began = one(scrape(front), "sentinel_service_start_time_seconds")
+        began = value_of(scrape(front), "sentinel_service_start_time_seconds")
         front.kill()
         front.start()
         page = scrape(front)  # the connection waits to be accepted
-        again = one(page, "sentinel_service_start_time_seconds")
+        again = value_of(page, "sentinel_service_start_time_seconds")
         assert began is not None
         assert again is not None
         assert again > began
@@ -397,6 +400,6 @@ def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
     front = ApiServer(tmp_path, metrics=True)
     front.supervisor.sends_no_views = True
     with front:
-        status, _, body = get(front)
+        status, _, body = get_metrics(front)
         assert status == 503
         assert json.loads(body)["code"] == "unavailable"

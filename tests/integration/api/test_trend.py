@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from sentinel.api.history import queries
-from tests.harness.history_harness import UUID, Past, shown
+from tests.harness.history_harness import UUID, HistoryHarness, make_view
 
 
 @pytest.fixture
-def past(tmp_path: Path) -> Iterator[Past]:
-    one = Past(tmp_path / "history.db")
+def past(tmp_path: Path) -> Iterator[HistoryHarness]:
+    one = HistoryHarness(tmp_path / "history.db")
     yield one
     one.database.close()
 
 
-def heat(past: Past, degrees: int) -> None:
-    past.put(shown(past.now, temperature_c=degrees))
+def heat(past: HistoryHarness, degrees: int) -> None:
+    past.write_views(make_view(past.now, temperature_c=degrees))
 
 
-def last(past: Past, seconds: int) -> list[tuple[int, int]]:
+def last(past: HistoryHarness, seconds: int) -> list[tuple[int, int]]:
     """Return when each of the last readings was, in seconds from now, and its temperature."""
     found = past.database.query(
         lambda where: queries.temperatures(where, UUID, past.now, past.wall, seconds), past.now
@@ -30,54 +30,54 @@ def last(past: Past, seconds: int) -> list[tuple[int, int]]:
     return [(second - int(past.now), degrees) for second, degrees in found]
 
 
-def test_a_trend_covers_the_last_minutes_across_a_restart(past: Past) -> None:
+def test_a_trend_covers_the_last_minutes_across_a_restart(past: HistoryHarness) -> None:
     heat(past, 20)
-    past.go_on(400)
+    past.advance(400)
     heat(past, 30)
-    past.begin()
-    past.go_on(100)
+    past.restart()
+    past.advance(100)
     heat(past, 40)
     assert last(past, 60) == [(0, 40)]
     assert last(past, 300) == [(-100, 30), (0, 40)], "each when it was"
     assert last(past, 3600) == [(-500, 20), (-100, 30), (0, 40)]
 
 
-def test_readings_of_an_earlier_daemon_are_outside_the_window(past: Past) -> None:
+def test_readings_of_an_earlier_daemon_are_outside_the_window(past: HistoryHarness) -> None:
     for _ in range(10):
         heat(past, 85)
-        past.go_on(1)
-    past.begin()
-    past.go_on(7 * 86_400)
+        past.advance(1)
+    past.restart()
+    past.advance(7 * 86_400)
     heat(past, 40)
     assert last(past, 3600) == [(0, 40)]
 
 
-def test_a_jump_of_the_clock_excludes_no_reading_of_this_process(past: Past) -> None:
+def test_a_jump_of_the_clock_excludes_no_reading_of_this_process(past: HistoryHarness) -> None:
     heat(past, 30)
-    past.go_on(100, jump=10**6)
+    past.advance(100, jump=10**6)
     heat(past, 40)
-    past.go_on(100, jump=-(10**7))
+    past.advance(100, jump=-(10**7))
     heat(past, 50)
     assert last(past, 300) == [(-200, 30), (-100, 40), (0, 50)]
 
 
-def test_a_clock_set_back_excludes_earlier_readings(past: Past) -> None:
-    past.go_on(300)
+def test_a_clock_set_back_excludes_earlier_readings(past: HistoryHarness) -> None:
+    past.advance(300)
     heat(past, 85)
-    past.begin()
-    past.go_on(10, jump=-60)
+    past.restart()
+    past.advance(10, jump=-60)
     for degrees in (40, 41):
         heat(past, degrees)
-        past.go_on(60)
+        past.advance(60)
     assert [degrees for _, degrees in last(past, 300)] == [40, 41]
 
 
 def test_readings_that_wait_for_the_file_belong_to_this_process(tmp_path: Path) -> None:
     folder = tmp_path / "away"
-    past = Past(folder / "history.db")
+    past = HistoryHarness(folder / "history.db")
     heat(past, 30)
     folder.mkdir()
-    past.go_on(10, jump=10**6)
+    past.advance(10, jump=10**6)
     heat(past, 40)
     assert len(past.rows("seconds")) == 2, "they are in the file"
     assert last(past, 60) == [(-10, 30), (0, 40)]

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.main import run_command_line
-from tests.harness.scripted_daemon import (
+from tests.harness.stub_daemon import (
     DAEMON,
     GPU,
     RESERVATION,
     STATUS,
     Reply,
-    Scripted,
+    StubDaemon,
     problem,
-    scripted,
+    stub_daemon,
 )
 from tests.harness.timing import TIMEOUT_S
 
@@ -39,18 +39,18 @@ BUSY = {
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
     monkeypatch.setenv("COLUMNS", "80")
-    with scripted(tmp_path / "s") as script:
-        yield script
+    with stub_daemon(tmp_path / "s") as daemon:
+        yield daemon
 
 
 # --- status ----------------------------------------------------------------------------------
 
 
 def test_status_shows_gpus_daemon_and_the_end_of_the_log(
-    daemon: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "sentinel.log"
     log.write_text("".join(json.dumps(BUSY | {"reason": f"reason {n}"}) + "\n" for n in range(9)))
@@ -86,7 +86,7 @@ def test_status_has_exit_code_3_without_a_daemon(
 
 
 def test_status_as_json_is_the_response_of_the_daemon(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "new": 1})
     assert run_command_line(["status", "--json"]) == 0
@@ -121,7 +121,7 @@ def test_status_as_json_is_the_response_of_the_daemon(
     ],
 )
 def test_a_command_is_sent_and_its_response_printed(
-    daemon: Scripted,
+    daemon: StubDaemon,
     capsys: pytest.CaptureFixture[str],
     typed: list[str],
     request_: str,
@@ -130,7 +130,7 @@ def test_a_command_is_sent_and_its_response_printed(
     daemon.replies[request_] = Reply({"text": "so be it", "gpus": [UUID]})
     assert run_command_line(typed) == 0
     assert capsys.readouterr().out == "so be it\n"
-    assert daemon.asked == [(request_, body)]
+    assert daemon.requests == [(request_, body)]
     assert run_command_line([*typed, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["schema_version"], said["gpus"]) == (1, [UUID])
@@ -140,7 +140,7 @@ def test_a_command_is_sent_and_its_response_printed(
     ("code", "exit_code"), [("no_such_gpu", 4), ("conflict", 1), ("timeout", 1), ("invalid", 2)]
 )
 def test_a_rejection_is_printed_to_standard_error(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str], code: str, exit_code: int
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], code: str, exit_code: int
 ) -> None:
     daemon.replies["POST /v1/pause"] = problem(code, "not so")
     assert run_command_line(["pause", "7"]) == exit_code
@@ -173,20 +173,20 @@ def test_a_rejection_is_printed_to_standard_error(
     ],
 )
 def test_a_usage_error_sends_no_request(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str], typed: list[str], told: str
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str], told: str
 ) -> None:
     assert run_command_line(typed) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith(f"sentinel: {told}")
-    assert daemon.asked == []
+    assert daemon.requests == []
 
 
 # --- reservations ----------------------------------------------------------------------------
 
 
 def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = {**RESERVATION, "gpus": [UUID, "GPU-2"], "indices": [0, 1]}
     daemon.replies["POST /v1/reservations"] = Reply({"reservation": two}, 201)
@@ -196,7 +196,7 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     assert output.out == f"{UUID}\nGPU-2\n"
     assert "GPU 0, 1 reserved as 1a2b3c4d, until" in output.err
     asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
-    assert daemon.asked == [("POST /v1/reservations", asked)]
+    assert daemon.requests == [("POST /v1/reservations", asked)]
     assert run_command_line([*typed, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["reservation"] == two
@@ -204,7 +204,7 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
 
 
 def test_unreserve_all_mine_keeps_reservations_of_other_users(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = {**RESERVATION, "id": "00000001", "holder": {"uid": os.getuid()}}
     theirs = {**RESERVATION, "holder": {"uid": os.getuid() + 1}}
@@ -212,12 +212,12 @@ def test_unreserve_all_mine_keeps_reservations_of_other_users(
     daemon.replies["DELETE /v1/reservations/00000001"] = Reply({"text": "given back"})
     assert run_command_line(["unreserve", "--all-mine"]) == 0
     assert capsys.readouterr().out == "given back\n"
-    assert [request for request, _ in daemon.asked if request.startswith("DELETE")] == [
+    assert [request for request, _ in daemon.requests if request.startswith("DELETE")] == [
         "DELETE /v1/reservations/00000001"
     ]
 
 
-def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "pid": 77, "name": "train"}}
     unknown_user = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
@@ -234,7 +234,7 @@ def test_reservations_are_listed(daemon: Scripted, capsys: pytest.CaptureFixture
 # --- exec ------------------------------------------------------------------------------------
 
 
-def run_exec(daemon: Scripted, *typed: str) -> subprocess.Popen[str]:
+def run_exec(daemon: StubDaemon, *typed: str) -> subprocess.Popen[str]:
     daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
     daemon.replies["DELETE /v1/reservations/1a2b3c4d"] = Reply({"text": "given back"})
     return subprocess.Popen(
@@ -245,7 +245,7 @@ def run_exec(daemon: Scripted, *typed: str) -> subprocess.Popen[str]:
     )
 
 
-def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: Scripted) -> None:
+def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: StubDaemon) -> None:
     program = '\necho $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
     with run_exec(daemon, "--gpus", "1", "--", "sh", "-c", program, "sh", "--help") as process:
         out, err = process.communicate(timeout=TIMEOUT_S)
@@ -253,12 +253,12 @@ def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: Scripted) ->
     assert said == f"{process.pid} {UUID} --help"
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
     assert (process.returncode, err) == (7, "")
-    ((_, asked),) = daemon.asked
+    ((_, asked),) = daemon.requests
     assert (asked["count"], asked["bound"]) == (1, True)
     assert asked["reason"].startswith("sh -c echo")
 
 
-def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: Scripted) -> None:
+def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: StubDaemon) -> None:
     with run_exec(daemon, "--gpu", "0", "--", "sh", "-c", "echo on; exec sleep 60") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
@@ -266,11 +266,11 @@ def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: Scripted) -> None:
         assert process.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
-def test_a_missing_command_reserves_nothing(daemon: Scripted) -> None:
+def test_a_missing_command_reserves_nothing(daemon: StubDaemon) -> None:
     with run_exec(daemon, "--gpus", "1", "--", "no-such-command") as process:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (127, "sentinel: there is no command no-such-command\n")
-    assert daemon.asked == []
+    assert daemon.requests == []
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_missing_command_reserves_nothing(daemon: Scripted) -> None:
     [("#!/nowhere/sh\n", 0o755, 127, 2), ("", 0o755, 126, 2), ("", 0o644, 126, 0)],
 )
 def test_a_command_that_cannot_be_executed_ends_the_reservation(
-    daemon: Scripted, tmp_path: Path, content: str, mode: int, code: int, asked: int
+    daemon: StubDaemon, tmp_path: Path, content: str, mode: int, code: int, asked: int
 ) -> None:
     file = tmp_path / "command"
     file.write_text(content)
@@ -287,11 +287,11 @@ def test_a_command_that_cannot_be_executed_ends_the_reservation(
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == code
     assert f"{file} cannot be executed" in err
-    requests = [request for request, _ in daemon.asked]
+    requests = [request for request, _ in daemon.requests]
     assert requests == ["POST /v1/reservations", "DELETE /v1/reservations/1a2b3c4d"][:asked]
 
 
-def test_exec_without_available_gpus_runs_nothing(daemon: Scripted, tmp_path: Path) -> None:
+def test_exec_without_available_gpus_runs_nothing(daemon: StubDaemon, tmp_path: Path) -> None:
     with run_exec(daemon, "--gpus", "1", "--", "touch", str(tmp_path / "ran")) as process:
         daemon.replies["POST /v1/reservations"] = problem("conflict", "ana holds all", 409)
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -303,7 +303,7 @@ def test_exec_without_available_gpus_runs_nothing(daemon: Scripted, tmp_path: Pa
 
 
 def test_logs_shows_the_end_of_the_log_that_the_daemon_names(
-    daemon: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log"
     lines = [json.dumps(BUSY), "no JSON \x1b[31m"]
@@ -330,13 +330,13 @@ def test_logs_needs_no_daemon(
 
 
 def test_logs_of_a_daemon_in_the_foreground_names_their_location(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(["logs"]) == 2
     assert "its standard output has all" in capsys.readouterr().err
 
 
-def test_logs_follows_until_it_is_ended(daemon: Scripted, tmp_path: Path) -> None:
+def test_logs_follows_until_it_is_ended(daemon: StubDaemon, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("first\n")
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
@@ -398,15 +398,15 @@ def within(seconds: float, true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_watch_continues_after_errors_of_the_daemon(daemon: Scripted) -> None:
+def test_watch_continues_after_errors_of_the_daemon(daemon: StubDaemon) -> None:
     command = [sys.executable, "-m", "sentinel", "status", "--watch", "50ms"]
     daemon.replies["GET /v1/status"] = Reply(b"")
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         try:
-            within(30, lambda: len(daemon.asked) > 2)
+            within(30, lambda: len(daemon.requests) > 2)
             daemon.replies["GET /v1/status"] = Reply(STATUS)
-            asked = len(daemon.asked)
-            within(30, lambda: len(daemon.asked) > asked + 2)
+            asked = len(daemon.requests)
+            within(30, lambda: len(daemon.requests) > asked + 2)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=TIMEOUT_S)
         finally:
@@ -429,7 +429,7 @@ ALLOCATION = {
 
 
 def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_another(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon.replies["POST /v1/allocations"] = Reply({"allocation": ALLOCATION}, 201)
     assert run_command_line(["allocate", "llm", "4GiB", "--wait", "5s"]) == 0
@@ -437,17 +437,17 @@ def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_anothe
     assert output.out == f"{UUID}\n"
     assert "GPU 0: 4.0 GiB allocated as llm, until process 77 ends" in output.err
     asked = {"id": "llm", "gpu": "0", "size": 4 * 2**30, "wait_s": 5, "pid": os.getppid()}
-    assert daemon.asked == [("POST /v1/allocations", asked)]
+    assert daemon.requests == [("POST /v1/allocations", asked)]
     assert run_command_line(["allocate", "llm", "4GiB", "--gpu", "1", "--pid", "77", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["allocation"] == ALLOCATION
-    assert daemon.asked[-1][1] == {**asked, "gpu": "1", "pid": 77, "wait_s": 30}
+    assert daemon.requests[-1][1] == {**asked, "gpu": "1", "pid": 77, "wait_s": 30}
     daemon.replies["DELETE /v1/allocations/llm"] = Reply({"text": "over", "gpus": [UUID]})
     assert run_command_line(["deallocate", "llm"]) == 0
     assert capsys.readouterr().out == "over\n"
 
 
 def test_memory_that_is_allocated_is_shown_below_the_table(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     far = {**ALLOCATION, "id": "far", "holder": {"uid": None, "pid": None, "name": None}}
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "allocations": [ALLOCATION, far]})
@@ -459,8 +459,8 @@ def test_memory_that_is_allocated_is_shown_below_the_table(
 
 @pytest.mark.parametrize("size", ["much", "0", "-1GiB"])
 def test_a_malformed_size_is_an_error_with_its_text(
-    daemon: Scripted, capsys: pytest.CaptureFixture[str], size: str
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], size: str
 ) -> None:
     assert run_command_line(["allocate", "llm", "--", size]) == 2
     assert "size: " in capsys.readouterr().err
-    assert daemon.asked == []
+    assert daemon.requests == []

@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.cli.tui import graph
-from tests.harness.scripted_daemon import GPU, RESERVATION, STATUS, Reply, Scripted, scripted
+from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
 SECOND = {
@@ -63,17 +63,17 @@ class Terminal:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Scripted]:
-    with scripted(tmp_path / "s") as script:
-        script.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [GPU, SECOND]})
-        script.replies["POST /v1/pause"] = Reply({"text": "GPU 1 is paused"})
-        script.replies["POST /v1/resume"] = Reply({"text": "GPU 1 goes on"})
-        script.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
-        yield script
+def daemon(tmp_path: Path) -> Iterator[StubDaemon]:
+    with stub_daemon(tmp_path / "s") as daemon:
+        daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [GPU, SECOND]})
+        daemon.replies["POST /v1/pause"] = Reply({"text": "GPU 1 is paused"})
+        daemon.replies["POST /v1/resume"] = Reply({"text": "GPU 1 goes on"})
+        daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+        yield daemon
 
 
 @pytest.fixture
-def terminal(daemon: Scripted, tmp_path: Path) -> Iterator[Terminal]:
+def terminal(daemon: StubDaemon, tmp_path: Path) -> Iterator[Terminal]:
     if shutil.which("tmux") is None:
         pytest.skip("there is no tmux")
     command = [sys.executable, "-m", "sentinel", "top", "--every", "200ms"]
@@ -82,8 +82,8 @@ def terminal(daemon: Scripted, tmp_path: Path) -> Iterator[Terminal]:
     one.close()
 
 
-def orders(daemon: Scripted) -> list[tuple[str, object]]:
-    return [asked for asked in daemon.asked if asked[0] != "GET /v1/status"]
+def orders(daemon: StubDaemon) -> list[tuple[str, object]]:
+    return [asked for asked in daemon.requests if asked[0] != "GET /v1/status"]
 
 
 def eventually(true: Callable[[], object]) -> None:
@@ -94,7 +94,7 @@ def eventually(true: Callable[[], object]) -> None:
 
 
 def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
-    daemon: Scripted, terminal: Terminal
+    daemon: StubDaemon, terminal: Terminal
 ) -> None:
     screen = terminal.shows("occupied", "busy", "ana 7 python", "656TF/s", "██", "Pause", "Quit")
     assert "pid 4242" in screen
@@ -119,7 +119,7 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
     terminal.shows("exit code 0")
 
 
-def test_top_continues_after_errors_of_the_daemon(daemon: Scripted, terminal: Terminal) -> None:
+def test_top_continues_after_errors_of_the_daemon(daemon: StubDaemon, terminal: Terminal) -> None:
     terminal.shows("occupied")
     daemon.replies["GET /v1/status"] = Reply(b"")
     terminal.shows("closed the connection", "occupied")
@@ -127,8 +127,8 @@ def test_top_continues_after_errors_of_the_daemon(daemon: Scripted, terminal: Te
     terminal.shows("pid 4242")
     assert "ana 7 python" not in terminal.screen()
     daemon.replies["GET /v1/status"] = Reply(b"", 0)  # it hangs, and q does not
-    asked = len(daemon.asked)
-    eventually(lambda: len(daemon.asked) > asked)
+    asked = len(daemon.requests)
+    eventually(lambda: len(daemon.requests) > asked)
     terminal.press("q")
     terminal.shows("exit code 0")
 

@@ -27,27 +27,27 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
-from tests.harness.scripted_daemon import (
+from tests.harness.stub_daemon import (
     DAEMON,
     GPU,
     RESERVATION,
     STATUS,
     Reply,
-    Scripted,
+    StubDaemon,
     problem,
-    scripted,
+    stub_daemon,
 )
 from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Scripted]:
-    with scripted(tmp_path / "s") as script:
-        yield script
+def daemon(tmp_path: Path) -> Iterator[StubDaemon]:
+    with stub_daemon(tmp_path / "s") as daemon:
+        yield daemon
 
 
 @pytest.fixture
-def client(daemon: Scripted) -> Client:
+def client(daemon: StubDaemon) -> Client:
     return connect(daemon.socket, timeout=5.0)
 
 
@@ -55,7 +55,7 @@ def client(daemon: Scripted) -> Client:
 
 
 def test_the_status_is_read_into_values_and_what_is_new_in_it_is_kept(
-    daemon: Scripted, client: Client
+    daemon: StubDaemon, client: Client
 ) -> None:
     later = {**STATUS, "gpus": [GPU | {"colour": "green"}], "mood": "good"}
     later["reservations"] = [RESERVATION]
@@ -95,7 +95,7 @@ def test_the_status_is_read_into_values_and_what_is_new_in_it_is_kept(
     ],
 )
 def test_each_verb_asks_for_what_it_says(
-    daemon: Scripted,
+    daemon: StubDaemon,
     client: Client,
     verb: Callable[[Client], sentinel.client.Outcome],
     request_: str,
@@ -104,10 +104,10 @@ def test_each_verb_asks_for_what_it_says(
     daemon.replies[request_] = Reply({"text": "so be it", "gpus": [GPU["uuid"]]})
     outcome = verb(client)
     assert (outcome.text, outcome.gpus) == ("so be it", (GPU["uuid"],))
-    assert daemon.asked == [(request_, body)]
+    assert daemon.requests == [(request_, body)]
 
 
-def test_one_gpu_is_asked_for_by_its_name(daemon: Scripted, client: Client) -> None:
+def test_one_gpu_is_asked_for_by_its_name(daemon: StubDaemon, client: Client) -> None:
     daemon.replies["GET /v1/gpus/01%3A00.0"] = Reply(GPU)
     assert client.gpu("01:00.0").index == 0
 
@@ -116,22 +116,22 @@ def test_one_gpu_is_asked_for_by_its_name(daemon: Scripted, client: Client) -> N
     ("gpus", "asked"), [(2, {"count": 2}), ([0, "GPU-ab"], {"gpus": ["0", "GPU-ab"]})]
 )
 def test_a_reservation_is_for_so_many_gpus_or_for_these(
-    daemon: Scripted, client: Client, gpus: Any, asked: dict[str, object]
+    daemon: StubDaemon, client: Client, gpus: Any, asked: dict[str, object]
 ) -> None:
     daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
     got = client.reserve(gpus, reason="demo", seconds=7200, wait=3, bound=True)
     assert (got.id, got.gpus) == ("1a2b3c4d", (GPU["uuid"],))
     rest = {"reason": "demo", "seconds": 7200, "wait_s": 3, "bound": True}
-    assert daemon.asked[-1] == ("POST /v1/reservations", asked | rest)
+    assert daemon.requests[-1] == ("POST /v1/reservations", asked | rest)
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
     assert client.reservations() == (got,)
 
 
 @pytest.mark.parametrize("size", [2e9, True, None, b"4GiB", "4 gigs"])
-def test_a_size_that_is_none_is_never_sent(daemon: Scripted, client: Client, size: Any) -> None:
+def test_a_size_that_is_none_is_never_sent(daemon: StubDaemon, client: Client, size: Any) -> None:
     with pytest.raises(ConfigError, match=r"^size: "):
         client.allocate("x", size)
-    assert daemon.asked == []
+    assert daemon.requests == []
 
 
 #: Listens on a socket that is its first argument, so that the kernel names it, and does no more.
@@ -143,12 +143,12 @@ time.sleep(60)
 """
 
 
-def says_that_it_is(daemon: Scripted, pid: int) -> None:
+def says_that_it_is(daemon: StubDaemon, pid: int) -> None:
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "pid": pid}})
     daemon.replies["POST /v1/shutdown"] = Reply({"text": "it ends"})
 
 
-def test_a_shutdown_returns_once_the_process_is_gone(daemon: Scripted, client: Client) -> None:
+def test_a_shutdown_returns_once_the_process_is_gone(daemon: StubDaemon, client: Client) -> None:
     command = [sys.executable, "-c", LISTENS, str(daemon.listening)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[daemon.listening]) as process:
         assert process.stdout is not None
@@ -163,7 +163,7 @@ def test_a_shutdown_returns_once_the_process_is_gone(daemon: Scripted, client: C
 
 
 def test_a_shutdown_does_not_wait_for_a_stranger_with_the_daemons_number(
-    daemon: Scripted, client: Client
+    daemon: StubDaemon, client: Client
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         says_that_it_is(daemon, stranger.pid)
@@ -176,7 +176,7 @@ def test_a_shutdown_does_not_wait_for_a_stranger_with_the_daemons_number(
 
 
 def test_a_shutdown_does_not_take_a_strangers_end_for_the_daemons(
-    daemon: Scripted, client: Client
+    daemon: StubDaemon, client: Client
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         says_that_it_is(daemon, stranger.pid)
@@ -187,7 +187,7 @@ def test_a_shutdown_does_not_take_a_strangers_end_for_the_daemons(
 
 @pytest.mark.parametrize(("status", "well"), [(200, True), (503, False)])
 def test_health_is_what_the_daemon_says(
-    daemon: Scripted,
+    daemon: StubDaemon,
     client: Client,
     status: int,
     well: bool,  # noqa: FBT001
@@ -215,7 +215,7 @@ data: {"count": 3}
 """
 
 
-def test_events_come_one_by_one_with_their_numbers(daemon: Scripted, client: Client) -> None:
+def test_events_come_one_by_one_with_their_numbers(daemon: StubDaemon, client: Client) -> None:
     daemon.replies["GET /v1/events?since=6"] = Reply(STREAM)
     busy, lost = client.events(since=6)
     assert (busy.id, busy.name, busy.fields["gpu"]) == (7, "gpu.busy", "GPU-1")
@@ -223,7 +223,7 @@ def test_events_come_one_by_one_with_their_numbers(daemon: Scripted, client: Cli
 
 
 def test_events_that_are_refused_or_make_no_sense_are_errors(
-    daemon: Scripted, client: Client
+    daemon: StubDaemon, client: Client
 ) -> None:
     daemon.replies["GET /v1/events"] = problem("unavailable", "too many subscribers", 503)
     with pytest.raises(ServiceError, match="too many subscribers"):
@@ -252,7 +252,7 @@ def test_events_that_are_refused_or_make_no_sense_are_errors(
     ],
 )
 def test_a_problem_is_the_error_that_it_means(
-    daemon: Scripted, client: Client, code: str, kind: type[SentinelError], exit_code: int
+    daemon: StubDaemon, client: Client, code: str, kind: type[SentinelError], exit_code: int
 ) -> None:
     daemon.replies["POST /v1/stop"] = problem(code, "GPU 7: no\nthere are 0, 1")
     with pytest.raises(kind) as caught:
@@ -296,7 +296,7 @@ def test_a_socket_path_that_is_too_long_is_an_error_with_the_path() -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may use every socket")
-def test_a_socket_that_may_not_be_used_is_said_to_be_so(daemon: Scripted, client: Client) -> None:
+def test_a_socket_that_may_not_be_used_is_said_to_be_so(daemon: StubDaemon, client: Client) -> None:
     daemon.socket.chmod(0)
     with pytest.raises(AccessDeniedError, match="this user may not use the daemon"):
         client.status()
@@ -316,7 +316,7 @@ def test_a_socket_that_may_not_be_used_is_said_to_be_so(daemon: Scripted, client
     ],
 )
 def test_an_answer_that_is_none_is_told_in_words(
-    daemon: Scripted, client: Client, sent: bytes, told: str
+    daemon: StubDaemon, client: Client, sent: bytes, told: str
 ) -> None:
     daemon.replies["GET /v1/status"] = Reply(sent)
     with pytest.raises(ServiceError, match=told):
@@ -337,7 +337,7 @@ def test_an_answer_that_is_none_is_told_in_words(
     ],
 )
 def test_a_field_that_is_not_what_it_must_be_is_named(
-    daemon: Scripted, client: Client, change: dict[str, object], told: str
+    daemon: StubDaemon, client: Client, change: dict[str, object], told: str
 ) -> None:
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, **change}]})
     with pytest.raises(ServiceError, match=told):
@@ -346,7 +346,7 @@ def test_a_field_that_is_not_what_it_must_be_is_named(
 
 @pytest.mark.parametrize("moment", [7, "soon", "2026-11-21T20:00:00"])
 def test_a_moment_without_its_offset_is_none(
-    daemon: Scripted, client: Client, moment: object
+    daemon: StubDaemon, client: Client, moment: object
 ) -> None:
     odd = {**RESERVATION, "until": moment}
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [odd]})
@@ -355,7 +355,9 @@ def test_a_moment_without_its_offset_is_none(
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
-def test_a_daemon_that_hangs_costs_the_time_that_is_allowed(daemon: Scripted, begun: bytes) -> None:
+def test_a_daemon_that_hangs_costs_the_time_that_is_allowed(
+    daemon: StubDaemon, begun: bytes
+) -> None:
     daemon.replies["GET /v1/status"] = Reply(begun, 0)
     with pytest.raises(TimedOutError, match="did not answer within 300 ms"):
         connect(daemon.socket, timeout=0.3).status()

@@ -30,17 +30,17 @@ from tests.harness.gpu_environment import TESTS
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
-STAND_IN = (sys.executable, str(TESTS / "fake_run.py"))
+FAKE_SENTINEL = (sys.executable, str(TESTS / "fake_sentinel.py"))
 
 
 @pytest.fixture
 def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have a program in sentinel's place that only answers."""
-    monkeypatch.setattr(hold, "SENTINEL", STAND_IN)
-    monkeypatch.setenv("SIGN", str(tmp_path))
+    """Replace sentinel by a fake; return a function that sets its mode."""
+    monkeypatch.setattr(hold, "SENTINEL", FAKE_SENTINEL)
+    monkeypatch.setenv("FAKE_SENTINEL_FOLDER", str(tmp_path))
 
     def choose(how: str) -> None:
-        monkeypatch.setenv("PRETEND", how)
+        monkeypatch.setenv("FAKE_SENTINEL", how)
 
     return choose
 
@@ -77,10 +77,10 @@ def test_an_error_in_the_block_lets_go_as_well(
 @pytest.mark.parametrize(
     ("how", "kind", "told"),
     [
-        ("says 75 GPU 0 is held by pid 7", GpuHeldError, "GPU 0 is held by pid 7"),
-        ("says 4 no GPU matches '9'", NoSuchGpuError, "no GPU matches '9'"),
-        ("says 5 no driver", DriverUnavailableError, "no driver"),
-        ("says 2 --memory: no", ConfigError, "--memory: no"),
+        ("exit 75 GPU 0 is held by pid 7", GpuHeldError, "GPU 0 is held by pid 7"),
+        ("exit 4 no GPU matches '9'", NoSuchGpuError, "no GPU matches '9'"),
+        ("exit 5 no driver", DriverUnavailableError, "no driver"),
+        ("exit 2 --memory: no", ConfigError, "--memory: no"),
         ("7", ServiceError, "ended with exit code 7"),
     ],
 )
@@ -102,7 +102,7 @@ PROGRAM = f"""
 import sentinel, signal, threading
 from sentinel.client import hold
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run without a terminal
-hold.SENTINEL = {STAND_IN}
+hold.SENTINEL = {FAKE_SENTINEL}
 with sentinel.hold() as held:
     held.wait_held({TIMEOUT_S})
     print(held.pid, flush=True)

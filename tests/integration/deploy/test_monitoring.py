@@ -19,7 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
 from tests.harness.api_harness import ApiServer
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.metrics_harness import api_with_events, get, scrape, send_all_views, some
+from tests.harness.metrics_harness import (
+    api_with_events,
+    get_metrics,
+    matching_samples,
+    scrape,
+    send_all_views,
+)
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -53,7 +59,7 @@ def front(service: ApiServer) -> ApiServer:
 
 
 def test_the_exposition_has_every_defined_metric(front: ApiServer) -> None:
-    told = {family.name for family in parse_text(get(front)[2].decode())}
+    told = {family.name for family in parse_text(get_metrics(front)[2].decode())}
     assert told == {metric.name.removesuffix("_total") for metric in METRICS}
 
 
@@ -101,7 +107,7 @@ def test_every_query_uses_existing_metrics_labels_and_values(front: ApiServer, p
         assert named <= page.keys(), query
         for name, chosen in re.findall(r"\b(sentinel_\w+)\{([^}]*)\}", query):
             wanted = dict(re.findall(r'(\w+)="(\w+)"', chosen))
-            assert some(page, name, **wanted), query
+            assert matching_samples(page, name, **wanted), query
         for labels in re.findall(r"\b(?:by|on|without|ignoring|group_left) *\(([^)]*)\)", query):
             for label in filter(None, re.split(r"[\s,]+", labels)):
                 assert label in known | {"le", "instance", "job", "modelName"}, query
@@ -156,7 +162,7 @@ def promtool(*words: str, text: str | None = None) -> None:
 
 @needs_promtool
 def test_promtool_accepts_the_metrics(front: ApiServer) -> None:
-    promtool("check", "metrics", text=get(front)[2].decode())
+    promtool("check", "metrics", text=get_metrics(front)[2].decode())
 
 
 @needs_promtool

@@ -20,11 +20,11 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.inflight_calls import gpu_of
 from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable
-from tests.harness.probe_harness import NEVER, Supervisor, open_nodes, until
+from tests.harness.probe_harness import NEVER, ProbeHarness, open_nodes, until
 from tests.harness.timing import TIMEOUT_S
 
 MIB = 2**20
-Start = Callable[..., Supervisor]
+Start = Callable[..., ProbeHarness]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def registry(tmp_path: Path) -> Registry:
 @pytest.fixture
 def start(registry: Registry) -> Iterator[Start]:
     """Return a function that starts a probe; all of them are ended after the test."""
-    started: list[Supervisor] = []
+    started: list[ProbeHarness] = []
 
     def start_one(
         *,
@@ -45,7 +45,7 @@ def start(registry: Registry) -> Iterator[Start]:
         skip: tuple[str, ...] = (),
         utilization: bool = False,
         send_buffer: int | None = None,
-    ) -> Supervisor:
+    ) -> ProbeHarness:
         spec = ProbeSpec(
             utilization=utilization,
             poll=poll,
@@ -53,7 +53,7 @@ def start(registry: Registry) -> Iterator[Start]:
             skip=skip,
             simulation=str(registry.folder),
         )
-        started.append(Supervisor(spec, send_buffer))
+        started.append(ProbeHarness(spec, send_buffer))
         return started[-1]
 
     yield start_one
@@ -243,7 +243,7 @@ def test_a_hanging_call_is_announced_and_delays_no_other_gpu(
     assert supervisor.process.exitcode == 0
 
 
-def hung(supervisor: Supervisor) -> tuple[tuple[int, str, float], ...]:
+def hung(supervisor: ProbeHarness) -> tuple[tuple[int, str, float], ...]:
     """Return the announced calls that are older than any healthy one."""
     calls = supervisor.inflight_calls.outstanding()
     return tuple(call for call in calls if time.monotonic() - call[2] > 0.2)
@@ -310,7 +310,7 @@ def test_a_missing_driver_is_reported_and_exits_with_zero(registry: Registry, st
     """Without a driver the probe says so and ends in order."""
     registry.folder.rename(registry.folder.with_name("gone"))
     supervisor = start()
-    message = supervisor.next()
+    message = supervisor.next_message()
     assert isinstance(message, Unavailable)
     assert message.code == "no_registry"
     assert str(registry.folder) in message.reason

@@ -13,7 +13,7 @@ from sentinel.protocol.gpu import Reading
 from sentinel.protocol.inflight_calls import gpu_of
 from sentinel.protocol.probe import ProbeSpec, Unavailable
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
-from tests.harness.probe_harness import Supervisor, until
+from tests.harness.probe_harness import ProbeHarness, until
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
@@ -29,12 +29,12 @@ OF_ONE_GPU = {
 @pytest.fixture
 def probe(
     nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Supervisor, Path]]:
+) -> Iterator[tuple[ProbeHarness, Path]]:
     """Return a probe process that read both GPUs, and the driver's file."""
     faults = tmp_path / "faults"
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
     monkeypatch.setenv("FAKE_NVML", str(faults))
-    supervisor = Supervisor(ProbeSpec(poll=0.05, watch_interval=0.025))
+    supervisor = ProbeHarness(ProbeSpec(poll=0.05, watch_interval=0.025))
     try:
         assert [gpu.uuid for gpu in supervisor.inventory().gpus] == [FIRST, SECOND]
         whole = supervisor.reading(lambda r: r.uuid == SECOND and r.fault is None)
@@ -54,7 +54,7 @@ def plant(faults: Path, text: str) -> float:
 
 @pytest.mark.parametrize("function", ["memory", "compute"])
 def test_no_error_of_one_gpu_stops_reads_of_the_other(
-    probe: tuple[Supervisor, Path], function: str
+    probe: tuple[ProbeHarness, Path], function: str
 ) -> None:
     """Each is a fault that names it, ends with its cause, and is of that GPU alone."""
     supervisor, faults = probe
@@ -76,7 +76,7 @@ def test_no_error_of_one_gpu_stops_reads_of_the_other(
 
 
 def test_a_list_that_grew_during_its_copy_is_copied_again(
-    probe: tuple[Supervisor, Path],
+    probe: tuple[ProbeHarness, Path],
 ) -> None:
     """Twice is no fault: the next reading has all of them."""
     supervisor, faults = probe
@@ -97,12 +97,12 @@ def test_a_list_that_grew_during_its_copy_is_copied_again(
     ],
 )
 def test_an_unloaded_driver_ends_the_probe(
-    probe: tuple[Supervisor, Path], number: int, code: str
+    probe: tuple[ProbeHarness, Path], number: int, code: str
 ) -> None:
     """The probe says what happened and ends with an error, as only a new process can load it."""
     supervisor, faults = probe
     plant(faults, f"memory {number}")
-    while isinstance(message := supervisor.next(), Reading):
+    while isinstance(message := supervisor.next_message(), Reading):
         pass
     assert isinstance(message, Unavailable)
     assert message.code == code
@@ -119,7 +119,7 @@ def test_a_gpu_missing_at_the_start_is_read_once_it_appears(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
     monkeypatch.setenv("FAKE_NVML", str(faults))
     spec = ProbeSpec(poll=0.05, watch_interval=0.025, known=(FIRST, SECOND))
-    supervisor = Supervisor(spec)
+    supervisor = ProbeHarness(spec)
     try:
         assert [gpu.uuid for gpu in supervisor.inventory().gpus] == [SECOND]
         missing = supervisor.reading(lambda r: r.uuid == FIRST)

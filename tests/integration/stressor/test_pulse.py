@@ -15,7 +15,7 @@ from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads import pulse as module
 from sentinel.stressor.workloads.pulse import pulse
 from tests.harness.stressor_harness import stressors
-from tests.harness.workload_harness import Instant, Workbench, workbench
+from tests.harness.workload_harness import InstantDevice, Workbench, workbench
 
 #: What one product takes on the pretended device, in seconds: as on an H200 with 16384 rows.
 PRODUCT = 0.013
@@ -94,11 +94,11 @@ def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Qu
         return step(pipeline, at_most=at_most)
 
     monkeypatch.setattr(ResultPipeline, "step", queued)
-    monkeypatch.setattr(Instant, "fence", lambda _: queue.fence())
-    monkeypatch.setattr(Instant, "wait", lambda _, fence: queue.wait(fence))
-    monkeypatch.setattr(Instant, "drain", lambda _: queue.wait(queue.fence()))
+    monkeypatch.setattr(InstantDevice, "fence", lambda _: queue.fence())
+    monkeypatch.setattr(InstantDevice, "wait", lambda _, fence: queue.wait(fence))
+    monkeypatch.setattr(InstantDevice, "drain", lambda _: queue.wait(queue.fence()))
     # A product and its check, which are measured one after the other.
-    monkeypatch.setattr(Instant, "measure_s", lambda _, __: PRODUCT / 2)
+    monkeypatch.setattr(InstantDevice, "measure_s", lambda _, __: PRODUCT / 2)
     return queue
 
 

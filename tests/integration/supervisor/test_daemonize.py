@@ -125,13 +125,13 @@ def test_paths_in_variables_become_absolute_and_those_of_systemd_are_removed(
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        ("say", ExitCode.NO_SUCH_GPU, "exited with code 4 .*\n.*no such GPU: 9\nThere are: 0, 1$"),
+        ("fail", ExitCode.NO_SUCH_GPU, "exited with code 4 .*\n.*no such GPU: 9\nThere are: 0, 1$"),
         (
-            "late",
+            "fail-late",
             ExitCode.NO_DRIVER,
             "exited with code 5 .*\nprinted before\n.*\nsentinel: there is no driver$",
         ),
-        ("die", ExitCode.USAGE, "was killed by SIGKILL before it answered:\nIt printed nothing"),
+        ("crash", ExitCode.USAGE, "was killed by SIGKILL before it answered:\nIt printed nothing"),
     ],
 )
 def test_a_daemon_that_exits_before_it_answers_is_an_error_with_its_last_output(
@@ -144,7 +144,7 @@ def test_a_daemon_that_exits_before_it_answers_is_an_error_with_its_last_output(
 
 def test_a_daemon_that_never_answers_is_ended(where: Places) -> None:
     with pytest.raises(NotStartedError, match="did not answer in time and was ended"):
-        launch("mute", where, 1.0)
+        launch("hang", where, 1.0)
     assert running(where) is None
 
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.harness.fake_nvml import NvmlHost
-from tests.harness.sentinel_over_nvml import LEFT_OUT
+from tests.harness.sentinel_over_nvml import FIRST_EXCLUSION_S
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
@@ -54,10 +54,10 @@ def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlH
     with nvml.sentinel(2, *QUICK, "--status-every", "1s") as one:
         wait_until_both_are_held(one)
         probe, stressor = probe_of(one), stressor_on(nvml, 0)
-        nvml.plant(f"memory@{nvml.uuid()} hang")
+        nvml.inject(f"memory@{nvml.uuid()} hang")
         hung = one.wait_for("probe.hung")
         assert (hung["gpu"], hung["call"]) == (nvml.uuid(), "memory")
-        assert hung["pause_s"] == pytest.approx(LEFT_OUT)
+        assert hung["pause_s"] == pytest.approx(FIRST_EXCLUSION_S)
         eventually(lambda: gone(stressor))
         eventually(nvml.empty)
         one.wait_for("probe.ready")
@@ -67,8 +67,8 @@ def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlH
             newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=1, count=2)
         again = one.wait_for("probe.hung", count=2)
-        assert again["pause_s"] == pytest.approx(2 * LEFT_OUT)
-        assert again["at"] - hung["at"] >= LEFT_OUT
+        assert again["pause_s"] == pytest.approx(2 * FIRST_EXCLUSION_S)
+        assert again["at"] - hung["at"] >= FIRST_EXCLUSION_S
         assert "stressor.starting" not in one.names(0)[one.names(0).index("probe.hung") :]
         for gpu in (0, 1):  # both are reported meanwhile
             times = [e["at"] for e in one.events if e["event"] == "gpu.status" and one._on(e, gpu)]
@@ -82,13 +82,13 @@ def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -
     """The new probe goes on without it, soon enough for the stressor on the other one."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
-        nvml.plant(*(f"{call}@{nvml.uuid()} hang" for call in ("memory", "handle", "uuid")))
+        nvml.inject(*(f"{call}@{nvml.uuid()} hang" for call in ("memory", "handle", "uuid")))
         assert one.wait_for("probe.hung")["gpu"] == nvml.uuid()
         one.wait_for("stressor.stopped", gpu=0)
         assert one.wait_for("probe.ready")["gpus"] == 1
         with nvml.job(1) as newcomer:
             assert newcomer.got_memory()
-        nvml.plant()
+        nvml.inject()
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert "stressor.stopped" not in one.names(1)
 
@@ -101,27 +101,27 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         stressor = stressor_on(nvml, 0)
-        nvml.plant(f"memory@{nvml.uuid(0)} crash")
+        nvml.inject(f"memory@{nvml.uuid(0)} crash")
         exited = one.wait_for("probe.exited")
         assert (exited["exit_code"], exited["gpu"], exited["call"]) == (-6, nvml.uuid(0), "memory")
-        assert exited["left_out_s"] == pytest.approx(LEFT_OUT)
+        assert exited["left_out_s"] == pytest.approx(FIRST_EXCLUSION_S)
         eventually(lambda: gone(stressor))
         one.wait_for("probe.ready")
         with nvml.job(1) as newcomer:
             assert newcomer.got_memory()
             assert one.names().count("probe.exited") == 1
-            nvml.plant()
+            nvml.inject()
             newcomer.wait_for_exit()
         one.wait_for("stressor.ready", gpu=1, count=2)
         one.wait_for("stressor.ready", gpu=0, count=2)
         assert one.names().count("probe.exited") == 1
         assert "stressor.stopped" not in one.names(1)
 
-        nvml.plant(f"memory@{nvml.uuid(1)} segfault")
+        nvml.inject(f"memory@{nvml.uuid(1)} segfault")
         exited = one.wait_for("probe.exited", count=2)
         assert (exited["exit_code"], exited["gpu"], exited["call"]) == (-11, nvml.uuid(1), "memory")
-        assert exited["left_out_s"] == pytest.approx(LEFT_OUT)
-        nvml.plant()
+        assert exited["left_out_s"] == pytest.approx(FIRST_EXCLUSION_S)
+        nvml.inject()
         one.wait_for("stressor.ready", gpu=1, count=3)
         assert "stressor.stopped" not in one.names(0)[one.names(0).index("stressor.stopped") + 1 :]
 
@@ -133,7 +133,7 @@ def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) 
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         for nth, (code, restarts) in enumerate((("15", 0), ("6", 0), ("28", 2)), start=1):
-            nvml.plant(f"left {code}", order=(1,))
+            nvml.inject(f"left {code}", order=(1,))
             unknown = one.wait_for("gpu.unknown", gpu=0, count=nth)
             assert "gone" in unknown["reason"] or "lost" in unknown["reason"]
             one.wait_for("stressor.stopped", gpu=0, count=nth)
@@ -141,7 +141,7 @@ def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) 
                 probe_of(one).kill()
                 probes += 1
                 assert one.wait_for("probe.ready", count=probes)["gpus"] == 1
-            nvml.plant(order=(1, 0))
+            nvml.inject(order=(1, 0))
             back = one.wait_for("stressor.ready", gpu=0, count=nth + 1)
             assert (back["gpu"], back["index"]) == (nvml.uuid(0), 0)
         with nvml.job(0) as newcomer:
@@ -156,14 +156,14 @@ def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -
     """Nothing is held without it, retries slow down, and all GPUs are occupied afterwards."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
-        nvml.plant("memory 9", "init 9")
+        nvml.inject("memory 9", "init 9")
         assert one.wait_for("driver.unavailable")["code"] == "driver_not_loaded"
         for gpu in (0, 1):
             one.wait_for("stressor.stopped", gpu=gpu)
             assert nvml.empty(gpu)
         pauses = [one.wait_for("probe.exited", count=n)["pause_s"] for n in (1, 2, 3)]
         assert pauses == [0, 1, 2]
-        nvml.plant()
+        nvml.inject()
         one.wait_for("probe.ready")
         for gpu in (0, 1):
             one.wait_for("stressor.ready", gpu=gpu, count=2)
@@ -174,9 +174,9 @@ def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlH
     """The loaded library no longer works; the next probe loads the new one."""
     with nvml.sentinel(1, *QUICK) as one:
         one.wait_for("stressor.ready", gpu=0)
-        nvml.plant("memory 18")
+        nvml.inject("memory 18")
         assert one.wait_for("driver.unavailable")["code"] == "lib_rm_version_mismatch"
-        nvml.plant()
+        nvml.inject()
         one.wait_for("probe.ready")
         with nvml.job() as newcomer:
             assert newcomer.got_memory()
@@ -187,13 +187,13 @@ def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost) -> 
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         for nth, (fault, words) in enumerate(ERRORS.items(), start=1):
-            nvml.plant(fault.format(nvml.uuid(0)))
+            nvml.inject(fault.format(nvml.uuid(0)))
             assert words in one.wait_for("gpu.unknown", gpu=0, count=nth)["reason"], fault
             assert one.wait_for("stressor.stopped", gpu=0, count=nth)["cause"] == "unknown"
             if nth == len(ERRORS):
                 with nvml.job(1) as newcomer:
                     assert newcomer.got_memory()
-            nvml.plant()
+            nvml.inject()
             one.wait_for("stressor.ready", gpu=0, count=nth + 1)
         one.wait_for("stressor.ready", gpu=1, count=2)
         assert "stressor.stopped" not in one.names(1)
@@ -206,11 +206,11 @@ def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> 
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         for nth, pid in enumerate(IMPOSSIBLE_PIDS, start=1):
-            nvml.plant(*[f"pid@{nvml.uuid(0)} {pid}"] * 2)
+            nvml.inject(*[f"pid@{nvml.uuid(0)} {pid}"] * 2)
             busy = one.wait_for("gpu.busy", gpu=0, count=nth)
             assert busy["processes"] == [{"pid": pid, "name": None, "user": None}]
             one.wait_for("gpu.handed_over", gpu=0, count=nth)
-            nvml.plant()
+            nvml.inject()
             one.wait_for("stressor.ready", gpu=0, count=nth + 1)
         assert one.names().count("gpu.busy") == len(IMPOSSIBLE_PIDS)
         assert "stressor.stopped" not in one.names(1)

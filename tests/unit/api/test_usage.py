@@ -15,7 +15,15 @@ from sentinel.api.history.recorder import SAMPLE_COLUMNS, Recorder, TimedRecord,
 from sentinel.api.history.usage import MAX_GAP_S, UsageTracker, Use
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.views import GpuHealth, GpuView, LogRecord
-from tests.harness.history_harness import BEGIN, UUID, WALL, busy, process, shown, told
+from tests.harness.history_harness import (
+    BEGIN,
+    UUID,
+    WALL,
+    busy_view,
+    make_telemetry,
+    make_view,
+    process,
+)
 
 AHEAD = WALL - BEGIN
 
@@ -38,15 +46,17 @@ def at(second: float) -> float:
 
 def test_a_use_lasts_from_the_first_to_the_last_view_of_its_process() -> None:
     job = process(7)
-    uses, ended = seen([shown(at(0)), busy(at(1), job), busy(at(2), job), shown(at(3))])
+    uses, ended = seen(
+        [make_view(at(0)), busy_view(at(1), job), busy_view(at(2), job), make_view(at(3))]
+    )
     assert ended == [("python", 1, 3)]
     assert uses.open == []
 
 
 def test_the_stressor_is_a_use_while_its_process_exists() -> None:
     states = ["STARTING", "RUNNING", "STOPPING"]
-    ours = [shown(at(n), stressor=state, pid=9) for n, state in enumerate(states)]
-    _, ended = seen([*ours, shown(at(3))])
+    ours = [make_view(at(n), stressor=state, pid=9) for n, state in enumerate(states)]
+    _, ended = seen([*ours, make_view(at(3))])
     assert ended == [("sentinel", 0, 3)]
 
 
@@ -54,61 +64,73 @@ def test_concurrent_processes_are_separate_uses() -> None:
     one, two = process(1, "one"), process(2, "two")
     _, ended = seen(
         [
-            busy(at(0), one),
-            busy(at(1), one, two, stressor="STOPPING", pid=9),
-            busy(at(2), two),
-            shown(at(3)),
+            busy_view(at(0), one),
+            busy_view(at(1), one, two, stressor="STOPPING", pid=9),
+            busy_view(at(2), two),
+            make_view(at(3)),
         ]
     )
     assert sorted(ended) == [("one", 0, 2), ("sentinel", 1, 2), ("two", 1, 3)]
 
 
 def test_an_allocated_process_is_a_use_beside_the_stressor() -> None:
-    guest = shown(at(0), stressor="RUNNING", pid=9, allocated_processes=(process(3, "notebook"),))
+    guest = make_view(
+        at(0), stressor="RUNNING", pid=9, allocated_processes=(process(3, "notebook"),)
+    )
     uses, _ = seen([guest])
     assert sorted(str(use.who) for use in uses.open) == ["notebook", "sentinel"]
 
 
 def test_a_name_that_is_read_later_applies_to_the_whole_use() -> None:
     _, ended = seen(
-        [busy(at(0), process(7, "python", None)), busy(at(1), process(7)), shown(at(2))]
+        [
+            busy_view(at(0), process(7, "python", None)),
+            busy_view(at(1), process(7)),
+            make_view(at(2)),
+        ]
     )
     assert ended == [("python", 0, 2)]
 
 
 def test_an_unnamed_use_gets_the_name_of_the_process_listed_soon_after() -> None:
-    uses, ended = seen([shown(at(0)), busy(at(1)), busy(at(2)), busy(at(3), process(7))])
+    uses, ended = seen(
+        [make_view(at(0)), busy_view(at(1)), busy_view(at(2)), busy_view(at(3), process(7))]
+    )
     assert ended == []
     assert [span(use) for use in uses.open] == [("python", 1, 3)]
     assert [span(use)[:2] for use in uses.replaced] == [(None, 1)]
 
 
 def test_a_use_without_a_listed_process_stays_unnamed() -> None:
-    _, ended = seen([*(busy(at(second)) for second in range(20)), busy(at(20), process(7))])
+    _, ended = seen(
+        [*(busy_view(at(second)) for second in range(20)), busy_view(at(20), process(7))]
+    )
     assert ended == [(None, 0, 20)]
 
 
 @pytest.mark.parametrize("rule", ["mig", "display", "exclusive", "leak"])
 def test_a_gpu_that_is_busy_without_processes_has_no_use(rule: str) -> None:
-    uses, _ = seen([shown(at(0), occupancy="BUSY", rule=rule)])
+    uses, _ = seen([make_view(at(0), occupancy="BUSY", rule=rule)])
     assert uses.open == []
 
 
 def test_a_use_continues_over_a_short_gap_of_readings() -> None:
     job = process(7)
-    blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, 10)]
-    _, ended = seen([busy(at(0), job), *blind, busy(at(10), job), shown(at(11))])
+    blind = [make_view(at(second), occupancy="UNKNOWN") for second in range(1, 10)]
+    _, ended = seen([busy_view(at(0), job), *blind, busy_view(at(10), job), make_view(at(11))])
     assert ended == [("python", 0, 11)]
 
 
 def test_a_use_ends_at_its_last_view_before_a_long_gap() -> None:
-    blind = [shown(at(second), occupancy="UNKNOWN") for second in range(1, round(MAX_GAP_S) + 2)]
-    _, ended = seen([busy(at(0), process(7)), *blind])
+    blind = [
+        make_view(at(second), occupancy="UNKNOWN") for second in range(1, round(MAX_GAP_S) + 2)
+    ]
+    _, ended = seen([busy_view(at(0), process(7)), *blind])
     assert ended == [("python", 0, 0)]
 
 
 def test_a_use_on_a_gpu_without_views_ends_at_its_last_view() -> None:
-    uses, _ = seen([busy(at(0), process(7)), busy(at(5), process(7))])
+    uses, _ = seen([busy_view(at(0), process(7)), busy_view(at(5), process(7))])
     uses.expire(at(5 + MAX_GAP_S - 1))
     assert len(uses.open) == 1
     uses.expire(at(5 + MAX_GAP_S + 1))
@@ -119,15 +141,15 @@ def test_a_use_on_a_gpu_without_views_ends_at_its_last_view() -> None:
 def test_a_reused_pid_is_another_use() -> None:
     first = process(7)
     second = replace(first, started=1)
-    _, ended = seen([busy(at(0), first), busy(at(1), second), shown(at(2))])
+    _, ended = seen([busy_view(at(0), first), busy_view(at(1), second), make_view(at(2))])
     assert ended == [("python", 0, 1), ("python", 1, 2)]
 
 
 def test_a_jump_of_the_clock_does_not_extend_a_use() -> None:
     uses, job = UsageTracker(), process(7)
-    uses.update(busy(at(0), job), AHEAD)
-    uses.update(busy(at(1), job), AHEAD + 10**8)
-    uses.update(shown(at(2)), AHEAD + 10**8)
+    uses.update(busy_view(at(0), job), AHEAD)
+    uses.update(busy_view(at(1), job), AHEAD + 10**8)
+    uses.update(make_view(at(2)), AHEAD + 10**8)
     assert [span(use) for use in uses.ended] == [("python", 0, 2)]
 
 
@@ -143,10 +165,10 @@ def test_uses_cover_exactly_the_seconds_with_processes(
     views = []
     for second, present in enumerate(story):
         if present is None:
-            views.append(shown(at(second), occupancy="UNKNOWN"))
+            views.append(make_view(at(second), occupancy="UNKNOWN"))
         else:
             by = [process(pid, f"job{pid}") for pid in sorted(present)]
-            views.append(busy(at(second), *by) if by else shown(at(second)))
+            views.append(busy_view(at(second), *by) if by else make_view(at(second)))
     uses, ended = seen(views)
     assert uses.open == []
     for pid in range(1, 5):
@@ -171,20 +193,22 @@ def kept(view: GpuView) -> dict[str, float | None]:
 
 
 def test_an_unknown_value_is_null_and_never_zero() -> None:
-    nothing = kept(shown(at(0), read=None, occupancy="UNKNOWN"))
+    nothing = kept(make_view(at(0), read=None, occupancy="UNKNOWN"))
     assert {name for name, value in nothing.items() if value is not None} == {"ours"}
-    old = kept(shown(at(100), read=at(90), telemetry=told(at(90), memory_utilization=0.5)))
+    old = kept(
+        make_view(at(100), read=at(90), telemetry=make_telemetry(at(90), memory_utilization=0.5))
+    )
     assert (old["temperature_c"], old["memory_utilization"], old["busy"]) == (None, None, 0)
 
 
 def test_telemetry_and_view_complete_each_other() -> None:
     row = kept(
-        shown(
+        make_view(
             at(0),
             temperature_c=None,
             power_w=300.5,
             health=GpuHealth.THROTTLED,
-            telemetry=told(at(0), temperature_c=71, power_w=1.0, memory_temperature_c=80),
+            telemetry=make_telemetry(at(0), temperature_c=71, power_w=1.0, memory_temperature_c=80),
         )
     )
     assert (row["temperature_c"], row["power_w"], row["memory_temperature_c"]) == (71, 300.5, 80)

@@ -1,4 +1,4 @@
-"""A daemon that says what a test tells it to: real HTTP on a real socket, and nothing behind it."""
+"""A stub of the daemon: canned replies over real HTTP on a real Unix socket."""
 
 from __future__ import annotations
 
@@ -68,30 +68,30 @@ STATUS = {"daemon": DAEMON, "gpus": [GPU], "reservations": []}
 
 @dataclass
 class Reply:
-    """One answer: an object, or the very bytes that are sent, after which the line goes dead."""
+    """One reply: an object, or raw bytes after which the connection is not used any more."""
 
     body: Mapping[str, Any] | bytes = field(default_factory=dict)
     status: int = 200
-    kind: str = "application/json"
+    content_type: str = "application/json"
 
 
 def problem(code: str, detail: str, status: int = 400) -> Reply:
-    """Return an error as the daemon has it."""
+    """Build an error in the format of the daemon."""
     body = {"type": "about:blank", "title": code, "status": status, "detail": detail, "code": code}
     return Reply(body, status, "application/problem+json")
 
 
 @dataclass
-class Scripted:
-    """What it answers to each request, by method and path, and what it was asked.
-
-    ``listening`` is the descriptor of the socket at ``socket``.
-    """
+class StubDaemon:
+    """The replies of a stub, and the requests that it received."""
 
     socket: Path
+    #: The descriptor of the listening socket.
     listening: int = -1
+    #: By method and path.
     replies: dict[str, Reply] = field(default_factory=dict)
-    asked: list[tuple[str, Any]] = field(default_factory=list)
+    #: Method and path, and the JSON body.
+    requests: list[tuple[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
 
@@ -101,11 +101,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @contextmanager
-def scripted(socket: Path) -> Iterator[Scripted]:
-    """Serve on a socket until the test is done."""
-    script = Scripted(socket)
-    script.replies["GET /v1/status"] = Reply(STATUS)
-    ended = threading.Event()
+def stub_daemon(socket: Path) -> Iterator[StubDaemon]:
+    """Serve canned replies on a socket until the block ends."""
+    daemon = StubDaemon(socket)
+    daemon.replies["GET /v1/status"] = Reply(STATUS)
+    stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def address_string(self) -> str:
@@ -117,20 +117,20 @@ def scripted(socket: Path) -> Iterator[Scripted]:
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            script.asked.append((f"{self.command} {self.path}", body))
-            script.headers.append(dict(self.headers))
-            reply = script.replies.get(f"{self.command} {self.path}") or problem(
-                "not_found", f"nothing is at {self.path}", 404
+            daemon.requests.append((f"{self.command} {self.path}", body))
+            daemon.headers.append(dict(self.headers))
+            reply = daemon.replies.get(f"{self.command} {self.path}") or problem(
+                "not_found", f"no resource at {self.path}", 404
             )
             if isinstance(reply.body, bytes):
                 self.wfile.write(reply.body)
                 self.wfile.flush()
                 if reply.status == 0:  # it hangs
-                    ended.wait(TIMEOUT_S)
+                    stopped.wait(TIMEOUT_S)
                 return
             data = json.dumps({"schema_version": 1, **reply.body}).encode()
             self.send_response(reply.status)
-            self.send_header("Content-Type", reply.kind)
+            self.send_header("Content-Type", reply.content_type)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -138,12 +138,12 @@ def scripted(socket: Path) -> Iterator[Scripted]:
         do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - the server's names
 
     with _Server(str(socket), Handler) as server:
-        script.listening = server.fileno()
+        daemon.listening = server.fileno()
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield script
+            yield daemon
         finally:
-            ended.set()
+            stopped.set()
             server.shutdown()
             thread.join()

@@ -1,0 +1,31 @@
+"""A fake ``sentinel run`` that only serves a status, controlled by ``$FAKE_SENTINEL``.
+
+The variable is ``held``, any other word for a GPU that is not held, or ``exit CODE TEXT``. SIGTERM
+ends the program, which then creates the file ``ended`` in ``$FAKE_SENTINEL_FOLDER``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the program is started by its path
+
+from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
+
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: ended.set())
+mode = os.environ["FAKE_SENTINEL"]
+if mode.startswith("exit "):
+    _, code, text = mode.split(" ", 2)
+    sys.stderr.write(f"sentinel: {text}\n")
+    sys.exit(int(code))
+with stub_daemon(Path(os.environ["SENTINEL_SOCKET"])) as daemon:
+    stressor = "RUNNING" if mode == "held" else "STOPPED"
+    gpus = [{**GPU, "stressor": stressor, "reason": "in use by others"}]
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": gpus})
+    ended.wait()
+Path(os.environ["FAKE_SENTINEL_FOLDER"], "ended").touch()
