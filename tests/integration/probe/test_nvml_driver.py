@@ -111,8 +111,8 @@ def test_power_is_derived_from_the_energy_after_the_first_difference(
 ) -> None:
     """The driver's counter grows by 600 W while it says 91.5 W of the moment."""
     repeated = SCRIPT.replace(
-        "    said.append(answer)",
-        "    while answer == 91.5: answer = driver.power(argument)\n    said.append(answer)",
+        "    results.append(answer)",
+        "    while answer == 91.5: answer = driver.power(argument)\n    results.append(answer)",
     )
     steps: tuple[Step, ...] = (("open", None, ""), ("power", FIRST, ""))
     *_, power = answers(nvml_library, tmp_path / "faults", *steps, script=repeated)
