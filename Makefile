@@ -5,15 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for other processes: more workers than cores keep the cores busy.
 WORKERS ?= 5
-# Test files are compiled once, not by every worker, even where the environment forbids bytecode.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 # What an installation depends on: the constraints, and pyproject.toml without the tools' settings.
 INPUTS := $(shell awk '/^\[/ { keep = !/^\[+tool\.(ruff|mypy|pytest|importlinter)/ } keep' \
 	pyproject.toml | cat - constraints.txt | cksum | cut -d ' ' -f 1)
 INSTALLED := $(VENV)/.installed-$(INPUTS)
 INSTALLED_DEV := $(VENV)/.installed-dev-$(INPUTS)
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --constraint constraints.txt
+# Compiling every module of torch takes as long as the rest of the installation. The first import
+# compiles the few that are used, even where the environment forbids bytecode.
+export PYTHONDONTWRITEBYTECODE :=
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-compile \
+	--constraint constraints.txt
 
 # Words that hide which component is meant. The Unix user "nobody", in quotes, is one.
 VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off

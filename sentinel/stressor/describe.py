@@ -12,7 +12,7 @@ from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.protocol.codec import encode
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.inspection import WorkloadInfo
-from sentinel.stressor.loader import describe, load_workload
+from sentinel.stressor.loader import describe, import_torch, load_workload
 from sentinel.stressor.options import list_options, summary
 
 #: The name under which the import of torch is announced; that of a workload is its number.
@@ -41,7 +41,7 @@ def run(
         # must not count against one of them. If it is missing, each workload reports that itself.
         calls.announce(0, TORCH)
         with contextlib.suppress(Exception):
-            import torch  # noqa: F401 - only a child may
+            import_torch()
         for number, place in places:
             calls.announce(0, str(number))
             channel.sendall(encode(_describe(number, place)))

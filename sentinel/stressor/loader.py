@@ -1,9 +1,10 @@
-"""Import a workload by its name; this is where plugin code first runs."""
+"""Import torch, and a workload by its name; this is where plugin code first runs."""
 
 from __future__ import annotations
 
 import importlib
 import traceback
+import warnings
 from pathlib import Path
 
 from sentinel.config.workload_spec import find_workload
@@ -12,6 +13,12 @@ from sentinel.stressor.options import Workload
 
 #: The maximum length of a plugin's error text.
 _MAX_TEXT_LENGTH = 1000
+
+
+def import_torch() -> None:
+    """Import torch without its warning about a missing numpy, which Sentinel does not need."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    import torch  # noqa: F401 - not before the lease is running
 
 
 def load_workload(name: str) -> Workload:

@@ -25,7 +25,7 @@ from sentinel.protocol.stressor import (
     StressorSpec,
 )
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.loader import describe, load_workload
+from sentinel.stressor.loader import describe, import_torch, load_workload
 from sentinel.stressor.options import bind_options, start
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def _import_torch() -> str:
         ConfigError: It cannot be imported.
     """
     try:
-        import torch  # not before the lease is running
+        import_torch()
+        import torch
 
         import sentinel.stressor.context  # noqa: F401 - it imports torch, too
 

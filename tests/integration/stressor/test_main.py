@@ -62,6 +62,18 @@ def test_importing_the_main_module_imports_neither_torch_nor_a_plugin() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_importing_torch_without_numpy_prints_no_warning() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['numpy'] = None\n"
+        "from sentinel.stressor.loader import import_torch\n"
+        "import_torch()"
+    )
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_gemm_stressor_holds_steady_memory_and_ends_on_request(
     spawn: Start, tmp_path: Path
 ) -> None:
