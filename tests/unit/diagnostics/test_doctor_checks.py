@@ -1,14 +1,12 @@
-"""Facts about a host lead to the right findings."""
+"""Facts about a host and its GPUs produce the right findings."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import click
 import pytest
 
-from sentinel.cli.tools.doctor import as_object, page
 from sentinel.diagnostics.doctor.facts import (
     DriverFacts,
     Fault,
@@ -24,54 +22,20 @@ from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_checks import RESIDENT
 from sentinel.diagnostics.doctor.report import diagnose
 from sentinel.host.packages import Bindings, TorchBuild
-
-GIB = 2**30
-GPU = GpuFacts(
-    index=0,
-    uuid="GPU-0",
-    name="NVIDIA H200",
-    node="/dev/nvidia0",
-    persistence=(1,),
-    compute_mode=(0,),
-    mig=(0, 0),
-    display=(0,),
-    ecc=(1, 1),
-    volatile=(0,),
-    aggregate=(0,),
-    remapped=(0, 0, 0, 0),
-    retiring=Unread(),
-    compute=(),
-    mps=(),
-)
-HOST = HostFacts(
-    driver=DriverFacts(version="580.159", cuda=(13000,)),
-    gpus=(GPU, replace(GPU, index=1, uuid="GPU-1", node="/dev/nvidia1")),
-    cared_for=2,
-    bindings=Bindings(version="13.615.71"),
-    torch=TorchBuild(version="2.11.0+cu130", cuda="13.0", without=False),
-    folders=(Folder(path="/run/lock/sentinel"), Folder(path="/tmp/sentinel-locks")),  # noqa: S108
-    room=Room(available=64 * GIB, where="MemAvailable"),
-)
-NO_DRIVER = DriverFacts(missing="there is no NVIDIA driver here")
-FAILED = Unread(why="no permission")
+from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 
 def lines(facts: HostFacts, check: str) -> list[Finding]:
-    """Return the lines of one check."""
+    """List the findings of one check."""
     return [finding for finding in diagnose(facts) if finding.check == check]
 
 
 def line(facts: HostFacts, check: str) -> Finding:
-    """Return the one line of a check that is not ok, or else the first one."""
+    """Return the only finding of a check that is not ok, or the first one."""
     found = lines(facts, check)
     bad = [finding for finding in found if finding.level is not Level.OK]
     assert len(bad) <= 1
     return (bad or found)[0]
-
-
-def with_gpu(**changes: Any) -> HostFacts:
-    """Return the healthy host with a second GPU that is otherwise."""
-    return replace(HOST, gpus=(GPU, replace(HOST.gpus[1], **changes)))
 
 
 def test_a_healthy_host_has_no_findings() -> None:
@@ -286,7 +250,7 @@ def test_a_binding_must_fit_its_driver(driver: str | None, binding: str, level: 
         (Bindings(version="13.615.71", shadow="/x/pynvml.py"), "Remove /x/pynvml.py"),
     ],
 )
-def test_another_module_in_the_place_of_the_binding_is_a_problem(
+def test_another_module_that_shadows_the_binding_is_a_problem(
     bindings: Bindings, word: str
 ) -> None:
     finding = line(replace(HOST, bindings=bindings), "binding")
@@ -339,14 +303,14 @@ def test_a_lock_folder_must_be_writable_by_all_users(
 
 
 def test_without_a_driver_all_other_lines_about_the_host_are_present() -> None:
-    there = {finding.check for finding in diagnose(HOST) if finding.index is None}
+    checks = {finding.check for finding in diagnose(HOST) if finding.index is None}
     facts = replace(HOST, driver=NO_DRIVER, gpus=(), cared_for=0)
-    assert {finding.check for finding in diagnose(facts)} == there - {"GPUs"}
+    assert {finding.check for finding in diagnose(facts)} == checks - {"GPUs"}
 
 
 def test_missing_values_of_an_unresponsive_gpu_are_not_findings() -> None:
-    silent = GpuFacts(index=1, uuid="GPU-1", fault=Fault(call="nvmlDeviceGetMigMode", how="hung"))
-    facts = replace(HOST, gpus=(GPU, silent))
+    hung = GpuFacts(index=1, uuid="GPU-1", fault=Fault(call="nvmlDeviceGetMigMode", how="hung"))
+    facts = replace(HOST, gpus=(GPU, hung))
     assert [f.check for f in diagnose(facts) if f.index == 1] == ["answers"]
 
 
@@ -365,46 +329,3 @@ def test_the_verdict_is_the_worst_line() -> None:
     assert verdict(diagnose(replace(HOST, nice=5))) is Level.WARNING
     assert verdict(diagnose(replace(HOST, nice=5, torch=None))) is Level.PROBLEM
     assert verdict([]) is Level.OK
-
-
-def test_gpus_with_the_same_result_share_a_line() -> None:
-    gpus = tuple(
-        replace(GPU, index=i, uuid=f"GPU-{i}", persistence=(int(i != 3),)) for i in range(6)
-    )
-    text = list(page(diagnose(replace(HOST, gpus=gpus, cared_for=6)), colour=False))
-    modes = [said for said in text if said[9:].startswith("persistence mode")]
-    assert [mode[27:].partition(": ")[0] for mode in modes] == ["GPU 0-2, 4-5", "GPU 3"]
-    assert [mode[:7].strip() for mode in modes] == ["ok", "warning"]
-    assert ": 1 warning, " in text[-1]
-    assert len(text) < 50
-    assert max(map(len, text)) <= 100
-    narrow = page(diagnose(HOST), colour=False, width=70)
-    assert max(map(len, narrow)) <= 70
-
-
-def test_the_report_has_a_line_for_a_held_gpu_that_the_driver_does_not_list() -> None:
-    facts = replace(HOST, held=(Held(uuid="GPU-9", holder="pid 5"),))
-    assert any("GPU-9: held by pid 5" in said for said in page(diagnose(facts), colour=False))
-
-
-def test_only_the_level_words_are_coloured() -> None:
-    plain = "\n".join(page(diagnose(with_gpu(mig=(1, 1))), colour=False))
-    coloured = "\n".join(page(diagnose(with_gpu(mig=(1, 1))), colour=True))
-    assert "\x1b[33mwarning" in coloured
-    assert "\x1b" not in plain
-    assert click.unstyle(coloured) == plain
-
-
-def test_the_json_report_identifies_gpus_by_uuid() -> None:
-    body = as_object(diagnose(with_gpu(display=(1,))))
-    assert body["verdict"] == "warning"
-    assert isinstance(body["lines"], list)
-    (display,) = (row for row in body["lines"] if row["level"] == "warning")
-    assert display == {
-        "check": "display",
-        "gpu": "GPU-1",
-        "level": "warning",
-        "found": "attached",
-        "means": "this GPU is not occupied, for the user of the display",
-        "do": "To occupy it: --yield-to compute",
-    }
