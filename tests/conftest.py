@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
-from tests.harness.scheduling import ModuleFixtureScheduling
+from tests.harness.scheduling import SharedSetupScheduling
 from tests.harness.timing import TEST_TIMEOUT_S
 
 #: The duration of an example depends on what else the host does.
@@ -47,8 +47,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return collection_path.name == "test_openapi_conformance.py" or None
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleFixtureScheduling:
-    return ModuleFixtureScheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedSetupScheduling:
+    return SharedSetupScheduling(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

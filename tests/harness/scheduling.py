@@ -10,18 +10,21 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 _ROOT = Path(__file__).parents[2]
 
 
-class ModuleFixtureScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Run a module with module fixtures in one worker, so that they are set up once.
+class SharedSetupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Run tests that share an expensive setup in one worker, so that it is done once.
 
     Any other test runs on its own, in whichever worker is free. Marks of ``xdist_group`` would
     do, but xdist 3.8 writes them to an attribute that pytest 9.2 no longer has.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return path if _has_module_fixture(path) else nodeid
+        return _shared_setup(nodeid.partition("::")[0]) or nodeid
 
 
 @cache
-def _has_module_fixture(path: str) -> bool:
-    return 'scope="module"' in (_ROOT / path).read_text()
+def _shared_setup(path: str) -> str | None:
+    """Name what the tests of a module share: a process with torch, module fixtures, or nothing."""
+    source = (_ROOT / path).read_text()
+    if "stressor_harness" in source:
+        return "stressor_harness"
+    return path if 'scope="module"' in source else None
