@@ -56,6 +56,7 @@ def held(here: Daemon) -> tuple[bool, bool]:
     return not here.host.empty(0), not here.host.empty(1)
 
 
+@pytest.mark.long
 def test_a_reserved_gpu_is_free_when_its_uuid_is_printed(here: Daemon) -> None:
     uuid = here.run("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
     assert uuid == here.host.uuid(1)

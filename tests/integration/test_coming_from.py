@@ -77,6 +77,7 @@ def monitor(daemon: Daemon) -> Iterator[sentinel.Monitor]:
         yield monitor
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: re.sub(r"\W+", "-", row.example)[:60])
 def test_every_example_of_the_document_works(
     daemon: Daemon, monitor: sentinel.Monitor, row: Row, capsys: pytest.CaptureFixture[str]

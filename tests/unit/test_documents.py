@@ -193,14 +193,12 @@ def test_every_file_that_the_architecture_names_exists() -> None:
 # --- links -----------------------------------------------------------------------------------
 
 
+@cache
 def documents() -> list[Path]:
-    """Return every document of the project."""
-    found = []
-    for path in ROOT.rglob("*.md"):
-        folders = path.relative_to(ROOT).parts[:-1]
-        if not any(part.startswith(".") or part in MADE for part in folders):
-            found.append(path)
-    return sorted(found)
+    """List every document of the project."""
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name not in MADE]
+    visible = [folder for folder in folders if not folder.name.startswith(".")]
+    return sorted([*ROOT.glob("*.md"), *(path for one in visible for path in one.rglob("*.md"))])
 
 
 @cache

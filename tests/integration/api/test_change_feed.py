@@ -123,6 +123,7 @@ def test_change_feeds_count_as_followers(front: ApiServer) -> None:
         assert ask(front, "GET", "/v1/watch").status == 503
 
 
+@pytest.mark.long
 def test_a_feed_without_views_is_an_error_and_no_stream(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as front:
         front.stop_supervisor()

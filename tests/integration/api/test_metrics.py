@@ -384,6 +384,7 @@ def test_many_scrape_connections_do_not_affect_the_api(front: ApiServer) -> None
     eventually(lambda: get_metrics(front)[0] == 200)
 
 
+@pytest.mark.long
 def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Path) -> None:
     with ApiServer(tmp_path, metrics=True) as front:
         began = value_of(scrape(front), "sentinel_service_start_time_seconds")

@@ -272,6 +272,7 @@ def test_the_end_of_a_holder_is_reported_until_it_takes_effect(front: ApiServer)
     front.wait_for(lambda: not front.supervisor.reservations)
 
 
+@pytest.mark.long
 def test_an_unwritable_file_is_reported_once_and_the_reservation_is_kept(
     tmp_path: Path,
 ) -> None:

@@ -107,6 +107,7 @@ def test_followers_are_limited_and_a_departure_admits_another(front: ApiServer) 
         assert next(stream).name == "gpu.after"
 
 
+@pytest.mark.long
 def test_concurrent_followers_are_counted_before_their_admission(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as front, contextlib.ExitStack() as stack:
         many = [UnixConnection(front.path) for _ in range(2 * MAX_SUBSCRIBERS)]

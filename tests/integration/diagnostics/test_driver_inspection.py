@@ -219,6 +219,7 @@ def test_a_driver_that_hangs_at_its_start_is_named_and_its_process_ended(
     assert not [child for child in left if "resource_tracker" not in " ".join(child.cmdline())]
 
 
+@pytest.mark.long
 @needs_compiler
 def test_the_command_examines_the_gpus_that_are_visible(library: Path, tmp_path: Path) -> None:
     (tmp_path / "plan").write_text("nvmlDeviceGetRemappedRows 2 0 1\n")

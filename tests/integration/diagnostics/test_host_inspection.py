@@ -60,6 +60,7 @@ def test_without_a_driver_all_other_lines_are_present(tmp_path: Path) -> None:
     assert {"torch", "binding", "lock folders", "CPU quota", "host memory"} <= found.keys()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
     simulated: SimulatedHost,

@@ -136,6 +136,7 @@ def test_a_gpu_in_use_is_not_occupied(
     assert "Nothing was started" in err
 
 
+@pytest.mark.long
 def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> None:
     with begun(host, "--dtype", "fp32", "--flips", "2", "--rounds", ENDLESS) as process:
         assert process.stdout is not None
@@ -155,9 +156,8 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> Non
         assert re.search(rf"the GPU was needed by \S+ \(pid {newcomer.pid}\);", err)
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_selftest_and_completed_trials_are_reported(
     simulated: SimulatedHost, number: signal.Signals
 ) -> None:
@@ -269,7 +269,11 @@ def test_a_failed_stressor_ends_the_selftest(
         (("--flips", "0"), "--flips: 0 is out of range"),
         (("--rounds", "-1"), "--rounds: -1 is out of range"),
         (("--dtype", "fp32,size=64"), "--dtype: 'fp32,size=64' is not a number format"),
-        (("--dtype", "fp9"), "there is no dtype 'fp9'. There are bf16, fp16,"),
+        pytest.param(
+            ("--dtype", "fp9"),
+            "there is no dtype 'fp9'. There are bf16, fp16,",
+            marks=pytest.mark.long,
+        ),
         (("--gpu", "7"), "7"),
     ],
 )

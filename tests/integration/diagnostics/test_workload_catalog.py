@@ -53,6 +53,7 @@ def install(folder: Path, name: str, workloads: dict[str, str]) -> None:
     (info / "entry_points.txt").write_text("\n".join(["[sentinel.workloads]", *lines, ""]))
 
 
+@pytest.mark.long
 def test_a_registered_workload_is_listed_with_its_package(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:

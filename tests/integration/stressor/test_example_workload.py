@@ -49,6 +49,7 @@ def test_the_installed_example_runs_by_its_name(simulated: SimulatedHost, tmp_pa
         assert "stressor.failed" not in one.names()
 
 
+@pytest.mark.long
 def test_the_example_runs_with_its_option(start: Callable[..., Child], workload: str) -> None:
     child = start(f"{workload}:length=1024")
     progress = child.wait_for(Progress)

@@ -386,6 +386,7 @@ def test_memory_that_loses_its_content_is_refused(bench: Workbench) -> None:
 # --- a sentinel ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(
     host: GpuHost,
 ) -> None:

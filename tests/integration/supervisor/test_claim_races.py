@@ -22,12 +22,7 @@ from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 #: What a daemon does when it is killed.
-POINTS = (
-    "claimed",
-    pytest.param("starting", marks=pytest.mark.long),
-    pytest.param("stopping", marks=pytest.mark.long),
-    pytest.param("yielding", marks=pytest.mark.long),
-)
+POINTS = ("claimed", "starting", "stopping", "yielding")
 
 
 @pytest.fixture
@@ -57,6 +52,7 @@ def winner_of_two(daemon: Daemon) -> int:
     return winner.pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
     daemon: Daemon, point: str

@@ -65,6 +65,7 @@ def train() -> str:
     ).stdout
 
 
+@pytest.mark.long
 def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     daemon: Daemon,
 ) -> None:

@@ -77,6 +77,7 @@ def says(guest: subprocess.Popen[str], order: str) -> str:
     return read_line(guest)
 
 
+@pytest.mark.long
 def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) -> None:
     registry, uuid = daemon.host.registry, daemon.host.uuid(0)
     daemon.start(2, "--cooldown", "300ms", "--critical-pause", "500ms")

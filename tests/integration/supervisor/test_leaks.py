@@ -23,6 +23,7 @@ def haunt(simulated: SimulatedHost, one: SentinelProcess) -> None:
     simulated.registry.plant(simulated.uuid(), "haunted")
 
 
+@pytest.mark.long
 def test_a_leak_is_reported_and_a_context_is_opened_and_closed(simulated: SimulatedHost) -> None:
     with simulated.sentinel(1, *QUICK) as one, INotify() as watch:
         watch.add_watch(simulated.registry.folder / simulated.uuid(), APPEARS)

@@ -183,6 +183,7 @@ def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlH
         assert "stressor.stopped" not in one.names()
 
 
+@pytest.mark.long
 def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost) -> None:
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)

@@ -86,7 +86,9 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> No
 # --- drivers that list our own processes under other PIDs --------------------------------------
 
 
-@pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
+@pytest.mark.parametrize(
+    ("fault", "mode"), [pytest.param("leaks", "mapped", marks=pytest.mark.long), ("blind", "blind")]
+)
 def test_a_driver_that_does_not_list_the_stressor_is_supported(
     simulated: SimulatedHost, fault: str, mode: str
 ) -> None:

@@ -34,7 +34,14 @@ def occupied(one: SentinelProcess, gpus: range) -> list[psutil.Process]:
     return stressors
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK) as one:
