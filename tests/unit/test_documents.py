@@ -23,10 +23,10 @@ PACKAGE = ROOT / "sentinel"
 EVENTS = ROOT / "docs" / "events.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
-#: Written from measurements; the documents link to it before there are any.
+#: Written from measurements; the documents link to it before it exists.
 WRITTEN_LATER = ROOT / "docs" / "benchmarks.md"
 
-#: Folders below the root that hold what is made, and no documents of the project.
+#: Folders below the root with generated files, and no documents of the project.
 MADE = {"build", "dist", "node_modules"}
 
 
@@ -34,7 +34,7 @@ MADE = {"build", "dist", "node_modules"}
 
 
 def event_names() -> set[str]:
-    """Return every name of an event that the code can publish."""
+    """Collect the names of all events that the code publishes."""
     found: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(), str(path))
@@ -43,7 +43,7 @@ def event_names() -> set[str]:
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """Yield every call but those in gpu_event itself, which passes a name on."""
+    """Yield every call except those in gpu_event, which passes a name on."""
     passing = [
         node
         for node in ast.walk(tree)
@@ -56,7 +56,7 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def _names(call: ast.Call, path: Path) -> Iterator[str]:
-    """Yield the name of the event that ``call`` makes, if it makes one."""
+    """Yield the name of the event that ``call`` creates, if any."""
     match call:
         case ast.Call(func=ast.Name(id="Event"), keywords=keywords):
             given = [keyword.value for keyword in keywords if keyword.arg == "name"]
@@ -84,7 +84,7 @@ def generator() -> ModuleType:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
 def test_generated_parts_are_up_to_date(path: Path) -> None:
-    """If not: make docs."""
+    """Otherwise run ``make docs``."""
     text = path.read_text()
     assert generator().generated(text) == text
 
@@ -97,7 +97,7 @@ def test_every_generated_part_is_in_one_document() -> None:
 
 
 def chapters() -> dict[str, str]:
-    """Return the text about each event in docs/events.md."""
+    """Read the text about each event in docs/events.md."""
     _, _, text = EVENTS.read_text().partition("\n## The events\n")
     text, _, _ = text.partition("\n## ")
     parts = re.split(r"^### `([^`]+)`$", text, flags=re.MULTILINE)
@@ -198,17 +198,19 @@ def documents() -> list[Path]:
     """List every document of the project."""
     folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name not in MADE]
     visible = [folder for folder in folders if not folder.name.startswith(".")]
-    return sorted([*ROOT.glob("*.md"), *(path for one in visible for path in one.rglob("*.md"))])
+    return sorted(
+        [*ROOT.glob("*.md"), *(path for folder in visible for path in folder.rglob("*.md"))]
+    )
 
 
 @cache
 def prose(path: Path) -> str:
-    """Return a document without its blocks of code, in which nothing is a link or a heading."""
+    """Read a document without its code blocks."""
     return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors that the headings of a document make, as GitHub makes them."""
+    """List the anchors of the headings of a document, as GitHub creates them."""
     headings = re.findall(r"^#+ +(.+?) *$", prose(path), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {heading.replace(" ", "-") for heading in plain}

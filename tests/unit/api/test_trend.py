@@ -19,7 +19,7 @@ NOW = 1_790_000_000.0
 
 
 def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
-    """Return whole degrees, one a second, that rise by ``slope`` a second."""
+    """Build one reading per second, in whole degrees, that rises by ``slope`` per second."""
     return [(at, float(round(50 + slope * at))) for at in range(count)]
 
 
@@ -29,10 +29,13 @@ def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
         (line(0.1), Direction.RISING),
         (line(-0.1), Direction.FALLING),
         (line(0.0), Direction.STABLE),
-        (line(0.005), Direction.STABLE),  # 0.3 degrees in a minute: below what NVML tells
+        (line(0.005), Direction.STABLE),  # 0.3 degrees per minute: below the resolution of NVML
         (line(5.0, MIN_SAMPLES - 1), Direction.UNKNOWN),
         ([(7.0, 50.0)] * 30, Direction.UNKNOWN),
-        ([(at, 50.0 + at % 2) for at in range(60)], Direction.STABLE),  # a flicker of one degree
+        (
+            [(at, 50.0 + at % 2) for at in range(60)],
+            Direction.STABLE,
+        ),  # an alternation by one degree
         ([], Direction.UNKNOWN),
     ],
 )
@@ -46,14 +49,19 @@ def test_a_trend_includes_the_figures_behind_it() -> None:
     trend = fit_trend([(10.0 + at, 40.0 + at / 2) for at in range(21)])
     assert (trend.samples, trend.current_c) == (21, 50.0)
     assert (trend.minimum_c, trend.maximum_c, trend.average_c) == (40.0, 50.0, 45.0)
-    assert trend.slope_c_per_min == pytest.approx(30.0)  # half a degree a second
+    assert trend.slope_c_per_min == pytest.approx(30.0)  # half a degree per second
 
 
 def test_too_few_readings_have_no_trend() -> None:
-    one = fit_trend([(0.0, 61.0)])
-    assert (one.current_c, one.average_c, one.slope_c_per_min) == (61.0, 61.0, None)
-    none = fit_trend([])
-    assert (none.samples, none.current_c, none.minimum_c, none.average_c) == (0, None, None, None)
+    trend = fit_trend([(0.0, 61.0)])
+    assert (trend.current_c, trend.average_c, trend.slope_c_per_min) == (61.0, 61.0, None)
+    empty = fit_trend([])
+    assert (empty.samples, empty.current_c, empty.minimum_c, empty.average_c) == (
+        0,
+        None,
+        None,
+        None,
+    )
 
 
 @given(
@@ -65,13 +73,13 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
 ) -> None:
     trend = fit_trend(readings)
     moved = fit_trend([(at + later, value) for at, value in readings])
-    turned = fit_trend([(at, -value) for at, value in readings])
-    slope, moved_slope, turned_slope = (one.slope_c_per_min for one in (trend, moved, turned))
-    if slope is None or moved_slope is None or turned_slope is None:
-        assert trend.direction is turned.direction is moved.direction is Direction.UNKNOWN
+    mirrored = fit_trend([(at, -value) for at, value in readings])
+    slope, moved_slope, mirrored_slope = (fit.slope_c_per_min for fit in (trend, moved, mirrored))
+    if slope is None or moved_slope is None or mirrored_slope is None:
+        assert trend.direction is mirrored.direction is moved.direction is Direction.UNKNOWN
         return
     assert moved_slope == pytest.approx(slope, abs=1e-6)
-    assert turned_slope == pytest.approx(-slope, abs=1e-9)
+    assert mirrored_slope == pytest.approx(-slope, abs=1e-9)
     change = slope / 60 * (readings[-1][0] - readings[0][0])
     if abs(abs(change) - MIN_CHANGE_C) > 1e-6:
         assert (trend.direction is Direction.RISING) == (change >= MIN_CHANGE_C)
@@ -79,7 +87,7 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
 
 
 @pytest.mark.parametrize(
-    ("text", "ago"),
+    ("text", "age_s"),
     [
         ("90s", 90.0),
         ("2h", 7200.0),
@@ -87,11 +95,11 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
         ("45", 45.0),
         (datetime.fromtimestamp(NOW - 60, UTC).isoformat(), 60.0),
         ("2026-09-21T14:13:20+02:00", NOW - 1_789_992_800.0),
-        (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # the clocks may differ a little
+        (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # clocks may differ slightly
     ],
 )
-def test_since_is_a_duration_before_now_or_a_timestamp(text: str, ago: float) -> None:
-    assert NOW - parse_since(text, NOW) == pytest.approx(ago)
+def test_since_is_a_duration_before_now_or_a_timestamp(text: str, age_s: float) -> None:
+    assert NOW - parse_since(text, NOW) == pytest.approx(age_s)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +112,8 @@ def test_an_invalid_time_is_refused_with_its_parameter(text: str) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_every_timestamp_of_a_file_can_be_formatted(moment: float) -> None:
-    assert datetime.fromisoformat(iso(moment)).tzinfo is not None
+def test_every_timestamp_of_a_file_can_be_formatted(time_s: float) -> None:
+    assert datetime.fromisoformat(iso(time_s)).tzinfo is not None
 
 
 @given(st.floats(0, MAX_AGE_S), st.integers(1, 3600))

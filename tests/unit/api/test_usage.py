@@ -1,4 +1,4 @@
-"""Who used which GPU when, made of what is shown of the GPUs, and what else is kept of that."""
+"""Uses of GPUs are derived from views; readings and events are stored beside them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.harness.history_harness import (
 AHEAD = WALL - BEGIN
 
 
-def seen(views: Sequence[GpuView]) -> tuple[UsageTracker, list[tuple[str | None, float, float]]]:
-    """Return the uses that go on after these views, and who ended: from when to when."""
+def track(views: Sequence[GpuView]) -> tuple[UsageTracker, list[tuple[str | None, float, float]]]:
+    """Track the uses in these views; return the tracker and the spans of ended uses."""
     uses = UsageTracker()
     for view in views:
         uses.update(view, AHEAD)
@@ -46,7 +46,7 @@ def at(second: float) -> float:
 
 def test_a_use_lasts_from_the_first_to_the_last_view_of_its_process() -> None:
     job = process(7)
-    uses, ended = seen(
+    uses, ended = track(
         [make_view(at(0)), busy_view(at(1), job), busy_view(at(2), job), make_view(at(3))]
     )
     assert ended == [("python", 1, 3)]
@@ -55,18 +55,18 @@ def test_a_use_lasts_from_the_first_to_the_last_view_of_its_process() -> None:
 
 def test_the_stressor_is_a_use_while_its_process_exists() -> None:
     states = ["STARTING", "RUNNING", "STOPPING"]
-    ours = [make_view(at(n), stressor=state, pid=9) for n, state in enumerate(states)]
-    _, ended = seen([*ours, make_view(at(3))])
+    stressor_views = [make_view(at(n), stressor=state, pid=9) for n, state in enumerate(states)]
+    _, ended = track([*stressor_views, make_view(at(3))])
     assert ended == [("sentinel", 0, 3)]
 
 
 def test_concurrent_processes_are_separate_uses() -> None:
-    one, two = process(1, "one"), process(2, "two")
-    _, ended = seen(
+    first, second = process(1, "one"), process(2, "two")
+    _, ended = track(
         [
-            busy_view(at(0), one),
-            busy_view(at(1), one, two, stressor="STOPPING", pid=9),
-            busy_view(at(2), two),
+            busy_view(at(0), first),
+            busy_view(at(1), first, second, stressor="STOPPING", pid=9),
+            busy_view(at(2), second),
             make_view(at(3)),
         ]
     )
@@ -74,15 +74,15 @@ def test_concurrent_processes_are_separate_uses() -> None:
 
 
 def test_an_allocated_process_is_a_use_beside_the_stressor() -> None:
-    guest = make_view(
+    view = make_view(
         at(0), stressor="RUNNING", pid=9, allocated_processes=(process(3, "notebook"),)
     )
-    uses, _ = seen([guest])
+    uses, _ = track([view])
     assert sorted(str(use.who) for use in uses.open) == ["notebook", "sentinel"]
 
 
 def test_a_name_that_is_read_later_applies_to_the_whole_use() -> None:
-    _, ended = seen(
+    _, ended = track(
         [
             busy_view(at(0), process(7, "python", None)),
             busy_view(at(1), process(7)),
@@ -93,7 +93,7 @@ def test_a_name_that_is_read_later_applies_to_the_whole_use() -> None:
 
 
 def test_an_unnamed_use_gets_the_name_of_the_process_listed_soon_after() -> None:
-    uses, ended = seen(
+    uses, ended = track(
         [make_view(at(0)), busy_view(at(1)), busy_view(at(2)), busy_view(at(3), process(7))]
     )
     assert ended == []
@@ -102,7 +102,7 @@ def test_an_unnamed_use_gets_the_name_of_the_process_listed_soon_after() -> None
 
 
 def test_a_use_without_a_listed_process_stays_unnamed() -> None:
-    _, ended = seen(
+    _, ended = track(
         [*(busy_view(at(second)) for second in range(20)), busy_view(at(20), process(7))]
     )
     assert ended == [(None, 0, 20)]
@@ -110,27 +110,29 @@ def test_a_use_without_a_listed_process_stays_unnamed() -> None:
 
 @pytest.mark.parametrize("rule", ["mig", "display", "exclusive", "leak"])
 def test_a_gpu_that_is_busy_without_processes_has_no_use(rule: str) -> None:
-    uses, _ = seen([make_view(at(0), occupancy="BUSY", rule=rule)])
+    uses, _ = track([make_view(at(0), occupancy="BUSY", rule=rule)])
     assert uses.open == []
 
 
 def test_a_use_continues_over_a_short_gap_of_readings() -> None:
     job = process(7)
-    blind = [make_view(at(second), occupancy="UNKNOWN") for second in range(1, 10)]
-    _, ended = seen([busy_view(at(0), job), *blind, busy_view(at(10), job), make_view(at(11))])
+    unreadable = [make_view(at(second), occupancy="UNKNOWN") for second in range(1, 10)]
+    _, ended = track(
+        [busy_view(at(0), job), *unreadable, busy_view(at(10), job), make_view(at(11))]
+    )
     assert ended == [("python", 0, 11)]
 
 
 def test_a_use_ends_at_its_last_view_before_a_long_gap() -> None:
-    blind = [
+    unreadable = [
         make_view(at(second), occupancy="UNKNOWN") for second in range(1, round(MAX_GAP_S) + 2)
     ]
-    _, ended = seen([busy_view(at(0), process(7)), *blind])
+    _, ended = track([busy_view(at(0), process(7)), *unreadable])
     assert ended == [("python", 0, 0)]
 
 
 def test_a_use_on_a_gpu_without_views_ends_at_its_last_view() -> None:
-    uses, _ = seen([busy_view(at(0), process(7)), busy_view(at(5), process(7))])
+    uses, _ = track([busy_view(at(0), process(7)), busy_view(at(5), process(7))])
     uses.expire(at(5 + MAX_GAP_S - 1))
     assert len(uses.open) == 1
     uses.expire(at(5 + MAX_GAP_S + 1))
@@ -141,7 +143,7 @@ def test_a_use_on_a_gpu_without_views_ends_at_its_last_view() -> None:
 def test_a_reused_pid_is_another_use() -> None:
     first = process(7)
     second = replace(first, started=1)
-    _, ended = seen([busy_view(at(0), first), busy_view(at(1), second), make_view(at(2))])
+    _, ended = track([busy_view(at(0), first), busy_view(at(1), second), make_view(at(2))])
     assert ended == [("python", 0, 1), ("python", 1, 2)]
 
 
@@ -153,56 +155,56 @@ def test_a_jump_of_the_clock_does_not_extend_a_use() -> None:
     assert [span(use) for use in uses.ended] == [("python", 0, 2)]
 
 
-PEOPLE = st.sets(st.integers(1, 4), max_size=3)
+PIDS = st.sets(st.integers(1, 4), max_size=3)
 
 
-@given(st.lists(st.one_of(st.none(), PEOPLE), max_size=30))
+@given(st.lists(st.one_of(st.none(), PIDS), max_size=30))
 def test_uses_cover_exactly_the_seconds_with_processes(
-    story: list[set[int] | None],
+    history: list[set[int] | None],
 ) -> None:
-    """``None`` is a second in which the GPU could not be read; shorter than MAX_GAP_S here."""
-    story = [*story, set()]
+    """``None`` is a second without a reading; such gaps are shorter than MAX_GAP_S here."""
+    history = [*history, set()]
     views = []
-    for second, present in enumerate(story):
+    for second, present in enumerate(history):
         if present is None:
             views.append(make_view(at(second), occupancy="UNKNOWN"))
         else:
-            by = [process(pid, f"job{pid}") for pid in sorted(present)]
-            views.append(busy_view(at(second), *by) if by else make_view(at(second)))
-    uses, ended = seen(views)
+            processes = [process(pid, f"job{pid}") for pid in sorted(present)]
+            views.append(busy_view(at(second), *processes) if processes else make_view(at(second)))
+    uses, ended = track(views)
     assert uses.open == []
     for pid in range(1, 5):
-        shown_at = [second for second, present in enumerate(story) if present and pid in present]
+        listed_at = [second for second, present in enumerate(history) if present and pid in present]
         covered = [
             second
             for name, began, until in ended
             if name == f"job{pid}"
-            for second in shown_at
+            for second in listed_at
             if began <= second <= until
         ]
-        assert covered == shown_at, "each once"
+        assert covered == listed_at, "each second is covered once"
         total = sum(until - began for name, began, until in ended if name == f"job{pid}")
-        assert total <= len(story)
+        assert total <= len(history)
 
 
 # --- readings and events ---------------------------------------------------------------------
 
 
-def kept(view: GpuView) -> dict[str, float | None]:
+def sample(view: GpuView) -> dict[str, float | None]:
     return dict(zip(SAMPLE_COLUMNS, sample_of(view), strict=True))
 
 
 def test_an_unknown_value_is_null_and_never_zero() -> None:
-    nothing = kept(make_view(at(0), read=None, occupancy="UNKNOWN"))
-    assert {name for name, value in nothing.items() if value is not None} == {"ours"}
-    old = kept(
+    unread = sample(make_view(at(0), read=None, occupancy="UNKNOWN"))
+    assert {name for name, value in unread.items() if value is not None} == {"ours"}
+    old = sample(
         make_view(at(100), read=at(90), telemetry=make_telemetry(at(90), memory_utilization=0.5))
     )
     assert (old["temperature_c"], old["memory_utilization"], old["busy"]) == (None, None, 0)
 
 
 def test_telemetry_and_view_complete_each_other() -> None:
-    row = kept(
+    row = sample(
         make_view(
             at(0),
             temperature_c=None,
@@ -215,16 +217,16 @@ def test_telemetry_and_view_complete_each_other() -> None:
     assert row["health"] == 2
 
 
-def said(number: int, **fields: Any) -> TimedRecord:
+def record(number: int, **fields: Any) -> TimedRecord:
     return TimedRecord(LoggedEvent.of(LogRecord(number=number, event=fields)), AHEAD)
 
 
 def test_events_are_stored_except_for_readings_and_lost_records_are_counted() -> None:
     batch = Recorder().build_batch(
         [
-            said(4, event="gpu.busy", gpu=UUID, time="2026-11-20T19:40:16.093+00:00"),
-            said(5, event="gpu.status", gpu=UUID),
-            said(9, event="probe.ready", time="never"),
+            record(4, event="gpu.busy", gpu=UUID, time="2026-11-20T19:40:16.093+00:00"),
+            record(5, event="gpu.status", gpu=UUID),
+            record(9, event="probe.ready", time="never"),
         ],
         BEGIN,
     )
@@ -233,11 +235,11 @@ def test_events_are_stored_except_for_readings_and_lost_records_are_counted() ->
         ("lost", None),
         ("probe.ready", None),
     ]
-    assert [when for when, *_ in batch.events] == [1_795_203_616.093, WALL, WALL]
+    assert [at_s for at_s, *_ in batch.events] == [1_795_203_616.093, WALL, WALL]
     assert json.loads(batch.events[1][3])["count"] == 3
 
 
 @pytest.mark.parametrize("fields", [{}, {"no": "event"}])
 def test_a_record_without_an_event_is_ignored(fields: dict[str, Any]) -> None:
-    batch = Recorder().build_batch([said(1, **fields)], BEGIN)
+    batch = Recorder().build_batch([record(1, **fields)], BEGIN)
     assert batch.events == []

@@ -25,27 +25,27 @@ def line(name: str, **fields: object) -> str:
 def test_the_identity_is_shown_only_where_processes_may_be_hidden() -> None:
     known = {"mode": "direct", "reason": "NVML lists the stressor by its PID, 7"}
     assert line("gpu.identity", **known, hidden=None, complete=True) == ""
-    shown = line("gpu.identity", **known, hidden="a container", complete=False)
-    assert "GPU 3" in shown
-    assert "processes may be hidden: a container; memory shows newcomers" in shown
+    text = line("gpu.identity", **known, hidden="a container", complete=False)
+    assert "GPU 3" in text
+    assert "processes may be hidden: a container; memory shows newcomers" in text
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "expected"),
     [
         ({"bytes": 2**28, "utilization": None}, "256 MiB in use without a process"),
         ({"bytes": 0, "utilization": 1.0}, "100% utilization without a process"),
     ],
 )
-def test_a_leak_is_memory_or_utilization(fields: dict[str, object], words: str) -> None:
-    assert words in line("gpu.memory_leaked", **fields)
+def test_a_leak_is_memory_or_utilization(fields: dict[str, object], expected: str) -> None:
+    assert expected in line("gpu.memory_leaked", **fields)
 
 
 FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1.0, "share": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "expected"),
     [
         ({}, "full speed"),
         ({"util_target": 0.5}, "utilization 50%"),
@@ -55,9 +55,9 @@ FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1
     ],
 )
 def test_a_pace_shows_its_targets_or_the_reason_of_a_rest(
-    fields: dict[str, object], words: str
+    fields: dict[str, object], expected: str
 ) -> None:
-    assert words in line("stressor.pace", **(FULL | fields))
+    assert expected in line("stressor.pace", **(FULL | fields))
 
 
 def test_a_status_shows_share_utilization_and_power_of_a_paced_stressor() -> None:
@@ -78,8 +78,8 @@ def test_an_event_without_a_matching_sentence_is_shown_with_its_fields(name: str
 
 def test_a_change_of_health_shows_temperature_and_memory() -> None:
     fields = {"before": "optimal", "health": "throttled", "memory_foreign_share": 0.25}
-    shown = line("gpu.health_changed", **fields, temperature_c=76, multiplier=0.5)
-    assert "throttled at 76 C, 25% of its memory in foreign use; before: optimal" in shown
+    text = line("gpu.health_changed", **fields, temperature_c=76, multiplier=0.5)
+    assert "throttled at 76 C, 25% of its memory in foreign use; before: optimal" in text
     unknown = line("gpu.health_changed", **fields, temperature_c=None, multiplier=0.5)
     assert "throttled, 25%" in unknown
     assert "91 C, above 89 C" in line("gpu.overheat", temperature_c=91, limit_c=89.0)
@@ -110,12 +110,12 @@ def test_a_sentence_uses_the_first_alternative_with_all_fields(
 
 
 @pytest.mark.parametrize(
-    ("repeats", "repeated", "words"),
+    ("repeats", "repeated", "expected"),
     [(3, 0, ", bit 1, 0 of 3 repetitions wrong;"), (None, None, ", bit 1; this GPU")],
 )
 def test_a_marked_field_decides_alone_about_its_alternative(
-    repeats: int | None, repeated: int | None, words: str
+    repeats: int | None, repeated: int | None, expected: str
 ) -> None:
     finding = {"place": "result", "dtype": None, "kind": None, "count": 1, "first": [5, 9]}
     counts = {"bits": [0, 1, 0], "repeats": repeats, "repeated": repeated}
-    assert words in describe("stressor.finding", finding | counts)[1]
+    assert expected in describe("stressor.finding", finding | counts)[1]

@@ -47,7 +47,7 @@ def reservation(**fields: Any) -> ReservationInfo:
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"),
+    ("fields", "expected"),
     [
         ({}, "idle"),
         ({"stressor": "RUNNING"}, "occupied"),
@@ -63,15 +63,15 @@ def reservation(**fields: Any) -> ReservationInfo:
         ({"occupancy": "OF TOMORROW"}, "of tomorrow"),
     ],
 )
-def test_each_state_of_a_gpu_is_one_word(fields: dict[str, str], word: str) -> None:
-    assert gpu_table.state(gpu(**fields)) == word
+def test_each_state_of_a_gpu_is_one_word(fields: dict[str, str], expected: str) -> None:
+    assert gpu_table.state(gpu(**fields)) == expected
 
 
 ANA = Process(pid=7, name="python", user="ana")
 
 
 @pytest.mark.parametrize(
-    ("fields", "who"),
+    ("fields", "holder"),
     [
         ({}, ""),
         ({"stressor": "RUNNING", "workload": "gemm", "processes": (ANA,)}, "sentinel gemm"),
@@ -84,9 +84,9 @@ ANA = Process(pid=7, name="python", user="ana")
     ],
 )
 def test_the_holder_is_sentinel_a_foreign_process_or_a_reservation(
-    fields: dict[str, Any], who: str
+    fields: dict[str, Any], holder: str
 ) -> None:
-    assert gpu_table.row(gpu(**fields), [reservation(reason="demo")])[3] == who
+    assert gpu_table.row(gpu(**fields), [reservation(reason="demo")])[3] == holder
 
 
 def test_an_unknown_value_is_an_empty_cell_and_not_zero() -> None:
@@ -138,7 +138,7 @@ def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
     stream = io.StringIO()
     made = table(
         gpu_table.HEADER,
-        [gpu_table.row(one) for one in gpus],
+        [gpu_table.row(each) for each in gpus],
         flexible=gpu_table.FLEXIBLE,
         width=80,
         right=gpu_table.RIGHT,
@@ -148,8 +148,8 @@ def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
     lines = stream.getvalue().splitlines()
     assert len(lines) == len(gpus) + 1
     assert all(len(line.rstrip()) <= 80 for line in lines)
-    for one, line in zip(gpus, lines[1:], strict=True):
-        for number, cell in enumerate(gpu_table.row(one)):
+    for each, line in zip(gpus, lines[1:], strict=True):
+        for number, cell in enumerate(gpu_table.row(each)):
             assert number == gpu_table.FLEXIBLE or cell in line
 
 

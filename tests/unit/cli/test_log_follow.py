@@ -49,23 +49,23 @@ def test_a_missing_log_is_an_error_with_its_path(tmp_path: Path) -> None:
 
 
 class EndedError(Exception):
-    """The script of a test is over."""
+    """No step is left."""
 
 
 def followed(path: Path, *steps: Callable[[], object]) -> list[str]:
-    """Return what is seen of a log while each step is done at one look after the other."""
-    script = iter(steps)
+    """Follow a log, with one step at each wait; return the lines."""
+    remaining = iter(steps)
 
-    def look(_: float) -> None:
-        step = next(script, None)
+    def wait(_: float) -> None:
+        step = next(remaining, None)
         if step is None:
             raise EndedError
         step()
 
-    seen: list[str] = []
+    lines: list[str] = []
     with pytest.raises(EndedError):
-        seen.extend(follow(path, 1, look))
-    return seen
+        lines.extend(follow(path, 1, wait))
+    return lines
 
 
 def test_a_line_is_yielded_when_it_is_complete(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from sentinel.cli.main import run_command_line
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("arguments", "message"),
     [
         (["rum"], "there is no command 'rum'; did you mean run?"),
         (["frobnicate"], "there is no command 'frobnicate'; known are run, start,"),
@@ -27,12 +27,12 @@ from sentinel.cli.main import run_command_line
     ],
 )
 def test_a_usage_error_has_a_message_and_exit_code_2(
-    typed: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command_line(typed) == 2
+    assert run_command_line(arguments) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(f"sentinel: {told}")
+    assert output.err.startswith(f"sentinel: {message}")
     assert "Traceback" not in output.err
 
 

@@ -25,10 +25,10 @@ def test_groff_formats_the_manual_page_without_warnings(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stderr == ""
-    shown = re.sub("\x1b\\[[0-9;]*m|.\b", "", done.stdout)  # bold is overstruck, or coloured
+    text = re.sub("\x1b\\[[0-9;]*m|.\b", "", done.stdout)  # bold is by overstrike or colour
     for name in COMMANDS:
-        assert f"sentinel {name}" in shown
-    assert "--workload" in shown
+        assert f"sentinel {name}" in text
+    assert "--workload" in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,4 +1,4 @@
-"""The address of the web page is one that a browser can open, with the token behind a #."""
+"""A browser can open the address of the web page; the token follows a #."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def status(tcp: str | None, token: Path | None) -> Status:
 
 
 @pytest.mark.parametrize(
-    ("tcp", "shown"),
+    ("tcp", "host"),
     [
         ("127.0.0.1:8765", "127.0.0.1:8765"),
         ("0.0.0.0:1", "127.0.0.1:1"),
@@ -38,10 +38,10 @@ def status(tcp: str | None, token: Path | None) -> Status:
         ("node-17:8765", "node-17:8765"),
     ],
 )
-def test_a_browser_can_open_the_address(tmp_path: Path, tcp: str, shown: str) -> None:
+def test_a_browser_can_open_the_address(tmp_path: Path, tcp: str, host: str) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
-    assert address(status(tcp, token)) == f"http://{shown}/#token=secret"
+    assert address(status(tcp, token)) == f"http://{host}/#token=secret"
 
 
 def test_without_tcp_the_error_names_the_setting() -> None:

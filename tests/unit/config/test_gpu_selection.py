@@ -14,7 +14,7 @@ from sentinel.protocol.gpu import Gpu
 
 
 def gpu(index: int, start: str, name: str = "NVIDIA H200", pci: str | None = None) -> Gpu:
-    """Return a GPU whose UUID begins with ``start``."""
+    """Build a GPU with a UUID that starts with ``start``."""
     return Gpu(
         uuid=f"GPU-{start.ljust(8, '0')}-1111-2222-3333-444444444444",
         index=index,
@@ -24,7 +24,7 @@ def gpu(index: int, start: str, name: str = "NVIDIA H200", pci: str | None = Non
     )
 
 
-# The first two begin alike; CUDA numbers them all the other way round.
+# The first two UUIDs share a prefix; CUDA numbers the GPUs in reverse order.
 GPUS = (gpu(0, "abcd"), gpu(1, "abef"), gpu(2, "1234"), gpu(3, "cafe"))
 A, B, C, D = GPUS
 CUDA = (D.uuid, C.uuid, B.uuid, A.uuid)
@@ -97,23 +97,23 @@ CASES: dict[str, tuple[str | None, tuple[Gpu, ...]]] = {
 def test_a_value_of_cuda_visible_devices_shows_these_gpus(
     value: str | None, expected: tuple[Gpu, ...]
 ) -> None:
-    """Each value shows exactly these GPUs, in this order."""
+    """Each value selects exactly these GPUs, in this order."""
     assert visible_gpus(value, GPUS, CUDA) == expected
 
 
 def test_any_unique_prefix_selects_a_gpu() -> None:
-    """What is unique is a UUID, however short."""
+    """Any unique prefix of a UUID is enough, however short."""
     assert visible_gpus("GPU-", (A,), None) == (A,)
 
 
 def test_a_gpu_unknown_to_nvml_is_ignored() -> None:
-    """It is no error of the list, so those after it still count."""
+    """The list stays valid, so later entries count."""
     assert visible_gpus("0,1", (A, B), ("GPU-only-cuda-knows-it", B.uuid)) == (B,)
 
 
 @pytest.mark.parametrize("value", ["0", "1gpu", " 2", "0,GPU-12", "+3"])
 def test_numbers_require_cudas_order(value: str) -> None:
-    """A number is never guessed at: without CUDA's order it is an error with a remedy."""
+    """Without CUDA's order, a number is an error with a remedy."""
     assert needs_cuda_order(value)
     with pytest.raises(ConfigError, match="UUID"):
         visible_gpus(value, GPUS, None)
@@ -123,7 +123,7 @@ def test_numbers_require_cudas_order(value: str) -> None:
     "value", [None, "", "-1", "GPU-12", "GPU-12,0", "MIG-x", "NoDevFiles", ","]
 )
 def test_values_without_numbers_do_not_require_it(value: str | None) -> None:
-    """Then CUDA need not be asked, and the answer is the same with and without its order."""
+    """The result is the same with and without CUDA's order."""
     assert not needs_cuda_order(value)
     assert visible_gpus(value, GPUS, None) == visible_gpus(value, GPUS, CUDA)
 
@@ -132,7 +132,7 @@ def test_values_without_numbers_do_not_require_it(value: str | None) -> None:
 
 
 def refuse() -> tuple[str, ...] | None:
-    """Stand for a CUDA that must not be asked."""
+    """Fail, as CUDA must not be queried."""
     message = "CUDA was asked"
     raise AssertionError(message)
 
@@ -141,7 +141,7 @@ MIXED = (gpu(0, "aa", "T400"), gpu(1, "bb", "NVIDIA H200"))
 
 
 def test_gpus_of_one_model_are_in_pci_order() -> None:
-    """CUDA is not asked, and bus addresses count as numbers with their domain first."""
+    """CUDA is not queried; bus addresses are compared as numbers, domain first."""
     gpus = (
         gpu(0, "a", pci="00010000:01:00.0"),
         gpu(1, "b", pci="00000000:C1:00.0"),
@@ -153,19 +153,19 @@ def test_gpus_of_one_model_are_in_pci_order() -> None:
 
 
 def test_mixed_gpus_are_in_pci_order_if_the_variable_requests_it() -> None:
-    """CUDA_DEVICE_ORDER=PCI_BUS_ID settles it without asking."""
+    """CUDA_DEVICE_ORDER=PCI_BUS_ID needs no query of CUDA."""
     assert in_cuda_order(MIXED, "PCI_BUS_ID", refuse) == pci_order(MIXED)
 
 
 @pytest.mark.parametrize("device_order", [None, "FASTEST_FIRST", "pci_bus_id", ""])
 def test_mixed_gpus_are_in_cudas_own_order(device_order: str | None) -> None:
-    """By default the fastest comes first, and only CUDA knows which that is."""
+    """By default the fastest GPU is first, and only CUDA knows this order."""
     answer = (MIXED[1].uuid, MIXED[0].uuid)
     assert in_cuda_order(MIXED, device_order, lambda: answer) == answer
 
 
 def test_without_an_answer_of_cuda_mixed_gpus_are_an_error() -> None:
-    """Then the user is asked for UUIDs."""
+    """The error requests UUIDs."""
     with pytest.raises(ConfigError, match="UUID"):
         in_cuda_order(MIXED, None, lambda: None)
 
@@ -184,10 +184,10 @@ lists = st.lists(entries, max_size=6).map(",".join)
 
 @given(value=lists | st.text(max_size=20), order=st.permutations(CUDA))
 def test_the_result_has_known_gpus_without_duplicates(value: str, order: list[str]) -> None:
-    """Nothing is made up, and nothing is shown twice."""
-    shown = visible_gpus(value, GPUS, tuple(order))
-    assert set(shown) <= set(GPUS)
-    assert len(set(shown)) == len(shown)
+    """Every selected GPU exists, and none is selected twice."""
+    selected = visible_gpus(value, GPUS, tuple(order))
+    assert set(selected) <= set(GPUS)
+    assert len(set(selected)) == len(selected)
 
 
 @given(
@@ -196,14 +196,14 @@ def test_the_result_has_known_gpus_without_duplicates(value: str, order: list[st
     tail=lists,
 )
 def test_entries_after_an_invalid_one_are_ignored(head: str, invalid: str, tail: str) -> None:
-    """The first entry that names no GPU ends the list, whatever comes after it."""
+    """The first entry without a GPU ends the list."""
     value = f"{head},{invalid}"
     assert visible_gpus(f"{value},{tail}", GPUS, CUDA) == visible_gpus(value, GPUS, CUDA)
 
 
 @given(chosen=st.lists(st.sampled_from(range(4)), unique=True, min_size=1))
 def test_numbers_and_uuids_mean_the_same(chosen: list[int]) -> None:
-    """A list of numbers shows what the list of the UUIDs behind them shows."""
+    """A list of numbers is equivalent to the list of their UUIDs."""
     numbers = ",".join(map(str, chosen))
     uuids = ",".join(CUDA[number] for number in chosen)
     assert visible_gpus(numbers, GPUS, CUDA) == visible_gpus(uuids, GPUS, None)
@@ -211,5 +211,5 @@ def test_numbers_and_uuids_mean_the_same(chosen: list[int]) -> None:
 
 def test_every_pair_of_different_numbers_shows_both() -> None:
     """Only equal numbers hide each other."""
-    for one, other in itertools.permutations(range(4), 2):
-        assert len(visible_gpus(f"{one},{other}", GPUS, CUDA)) == 2
+    for first, second in itertools.permutations(range(4), 2):
+        assert len(visible_gpus(f"{first},{second}", GPUS, CUDA)) == 2

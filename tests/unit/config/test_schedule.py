@@ -16,7 +16,7 @@ MONDAY = datetime(2026, 3, 23)  # noqa: DTZ001 - local time is what this is abou
 
 
 def at(day: int, clock: str) -> datetime:
-    """Return a moment in the week of MONDAY; ``day`` counts from 0."""
+    """Build a time in the week of MONDAY; ``day`` counts from 0."""
     moment = time.fromisoformat(clock)
     return MONDAY + timedelta(days=day, hours=moment.hour, minutes=moment.minute)
 
@@ -72,7 +72,7 @@ def test_hours_and_the_rest_of_the_day_make_the_whole_day(minutes: int) -> None:
 
 
 def test_a_daylight_saving_change_moves_no_hour() -> None:
-    """In Berlin the hour after 02:00 is left out once a year, and comes twice once a year."""
+    """In Berlin the hour after 02:00 is skipped once a year and repeated once a year."""
     (night,) = parse_hours("Sun 01:30-03:30")
     try:
         berlin = ZoneInfo("Europe/Berlin")
@@ -118,6 +118,6 @@ def test_the_phase_changes_at_the_end_of_the_phase(on: int, off: int, elapsed: f
     duty = Duty(on=float(on), off=float(off))
     turn = duty.next_turn(elapsed)
     assert elapsed < turn <= elapsed + max(on, off) + 1e-6
-    if turn - elapsed > 1e-6:  # there are numbers between them
+    if turn - elapsed > 1e-6:  # there are numbers between the two
         assert duty.rests((elapsed + turn) / 2) == duty.rests(elapsed)
     assert duty.rests(turn + 1e-3) != duty.rests(elapsed)

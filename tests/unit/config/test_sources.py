@@ -31,7 +31,7 @@ def config_of(sources: Sources) -> Config:
 
 
 def test_parsing_the_default_texts_gives_the_default_config() -> None:
-    """The table's texts and the defaults of Config are one and the same."""
+    """The texts in the table and the defaults of Config are equal."""
     given = {s.key: Given(text=s.default, source="default") for s in SETTINGS if s.default}
     assert build_config(given) == build_config({}) == Config()
 

@@ -16,7 +16,7 @@ GIB = 2**30
 GPU = Gpu(uuid="GPU-1", index=0, name="GPU", pci_bus_id="0", memory_total=16 * GIB)
 
 
-def said(longest: float = 0.02, errors: int = 0) -> Progress:
+def make_progress(longest: float = 0.02, errors: int = 0) -> Progress:
     return Progress(
         seconds=1.0,
         iterations=50,
@@ -28,7 +28,7 @@ def said(longest: float = 0.02, errors: int = 0) -> Progress:
     )
 
 
-def read(used: int, at: float = 1.0) -> Reading:
+def reading(used: int, at: float = 1.0) -> Reading:
     return Reading(uuid=GPU.uuid, at=at, memory=Memory(total=16 * GIB, used=used, free=0))
 
 
@@ -38,14 +38,14 @@ WELL = Trial(
     start=1.0,
     ready=Ready(held=14 * GIB, asked=14 * GIB, chunks=28, refused=False),
     ran=5.0,
-    progress=tuple(said() for _ in range(5)),
-    readings=(read(14 * GIB), read(14 * GIB)),
+    progress=tuple(make_progress() for _ in range(5)),
+    readings=(reading(14 * GIB), reading(14 * GIB)),
     stop=Stop(after=0.03, killed=False),
 )
 
 
 def failed(kind: FailureKind) -> Trial:
-    return replace(WELL, stop=None, failure=Failure(kind=kind.value, reason="it was so"))
+    return replace(WELL, stop=None, failure=Failure(kind=kind.value, reason="the reason"))
 
 
 def test_a_workload_without_problems_passes() -> None:
@@ -57,15 +57,15 @@ def test_a_workload_without_problems_passes() -> None:
 @pytest.mark.parametrize(
     ("trial", "kind", "what", "do"),
     [
-        (failed(FailureKind.WORKLOAD), "workload", "it was so", "Fix the error"),
-        (failed(FailureKind.RETURNED), "returned", "it was so", "until ctx.pace() is False"),
-        (failed(FailureKind.MALFORMED), "malformed", "it was so", ""),
-        (failed(FailureKind.OUT_OF_MEMORY), "out_of_memory", "it was so", "second call"),
-        (failed(FailureKind.NOT_READY), "not_ready", "it was so", "ctx.pace() twice"),
-        (failed(FailureKind.HANG), "hang", "it was so", "ctx.quantum"),
-        (failed(FailureKind.STUCK), "stuck", "it was so", "GIL"),
-        (failed(FailureKind.CRASH), "crash", "it was so", "standard error"),
-        (failed(FailureKind.GARBAGE), "garbage", "it was so", "socket"),
+        (failed(FailureKind.WORKLOAD), "workload", "the reason", "Fix the error"),
+        (failed(FailureKind.RETURNED), "returned", "the reason", "until ctx.pace() is False"),
+        (failed(FailureKind.MALFORMED), "malformed", "the reason", ""),
+        (failed(FailureKind.OUT_OF_MEMORY), "out_of_memory", "the reason", "second call"),
+        (failed(FailureKind.NOT_READY), "not_ready", "the reason", "ctx.pace() twice"),
+        (failed(FailureKind.HANG), "hang", "the reason", "ctx.quantum"),
+        (failed(FailureKind.STUCK), "stuck", "the reason", "GIL"),
+        (failed(FailureKind.CRASH), "crash", "the reason", "standard error"),
+        (failed(FailureKind.GARBAGE), "garbage", "the reason", "socket"),
         (
             replace(WELL, newcomer=64 * 2**20, stop=None),
             "memory_growth",
@@ -79,19 +79,30 @@ def test_a_workload_without_problems_passes() -> None:
             "before the second call",
         ),
         (
-            replace(WELL, readings=(read(14 * GIB), read(14 * GIB + 2**24), read(14 * GIB))),
+            replace(
+                WELL, readings=(reading(14 * GIB), reading(14 * GIB + 2**24), reading(14 * GIB))
+            ),
             "memory_growth",
             "grew by 16 MiB after it was ready",
             "before the second call",
         ),
         (
-            replace(WELL, progress=(said(), said(0.12), said(), said(0.2), said())),
+            replace(
+                WELL,
+                progress=(
+                    make_progress(),
+                    make_progress(0.12),
+                    make_progress(),
+                    make_progress(0.2),
+                    make_progress(),
+                ),
+            ),
             "long_quantum",
             "up to 200 ms between two calls of ctx.pace(); at most 50 ms is allowed",
             "Queue less",
         ),
         (
-            replace(WELL, progress=(said(2.0),)),
+            replace(WELL, progress=(make_progress(2.0),)),
             "long_quantum",
             "up to 2 s between",
             "Queue less",
@@ -103,7 +114,7 @@ def test_a_workload_without_problems_passes() -> None:
             "as soon as ctx.pace() is False",
         ),
         (
-            replace(WELL, progress=(said(), said(errors=2))),
+            replace(WELL, progress=(make_progress(), make_progress(errors=2))),
             "wrong_results",
             "2 results were reported as wrong",
             "another GPU",
@@ -121,11 +132,13 @@ def test_each_problem_is_reported_with_advice(trial: Trial, kind: str, what: str
 
 
 def test_one_long_quantum_among_many_is_attributed_to_a_busy_host() -> None:
-    assert judge(replace(WELL, progress=(*WELL.progress, said(0.2)))).problems == ()
+    assert judge(replace(WELL, progress=(*WELL.progress, make_progress(0.2)))).problems == ()
 
 
 def test_small_changes_of_memory_are_not_attributed_to_the_workload() -> None:
-    assert judge(replace(WELL, readings=(read(14 * GIB), read(14 * GIB + 2**16)))).problems == ()
+    assert (
+        judge(replace(WELL, readings=(reading(14 * GIB), reading(14 * GIB + 2**16)))).problems == ()
+    )
 
 
 @pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.SPAWN])
@@ -134,7 +147,7 @@ def test_a_failure_without_a_fault_of_the_workload_is_unusable(kind: FailureKind
 
 
 @pytest.mark.parametrize(
-    ("trial", "why"),
+    ("trial", "reason_text"),
     [
         (replace(WELL, newcomer=GIB, people=("job (pid 7)",), stop=None), "job (pid 7)"),
         (replace(WELL, ready=None, newcomer=GIB, stop=None), "while the workload started"),
@@ -144,14 +157,14 @@ def test_a_failure_without_a_fault_of_the_workload_is_unusable(kind: FailureKind
         (replace(WELL, stop=None, waiting="the GPU is lost"), "released: the GPU is lost"),
     ],
 )
-def test_a_trial_ended_by_a_newcomer_is_incomplete(trial: Trial, why: str) -> None:
+def test_a_trial_ended_by_a_newcomer_is_incomplete(trial: Trial, reason_text: str) -> None:
     judgement = judge(trial)
     assert judgement.verdict is Verdict.INCOMPLETE
-    assert why in str(judgement.incomplete)
+    assert reason_text in str(judgement.incomplete)
 
 
 def test_a_problem_before_a_newcomer_is_still_reported() -> None:
-    trial = replace(WELL, interrupted="SIGINT", progress=(said(0.3), said(0.3)))
+    trial = replace(WELL, interrupted="SIGINT", progress=(make_progress(0.3), make_progress(0.3)))
     assert judge(trial).verdict is Verdict.MISBEHAVED
 
 

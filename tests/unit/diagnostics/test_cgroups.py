@@ -13,7 +13,7 @@ from sentinel.diagnostics.doctor.facts import Quota, Room
 
 
 def host(folder: Path, groups: str, mounts: str, files: Mapping[str, str]) -> Path:
-    """Make a /proc that tells of groups and mounts, and the files of the groups."""
+    """Create a /proc with groups and mounts, and the files of the groups."""
     (folder / "self").mkdir()
     (folder / "self/cgroup").write_text(groups)
     (folder / "self/mountinfo").write_text(mounts.replace("@", str(folder)))

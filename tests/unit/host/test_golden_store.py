@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "goldens.jsonl"
 
 
-def recorded(path: Path, *records: tuple[GoldenKey, int]) -> Path:
+def write_records(path: Path, *records: tuple[GoldenKey, int]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         for key, checksum in records:
@@ -46,7 +46,7 @@ def recorded(path: Path, *records: tuple[GoldenKey, int]) -> Path:
 
 def test_a_missing_file_has_no_records(path: Path) -> None:
     assert Goldens(path).known(KEY) is None
-    assert not path.parent.exists(), "looking makes nothing"
+    assert not path.parent.exists(), "a query creates no folder"
 
 
 @given(
@@ -60,16 +60,16 @@ def test_a_line_contains_the_record(key: GoldenKey, checksum: int) -> None:
 
 
 def test_a_record_of_one_process_is_visible_to_others(path: Path) -> None:
-    one, two = Goldens(path), Goldens(path)
-    one.record(KEY, -5)
-    assert two.known(KEY) == -5
-    two.record(OTHER, 2**64 - 1)
-    assert (one.known(OTHER), one.known(KEY)) == (2**64 - 1, -5)
+    first, second = Goldens(path), Goldens(path)
+    first.record(KEY, -5)
+    assert second.known(KEY) == -5
+    second.record(OTHER, 2**64 - 1)
+    assert (first.known(OTHER), first.known(KEY)) == (2**64 - 1, -5)
     assert Goldens(path).known(OTHER) == 2**64 - 1
 
 
 def test_the_first_record_of_a_key_is_never_changed(path: Path) -> None:
-    recorded(path, (KEY, 1))
+    write_records(path, (KEY, 1))
     before = path.read_bytes()
     goldens = Goldens(path)
     goldens.record(KEY, 2)
@@ -83,18 +83,18 @@ def test_the_first_record_of_a_key_is_never_changed(path: Path) -> None:
 def test_an_incomplete_last_line_is_skipped_with_a_warning_and_corrupts_no_record(
     path: Path,
 ) -> None:
-    recorded(path, (KEY, 1))
+    write_records(path, (KEY, 1))
     with path.open("ab") as file:
         file.write(_format(OTHER, 2)[:-20])
-    said: list[str] = []
-    goldens = Goldens(path, warn=said.append)
+    warnings: list[str] = []
+    goldens = Goldens(path, warn=warnings.append)
     assert goldens.known(OTHER) is None
     goldens.record(OTHER, 3)
     for reader in (goldens, Goldens(path)):
         assert (reader.known(KEY), reader.known(OTHER)) == (1, 3)
     assert [line.line for line in goldens.skipped()] == [2]
-    assert len(said) == 1
-    assert "line 2 is skipped" in said[0]
+    assert len(warnings) == 1
+    assert "line 2 is skipped" in warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -113,25 +113,25 @@ def test_an_incomplete_last_line_is_skipped_with_a_warning_and_corrupts_no_recor
     ],
 )
 def test_an_invalid_line_is_skipped_with_the_reason(path: Path, line: bytes, why: str) -> None:
-    recorded(path)
+    write_records(path)
     path.write_bytes(line + b"\n" + _format(OTHER, 4))
-    said: list[str] = []
-    goldens = Goldens(path, warn=said.append)
+    warnings: list[str] = []
+    goldens = Goldens(path, warn=warnings.append)
     assert goldens.known(KEY) is None
     assert goldens.known(OTHER) == 4
     (skipped,) = goldens.skipped()
     assert (skipped.line, why in skipped.why) == (1, True)
-    assert len(said) == 1
+    assert len(warnings) == 1
 
 
-def test_a_file_that_cannot_be_written_causes_one_warning_and_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_file_causes_one_warning_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said: list[str] = []
-    goldens = Goldens(tmp_path / "file" / "goldens.jsonl", warn=said.append)
+    warnings: list[str] = []
+    goldens = Goldens(tmp_path / "file" / "goldens.jsonl", warn=warnings.append)
     for key in (KEY, OTHER):
         goldens.record(key, 1)
         assert goldens.known(key) is None
-    assert len([text for text in said if "no checksum can be recorded" in text]) == 1
+    assert len([text for text in warnings if "no checksum can be recorded" in text]) == 1
 
 
 FULL = """
@@ -146,11 +146,11 @@ Goldens(path).record(key, 1)
 
 
 def test_a_disk_that_fills_up_during_a_write_raises_no_error(path: Path) -> None:
-    recorded(path, (KEY, 1))
+    write_records(path, (KEY, 1))
     command = [sys.executable, "-c", FULL, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     assert "no checksum can be recorded: No space left on device" in done.stderr
-    assert not path.read_bytes().endswith(b"\n"), "nothing was torn"
+    assert not path.read_bytes().endswith(b"\n"), "no line was cut"
     goldens = Goldens(path, warn=lambda _: None)
     goldens.record(OTHER, 2)
     assert (goldens.known(KEY), goldens.known(OTHER)) == (1, 2)
@@ -158,31 +158,31 @@ def test_a_disk_that_fills_up_during_a_write_raises_no_error(path: Path) -> None
 
 def test_a_fifo_at_the_path_of_the_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "goldens.jsonl")
-    said: list[str] = []
-    goldens = Goldens(tmp_path / "goldens.jsonl", warn=said.append)
+    warnings: list[str] = []
+    goldens = Goldens(tmp_path / "goldens.jsonl", warn=warnings.append)
     goldens.record(KEY, 1)
     assert goldens.known(KEY) is None
-    assert any("is not a regular file" in text for text in said)
+    assert any("is not a regular file" in text for text in warnings)
 
 
 def test_a_file_that_stays_locked_raises_no_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sentinel.host.golden_store._LOCK_TIMEOUT_S", 0.05)
-    recorded(path, (KEY, 1))
-    said: list[str] = []
-    with path.open("ab") as stopped:
-        fcntl.flock(stopped, fcntl.LOCK_EX)
-        goldens = Goldens(path, warn=said.append)
+    write_records(path, (KEY, 1))
+    warnings: list[str] = []
+    with path.open("ab") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        goldens = Goldens(path, warn=warnings.append)
         assert goldens.known(KEY) == 1
         goldens.record(OTHER, 2)
-    assert said == [f"{path}: no checksum can be recorded: another process keeps it locked"]
+    assert warnings == [f"{path}: no checksum can be recorded: another process keeps it locked"]
     goldens.record(OTHER, 2)
     assert goldens.known(OTHER) == 2
 
 
 def test_a_replaced_file_is_read_from_its_beginning(path: Path) -> None:
-    recorded(path, (KEY, 1), (OTHER, 2))
+    write_records(path, (KEY, 1), (OTHER, 2))
     goldens = Goldens(path)
     assert goldens.known(KEY) == 1
     path.write_bytes(_format(replace(KEY, seed=3), 3))
@@ -192,14 +192,14 @@ def test_a_replaced_file_is_read_from_its_beginning(path: Path) -> None:
 def test_a_different_record_in_another_file_is_a_conflict_and_is_ignored(
     path: Path, tmp_path: Path
 ) -> None:
-    recorded(path, (KEY, 1))
-    other = recorded(tmp_path / "theirs", (KEY, 9), (OTHER, 2))
+    write_records(path, (KEY, 1))
+    other = write_records(tmp_path / "theirs", (KEY, 9), (OTHER, 2))
     goldens = Goldens(path, [other])
     assert (goldens.known(KEY), goldens.known(OTHER)) == (1, 2)
     (conflict,) = goldens.conflicts()
     assert (conflict.first.checksum, conflict.later.checksum) == (1, 9)
     assert (conflict.later.file, conflict.later.line) == (other, 1)
-    assert Goldens(path, [recorded(tmp_path / "same", (KEY, 1))]).conflicts() == ()
+    assert Goldens(path, [write_records(tmp_path / "same", (KEY, 1))]).conflicts() == ()
 
 
 MANY = """
@@ -231,7 +231,7 @@ def test_eight_processes_at_once_record_each_key_once(path: Path) -> None:
     assert Goldens(path).skipped() == ()
 
 
-# --- where it is -----------------------------------------------------------------------------
+# --- the path --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,30 +296,30 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_exported_records_can_be_imported_on_another_host(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = recorded(tmp_path / "theirs", (KEY, 1), (OTHER, 2))
-    recorded(path, (KEY, 1))
-    ours = ["--goldens", str(path)]
-    assert run_command_line(["goldens", "check", str(theirs), *ours]) == 0
+    imported = write_records(tmp_path / "theirs", (KEY, 1), (OTHER, 2))
+    write_records(path, (KEY, 1))
+    option = ["--goldens", str(path)]
+    assert run_command_line(["goldens", "check", str(imported), *option]) == 0
     assert "2 golden checksums, 1 of them not in" in capsys.readouterr().out
-    assert run_command_line(["goldens", "merge", str(theirs), *ours]) == 0
+    assert run_command_line(["goldens", "merge", str(imported), *option]) == 0
     assert capsys.readouterr().out == f"{path}: 1 added\n"
-    assert run_command_line(["goldens", "list", "--json", *ours]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["goldens"] == [
+    assert run_command_line(["goldens", "list", "--json", *option]) == 0
+    listing = json.loads(capsys.readouterr().out)
+    assert listing["goldens"] == [
         asdict(KEY) | {"checksum": "0x1"},
         asdict(OTHER) | {"checksum": "0x2"},
     ]
-    assert (said["conflicts"], said["skipped"]) == ([], [])
+    assert (listing["conflicts"], listing["skipped"]) == ([], [])
 
 
 @pytest.mark.parametrize("command", ["check", "merge"])
 def test_a_conflict_is_listed_and_not_imported(
     command: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = recorded(tmp_path / "theirs", (KEY, 9))
-    recorded(path, (KEY, 1))
+    imported = write_records(tmp_path / "theirs", (KEY, 9))
+    write_records(path, (KEY, 1))
     before = path.read_bytes()
-    arguments = ["goldens", command, str(theirs), "--goldens", str(path)]
+    arguments = ["goldens", command, str(imported), "--goldens", str(path)]
     assert run_command_line(arguments) == 1
     assert "NVIDIA H200" in capsys.readouterr().err
     assert run_command_line([*arguments, "--json"]) == 1

@@ -1,4 +1,4 @@
-"""The log of a daemon: whole lines, bounded files, and a faulty disk costs only lines."""
+"""The log of a daemon has whole lines and bounded files, and survives a full disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.supervisor.event_log import EventLog, json_lines
 
 
 def line(number: int) -> str:
-    """Return a line of 10 bytes."""
+    """Build a line of 10 bytes."""
     return f"{number:09}\n"
 
 
@@ -101,19 +101,19 @@ def test_a_log_that_cannot_be_rotated_continues_in_the_same_file(tmp_path: Path)
 
 
 def test_the_file_of_standard_error_is_bounded(tmp_path: Path) -> None:
-    stray = os.open(tmp_path / "stray", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    stderr_file = os.open(tmp_path / "stray", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        with closing(RotatingLog(tmp_path / "log", max_bytes=1000, stderr_file=stray)) as log:
-            os.write(stray, bytes(1000))
+        with closing(RotatingLog(tmp_path / "log", max_bytes=1000, stderr_file=stderr_file)) as log:
+            os.write(stderr_file, bytes(1000))
             for number in range(200):
                 log.write(line(number))
             assert (tmp_path / "stray").stat().st_size == 1000
-            os.write(stray, bytes(1))
+            os.write(stderr_file, bytes(1))
             for number in range(200):
                 log.write(line(number))
             assert (tmp_path / "stray").stat().st_size == 0
     finally:
-        os.close(stray)
+        os.close(stderr_file)
 
 
 def test_a_full_disk_drops_whole_lines_only(tiny_disk: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_full_disk_drops_whole_lines_only(tiny_disk: Path) -> None:
 def test_a_full_disk_raises_no_error_in_the_event_log(tiny_disk: Path) -> None:
     path = tiny_disk / "log"
     with closing(RotatingLog(path)) as log:
-        journal = EventLog([json_lines(log, {})])
-        journal.publish(Event(name="x", at=float(i), fields={}) for i in range(500))
-        assert journal.close(10)
+        event_log = EventLog([json_lines(log, {})])
+        event_log.publish(Event(name="x", at=float(i), fields={}) for i in range(500))
+        assert event_log.close(10)
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     assert 10 < len(lines) < 500
-    assert [one["at"] for one in lines] == [float(i) for i in range(len(lines))]
+    assert [event["at"] for event in lines] == [float(i) for i in range(len(lines))]

@@ -19,12 +19,12 @@ from tests.harness.timing import TIMEOUT_S
 
 @contextmanager
 def installed(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
-    """Put files in front of everything that can be imported."""
+    """Create files in the first folder of the import path."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     sys.path.insert(0, str(folder))
-    before = sys.modules.pop("pynvml", None)  # what is imported is what would be found again
+    before = sys.modules.pop("pynvml", None)  # an imported module would be found instead
     importlib.invalidate_caches()
     try:
         yield
@@ -35,7 +35,7 @@ def installed(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
 
 
 def distribution(name: str, version: str, *files: str) -> dict[str, str]:
-    """Return the files of an installed distribution."""
+    """Build the files of an installed distribution."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     record = "".join(f"{file},,\n" for file in (*files, f"{info}/METADATA"))
     return {
@@ -95,7 +95,7 @@ def test_the_cuda_version_of_torch_is_read_without_an_import(
     without: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('it was imported')")
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('torch was imported')")
     (tmp_path / "torch/version.py").write_text(text)
     code = "from sentinel.host.packages import torch_build; print(vars(torch_build()))"
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))

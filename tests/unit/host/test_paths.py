@@ -18,7 +18,7 @@ UNIT = {
     "STATE_DIRECTORY": "/var/lib/sentinel:/var/lib/other",
     "LOGS_DIRECTORY": "/var/log/sentinel",
 }
-PRETENDED = Path("/tmp/pretended")
+SIMULATED = Path("/tmp/simulated")
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ PRETENDED = Path("/tmp/pretended")
         ({}, 0, None, "/run/sentinel/sentinel.sock", "/var/lib/sentinel/sentinel.log"),
         (UNIT, 0, None, "/run/sentinel/sentinel.sock", "/var/log/sentinel/sentinel.log"),
         (UNIT, 990, None, "/run/sentinel/sentinel.sock", "/var/log/sentinel/sentinel.log"),
-        (USER, 1000, PRETENDED, "/tmp/pretended/sentinel.sock", "/tmp/pretended/sentinel.log"),
-        (USER, 0, PRETENDED, "/tmp/pretended/sentinel.sock", "/tmp/pretended/sentinel.log"),
-        (USER | {"SENTINEL_SOCKET": "/a/b"}, 1000, PRETENDED, "/a/b", "/tmp/pretended"),
+        (USER, 1000, SIMULATED, "/tmp/simulated/sentinel.sock", "/tmp/simulated/sentinel.log"),
+        (USER, 0, SIMULATED, "/tmp/simulated/sentinel.sock", "/tmp/simulated/sentinel.log"),
+        (USER | {"SENTINEL_SOCKET": "/a/b"}, 1000, SIMULATED, "/a/b", "/tmp/simulated"),
         (UNIT | {"SENTINEL_SOCKET": "/a/b"}, 0, None, "/a/b", "/var/log/sentinel"),
         (USER | {"SENTINEL_SOCKET": ""}, 0, None, "/run/sentinel/sentinel.sock", "/var/lib"),
     ],

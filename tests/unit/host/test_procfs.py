@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.host.procfs import ancestors_of, own_stat, read_stat
 
-#: Takes the name given as its argument, says so, and waits for the end of its input.
+#: Sets the process name to its argument, prints "named", and waits for the end of its input.
 NAMED = """
 import ctypes, os, sys
 PR_SET_NAME = 15
@@ -25,7 +25,7 @@ sys.stdin.read()
 
 @contextmanager
 def named(name: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that calls itself ``name``; it leads a session of its own."""
+    """Run a process with this name, in a new session."""
     with subprocess.Popen(
         [sys.executable, "-c", NAMED, name],
         stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ def test_a_name_that_is_not_utf8_can_be_read() -> None:
 
 
 def test_a_zombie_is_not_alive() -> None:
-    with named("mourned") as process:
+    with named("zombie") as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         stat = read_stat(process.pid)

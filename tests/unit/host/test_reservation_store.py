@@ -22,7 +22,7 @@ from sentinel.host.reservation_store import (
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
 
-MADE = Reservation(
+RESERVATION = Reservation(
     id="1a2b3c4d",
     gpus=("GPU-1", "GPU-2"),
     reason="größer",
@@ -32,65 +32,65 @@ MADE = Reservation(
     bound=False,
     confirmed=True,
 )
-ON_DISK = to_stored([MADE], wall=1_000_100.0, monotonic=100.0, boot="this")
+ON_DISK = to_stored([RESERVATION], wall=1_000_100.0, monotonic=100.0, boot="this")
 
 
 def test_setting_the_clock_back_does_not_extend_a_reservation() -> None:
-    (one,) = restore(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
-    assert one.until == 110.0 + 100.0
+    (restored,) = restore(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
+    assert restored.until == 110.0 + 100.0
 
 
 @pytest.mark.parametrize("wall", [0.0, 900_000.0, 1_000_110.0, 1_000_160.0, 4e9])
 def test_changes_of_the_clock_within_a_boot_have_no_effect(wall: float) -> None:
-    endless = replace(MADE, id="x", until=None)
-    kept = to_stored([MADE, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
-    assert restore(kept, wall=wall, monotonic=149.9, boot="this") == (MADE, endless)
-    assert restore(kept, wall=wall, monotonic=150.0, boot="this") == (endless,)
+    endless = replace(RESERVATION, id="x", until=None)
+    stored = to_stored([RESERVATION, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
+    assert restore(stored, wall=wall, monotonic=149.9, boot="this") == (RESERVATION, endless)
+    assert restore(stored, wall=wall, monotonic=150.0, boot="this") == (endless,)
 
 
 @given(
     since=st.floats(0, 1e6),
-    lasts=st.floats(0.001, 1e6),
-    gone=st.floats(0, 2e6),
+    duration=st.floats(0.001, 1e6),
+    outage=st.floats(0, 2e6),
     before=st.floats(0, 4e9),
     after=st.floats(0, 4e9),
 )
 def test_a_restart_of_the_daemon_does_not_change_the_end_of_a_reservation(
-    since: float, lasts: float, gone: float, before: float, after: float
+    since: float, duration: float, outage: float, before: float, after: float
 ) -> None:
-    held = replace(MADE, since=since, until=since + lasts)
-    kept = to_stored([held], wall=before, monotonic=since, boot="this")
-    found = restore(kept, wall=after, monotonic=since + gone, boot="this")
-    assert found == ((held,) if since + gone < since + lasts else ())
+    reservation = replace(RESERVATION, since=since, until=since + duration)
+    stored = to_stored([reservation], wall=before, monotonic=since, boot="this")
+    found = restore(stored, wall=after, monotonic=since + outage, boot="this")
+    assert found == ((reservation,) if since + outage < since + duration else ())
 
 
 @pytest.mark.parametrize(
-    ("monotonic", "made", "boot"),
+    ("monotonic", "stored_boot", "boot"),
     [(110.0, "this", "next"), (110.0, "", ""), (40.0, "this", "this")],
 )
 def test_with_another_monotonic_clock_the_wall_clock_is_used(
-    monotonic: float, made: str, boot: str
+    monotonic: float, stored_boot: str, boot: str
 ) -> None:
-    kept = to_stored([MADE], wall=1_000_100.0, monotonic=100.0, boot=made)
-    (one,) = restore(kept, wall=1_000_120.0, monotonic=monotonic, boot=boot)
-    assert one.until == monotonic + 30.0
-    assert restore(kept, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
+    stored = to_stored([RESERVATION], wall=1_000_100.0, monotonic=100.0, boot=stored_boot)
+    (restored,) = restore(stored, wall=1_000_120.0, monotonic=monotonic, boot=boot)
+    assert restored.until == monotonic + 30.0
+    assert restore(stored, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
 
 
 def test_times_are_stored_by_the_wall_clock_and_by_the_monotonic_clock() -> None:
-    (one,) = ON_DISK
-    assert (one.since, one.until) == (1_000_050.0, 1_000_150.0)
-    assert (one.since_monotonic, one.until_monotonic) == (50.0, 150.0)
+    (record,) = ON_DISK
+    assert (record.since, record.until) == (1_000_050.0, 1_000_150.0)
+    assert (record.since_monotonic, record.until_monotonic) == (50.0, 150.0)
 
 
 def test_a_reservation_is_unchanged_after_a_restart_of_the_daemon() -> None:
-    assert restore(ON_DISK, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
+    assert restore(ON_DISK, wall=1_000_110.0, monotonic=110.0, boot="this") == (RESERVATION,)
 
 
 def test_after_a_boot_the_time_continues_and_the_process_is_unbound() -> None:
-    (held,) = restore(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
-    assert held.until == 15.0
-    assert held.by == Caller(via="unix", uid=1000)
+    (reservation,) = restore(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
+    assert reservation.until == 15.0
+    assert reservation.by == Caller(via="unix", uid=1000)
 
 
 def test_an_expired_reservation_is_omitted() -> None:
@@ -98,7 +98,7 @@ def test_an_expired_reservation_is_omitted() -> None:
 
 
 def test_a_bound_reservation_ends_with_the_boot() -> None:
-    bound = to_stored([replace(MADE, bound=True)], wall=100.0, monotonic=100.0, boot="this")
+    bound = to_stored([replace(RESERVATION, bound=True)], wall=100.0, monotonic=100.0, boot="this")
     assert len(restore(bound, wall=110.0, monotonic=110.0, boot="this")) == 1
     assert restore(bound, wall=110.0, monotonic=10.0, boot="next") == ()
 
@@ -139,10 +139,10 @@ FIRST_VERSION = """{
 def test_a_file_of_the_first_version_is_read_by_the_wall_clock(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.write_text(FIRST_VERSION)
-    found, complaint = load(path)
-    assert complaint is None
+    found, error = load(path)
+    assert error is None
     assert found == (replace(ON_DISK[0], since_monotonic=None, until_monotonic=None),)
-    assert restore(found, wall=1_000_110.0, monotonic=110.0, boot="this") == (MADE,)
+    assert restore(found, wall=1_000_110.0, monotonic=110.0, boot="this") == (RESERVATION,)
     assert restore(found, wall=1_000_150.0, monotonic=110.0, boot="this") == ()
     save(path, found)
     assert load(path) == (found, None)
@@ -171,7 +171,7 @@ def bodies() -> list[str]:
         [],
         None,
     ]
-    bodies = [{"schema_version": 2, "reservations": [one]} for one in wrong]
+    bodies = [{"schema_version": 2, "reservations": [record]} for record in wrong]
     rest = [{"schema_version": 3, "reservations": []}, {}, [], 7, {"schema_version": 2}]
     texts = [json.dumps(body) for body in (*bodies, *rest)]
     texts.append(FIRST_VERSION.replace('"boot": "this"', '"boot": 1'))
@@ -185,10 +185,10 @@ def test_an_invalid_file_is_renamed_and_reported(tmp_path: Path, text: str) -> N
         parse(text)
     path = tmp_path / "reservations.json"
     path.write_text(text)
-    found, why = load(path)
+    found, error = load(path)
     assert found == ()
-    assert why is not None
-    assert str(path) in why
+    assert error is not None
+    assert str(path) in error
     assert (tmp_path / "reservations.json.bad").read_text() == text
     assert load(path) == ((), None)
 
@@ -212,9 +212,9 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_reported_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.mkdir()
-    found, why = load(path)
+    found, error = load(path)
     assert found == ()
-    assert "cannot be read" in (why or "")
+    assert "cannot be read" in (error or "")
     assert path.exists()
 
 

@@ -32,7 +32,7 @@ FROM_CHILD: tuple[type, ...] = typing.get_args(ChildMessage)
 ORDERS: tuple[type, ...] = (Lease, FindingAck, Pace, Stop, Watch)
 EVERY_KIND = (*FROM_PROBE, *FROM_CHILD, *ORDERS)
 
-# NVML's numbers are finite and its names short; whatever else they are must not matter.
+# NVML's numbers are finite and its names short; any such value must work.
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 st.register_type_strategy(str, st.text(max_size=40))
 
@@ -40,11 +40,11 @@ PROGRESS = Progress(seconds=1.0, iterations=3, flops=1e12, bytes=0.0, checks=2, 
 
 
 def body_of(message: object) -> dict[str, typing.Any]:
-    """Return the datagram of ``message`` taken apart, ready to be spoilt."""
+    """Decode the datagram of ``message`` into JSON for changes."""
     return typing.cast("dict[str, typing.Any]", json.loads(encode(message)))
 
 
-def spoilt(message: object, **changes: object) -> bytes:
+def changed_message(message: object, **changes: object) -> bytes:
     return json.dumps({**body_of(message), **changes}).encode()
 
 
@@ -100,7 +100,7 @@ def test_a_message_with_any_field_replaced_by_any_json_is_read_or_refused(
         message: object = decode(json.dumps(body).encode(), EVERY_KIND)
     except WireError:
         return
-    # Whole numbers may stand for floats; beyond that the new value was of the declared type.
+    # Whole numbers may replace floats; otherwise the new value has the declared type.
     assert json.loads(encode(message)) == body
 
 
@@ -135,26 +135,26 @@ def test_a_malformed_datagram_is_refused(data: bytes) -> None:
 def test_nan_and_infinity_are_refused(field: str, number: str) -> None:
     text = encode(PROGRESS).decode()
     value = json.dumps(getattr(PROGRESS, field))
-    spoiled = text.replace(f'"{field}":{value}', f'"{field}":{number}')
-    assert spoiled != text
+    changed = text.replace(f'"{field}":{value}', f'"{field}":{number}')
+    assert changed != text
     with pytest.raises(WireError):
-        decode(spoiled.encode(), [Progress])
+        decode(changed.encode(), [Progress])
 
 
 @pytest.mark.parametrize("value", ["3", 3.0, True, None, [3], {"n": 3}])
 def test_an_integer_is_an_integer(value: object) -> None:
     with pytest.raises(WireError):
-        decode(spoilt(PROGRESS, iterations=value), [Progress])
+        decode(changed_message(PROGRESS, iterations=value), [Progress])
 
 
 @pytest.mark.parametrize("value", ["1", True, None, [1.0], 10**400])
 def test_a_float_is_a_number(value: object) -> None:
     with pytest.raises(WireError):
-        decode(spoilt(PROGRESS, seconds=value), [Progress])
+        decode(changed_message(PROGRESS, seconds=value), [Progress])
 
 
 def test_a_whole_number_is_accepted_for_a_float_and_converted() -> None:
-    progress = decode(spoilt(PROGRESS, seconds=2), [Progress])
+    progress = decode(changed_message(PROGRESS, seconds=2), [Progress])
     assert isinstance(progress.seconds, float)
 
 
@@ -162,18 +162,18 @@ def test_a_whole_number_is_accepted_for_a_float_and_converted() -> None:
 def test_a_boolean_is_true_or_false(value: object) -> None:
     ready = Ready(held=1, asked=1, chunks=1, refused=False)
     with pytest.raises(WireError):
-        decode(spoilt(ready, refused=value), [Ready])
+        decode(changed_message(ready, refused=value), [Ready])
 
 
 def test_an_undeclared_kind_of_failure_is_refused() -> None:
     failed = Failed(kind=FailureKind.WORKLOAD, reason="")
     with pytest.raises(WireError):
-        decode(spoilt(failed, kind="bad_mood"), [Failed])
+        decode(changed_message(failed, kind="bad_mood"), [Failed])
 
 
 def test_an_extra_field_is_refused() -> None:
     with pytest.raises(WireError, match="fields"):
-        decode(spoilt(PROGRESS, spin=1), [Progress])
+        decode(changed_message(PROGRESS, spin=1), [Progress])
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Progress)])
@@ -187,11 +187,11 @@ def test_a_missing_field_is_refused(field: str) -> None:
 def test_nested_values_are_checked_as_strictly() -> None:
     reading = Reading(uuid="GPU-1", at=1.0, memory=Memory(total=3, used=1, free=2))
     with pytest.raises(WireError):
-        decode(spoilt(reading, memory={"total": 3, "used": 1}), [Reading])
+        decode(changed_message(reading, memory={"total": 3, "used": 1}), [Reading])
     with pytest.raises(WireError):
-        decode(spoilt(reading, processes=[{"pid": 1}]), [Reading])
+        decode(changed_message(reading, processes=[{"pid": 1}]), [Reading])
     with pytest.raises(WireError):
-        decode(spoilt(reading, processes={"pid": 1}), [Reading])
+        decode(changed_message(reading, processes={"pid": 1}), [Reading])
 
 
 def test_an_unread_value_stays_none_and_is_never_empty() -> None:

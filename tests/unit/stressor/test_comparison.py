@@ -1,4 +1,4 @@
-"""Bitwise comparison and checksums: every bit counts, and a blind comparison is refused."""
+"""Bitwise comparison and checksums detect every bit; a comparison that misses one is refused."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
     weights, weighted = (torch.zeros(512, dtype=torch.uint8) for _ in range(2))
     checksum = Checksum(weights, weighted, longest=4000)
 
-    def taken() -> int:
+    def take_checksum() -> int:
         checksum.queue(integers)
         return checksum.value()
 
     total = sum((2 * n + 1) * value for n, value in enumerate(integers.tolist())) % 2**64
-    assert taken() == total
-    whole, scratch = (torch.zeros(8000, dtype=torch.uint8) for _ in range(2))
-    in_one_piece = Checksum(whole, scratch, longest=4000)
-    in_one_piece.queue(integers)
-    assert in_one_piece.value() == total
+    assert take_checksum() == total
+    full_weights, scratch = (torch.zeros(8000, dtype=torch.uint8) for _ in range(2))
+    unsplit = Checksum(full_weights, scratch, longest=4000)
+    unsplit.queue(integers)
+    assert unsplit.value() == total
     seen = {total}
     for element, bit in [(0, 0), (0, 31), (63, 1), (63, 31), (64, 31), (500, 20), (999, 31)]:
         flip(integers, element, bit)
-        seen.add(taken())
+        seen.add(take_checksum())
     assert len(seen) == 8
     for left, right in [(0, 1), (3, 67), (900, 5)]:
         integers[[left, right]] = integers[[right, left]]
-        seen.add(taken())
+        seen.add(take_checksum())
     assert len(seen) == 11
 
 
@@ -42,10 +42,10 @@ def test_a_comparison_without_findings_for_a_flipped_bit_is_refused(
     reference = torch.ones(SIZE, SIZE, dtype=torch.bfloat16)
     comparison = BitComparison(reference, torch.empty_like(reference))
 
-    def blind(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+    def find_nothing(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
         return out.fill_(False)
 
     comparison.prove(torch.empty_like(reference))
-    monkeypatch.setattr(torch, "ne", blind)
+    monkeypatch.setattr(torch, "ne", find_nothing)
     with pytest.raises(RuntimeError, match="a flipped bit was not found"):
         comparison.prove(torch.empty_like(reference))

@@ -57,7 +57,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 class Clock:
-    """The context's time, which passes only during rests."""
+    """A clock that advances only during rests."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -127,7 +127,7 @@ def test_the_max_quantum_s_is_sent_and_a_rest_is_not_counted(bench: Bench, clock
 
     def longest(work: float, rest: float) -> float:
         clock.now += work
-        for _ in range(2):  # the second call waits for the first quantum, and counts it
+        for _ in range(2):  # the second call waits for the first quantum and counts it
             bench.ctx.report()
             assert bench.ctx.pace(rest)
         bench.ctx.finish()
@@ -143,7 +143,7 @@ def test_at_most_two_quanta_are_in_flight(bench: Bench) -> None:
     began = time.monotonic()
     for _ in range(20):
         assert bench.ctx.pace()
-    # twenty quanta of 20 ms, of which the last may still be in flight
+    # twenty quanta of 20 ms; the last may be in flight
     assert time.monotonic() - began >= 0.37
 
 
@@ -187,7 +187,7 @@ def test_a_message_that_must_arrive_is_retried(bench: Bench) -> None:
     late.start()
     ready = Ready(held=1, asked=1, chunks=1, refused=False)
     assert bench.lease_keeper.send(ready)
-    late.join()  # it may have received this message, too
+    late.join()  # the receiver may have this message, too
     received += bench.received()
     assert received[-1] == ready
 
@@ -272,7 +272,7 @@ def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
 def test_a_finding_with_other_numbers_than_ints_is_refused(
     bench: Bench, trait: dict[str, Any]
 ) -> None:
-    """The supervisor could not decode it, and would blame the GPU."""
+    """The supervisor could not decode such a finding."""
     with pytest.raises(TypeError, match="is not an int"):
         bench.ctx.find(replace(FLIP, **trait))
 

@@ -13,7 +13,7 @@ from sentinel.stressor.duty_cycle import WINDOW_S, DutyCycle
 
 
 class Device:
-    """A device and a clock, paced as the context of a workload does it."""
+    """A device and a clock, paced as in a workload context."""
 
     def __init__(self, *quanta: float) -> None:
         self.now = self.busy_until = 50.0
@@ -47,7 +47,7 @@ class Device:
     share=st.floats(0.01, 0.99),
     quanta=st.lists(st.floats(0.001, 0.05), min_size=1, max_size=3),
 )
-@settings(deadline=None)  # on a busy host, one example may take long
+@settings(deadline=None)  # an example may take long on a busy host
 def test_the_mean_equals_the_share_for_any_quanta(share: float, quanta: list[float]) -> None:
     device = Device(*quanta)
     device.duty_cycle.resume(device.now)
@@ -55,7 +55,7 @@ def test_the_mean_equals_the_share_for_any_quanta(share: float, quanta: list[flo
     began, worked = device.now, device.worked
     while device.now < began + 100:
         device.pace(share)
-    # what is not right by then is at most some windows' worth
+    # the remaining error is at most some windows
     assert (device.worked - worked) / (device.now - began) == pytest.approx(share, abs=0.004)
 
 

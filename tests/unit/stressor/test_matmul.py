@@ -61,14 +61,14 @@ def test_inputs_are_normal_and_depend_only_on_the_seed(dtype: Dtype) -> None:
     assert abs(float(values.mean())) < 0.02
     assert 0.97 < float(values.std()) < 1.03
     kurtosis = float(((values - values.mean()) / values.std()).pow(4).mean())
-    assert 2.7 < kurtosis < 3.1, "of a uniform one it would be 1.8"
+    assert 2.7 < kurtosis < 3.1, "a uniform distribution has 1.8"
     assert torch.equal(block.view(torch.uint8), random_block(dtype, 7, 100_000).view(torch.uint8))
     other = random_block(dtype, 8, 100_000)
     assert float((block.view(torch.uint8) == other.view(torch.uint8)).double().mean()) < 0.5
 
 
 def test_the_drawn_values_never_change() -> None:
-    """Golden checksums of other hosts and other days are worth nothing once these change."""
+    """A change invalidates all recorded golden checksums."""
     block = random_block(DTYPES["fp64"], 1, 3)
     assert [value.hex() for value in block.tolist()] == FIRST_VALUES
 
@@ -118,7 +118,7 @@ def test_an_unsupported_dtype_is_refused_with_the_supported_ones(
     matmul.check_capability(DTYPES["bf16"], card, "gemm")
 
 
-# --- where they lie --------------------------------------------------------------------------
+# --- layout ----------------------------------------------------------------------------------
 
 
 def test_pieces_do_not_overlap_and_slots_fill_the_rest() -> None:
@@ -128,7 +128,7 @@ def test_pieces_do_not_overlap_and_slots_fill_the_rest() -> None:
     assert layout is not None
     parts = (layout.left, layout.right, layout.reference, layout.differs)
     for piece in (*parts, layout.weights, layout.weighted, *layout.slots(4096)):
-        assert not piece.any(), "it overlaps with an earlier one"
+        assert not piece.any(), "the piece overlaps with an earlier one"
         piece.fill_(1)
     assert len(layout.slots(4096)) == 8
     assert len(layout.slots(1024)) >= 4 * 8

@@ -1,4 +1,4 @@
-"""The result pipeline: every fault is found, attributed to its matrix and examined."""
+"""The result pipeline finds every fault, attributes it to a matrix and examines it."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_every_result_is_checked_once_and_none_is_wrong(bench: Workbench, name: 
 def test_every_check_is_collected_before_its_slot_is_overwritten(
     bench: Workbench, slots: int, share: float, parts: list[int]
 ) -> None:
-    """For any sizes of quanta, the host has the outcome of a check two steps later."""
+    """For any size of quanta, the host has the result of a check two steps later."""
     pipeline = unprepared_pipeline(bench)
     del pipeline.slots[slots:]
     pipeline.per_quantum = 1 + round(share * ((slots - 1) // 2 - 1))
     number = {slot.data_ptr(): index for index, slot in enumerate(pipeline.slots)}
     step = 0
-    holds: dict[int, int] = {}  # slot: the result in it
-    checked: dict[int, int] = {}  # result: the step of its check
+    holds: dict[int, int] = {}  # by slot: its result
+    checked: dict[int, int] = {}  # by result: the step of its check
 
     def multiply(out: Tensor) -> None:
         slot = number[out.data_ptr()]
@@ -110,7 +110,7 @@ def test_off_checks_nothing(bench: Workbench) -> None:
 def test_a_quantum_in_flight_at_the_stop_is_collected_by_settle(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stop precedes the call that would have waited."""
+    """The stop precedes the call that would wait."""
     pipeline = pipeline_of(bench)
     step_until(pipeline, 2)
     collected: list[int] = []
@@ -239,7 +239,7 @@ def test_of_many_wrong_results_64_are_examined_and_all_counted(bench: Workbench)
 def test_evidence_is_reported_before_a_rest(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stressor may be killed during a rest of hours."""
+    """A stressor may be killed during a long rest."""
     pipeline = pipeline_of(bench)
     examine = pipeline.examiner.examine
 
@@ -300,19 +300,19 @@ def test_checks_that_miss_a_flipped_bit_are_refused(
 def test_a_wrongly_filled_input_is_found_and_repaired(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, side: int, where: str
 ) -> None:
-    """Its checksum would be that of the wrong content."""
+    """Otherwise its checksum would be that of the wrong content."""
     monkeypatch.setattr("sentinel.stressor.verification.matmul._BLOCK_LENGTH", 61)
     pipeline = pipeline_of(bench)
     fill = pipeline.product.fill
     flipped: list[int] = []
 
-    def spoil(seed: int) -> None:
+    def corrupt(seed: int) -> None:
         fill(seed)
         if not flipped:
             flipped.append(7 if where == "first block" else 200)
             flip(pipeline.product.inputs[side], flipped[0], 3)
 
-    monkeypatch.setattr(pipeline.product, "fill", spoil)
+    monkeypatch.setattr(pipeline.product, "fill", corrupt)
     pipeline.begin_seed(seed=2)
     (finding,) = bench.findings()
     assert (finding.place, finding.seed, finding.count) == (FindingPlace.INPUT, 2, 1)

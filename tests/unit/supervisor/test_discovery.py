@@ -12,7 +12,7 @@ from sentinel.protocol.gpu import Gpu
 
 
 def gpu(index: int, start: str, pci: str) -> Gpu:
-    """Return a GPU whose UUID begins with ``start``."""
+    """Build a GPU with a UUID that starts with ``start``."""
     return Gpu(
         uuid=f"GPU-{start}-1111-2222-3333-444444444444",
         index=index,
@@ -22,7 +22,7 @@ def gpu(index: int, start: str, pci: str) -> Gpu:
     )
 
 
-# Indexes with a gap, as where a GPU is left out; two GPUs at one address in two domains.
+# Indexes with a gap, as with an excluded GPU; two GPUs with equal addresses in two domains.
 A = gpu(0, "abcd0000", "00000000:01:00.0")
 B = gpu(1, "abef0000", "00000000:C1:00.0")
 C = gpu(3, "1a340000", "00000001:02:00.0")
@@ -64,7 +64,7 @@ GPUS = (A, B, C, D)
     ids=str,
 )
 def test_a_selector_matches_its_gpus(selectors: list[str], expected: tuple[Gpu, ...]) -> None:
-    """Each means exactly these GPUs, always in nvidia-smi's order."""
+    """Each selector selects exactly these GPUs, in nvidia-smi's order."""
     assert select_gpus(selectors, GPUS) == expected
 
 
@@ -86,19 +86,18 @@ def test_a_selector_matches_its_gpus(selectors: list[str], expected: tuple[Gpu, 
     ],
 )
 def test_an_unknown_selector_is_an_error_with_the_list_of_gpus(selector: str) -> None:
-    """A mistyped name gets the list of GPUs and the exit code of no such GPU."""
+    """The error has its own exit code."""
     with pytest.raises(NoSuchGpuError) as caught:
         select_gpus(["0", selector], GPUS)
     assert repr(selector) in caught.value.what
-    for one in GPUS:
-        assert one.uuid in caught.value.remedy
-        assert one.pci_bus_id in caught.value.remedy
+    for existing in GPUS:
+        assert existing.uuid in caught.value.remedy
+        assert existing.pci_bus_id in caught.value.remedy
     assert caught.value.exit_code == ExitCode.NO_SUCH_GPU
 
 
 @pytest.mark.parametrize("selector", ["GPU-ab", "ab", "a", "02:00.0"])
 def test_an_ambiguous_selector_is_refused(selector: str) -> None:
-    """An ambiguous name is refused."""
     with pytest.raises(NoSuchGpuError, match="matches several GPUs") as caught:
         select_gpus([selector], GPUS)
     assert repr(selector) in caught.value.what
@@ -106,7 +105,7 @@ def test_an_ambiguous_selector_is_refused(selector: str) -> None:
 
 
 def test_a_host_without_gpus_accepts_no_selector() -> None:
-    """Even ``all`` is an error there; naming nothing is not."""
+    """Even ``all`` is an error; an empty selection is not."""
     assert select_gpus([], ()) == ()
     with pytest.raises(NoSuchGpuError, match="no GPU"):
         select_gpus(["all"], ())
@@ -114,11 +113,11 @@ def test_a_host_without_gpus_accepts_no_selector() -> None:
 
 @given(chosen=st.lists(st.sampled_from(GPUS)), data=st.data())
 def test_all_selectors_of_a_gpu_are_equivalent(chosen: list[Gpu], data: st.DataObject) -> None:
-    """Index, UUID and address can be mixed, repeated and put in any order."""
+    """Index, UUID and address can be mixed, repeated and in any order."""
     names = [
-        data.draw(st.sampled_from([str(one.index), one.uuid, one.uuid[:10], one.pci_bus_id]))
-        for one in chosen
+        data.draw(st.sampled_from([str(each.index), each.uuid, each.uuid[:10], each.pci_bus_id]))
+        for each in chosen
     ]
-    expected = tuple(one for one in GPUS if one in chosen) if chosen else GPUS
+    expected = tuple(each for each in GPUS if each in chosen) if chosen else GPUS
     assert select_gpus(names, GPUS) == expected
     assert select_gpus([",".join(names)] if names else [], GPUS) == expected
