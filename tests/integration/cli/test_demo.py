@@ -7,13 +7,15 @@ import sys
 
 import pytest
 
+from tests.harness.timing import TIMEOUT_S
+
 SCRIPT = "import sys, sentinel.cli.tools.demo as demo; demo.PAUSE = 1.0; sys.exit(demo.command())"
 
 
 @pytest.mark.long
 def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
     command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     story = (
         *("GPU 0     occupied", "simulate-job", "GPU 0     yielding", "GPU 0     handed over"),

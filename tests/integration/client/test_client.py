@@ -48,7 +48,7 @@ def daemon(tmp_path: Path) -> Iterator[StubDaemon]:
 
 @pytest.fixture
 def client(daemon: StubDaemon) -> Client:
-    return connect(daemon.socket, timeout=5.0)
+    return connect(daemon.socket, timeout=TIMEOUT_S)
 
 
 # --- the verbs -------------------------------------------------------------------------------
