@@ -19,6 +19,7 @@ from sentinel.host.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, def
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
+from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 SOON = TIMEOUT_S
