@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for other processes: more workers than cores keep the cores busy.
-WORKERS ?= 5
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 # What an installation depends on: the constraints, and pyproject.toml without the tools' settings.

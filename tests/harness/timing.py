@@ -38,9 +38,9 @@ def _measure_slowness() -> float:
 
 
 def _crowding() -> float:
-    """Compute how many times more workers share a core than the two and a half of ``make test``."""
+    """Compute how many times more workers share a core than the two of ``make test``."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    return max(1.0, workers / len(os.sched_getaffinity(0)) / 2.5)
+    return max(1.0, workers / len(os.sched_getaffinity(0)) / 2)
 
 
 #: How many times slower than the reference the machine is; at least 1.
