@@ -18,8 +18,8 @@ pytestmark = pytest.mark.gpu
 GIB = 2**30
 FLAGS = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
-#: Takes so many GiB in one piece once it reads a line, says whether it got them, and stays.
-TAKES = """
+#: Waits for a line, allocates the given GiB in one piece, prints the result, and waits.
+TAKE_MEMORY = """
 import sys, torch
 sys.stdin.readline()
 try:
@@ -32,12 +32,12 @@ else:
     print("got", flush=True)
 sys.stdin.readline()
 """
-#: Is promised memory, takes it, and starts a child that takes some more.
-GUEST = """
+#: Requests an allocation, takes its memory, and starts a child that takes more.
+ALLOCATE = """
 import subprocess, sys, torch
 from sentinel.client import connect
 size = float(sys.argv[2])
-print(connect(sys.argv[1]).allocate("guest", f"{size:g}GiB", wait=60).id, flush=True)
+print(connect(sys.argv[1]).allocate("job", f"{size:g}GiB", wait=60).id, flush=True)
 sys.stdin.readline()
 memory = torch.empty(int(size * 2**30), dtype=torch.uint8, device="cuda")
 memory.fill_(1)
@@ -54,20 +54,20 @@ sys.stdin.readline()
 @pytest.fixture
 def served(real: RealHost, tmp_path: Path) -> Iterator[tuple[SentinelProcess, Client]]:
     socket = tmp_path / "sentinel.sock"
-    places = {
+    variables = {
         "SENTINEL_SOCKET": str(socket),
         "STATE_DIRECTORY": str(tmp_path),
         "LOGS_DIRECTORY": str(tmp_path),
     }
-    with real.sentinel(1, *FLAGS, api=True, environment=places) as one:
-        one.wait_for("stressor.ready", gpu=0)
-        yield one, connect(socket)
+    with real.sentinel(1, *FLAGS, api=True, environment=variables) as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
+        yield sentinel, connect(socket)
 
 
-def program(real: RealHost, code: str, *words: str) -> subprocess.Popen[str]:
+def program(real: RealHost, code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = real.environment(CUDA_VISIBLE_DEVICES=real.uuid(0))
     return subprocess.Popen(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", code, *arguments],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -76,80 +76,85 @@ def program(real: RealHost, code: str, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def answer(process: subprocess.Popen[str], *, go: bool = True) -> str:
+def read_answer(process: subprocess.Popen[str], *, send_line: bool = True) -> str:
     assert process.stdin is not None
     assert process.stdout is not None
-    if go:
+    if send_line:
         process.stdin.write("\n")
         process.stdin.flush()
     return process.stdout.readline().strip()
 
 
-def beside(client: Client) -> bool:
-    """Return whether a stressor runs that knows of its guest."""
+def runs_beside_allocation(client: Client) -> bool:
+    """Check whether a stressor runs beside an allocated process."""
     gpu = client.status().gpus[0]
     return gpu.occupied and bool(gpu.allocated_processes)
 
 
-def first(client: Client) -> GpuStatus:
+def first_gpu(client: Client) -> GpuStatus:
     return client.status().gpus[0]
 
 
 def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_all_memory(
     real: RealHost, served: tuple[SentinelProcess, Client]
 ) -> None:
-    """40 GiB of an H200 with 140, and as much of other cards; and its child has a context, too."""
+    """40 GiB of an H200 with 140 GiB, and the same share of other cards."""
     _, client = served
     size = min(40.0, round(real.total() / GIB * 0.3))
-    with program(real, GUEST, str(client.address.socket), f"{size:g}", TAKES) as guest:
+    with program(real, ALLOCATE, str(client.address.socket), f"{size:g}", TAKE_MEMORY) as job:
         try:
-            assert answer(guest, go=False) == "guest"
+            assert read_answer(job, send_line=False) == "job"
             assert real.total() - real.held() >= size * GIB
-            assert answer(guest) == "got"
-            eventually(lambda: beside(client))
-            assert answer(guest) == "got"
-            now = first(client)
-            assert (now.occupied, now.yields) == (True, 0)
-            assert now.memory_foreign is not None
-            assert size * GIB <= now.memory_foreign <= (size + 2) * GIB
-            with program(real, TAKES, f"{real.total() / GIB * 0.55:g}") as stranger:
+            assert read_answer(job) == "got"
+            eventually(lambda: runs_beside_allocation(client))
+            assert read_answer(job) == "got"
+            gpu_status = first_gpu(client)
+            assert (gpu_status.occupied, gpu_status.yields) == (True, 0)
+            assert gpu_status.memory_foreign is not None
+            assert size * GIB <= gpu_status.memory_foreign <= (size + 2) * GIB
+            with program(real, TAKE_MEMORY, f"{real.total() / GIB * 0.55:g}") as newcomer:
                 try:
-                    assert answer(stranger) == "got"  # though a stressor was there
-                    eventually(lambda: first(client).yields == 1)
+                    assert read_answer(newcomer) == "got"  # although a stressor ran
+                    eventually(lambda: first_gpu(client).yields == 1)
                 finally:
-                    stranger.kill()
-            eventually(lambda: beside(client))
+                    newcomer.kill()
+            eventually(lambda: runs_beside_allocation(client))
         finally:
-            guest.kill()
+            job.kill()
     eventually(lambda: client.status().allocations == ())
-    eventually(lambda: first(client).occupied)
+    eventually(lambda: first_gpu(client).occupied)
 
 
 def test_a_process_without_an_allocation_makes_the_stressor_yield(
     real: RealHost, served: tuple[SentinelProcess, Client]
 ) -> None:
     _, client = served
-    with program(real, TAKES, f"{real.total() / GIB * 0.9:g}") as stranger:
+    with program(real, TAKE_MEMORY, f"{real.total() / GIB * 0.9:g}") as newcomer:
         try:
-            assert answer(stranger) == "got"
+            assert read_answer(newcomer) == "got"
         finally:
-            stranger.kill()
-    eventually(lambda: first(client).yields == 1)
+            newcomer.kill()
+    eventually(lambda: first_gpu(client).yields == 1)
 
 
 def test_health_follows_the_thresholds_that_the_gpu_declares(
     served: tuple[SentinelProcess, Client],
 ) -> None:
     _, client = served
-    eventually(lambda: first(client).telemetry is not None)
-    gpu = first(client)
+    eventually(lambda: first_gpu(client).telemetry is not None)
+    gpu = first_gpu(client)
     assert gpu.telemetry is not None
-    told = gpu.telemetry
+    telemetry = gpu.telemetry
     assert gpu.health in {"optimal", "normal", "throttled"}
-    for known in (told.temperature_c, told.power_limit_w, told.sm_clock_mhz, told.memory_clock_mhz):
-        assert known is not None
-        assert known > 0
-    assert told.power_w is not None
-    assert 0 < told.power_w <= (told.power_limit_w or 0) * 1.1
-    if told.slowdown_c is not None and told.temperature_c is not None:
-        assert told.temperature_c < told.slowdown_c
+    for value in (
+        telemetry.temperature_c,
+        telemetry.power_limit_w,
+        telemetry.sm_clock_mhz,
+        telemetry.memory_clock_mhz,
+    ):
+        assert value is not None
+        assert value > 0
+    assert telemetry.power_w is not None
+    assert 0 < telemetry.power_w <= (telemetry.power_limit_w or 0) * 1.1
+    if telemetry.slowdown_c is not None and telemetry.temperature_c is not None:
+        assert telemetry.temperature_c < telemetry.slowdown_c

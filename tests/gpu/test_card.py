@@ -29,9 +29,9 @@ def occupied(
     real: RealHost, *flags: str, environment: dict[str, str] | None = None
 ) -> Iterator[SentinelProcess]:
     """Run a sentinel that holds the first GPU."""
-    with real.sentinel(1, *QUICK, *flags, environment=environment) as one:
-        one.wait_for("stressor.ready", gpu=0)
-        yield one
+    with real.sentinel(1, *QUICK, *flags, environment=environment) as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
+        yield sentinel
 
 
 def run(real: RealHost, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,9 +46,9 @@ def run(real: RealHost, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def rated(one: SentinelProcess, rate: str, count: int) -> bool:
-    """Return whether the sentinel gave that rate so many times."""
-    return len([event for event in one.events if event.get(rate, 0) > 0]) >= count
+def has_rate(sentinel: SentinelProcess, rate: str, count: int) -> bool:
+    """Check whether at least ``count`` events have this rate."""
+    return len([event for event in sentinel.events if event.get(rate, 0) > 0]) >= count
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def rated(one: SentinelProcess, rate: str, count: int) -> bool:
     ],
 )
 def test_memory_does_not_change_by_a_byte_after_ready(real: RealHost, workload: str) -> None:
-    with occupied(real, "--workload", workload) as one:
+    with occupied(real, "--workload", workload) as sentinel:
         held = real.held()
         assert held > 0.85 * real.total()
         seen = set()
@@ -75,52 +75,52 @@ def test_memory_does_not_change_by_a_byte_after_ready(real: RealHost, workload: 
             seen.add(real.held())
         assert max(seen) - min(seen) <= real.noise_bytes
         rates = {"hold": "running_s", "elementwise": "bytes_per_s", "memtest": "bytes_per_s"}
-        eventually(lambda: rated(one, rates.get(workload, "flops_per_s"), 2))
-        assert "gpu.yielding" not in one.names()
-        assert not any(event.get("errors") for event in one.events)
-        assert "stressor.finding" not in one.names()
+        eventually(lambda: has_rate(sentinel, rates.get(workload, "flops_per_s"), 2))
+        assert "gpu.yielding" not in sentinel.names()
+        assert not any(event.get("errors") for event in sentinel.events)
+        assert "stressor.finding" not in sentinel.names()
 
 
 def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealHost) -> None:
     small = ("--memory", "64MiB", "--chunk", "16MiB", "--workload", "memtest")
-    with occupied(real, *small) as one:
+    with occupied(real, *small) as sentinel:
         held = real.held()
-        eventually(lambda: rated(one, "bytes_per_s", 3))
+        eventually(lambda: has_rate(sentinel, "bytes_per_s", 3))
         assert abs(real.held() - held) <= real.noise_bytes
-        assert "stressor.finding" not in one.names()
+        assert "stressor.finding" not in sentinel.names()
 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
 def test_a_pace_and_a_rest_do_not_change_the_memory(real: RealHost, workload: str) -> None:
-    """And the card does what was asked for: nothing at rest, and less than all of it at work."""
+    """The utilisation is 0 during rests and follows the pace otherwise."""
     flags = ("--util", "30%", "--duty", "5s/4s", "--workload", workload)
-    with occupied(real, *flags) as one:
+    with occupied(real, *flags) as sentinel:
         held = {real.held()}
-        for turn in (2, 3):
-            while one.names().count("stressor.pace") < turn:
+        for pace_number in (2, 3):
+            while sentinel.names().count("stressor.pace") < pace_number:
                 held.add(real.held())
                 time.sleep(0.01)
         assert max(held) - min(held) <= real.noise_bytes
-        assert "gpu.yielding" not in one.names()
-        paced = [e for e in one.events if e["event"] == "gpu.status" and "share" in e]
+        assert "gpu.yielding" not in sentinel.names()
+        paced = [e for e in sentinel.events if e["event"] == "gpu.status" and "share" in e]
         assert any(e["rests"] and e["utilization"] == 0.0 for e in paced)
-        # The first readings tell of the time before it was Ready.
+        # The first readings include the time before Ready.
         worked = sorted(e["utilization"] for e in paced if e["utilization"] and not e["rests"])
         assert worked[len(worked) // 2] < 0.6
         assert all(e["temperature_c"] and e["power_w"] and e["sm_clock_mhz"] for e in paced)
 
 
 def test_a_size_is_held_exactly(real: RealHost) -> None:
-    with occupied(real, "--memory", "20GiB", "--workload", "hold") as one:
-        ready = one.wait_for("stressor.ready")
+    with occupied(real, "--memory", "20GiB", "--workload", "hold") as sentinel:
+        ready = sentinel.wait_for("stressor.ready")
         assert (ready["chunks"], ready["held"], ready["refused"]) == (40, 20 * GIB, False)
         assert 20 * GIB < real.held() < 21 * GIB
 
 
 def test_a_target_above_the_free_memory_takes_all_of_it(real: RealHost) -> None:
-    """A chunk that is refused ends the filling cleanly, and a newcomer still gets its memory."""
-    with occupied(real, "--memory", "10000GiB", "--workload", "hold") as one:
-        ready = one.wait_for("stressor.ready")
+    """A refused chunk ends the filling cleanly, and a newcomer gets its memory."""
+    with occupied(real, "--memory", "10000GiB", "--workload", "hold") as sentinel:
+        ready = sentinel.wait_for("stressor.ready")
         assert ready["refused"]
         assert ready["held"] > 0.95 * real.total()
         with real.job() as newcomer:
@@ -135,27 +135,27 @@ def test_a_reserve_stays_free_after_kernels_have_loaded(real: RealHost, workload
 
 
 def test_the_stressors_load_is_not_taken_for_a_newcomer(real: RealHost) -> None:
-    """NVML's utilisation lags: for a while after a stressor's end it still tells of that."""
+    """NVML's utilisation lags: for a while it includes the ended stressor."""
     flags = ("--idle-utilization", "5%", "--workload", "elementwise")
-    with occupied(real, *flags) as one:
-        eventually(lambda: rated(one, "bytes_per_s", 2))
-        (stressor,) = one.stressors()
+    with occupied(real, *flags) as sentinel:
+        eventually(lambda: has_rate(sentinel, "bytes_per_s", 2))
+        (stressor,) = sentinel.stressors()
         stressor.kill()
-        one.wait_for("stressor.failed")
-        one.wait_for("stressor.ready", count=2)
-        assert "gpu.busy" not in one.names()
+        sentinel.wait_for("stressor.failed")
+        sentinel.wait_for("stressor.ready", count=2)
+        assert "gpu.busy" not in sentinel.names()
 
 
 def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
     flips = ("--memory", "4GiB", "--workload", "bad_workloads:flips_a_bit:size=4096")
-    with occupied(real, *flips) as one:
+    with occupied(real, *flips) as sentinel:
         held = real.held()
-        mismatch = one.wait_for("stressor.mismatch")
+        mismatch = sentinel.wait_for("stressor.mismatch")
         assert mismatch["errors"] == 1
-        finding = one.wait_for("stressor.finding")
+        finding = sentinel.wait_for("stressor.finding")
         assert (finding["first"], finding["count"], finding["kind"]) == ([3, 4], 1, "transient")
         assert abs(real.held() - held) <= real.noise_bytes
-        assert "gpu.yielding" not in one.names()
+        assert "gpu.yielding" not in sentinel.names()
 
 
 def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
@@ -173,47 +173,52 @@ def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
 
 
 def test_torch_cannot_grow_after_ready(real: RealHost) -> None:
-    with occupied(real, "--memory", "4GiB", "--workload", "bad_workloads:takes_memory_late") as one:
-        failed = one.wait_for("stressor.failed")
+    with occupied(
+        real, "--memory", "4GiB", "--workload", "bad_workloads:takes_memory_late"
+    ) as sentinel:
+        failed = sentinel.wait_for("stressor.failed")
         assert "out of memory" in failed["reason"]
-        assert "gpu.yielding" not in one.names()
+        assert "gpu.yielding" not in sentinel.names()
 
 
 def test_a_monitoring_process_is_no_newcomer(real: RealHost) -> None:
-    with occupied(real, "--workload", "hold") as one:
+    with occupied(real, "--workload", "hold") as sentinel:
         for query in (["nvidia-smi"], ["nvidia-smi", "-q"]) * 5:
             subprocess.run(query, capture_output=True, timeout=TIMEOUT_S, check=True)
-        assert "gpu.yielding" not in one.names()
+        assert "gpu.yielding" not in sentinel.names()
 
 
 def test_a_process_on_another_gpu_is_no_newcomer(real: RealHost) -> None:
-    """A CUDA program opens every GPU's node, and some of its memory may lie on each."""
+    """A CUDA program opens every GPU's node, and may hold some memory on each."""
     if real.count < 2:
         pytest.skip("needs 2 GPUs")
-    with occupied(real, "--workload", "hold") as one, ExitStack() as stack:
+    with occupied(real, "--workload", "hold") as sentinel, ExitStack() as stack:
         jobs = [stack.enter_context(real.job(1, share=0.05, stay=2.0)) for _ in range(8)]
         assert all(job.got_memory() for job in jobs)
-        assert "gpu.yielding" not in one.names()
+        assert "gpu.yielding" not in sentinel.names()
 
 
 def test_a_process_with_only_a_context_is_a_newcomer(real: RealHost) -> None:
-    with occupied(real, "--workload", "hold") as one, real.job(share=0.0, stay=2.0) as visitor:
-        assert visitor.got_memory()
-        handed = one.wait_for("gpu.handed_over", gpu=0)
-        assert handed["processes"] == [] or handed["processes"][0]["pid"] == visitor.pid
-        visitor.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=0, count=2)
+    with (
+        occupied(real, "--workload", "hold") as sentinel,
+        real.job(share=0.0, stay=2.0) as newcomer,
+    ):
+        assert newcomer.got_memory()
+        handed = sentinel.wait_for("gpu.handed_over", gpu=0)
+        assert handed["processes"] == [] or handed["processes"][0]["pid"] == newcomer.pid
+        newcomer.wait_for_exit()
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
 
 
 def test_the_example_runs_on_a_gpu(real: RealHost) -> None:
     workload = ("--memory", "4GiB", "--workload", "sentinel_workload_fft:fft")
-    with occupied(real, *workload, environment={"PYTHONPATH": str(FFT)}) as one:
-        eventually(lambda: rated(one, "checks", 2))
-        assert not any(event.get("errors") for event in one.events)
+    with occupied(real, *workload, environment={"PYTHONPATH": str(FFT)}) as sentinel:
+        eventually(lambda: has_rate(sentinel, "checks", 2))
+        assert not any(event.get("errors") for event in sentinel.events)
 
 
 def trial(real: RealHost, workload: str, seconds: str) -> tuple[int, dict[str, Any]]:
-    """Return the exit code and the figures of a trial."""
+    """Run a trial; return its exit code and figures."""
     arguments = ("workloads", "try", workload, "--for", seconds, "--gpu", str(real.index(0)))
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", *arguments, "--json"],

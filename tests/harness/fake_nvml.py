@@ -6,7 +6,7 @@ call, so that a test can change the driver under a running sentinel. Each line i
 - ``gpu UUID``: a GPU that NVML lists, in this order; FIRST and SECOND by default.
 - ``FUNCTION WORD``, for one GPU ``FUNCTION@UUID WORD``: what calls of that function do instead of
   succeeding: return a number as an error, ``hang`` for ever, ``crash`` or ``segfault`` the process.
-- ``driver VERSION``: the version of the driver.
+- ``driver VERSION``: the version of the driver; ``undecodable 1``: one that is not text.
 - ``stale CODE``: the error of handles that were not looked up by UUID.
 - ``left CODE``: the error of handles of a GPU that is no longer listed; 15 by default.
 - ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and additional PIDs in the compute list.
@@ -131,7 +131,7 @@ int nvmlSystemGetDriverVersion(char *text, unsigned size) {
     char word[LONG];
     TRY("version");
     if (line("driver", 0, word)) snprintf(text, size, "%s", word);
-    else snprintf(text, size, "%s", line("says", 0, word) ? "\xff\xfe" : "580.159");
+    else snprintf(text, size, "%s", line("undecodable", 0, word) ? "\xff\xfe" : "580.159");
     return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) {
     char uuid[LONG];

@@ -27,28 +27,28 @@ def test_a_bare_loop_runs_one_step_of_its_kind(kind: str) -> None:
 
 
 def record(cell: str, **changes: Any) -> dict[str, Any]:
-    """Return what was measured of a row that keeps to its bars."""
+    """Build the measurements of a row within its bars."""
     found = {"rate": 98e12, "checks": 10, "watts": 693.0, "limit": 700.0}
     found |= {"sm_clock": 1480, "temperature": 58}
-    whole = {"cell": cell, "round": 0, "rate": "flops_per_s", "bare": [{"rate": 1e14}]}
-    whole |= {"sentinel": found, "wrong": 0, "stressor_cpu": 0.03, "stressor_rss": 9 * 10**8}
-    return {**whole, **changes}
+    row = {"cell": cell, "round": 0, "rate": "flops_per_s", "bare": [{"rate": 1e14}]}
+    row |= {"sentinel": found, "wrong": 0, "stressor_cpu": 0.03, "stressor_rss": 9 * 10**8}
+    return {**row, **changes}
 
 
 def table(folder: Path, *records: dict[str, Any]) -> LoadTable:
     results = Results(folder / "load.jsonl")
     results.add({"cell": "machine", "round": 0, "simulated": False, "date": "2026-01-02"})
-    for one in records:
-        results.add(one)
+    for entry in records:
+        results.add(entry)
     return LoadTable(results, [cell.name for cell in CELLS])
 
 
 def test_a_row_within_its_bars_passes(tmp_path: Path) -> None:
-    shown = table(tmp_path, record("gemm bf16"))
-    text = shown.render()
+    load_table = table(tmp_path, record("gemm bf16"))
+    text = load_table.render()
     assert "| gemm bf16 | 98 TFLOP/s | 100 TFLOP/s | 98.0% | 693 W | 99.0% | 1480 MHz |" in text
     assert "The hottest is gemm bf16, at 99.0% of the limit; bar 98%: pass." in text
-    assert shown.failed == []
+    assert load_table.failed == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_row_within_its_bars_passes(tmp_path: Path) -> None:
     ],
 )
 def test_a_missed_bar_is_reported(tmp_path: Path, found: dict[str, Any], missed: str) -> None:
-    shown = table(tmp_path, found)
-    assert "**FAIL**" in shown.render()
-    (told,) = shown.failed
-    assert told.startswith(missed)
+    load_table = table(tmp_path, found)
+    assert "**FAIL**" in load_table.render()
+    (failure,) = load_table.failed
+    assert failure.startswith(missed)

@@ -29,7 +29,7 @@ workload = "gemm"
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
-def sentinel(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[int, str, str]:
+def run_command(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", *arguments],
         env=host.environment(**variables),
@@ -46,11 +46,11 @@ def test_each_gpu_gets_its_own_settings_from_the_file(
 ) -> None:
     file = tmp_path / "site.toml"
     file.write_text(FILE)
-    with simulated.sentinel(2, "--config", str(file)) as one:
-        held = [one.wait_for("stressor.ready", gpu=gpu)["held"] for gpu in (0, 1)]
+    with simulated.sentinel(2, "--config", str(file)) as process:
+        held = [process.wait_for("stressor.ready", gpu=gpu)["held"] for gpu in (0, 1)]
         assert held == [2 * GIB, 3 * GIB]
-        assert one.wait_for("config.unused")["source"] == f"{file}: gpu.9"
-        assert one.stop() == 0
+        assert process.wait_for("config.unused")["source"] == f"{file}: gpu.9"
+        assert process.stop() == 0
 
 
 @pytest.mark.long
@@ -58,12 +58,12 @@ def test_a_stressor_with_yield_how_ask_exits_for_a_newcomer(
     simulated: SimulatedHost,
 ) -> None:
     flags = ("--yield", "ask", "--poll", "200ms", "--workload", "hold", "--memory", "20%")
-    with simulated.sentinel(1, *flags) as one:
-        one.wait_for("stressor.ready")
+    with simulated.sentinel(1, *flags) as process:
+        process.wait_for("stressor.ready")
         with simulated.job(share=0.5) as newcomer:
             assert newcomer.got_memory()
-            assert one.wait_for("gpu.handed_over")["kill_s"] is None
-        assert "stressor.failed" not in one.names()
+            assert process.wait_for("gpu.handed_over")["kill_s"] is None
+        assert "stressor.failed" not in process.names()
 
 
 def test_a_dry_run_beside_a_daemon_takes_no_lock_and_starts_no_stressor(
@@ -87,19 +87,24 @@ def test_config_show_prints_an_equivalent_file(simulated: SimulatedHost, tmp_pat
     file = tmp_path / "site.toml"
     file.write_text(FILE)
     flags = ("--config", str(file), "--rearm", "7s")
-    code, shown, errors = sentinel(simulated, "config", "show", "--origin", *flags)
+    code, file_text, errors = run_command(simulated, "config", "show", "--origin", *flags)
     assert (code, errors) == (0, "")
-    assert 'rearm = "7s"                      # --rearm' in shown
-    again = tmp_path / "again.toml"
-    again.write_text(shown)
-    assert sentinel(simulated, "config", "check", str(again))[0] == 0
+    assert 'rearm = "7s"                      # --rearm' in file_text
+    copy = tmp_path / "copy.toml"
+    copy.write_text(file_text)
+    assert run_command(simulated, "config", "check", str(copy))[0] == 0
 
     def values(*from_file: str) -> object:
-        told = json.loads(sentinel(simulated, "config", "show", "--json", *from_file)[1])
-        rows = [*told["settings"], *(row for rows in told["gpu"].values() for row in rows)]
+        shown_settings = json.loads(
+            run_command(simulated, "config", "show", "--json", *from_file)[1]
+        )
+        rows = [
+            *shown_settings["settings"],
+            *(row for rows in shown_settings["gpu"].values() for row in rows),
+        ]
         return [(row["key"], row["value"]) for row in rows]
 
-    assert values("--config", str(again)) == values(*flags)
+    assert values("--config", str(copy)) == values(*flags)
 
 
 def test_an_invalid_file_or_variable_prevents_the_start(
@@ -107,11 +112,11 @@ def test_an_invalid_file_or_variable_prevents_the_start(
 ) -> None:
     file = tmp_path / "bad.toml"
     file.write_text('workload = "nope"')
-    told = f"sentinel: {file}: workload: there is no workload 'nope'"
+    message = f"sentinel: {file}: workload: there is no workload 'nope'"
     for command in (("config", "check", str(file)), ("--simulate", "1", "--config", str(file))):
-        code, output, errors = sentinel(simulated, *command)
+        code, output, errors = run_command(simulated, *command)
         assert (code, output) == (2, "")
-        assert errors.startswith(told)
-    code, output, errors = sentinel(simulated, "--simulate", "1", SENTINEL_POLL="1h")
+        assert errors.startswith(message)
+    code, output, errors = run_command(simulated, "--simulate", "1", SENTINEL_POLL="1h")
     assert (code, output) == (2, "")
     assert errors == "sentinel: SENTINEL_POLL: '1h' is out of range\nallowed is from 100ms to 2s\n"

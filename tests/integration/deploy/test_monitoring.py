@@ -1,4 +1,4 @@
-"""What deploy/ has for Prometheus and Grafana, and the document, name what there is and work."""
+"""The files for Prometheus and Grafana and the document use existing metrics and work."""
 
 from __future__ import annotations
 
@@ -59,24 +59,26 @@ def front(service: ApiServer) -> ApiServer:
 
 
 def test_the_exposition_has_every_defined_metric(front: ApiServer) -> None:
-    told = {family.name for family in parse_text(get_metrics(front)[2].decode())}
-    assert told == {metric.name.removesuffix("_total") for metric in METRICS}
+    exported = {family.name for family in parse_text(get_metrics(front)[2].decode())}
+    assert exported == {metric.name.removesuffix("_total") for metric in METRICS}
 
 
 def test_the_document_lists_exactly_the_defined_metrics() -> None:
     row = r"^\| `(sentinel_\w+)` \| (\w+) \| ([^|]*)\| \S"
     rows = re.findall(row, DOCUMENT.read_text(), re.MULTILINE)
-    shown = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    assert len(rows) == len(shown), "a metric has two rows"
-    wanted = {}
+    documented = {
+        name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows
+    }
+    assert len(rows) == len(documented), "a metric has two rows"
+    expected = {}
     for metric in METRICS:
         own = tuple(label for label in metric.labels if label not in GPU_LABELS)
-        wanted[metric.name] = (str(metric.kind), own)
-    assert shown == wanted
+        expected[metric.name] = (str(metric.kind), own)
+    assert documented == expected
 
 
 def expressions(path: Path) -> list[str]:
-    """Return all queries of the rules or of the dashboard."""
+    """List all queries of the rules or of the dashboard."""
     if path.suffix == ".json":
         return list(_queries(json.loads(path.read_text())))
     text = re.sub(r"#.*", "", path.read_text())
@@ -86,14 +88,14 @@ def expressions(path: Path) -> list[str]:
 def _queries(value: Any) -> Iterator[str]:
     match value:
         case dict():
-            for key, one in value.items():
-                if key in {"expr", "query", "definition"} and isinstance(one, str):
-                    yield one
+            for key, item in value.items():
+                if key in {"expr", "query", "definition"} and isinstance(item, str):
+                    yield item
                 else:
-                    yield from _queries(one)
+                    yield from _queries(item)
         case list():
-            for one in value:
-                yield from _queries(one)
+            for item in value:
+                yield from _queries(item)
 
 
 @pytest.mark.parametrize("path", [RULES, DASHBOARD, DOCUMENT], ids=lambda path: path.name)
@@ -101,16 +103,16 @@ def test_every_query_uses_existing_metrics_labels_and_values(front: ApiServer, p
     page = scrape(front)
     queries = expressions(path) if path != DOCUMENT else _examples()
     assert len([query for query in queries if "sentinel_" in query]) > 5
-    known = {label for metric in METRICS for label in metric.labels}
+    known_labels = {label for metric in METRICS for label in metric.labels}
     for query in queries:
         named = set(re.findall(r"\bsentinel_\w+", query))
         assert named <= page.keys(), query
         for name, chosen in re.findall(r"\b(sentinel_\w+)\{([^}]*)\}", query):
-            wanted = dict(re.findall(r'(\w+)="(\w+)"', chosen))
-            assert matching_samples(page, name, **wanted), query
+            expected = dict(re.findall(r'(\w+)="(\w+)"', chosen))
+            assert matching_samples(page, name, **expected), query
         for labels in re.findall(r"\b(?:by|on|without|ignoring|group_left) *\(([^)]*)\)", query):
             for label in filter(None, re.split(r"[\s,]+", labels)):
-                assert label in known | {"le", "instance", "job", "modelName"}, query
+                assert label in known_labels | {"le", "instance", "job", "modelName"}, query
 
 
 def _examples() -> list[str]:
@@ -119,12 +121,12 @@ def _examples() -> list[str]:
 
 
 def test_every_panel_queries_the_chosen_prometheus_and_overlaps_no_other() -> None:
-    inflight_calls = json.loads(DASHBOARD.read_text())
-    panels = [panel for panel in inflight_calls["panels"] if panel["type"] != "row"]
+    dashboard = json.loads(DASHBOARD.read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     assert len(panels) > 10
-    assert len({panel["id"] for panel in inflight_calls["panels"]}) == len(inflight_calls["panels"])
-    taken: set[tuple[int, int]] = set()
-    for panel in inflight_calls["panels"]:
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    occupied_cells: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
         place = panel["gridPos"]
         cells = {
             (x, y)
@@ -132,16 +134,16 @@ def test_every_panel_queries_the_chosen_prometheus_and_overlaps_no_other() -> No
             for y in range(place["y"], place["y"] + place["h"])
         }
         assert max(x for x, _ in cells) < 24
-        assert not cells & taken, panel["title"]
-        taken |= cells
+        assert not cells & occupied_cells, panel["title"]
+        occupied_cells |= cells
     for panel in panels:
         chosen = {"type": "prometheus", "uid": "${datasource}"}
         assert panel["datasource"] == chosen
         for target in panel["targets"]:
             assert target["datasource"] == chosen
             assert target["expr"]
-    variables = {variable["name"] for variable in inflight_calls["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)", json.dumps(inflight_calls))) - {"__rate_interval", "__all"}
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard))) - {"__rate_interval", "__all"}
     assert used == variables
 
 
@@ -172,8 +174,8 @@ def test_promtool_accepts_the_rules_and_the_configuration() -> None:
 
 
 GPU = 'hostname="n1",gpu="0",instance="n1:8766"'
-#: What must ring: each alert, and series by which it does, as promtool writes them.
-RINGS: dict[str, dict[str, str]] = {
+#: Each alert, and the series that make it fire, in the notation of promtool.
+FIRING: dict[str, dict[str, str]] = {
     "SentinelDown": {'up{job="sentinel",instance="n1:8766"}': "0x20"},
     "SentinelStalled": {'sentinel_up{instance="n1:8766"}': "0x20"},
     "SentinelRestarts": {'sentinel_start_time_seconds{instance="n1:8766"}': "1 2 3 4 5x16"},
@@ -212,11 +214,11 @@ RINGS: dict[str, dict[str, str]] = {
     },
     "SentinelGpuNeedsReset": {f"sentinel_gpu_row_remap_pending{{{GPU}}}": "1x20"},
 }
-#: What must not: a GPU that is read no more because the driver was released on purpose.
+#: Series without an alert: a GPU is not read after an intentional release of the driver.
 RELEASED = {
     'sentinel_state{instance="n1:8766",state="released"}': "1x20",
-    **RINGS["SentinelReadingOld"],
-    **RINGS["SentinelGpuUnknown"],
+    **FIRING["SentinelReadingOld"],
+    **FIRING["SentinelGpuUnknown"],
 }
 
 
@@ -224,11 +226,11 @@ RELEASED = {
 @needs_promtool
 def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
     names = re.findall(r"^ +- alert: (\w+)", RULES.read_text(), re.MULTILINE)
-    assert names == list(RINGS)
+    assert names == list(FIRING)
     probe = 'count by (alertname) (ALERTS{alertname="%s",alertstate="firing"})'
     tests = [
         _test(series, probe % name, [{"labels": f'{{alertname="{name}"}}', "value": 1}])
-        for name, series in RINGS.items()
+        for name, series in FIRING.items()
     ]
     tests.append(_test(RELEASED, "ALERTS", []))
     body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
@@ -237,17 +239,17 @@ def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
     promtool("test", "rules", str(file))
 
 
-def _test(series: dict[str, str], query: str, wanted: list[dict[str, Any]]) -> dict[str, Any]:
+def _test(series: dict[str, str], query: str, expected: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [{"expr": query, "eval_time": "18m", "exp_samples": wanted}],
+        "promql_expr_test": [{"expr": query, "eval_time": "18m", "exp_samples": expected}],
     }
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied_cells:
+        port: int = occupied_cells.getsockname()[1]
         return port
 
 
@@ -258,9 +260,9 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
 ) -> None:
     scraped, port = free_port(), free_port()
     config = CONFIG.read_text()
-    for text, mine in (("15s", "1s"), ('"localhost:8766"', f'"127.0.0.1:{scraped}"')):
+    for text, replacement in (("15s", "1s"), ('"localhost:8766"', f'"127.0.0.1:{scraped}"')):
         assert text in config
-        config = config.replace(text, mine)
+        config = config.replace(text, replacement)
     (tmp_path / "prometheus.yml").write_text(config)
     shutil.copy(RULES, tmp_path)
     quick = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
@@ -273,15 +275,15 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
             f"--web.listen-address=127.0.0.1:{port}",
         ]
         with (
-            (tmp_path / "said").open("w") as said,
-            subprocess.Popen(command, stdout=said, stderr=said) as prometheus,
+            (tmp_path / "prometheus.log").open("w") as log_file,
+            subprocess.Popen(command, stdout=log_file, stderr=log_file) as prometheus,
         ):
             try:
-                query = _asker(port)
+                query = _make_query(port)
                 running = 'sentinel_gpu_stressor_state{state="running"} == 1'
                 eventually(lambda: query('up{job="sentinel"}') == [1.0])
                 eventually(lambda: query(running) == [1.0])
-                # By the labels of dcgm-exporter, its modelName among them.
+                # These are the labels of dcgm-exporter.
                 uuid = simulated.uuid()
                 assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
                 assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
@@ -296,8 +298,8 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
         assert process.stop() == 0
 
 
-def _asker(port: int) -> Callable[[str], list[float]]:
-    """Return what asks a Prometheus for the values of a query."""
+def _make_query(port: int) -> Callable[[str], list[float]]:
+    """Return a function that queries a Prometheus for values."""
 
     def query(text: str) -> list[float]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
@@ -305,7 +307,7 @@ def _asker(port: int) -> Callable[[str], list[float]]:
             connection.request("GET", f"/api/v1/query?query={quote(text)}")
             response = connection.getresponse()
             body = response.read()
-        except OSError:  # it does not listen yet
+        except OSError:  # Prometheus does not listen yet
             return []
         finally:
             connection.close()

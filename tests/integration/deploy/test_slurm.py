@@ -23,7 +23,7 @@ from tests.harness.timing import TIMEOUT_S
 SCRIPTS = ROOT / "deploy" / "slurm"
 SLURM = ("slurmctld", "slurmd", "srun", "sinfo")
 
-#: One node with two GPUs, for the root of this host, and no passwords between its parts.
+#: One node with two GPUs, for the root user of this host, without authentication.
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -58,12 +58,12 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 @pytest.fixture
 def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as one:
-        yield one
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
 
 
 def command(folder: Path) -> Path:
-    """Return a ``sentinel`` that can be called by its path, as an installed one is."""
+    """Create an executable ``sentinel``; return its path."""
     file = folder / "sentinel"
     file.write_text(f'#!/bin/sh\nexec {sys.executable} -m sentinel "$@"\n')
     file.chmod(0o755)
@@ -71,14 +71,14 @@ def command(folder: Path) -> Path:
 
 
 def script(daemon: Daemon, name: str, **variables: str) -> int:
-    """Run one of the two scripts as slurmd does, with few variables; return its exit code."""
+    """Run a script with few variables, as slurmd does; return its exit code."""
     folder = daemon.host.folder
     kept = {name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
-    ours = {"SENTINEL": str(command(folder)), "SENTINEL_SLURM": str(folder / "kept")}
-    ours |= {"SENTINEL_WAIT": "5s", "SLURM_JOB_ID": "7"}
+    added = {"SENTINEL": str(command(folder)), "SENTINEL_SLURM": str(folder / "kept")}
+    added |= {"SENTINEL_WAIT": "5s", "SLURM_JOB_ID": "7"}
     done = subprocess.run(
         [SCRIPTS / f"{name}.sh"],
-        env=kept | ours | variables,
+        env=kept | added | variables,
         stdin=subprocess.DEVNULL,
         check=False,
         timeout=TIMEOUT_S,
@@ -100,15 +100,17 @@ def test_a_job_starts_if_sentinel_does_not_hold_its_gpus(daemon: Daemon) -> None
     assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # no daemon runs
     daemon.start(1)
     daemon.wait_for_stressor(0)
-    assert script(daemon, "prolog") == 0  # it has no GPU
+    assert script(daemon, "prolog") == 0  # the job has no GPU
     assert daemon.client.reservations() == ()
-    # This daemon does not care for GPU 5.
+    # This daemon does not manage GPU 5.
     assert script(daemon, "prolog", SLURM_JOB_GPUS="0,5") == 0
     (held,) = daemon.client.reservations()
     assert (held.reason, held.indices, held.bound) == ("Slurm job 7", (0,), False)
     assert daemon.host.empty(0)
     other = {"SLURM_JOB_ID": "8", "SENTINEL_WAIT": "0"}
-    assert script(daemon, "prolog", CUDA_VISIBLE_DEVICES="0", **other) == 1  # job 7 has it
+    assert (
+        script(daemon, "prolog", CUDA_VISIBLE_DEVICES="0", **other) == 1
+    )  # the GPU is reserved for job 7
     assert script(daemon, "epilog", SLURM_JOB_ID="8") == 0
     assert script(daemon, "epilog") == 0
     assert daemon.client.reservations() == ()
@@ -116,17 +118,17 @@ def test_a_job_starts_if_sentinel_does_not_hold_its_gpus(daemon: Daemon) -> None
 
 
 def ports() -> tuple[int, int]:
-    """Return two ports that are free."""
+    """Find two free ports."""
     with (
-        socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("127.0.0.1", 0)) as two,
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
     ):
-        return one.getsockname()[1], two.getsockname()[1]
+        return first.getsockname()[1], second.getsockname()[1]
 
 
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Run a Slurm of one node; return the variables by which its commands find it."""
+    """Run a Slurm cluster of one node; yield the environment of its commands."""
     folder.mkdir()
     controller, node = ports()
     conf = folder / "slurm.conf"
@@ -136,10 +138,12 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
         os.mknod(folder / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/gpu[0-1]\n")
     (folder / "slurmctld").mkdir()
-    here = {"SENTINEL": command(folder), "SENTINEL_SLURM": folder / "kept"}
-    here |= {name: Path(os.environ[name]) for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
+    variables_of_scripts = {"SENTINEL": command(folder), "SENTINEL_SLURM": folder / "kept"}
+    variables_of_scripts |= {
+        name: Path(os.environ[name]) for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")
+    }
     for name in ("prolog", "epilog"):
-        exports = "".join(f"export {key}={value}\n" for key, value in here.items())
+        exports = "".join(f"export {key}={value}\n" for key, value in variables_of_scripts.items())
         (folder / name).write_text(f"#!/bin/sh\n{exports}exec {SCRIPTS}/{name}.sh\n")
         (folder / name).chmod(0o755)
     environment = {**os.environ, "SLURM_CONF": str(conf)}
@@ -150,7 +154,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             )
             cleanup.callback(process.wait, TIMEOUT_S)
             cleanup.callback(process.kill)
-        # A step would outlive its slurmd.
+        # Otherwise a step would outlive its slurmd.
         cleanup.callback(
             subprocess.run, ["scancel", "--user=root"], env=environment, timeout=TIMEOUT_S
         )
@@ -159,7 +163,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _state(environment: dict[str, str]) -> str:
-    """Return what Slurm says of its node."""
+    """Query the state of the node."""
     words = ["sinfo", "--noheader", "--format=%T"]
     done = subprocess.run(
         words, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
@@ -186,15 +190,15 @@ def test_a_real_slurm_starts_jobs_on_free_gpus(daemon: Daemon, tmp_path: Path) -
             assert done.returncode == 0, done.stderr + (tmp_path / "slurm/slurmd.log").read_text()
             return done.stdout
 
-        ours = f"{sys.executable} -m sentinel"
-        greedy = "simulate-job --gpu $CUDA_VISIBLE_DEVICES --memory 97% --for 10ms"
-        said = job("sh", "-c", f"{ours} reservations --json && {ours} {greedy}")
-        (held,) = json.loads(said.splitlines()[0])["reservations"]
+        program = f"{sys.executable} -m sentinel"
+        simulated_job = "simulate-job --gpu $CUDA_VISIBLE_DEVICES --memory 97% --for 10ms"
+        output = job("sh", "-c", f"{program} reservations --json && {program} {simulated_job}")
+        (held,) = json.loads(output.splitlines()[0])["reservations"]
         assert (held["reason"], held["indices"]) == ("Slurm job 1", [0])
-        assert '"job.got"' in said
+        assert '"job.got"' in output
         eventually(lambda: daemon.client.reservations() == ())
         daemon.wait_for_stressor(0)
         assert not daemon.host.empty(1)
         daemon.run("shutdown")
         job("true")
-        eventually(lambda: _state(environment) == "idle")  # and not drained
+        eventually(lambda: _state(environment) == "idle")  # not drained

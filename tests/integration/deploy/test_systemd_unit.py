@@ -1,4 +1,4 @@
-"""The unit for systemd is valid, and its numbers fit the supervisor's."""
+"""The systemd unit is valid, and its time limits fit those of the supervisor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIT = ROOT / "deploy" / "sentinel.service"
 
 
 def section(name: str) -> dict[str, str]:
-    """Return the lines of a section of the unit."""
+    """Parse one section of the unit."""
     _, _, text = UNIT.read_text().partition(f"\n[{name}]\n")
     lines = text.partition("\n[")[0].splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
@@ -29,7 +29,7 @@ def section(name: str) -> dict[str, str]:
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = UNIT.read_text()
     assert "\nExecStart=/usr/local/bin/sentinel run --daemon\n" in text
-    # A command that is not installed here would be a mistake of this host.
+    # The commands may not be installed on this host.
     for command in ("/usr/local/bin/sentinel", "/bin/kill"):
         text = text.replace(f"={command} ", f"={sys.executable} ")
     copy = tmp_path / UNIT.name
@@ -49,7 +49,7 @@ def test_the_time_limits_of_the_unit_exceed_those_of_the_supervisor() -> None:
         float(service["TimeoutStopSec"])
         > Config().grace + shutdown.GIVE_UP_AFTER_S + LOG_FLUSH_TIMEOUT_S
     )
-    # Fed each quarter of it, and a poll may take its longest.
+    # The watchdog is sent four times per interval, and a poll may be the longest allowed.
     polls = {setting.key: setting for setting in SETTINGS}["poll"]
     assert polls.form.most == "2s"
     assert float(service["WatchdogSec"]) > 4 * (2.0 + Config().stale_after)

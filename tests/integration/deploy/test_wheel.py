@@ -46,7 +46,7 @@ def test_an_editable_install_needs_no_dependency_at_build_time(tmp_path: Path) -
     assert call_hook(source, "get_requires_for_build_editable") == []
     wheel = call_hook(source, "get_requires_for_build_wheel")
     assert "fastapi>=0.115" in wheel
-    assert not any(one.startswith("torch") for one in wheel)
+    assert not any(requirement.startswith("torch") for requirement in wheel)
 
 
 @pytest.mark.long  # an isolated build downloads what it needs

@@ -1,4 +1,4 @@
-"""The order in which CUDA numbers the GPUs, with a fake libcuda."""
+"""The device order of CUDA, with a fake libcuda."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
-#: A libcuda that numbers the two GPUs the other way round, and cannot start when told so.
+#: A libcuda that numbers the two GPUs in reverse order, and can be made to fail.
 CUDA = r"""
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ int cuDeviceGetUuid(unsigned char *uuid, int device) {
 def test_the_device_order_is_read_from_cuda(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All GPUs come in its own order, whatever is visible; a CUDA that fails says nothing."""
+    """CUDA_VISIBLE_DEVICES has no effect; there is no order if CUDA fails."""
     monkeypatch.setenv(
         "LD_LIBRARY_PATH", str(build(tmp_path, source_text=CUDA, name="libcuda.so.1"))
     )

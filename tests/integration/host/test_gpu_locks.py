@@ -80,19 +80,19 @@ def test_every_user_can_take_the_lock(tmp_path: Path) -> None:
 
 
 def test_an_unusable_folder_is_skipped_unless_it_is_the_only_one(tmp_path: Path) -> None:
-    permanently_failed = Path("/proc/nowhere")
-    GpuLocks([gpu(0)], [permanently_failed, tmp_path]).release()
+    unusable = Path("/proc/nowhere")
+    GpuLocks([gpu(0)], [unusable, tmp_path]).release()
     assert (tmp_path / "GPU-0.lock").exists()
     with pytest.raises(AccessDeniedError, match="nowhere"):
-        GpuLocks([gpu(0)], [permanently_failed])
+        GpuLocks([gpu(0)], [unusable])
 
 
 def test_a_symbolic_link_as_a_lock_is_refused(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("mine")
+    target = tmp_path / "target"
+    target.write_text("mine")
     folder = tmp_path / "locks"
     folder.mkdir()
-    (folder / "GPU-0.lock").symlink_to(precious)
+    (folder / "GPU-0.lock").symlink_to(target)
     with pytest.raises(AccessDeniedError, match="cannot be opened"):
         GpuLocks([gpu(0)], [folder])
-    assert precious.read_text() == "mine"
+    assert target.read_text() == "mine"

@@ -1,4 +1,4 @@
-"""A simulated GPU behaves like a real one: memory, death of processes, listing, identity."""
+"""A simulated GPU behaves like a real one: memory, exits of processes, listing, identity."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
-SOON = TIMEOUT_S
 
-#: Joins a GPU and does as it is told, a line at a time: ``take N``, ``give N`` or ``leave``.
+#: Attaches to a GPU and executes one command per line: ``take N``, ``give N`` or ``leave``.
 MEMBER = """
 import sys
 from pathlib import Path
@@ -43,7 +42,7 @@ for line in sys.stdin:
 
 
 class Member:
-    """Another process on a GPU."""
+    """A process on a GPU, controlled through its standard input."""
 
     def __init__(self, registry: Registry, gpu: Gpu) -> None:
         self.process = subprocess.Popen(
@@ -53,20 +52,20 @@ class Member:
             text=True,
         )
         self.pid = self.process.pid
-        assert self.answer() == "joined"
+        assert self.read_result() == "joined"
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
-    def answer(self) -> str:
+    def read_result(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def take(self, size: int) -> bool:
-        self.tell(f"take {size}")
-        return self.answer() == "True"
+        self.send(f"take {size}")
+        return self.read_result() == "True"
 
     def close(self) -> None:
         with self.process:
@@ -85,7 +84,7 @@ def gpu(registry: Registry) -> Gpu:
 
 @pytest.fixture
 def join(registry: Registry, gpu: Gpu) -> Iterator[Callable[[], Member]]:
-    """Start another process on the first GPU; all of them end with the test."""
+    """Return a function that starts a process on the first GPU; all end with the test."""
     with ExitStack() as stack:
 
         def start() -> Member:
@@ -96,10 +95,10 @@ def join(registry: Registry, gpu: Gpu) -> Iterator[Callable[[], Member]]:
         yield start
 
 
-def eventually(holds: Callable[[], object], within: float = SOON) -> bool:
-    """Return whether ``holds`` became true before the bound; looked at every millisecond."""
+def eventually(condition: Callable[[], object], within: float = TIMEOUT_S) -> bool:
+    """Wait until a condition holds; return whether it did in time."""
     deadline = time.monotonic() + within
-    while not holds():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.001)
@@ -120,7 +119,7 @@ def test_the_gpus_are_ordered_by_index(tmp_path: Path) -> None:
     assert [gpu.index for gpu in gpus] == list(range(12))
     assert len({gpu.uuid for gpu in gpus}) == 12
     assert len({gpu.pci_bus_id for gpu in gpus}) == 12
-    # Told apart by the few digits that people type.
+    # Short prefixes of UUIDs are unique.
     assert len({gpu.uuid[:8] for gpu in gpus}) == 12
 
 
@@ -181,12 +180,12 @@ def test_concurrent_processes_never_get_more_than_the_total_memory(
     rounds = 10
     for _ in range(rounds):
         for member in members:
-            member.tell(f"take {DEFAULT_TOTAL // 2 + 1}")
-        got = [member.answer() == "True" for member in members]
-        assert got.count(True) == 1
-        winner = members[got.index(True)]
-        winner.tell(f"give {DEFAULT_TOTAL // 2 + 1}")
-        winner.answer()
+            member.send(f"take {DEFAULT_TOTAL // 2 + 1}")
+        results = [member.read_result() == "True" for member in members]
+        assert results.count(True) == 1
+        winner = members[results.index(True)]
+        winner.send(f"give {DEFAULT_TOTAL // 2 + 1}")
+        winner.read_result()
 
 
 def test_the_memory_of_a_killed_process_is_free_as_soon_as_it_is_dead(
@@ -196,7 +195,7 @@ def test_the_memory_of_a_killed_process_is_free_as_soon_as_it_is_dead(
     assert member.take(DEFAULT_TOTAL)
     assert registry.memory(gpu.uuid).free == 0
     os.kill(member.pid, signal.SIGKILL)
-    # It has exited and is not reaped: a zombie holds nothing.
+    # The process has exited and is not reaped: a zombie holds no memory.
     os.waitid(os.P_PID, member.pid, os.WEXITED | os.WNOWAIT)
     assert registry.memory(gpu.uuid).free == DEFAULT_TOTAL
     assert registry.attach(gpu.uuid).allocate(DEFAULT_TOTAL)
@@ -215,7 +214,7 @@ def test_a_stopped_process_keeps_its_memory(
 def test_a_forked_child_holds_no_memory_and_its_parent_keeps_its_own(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
-    """A child that looks at the GPU must not make its parent's memory vanish, nor count itself."""
+    """A query by the child neither frees the parent's memory nor counts the child."""
     member = join()
     assert member.take(GIB)
     assert registry.attach(gpu.uuid).allocate(GIB)
@@ -234,14 +233,14 @@ def test_the_memory_but_not_the_process_is_visible_in_another_pid_namespace(
     member = join()
     assert member.take(GIB)
     assert eventually(lambda: registry.processes(gpu.uuid))
-    look = (
+    script = (
         "import sys; from pathlib import Path; from sentinel.host.simulation import Registry\n"
         "registry, gpu = Registry(Path(sys.argv[1])), sys.argv[2]\n"
         "print(registry.memory(gpu).used, len(registry.processes(gpu)), registry.hidden(gpu))"
     )
-    command = [*OWN_NAMESPACE, sys.executable, "-c", look, str(registry.folder), gpu.uuid]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SOON)
-    assert told.stdout.split() == [str(GIB), "0", "1"]
+    command = [*OWN_NAMESPACE, sys.executable, "-c", script, str(registry.folder), gpu.uuid]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    assert done.stdout.split() == [str(GIB), "0", "1"]
 
 
 @needs_namespaces
@@ -251,18 +250,18 @@ def test_the_host_lists_a_process_of_a_pid_namespace_by_its_host_pid(
     command = [*OWN_NAMESPACE, sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as inner:
-        assert inner.stdin is not None
-        assert inner.stdout is not None
-        assert inner.stdout.readline().strip() == "joined"
-        inner.stdin.write(f"take {GIB}\n")
-        inner.stdin.flush()
-        assert inner.stdout.readline().strip() == "True"
+    ) as process_in_namespace:
+        assert process_in_namespace.stdin is not None
+        assert process_in_namespace.stdout is not None
+        assert process_in_namespace.stdout.readline().strip() == "joined"
+        process_in_namespace.stdin.write(f"take {GIB}\n")
+        process_in_namespace.stdin.flush()
+        assert process_in_namespace.stdout.readline().strip() == "True"
         assert eventually(lambda: registry.processes(gpu.uuid))
         (process,) = registry.processes(gpu.uuid)
         assert Path(f"/proc/{process.pid}/task/{process.pid}/children").exists()
-        assert process.pid not in {1, inner.pid}
-        inner.kill()
+        assert process.pid not in {1, process_in_namespace.pid}
+        process_in_namespace.kill()
     assert eventually(lambda: registry.memory(gpu.uuid).used == 0)
 
 
@@ -271,17 +270,17 @@ def test_changes_are_atomic_for_readers(
 ) -> None:
     members = [join(), join()]
     for member in members:
-        assert member.take(GIB)  # never less than this, so half a file would show
+        assert member.take(GIB)  # always at least this much, so a partial file would be visible
     done = threading.Event()
 
-    def breathe(member: Member) -> None:
+    def change_memory(member: Member) -> None:
         for _ in range(100):
             assert member.take(GIB)
-            member.tell(f"give {GIB}")
-            member.answer()
+            member.send(f"give {GIB}")
+            member.read_result()
 
     def work() -> None:
-        threads = [threading.Thread(target=breathe, args=(member,)) for member in members]
+        threads = [threading.Thread(target=change_memory, args=(member,)) for member in members]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -319,7 +318,7 @@ def test_an_allocation_is_not_listed_before_the_listing_delay(registry: Registry
     before = time.monotonic()
     registry.attach(gpu.uuid).allocate(GIB)
     listed = registry.processes(gpu.uuid)
-    # Slow machines may take longer than the delay; then this says nothing.
+    # On a slow machine the delay may be over; then nothing is checked.
     assert listed == () or time.monotonic() - before >= LISTING_DELAY
 
 
@@ -361,7 +360,7 @@ def test_utilisation_is_the_share_counted_by_stressors_or_full_for_other_process
     member.count_work(0.0, 0.0)
     driver.utilization(gpu.uuid)
     began = time.monotonic()
-    # Of an hour of work that has just begun, only what lies behind counts.
+    # Only the elapsed part of an announced hour of work counts.
     member.count_work(3600.0, began + 3600.0)
     assert eventually(lambda: driver.utilization(gpu.uuid) == pytest.approx(1.0, abs=0.01))
     assert driver.sm_clock(gpu.uuid) == 1980

@@ -1,4 +1,4 @@
-"""Notifications to systemd, on a socket of the same kind."""
+"""Notifications to systemd over a notification socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.harness.timing import TIMEOUT_S
 
 @contextmanager
 def manager(address: str) -> Iterator[socket.socket]:
-    """Listen as a service manager does."""
+    """Listen on a notification socket, as a service manager does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(address.replace("@", "\0", 1) if address[0] == "@" else address)
         listening.settimeout(5)
@@ -70,7 +70,7 @@ def test_a_closed_notifier_sends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "watchdog"),
+    ("variables", "watchdog"),
     [
         ({}, None),
         ({"WATCHDOG_USEC": "30000000"}, 30.0),
@@ -81,9 +81,9 @@ def test_a_closed_notifier_sends_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_the_watchdog_is_used_only_for_this_pid(
-    more: dict[str, str], watchdog: float | None
+    variables: dict[str, str], watchdog: float | None
 ) -> None:
-    with closing(Notifier({"NOTIFY_SOCKET": "/run/x", **more}, pid=7)) as notifier:
+    with closing(Notifier({"NOTIFY_SOCKET": "/run/x", **variables}, pid=7)) as notifier:
         assert notifier.watchdog == watchdog
 
 
@@ -106,15 +106,15 @@ def test_a_sentinel_notifies_ready_watchdog_and_stopping(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
     address = str(tmp_path / "notify")
-    told = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "800000"}
+    variables = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "800000"}
     with manager(address) as listening:
         listening.settimeout(TIMEOUT_S)
-        with simulated.sentinel(1, "--workload", "hold", environment=told) as one:
-            said = ""
-            while "READY=1" not in said or said.count("WATCHDOG=1") < 3:
-                said += listening.recv(4096).decode() + "\n"
-            assert "STATUS=1 GPU: " in said
-            one.process.send_signal(signal.SIGSTOP)  # no decisions any more
+        with simulated.sentinel(1, "--workload", "hold", environment=variables) as sentinel:
+            received = ""
+            while "READY=1" not in received or received.count("WATCHDOG=1") < 3:
+                received += listening.recv(4096).decode() + "\n"
+            assert "STATUS=1 GPU: " in received
+            sentinel.process.send_signal(signal.SIGSTOP)  # no more decisions
             with suppress(BlockingIOError):
                 listening.setblocking(False)
                 while True:
@@ -122,11 +122,11 @@ def test_a_sentinel_notifies_ready_watchdog_and_stopping(
             listening.settimeout(1.0)
             with pytest.raises(TimeoutError):
                 listening.recv(4096)
-            one.process.send_signal(signal.SIGCONT)
+            sentinel.process.send_signal(signal.SIGCONT)
             listening.settimeout(TIMEOUT_S)
             assert b"WATCHDOG=1" in listening.recv(4096)
-            assert one.stop() == 0
-            said = ""
-            while "STOPPING=1" not in said:
-                said += listening.recv(4096).decode()
-            assert "EXTEND_TIMEOUT_USEC=" in said
+            assert sentinel.stop() == 0
+            received = ""
+            while "STOPPING=1" not in received:
+                received += listening.recv(4096).decode()
+            assert "EXTEND_TIMEOUT_USEC=" in received

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 @pytest.fixture(scope="module")
 def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a driver that lacks the newer functions."""
+    """Build a driver that lacks the newer functions; return its folder."""
     return build(shared_folder(tmp_path_factory), "-DOLD")
 
 
 def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None:
-    """Both GPUs come in NVML's order, even the one whose name cannot be decoded."""
+    """The GPUs are in NVML's order, including one with an undecodable name."""
     _, version, gpus = answers(
         nvml_library,
         tmp_path / "faults",
@@ -47,13 +47,13 @@ def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None
 
 
 def test_used_memory_excludes_the_drivers_reserve(nvml_library: Path, tmp_path: Path) -> None:
-    """Used memory is that of processes: the second struct tells the reserved apart."""
+    """The second memory struct separates the reserve from the memory of processes."""
     *_, memory = answers(nvml_library, tmp_path / "faults", *OPEN, ("memory", FIRST, ""))
     assert memory == {"total": 16 * 2**30, "used": 2 * 2**30, "free": 13 * 2**30}
 
 
 def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path: Path) -> None:
-    """Three lists become one: MPS before compute before graphics, unknown memory is None."""
+    """Three lists are merged: MPS, compute, then graphics; unknown memory is None."""
     *_, busy, idle = answers(
         nvml_library,
         tmp_path / "faults",
@@ -101,7 +101,7 @@ def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path:
 def test_modes_utilization_and_device_nodes_are_read(
     nvml_library: Path, tmp_path: Path, call: str, uuid: str, fault: str, expected: object
 ) -> None:
-    """What a GPU does not support is off; the node goes by minor number and not by index."""
+    """Unsupported modes are off; the node is found by minor number and not by index."""
     *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, uuid, fault))
     assert answer == expected
 
@@ -109,7 +109,7 @@ def test_modes_utilization_and_device_nodes_are_read(
 def test_power_is_derived_from_the_energy_after_the_first_difference(
     nvml_library: Path, tmp_path: Path
 ) -> None:
-    """The driver's counter grows by 600 W while it says 91.5 W of the moment."""
+    """The energy counter grows by 600 W while the instant power is 91.5 W."""
     repeated = SCRIPT.replace(
         "    results.append(answer)",
         "    while answer == 91.5: answer = driver.power(argument)\n    results.append(answer)",
@@ -122,10 +122,10 @@ def test_power_is_derived_from_the_energy_after_the_first_difference(
 def test_processes_that_used_a_gpu_since_the_last_call_are_listed(
     nvml_library: Path, tmp_path: Path
 ) -> None:
-    """Samples before the first call and idle contexts do not count as use."""
-    here = f"sample@{FIRST}"
-    first = f"{here} 7:100:50\n"
-    more = f"{first}{here} 8:200:50\n{here} 9:201:0\n{here} 8:202:1\n{here} 5:203:99\n"
+    """Samples before the first call and idle contexts do not count."""
+    sample = f"sample@{FIRST}"
+    first = f"{sample} 7:100:50\n"
+    more = f"{first}{sample} 8:200:50\n{sample} 9:201:0\n{sample} 8:202:1\n{sample} 5:203:99\n"
     found = answers(
         nvml_library,
         tmp_path / "faults",
@@ -144,16 +144,18 @@ def test_processes_that_used_a_gpu_since_the_last_call_are_listed(
 def test_a_driver_without_process_utilization_is_no_fault(
     nvml_library: Path, tmp_path: Path, code: int
 ) -> None:
-    asked = ("computing", FIRST, f"samples {code}\n")
-    found = answers(nvml_library, tmp_path / "faults", ("open", None, ""), asked, asked)
+    step = ("computing", FIRST, f"samples {code}\n")
+    found = answers(nvml_library, tmp_path / "faults", ("open", None, ""), step, step)
     assert found[1:] == [None, None]
 
 
 @pytest.mark.parametrize("code", ABSENT)
 def test_unsupported_lists_are_empty(nvml_library: Path, tmp_path: Path, code: int) -> None:
-    """Without graphics or MPS their lists are empty, and the compute list still counts."""
-    planted = f"graphics {code}\nmps {code}"
-    *_, processes = answers(nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, planted))
+    """Unsupported graphics and MPS lists are empty; the compute list is still read."""
+    injected = f"graphics {code}\nmps {code}"
+    *_, processes = answers(
+        nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, injected)
+    )
     assert [(p["pid"], p["kind"]) for p in processes] == [
         (100, "compute"),
         (200, "compute"),
@@ -178,15 +180,15 @@ def test_unsupported_lists_are_empty(nvml_library: Path, tmp_path: Path, code: i
 def test_an_unsupported_function_is_called_once(
     nvml_library: Path, tmp_path: Path, call: str, function: str, without: object, code: int
 ) -> None:
-    """It counts as off, for this GPU alone, until an error discards that knowledge."""
-    planted = f"{function}@{SECOND} {code}"
+    """The result is remembered for this GPU alone, until an error."""
+    injected = f"{function}@{SECOND} {code}"
     *_, first, again, other, _, later = answers(
         nvml_library,
         tmp_path / "faults",
         *OPEN,
-        (call, SECOND, planted),
+        (call, SECOND, injected),
         (call, SECOND, ""),
-        (call, FIRST, planted),
+        (call, FIRST, injected),
         ("memory", SECOND, "memory 999"),
         (call, SECOND, ""),
     )
@@ -194,23 +196,23 @@ def test_an_unsupported_function_is_called_once(
     assert later == {"display": True, "mig": True, "exclusive": True}.get(call, later)
     assert later != without
     assert again == (later if call == "node" else without), "a node is read once anyway"
-    told = {"utilization": 0.43, "temperature": 41, "sm_clock": 1980, "node": "/dev/nvidia7"}
-    assert other == told.get(call, False)
+    supported = {"utilization": 0.43, "temperature": 41, "sm_clock": 1980, "node": "/dev/nvidia7"}
+    assert other == supported.get(call, False)
 
 
 @pytest.mark.parametrize("code", ABSENT)
 def test_the_older_function_is_called_if_the_newer_one_fails(
     nvml_library: Path, tmp_path: Path, code: int
 ) -> None:
-    """That one GPU does not have the newer is not held against the other."""
-    planted = f"memory_v2@{FIRST} {code}\ncompute_v3@{FIRST} {code}"
+    """A missing newer function on one GPU does not affect the other."""
+    injected = f"memory_v2@{FIRST} {code}\ncompute_v3@{FIRST} {code}"
     *_, memory, other, processes = answers(
         nvml_library,
         tmp_path / "faults",
         *OPEN,
-        ("memory", FIRST, planted),
-        ("memory", SECOND, planted),
-        ("processes", FIRST, planted),
+        ("memory", FIRST, injected),
+        ("memory", SECOND, injected),
+        ("processes", FIRST, injected),
     )
     assert (memory["used"], other["used"]) == (3 * 2**30, 2 * 2**30)
     assert [p["pid"] for p in processes] == [100, 200, 300, 400, 500]
@@ -219,7 +221,7 @@ def test_the_older_function_is_called_if_the_newer_one_fails(
 def test_an_old_driver_is_called_through_its_own_functions(
     old_library: Path, tmp_path: Path
 ) -> None:
-    """Without the newer functions memory, processes and modes still come from the older ones."""
+    """Memory, processes and modes are read by the older functions."""
     *_, gpus, memory, again, processes, mig = answers(
         old_library,
         tmp_path / "faults",

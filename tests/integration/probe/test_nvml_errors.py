@@ -18,8 +18,8 @@ from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
-#: The codes that no call of ours can give, or that mean nothing in particular.
-UNNAMED = {2, 5, 8, 14, *range(19, 25), 27}
+#: The codes that no used call returns, or that have no specific meaning.
+UNUSED_CODES = {2, 5, 8, 14, *range(19, 25), 27}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ UNNAMED = {2, 5, 8, 14, *range(19, 25), 27}
 def test_errors_name_what_is_broken(
     nvml_library: Path, tmp_path: Path, call: str, fault: str, error: str, code: str
 ) -> None:
-    """NVML's codes become one of three errors, with its name, a reason and the cause kept."""
+    """NVML's codes become one of three errors, with the name, a reason and the cause."""
     argument: Argument = [] if call == "gpus" else FIRST
     *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, argument, fault))
     assert (answer["error"], answer["code"]) == (error, code)
@@ -69,14 +69,14 @@ def test_errors_name_what_is_broken(
 
 
 def test_the_document_describes_the_effect_of_each_code(nvml_library: Path, tmp_path: Path) -> None:
-    """Its names are the binding's, and the kinds are what a call for the memory gives."""
+    """The names are those of the binding; the kinds are those of a memory call."""
     text = (ROOT / "docs" / "nvml.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE)
-    assert {int(number) for number, _, _ in rows} >= {*range(1, 29), 999} - UNNAMED
+    assert {int(number) for number, _, _ in rows} >= {*range(1, 29), 999} - UNUSED_CODES
     steps = [("memory", FIRST, f"memory {number}") for number, _, _ in rows]
-    _, _, *said = answers(nvml_library, tmp_path / "faults", *OPEN, *steps)
+    _, _, *results = answers(nvml_library, tmp_path / "faults", *OPEN, *steps)
     errors = {"strike": "ReadError", "absent": "ReadError", "lost": "GpuLostError"}
-    for (number, name, kind), answer in zip(rows, said, strict=True):
+    for (number, name, kind), answer in zip(rows, results, strict=True):
         assert getattr(pynvml, f"NVML_ERROR_{name}") == int(number)
         assert answer["code"] == name.lower()
         assert answer["error"] == errors.get(kind, "DriverGoneError")
@@ -84,7 +84,7 @@ def test_the_document_describes_the_effect_of_each_code(nvml_library: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("call", "planted", "code"),
+    ("call", "injected", "code"),
     [
         ("memory", f"used@{FIRST} {2**35}", "nonsense"),
         ("memory", f"used@{FIRST} {2**64 - 1}", "nonsense"),
@@ -94,22 +94,22 @@ def test_the_document_describes_the_effect_of_each_code(nvml_library: Path, tmp_
     ],
 )
 def test_an_inconsistent_answer_is_an_error(
-    nvml_library: Path, tmp_path: Path, call: str, planted: str, code: str
+    nvml_library: Path, tmp_path: Path, call: str, injected: str, code: str
 ) -> None:
-    """Never a figure to decide on, and never the end of the probe."""
+    """No decision uses such a value, and the probe continues."""
     *_, answer, after = answers(
-        nvml_library, tmp_path / "faults", *OPEN, (call, FIRST, planted), (call, FIRST, "")
+        nvml_library, tmp_path / "faults", *OPEN, (call, FIRST, injected), (call, FIRST, "")
     )
     assert (answer["error"], answer["code"]) == ("ReadError", code)
     assert "error" not in after
 
 
 def test_impossible_pids_are_listed_like_all_others(nvml_library: Path, tmp_path: Path) -> None:
-    """Each is listed once, with unknown memory, so that it counts as a process."""
+    """Each is listed once with unknown memory, and so counts as a process."""
     pids = ("0", "4294967295", "0", "4294967295", "4194305")
-    planted = "\n".join(f"pid@{SECOND} {pid}" for pid in pids)
+    injected = "\n".join(f"pid@{SECOND} {pid}" for pid in pids)
     *_, processes = answers(
-        nvml_library, tmp_path / "faults", *OPEN, ("processes", SECOND, planted)
+        nvml_library, tmp_path / "faults", *OPEN, ("processes", SECOND, injected)
     )
     assert [(p["pid"], p["kind"], p["memory"]) for p in processes] == [
         (0, "compute", None),
@@ -118,24 +118,24 @@ def test_impossible_pids_are_listed_like_all_others(nvml_library: Path, tmp_path
     ]
 
 
-@pytest.mark.parametrize("planted", ["version 999", "version 3", "says garbage"])
+@pytest.mark.parametrize("injected", ["version 999", "version 3", "undecodable 1"])
 def test_an_unreadable_version_does_not_stop_reads(
-    nvml_library: Path, tmp_path: Path, planted: str
+    nvml_library: Path, tmp_path: Path, injected: str
 ) -> None:
-    """Only people want to know it."""
+    """The version is for display only."""
     _, version, gpus = answers(
         nvml_library,
         tmp_path / "faults",
         ("open", None, ""),
-        ("version", None, planted),
-        ("gpus", [], planted),
+        ("version", None, injected),
+        ("gpus", [], injected),
     )
     assert version == "unknown"
     assert len(gpus) == 2
 
 
 def test_a_gpu_without_name_and_bus_id_is_listed(nvml_library: Path, tmp_path: Path) -> None:
-    """It is known by its UUID; one that does not tell that is left out."""
+    """A GPU is known by its UUID; a GPU without a UUID is omitted."""
     _, gpus, without = answers(
         nvml_library,
         tmp_path / "faults",
@@ -160,14 +160,14 @@ def test_a_gpu_without_name_and_bus_id_is_listed(nvml_library: Path, tmp_path: P
 def test_a_driver_that_fails_to_start_is_a_driver_error(
     nvml_library: Path, tmp_path: Path, fault: str, code: str
 ) -> None:
-    """Whatever keeps NVML from starting concerns the driver as a whole."""
+    """Any error at the start of NVML concerns the whole driver."""
     (answer,) = answers(nvml_library, tmp_path / "faults", ("open", None, fault))
     assert answer["error"] == "DriverGoneError"
     assert answer["code"] == code
 
 
 def test_without_the_library_there_is_no_driver(tmp_path: Path) -> None:
-    """A host without libnvidia-ml has no NVIDIA driver, and the reason says so."""
+    """The reason is a missing NVIDIA driver."""
     (answer,) = answers(tmp_path, tmp_path / "faults", ("open", None, ""))
     if "error" not in (answer or {}):
         pytest.skip("this host has a real libnvidia-ml")
@@ -199,7 +199,7 @@ def test_a_driver_with_wrong_pids_in_the_binding_is_refused(
 
 
 def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path) -> None:
-    """One that cannot be reached is left out; one whose memory cannot be read is not."""
+    """An unreachable GPU is omitted; a GPU with unreadable memory is not."""
     _, without_first, without_memory = answers(
         nvml_library,
         tmp_path / "faults",
@@ -212,17 +212,17 @@ def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path)
 
 
 def test_only_the_uuid_of_a_skipped_gpu_is_read(nvml_library: Path, tmp_path: Path) -> None:
-    """Nothing else is read for the inventory, as that may be the very call that hangs."""
-    planted = "".join(f"{call}@{FIRST} hang\n" for call in ("name", "bus", "memory"))
-    *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], planted))
+    """Any other call for the inventory may hang."""
+    injected = "".join(f"{call}@{FIRST} hang\n" for call in ("name", "bus", "memory"))
+    *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], injected))
     assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
 
 
 def test_a_gpu_that_does_not_identify_itself_after_a_hang_is_left_out(
     nvml_library: Path, tmp_path: Path
 ) -> None:
-    """Or it would keep all others from being read; an error of the driver itself is told."""
-    *_, gpus, none, gone = answers(
+    """Otherwise no other GPU could be read; an error of the driver is reported."""
+    *_, gpus, without_any, gone = answers(
         nvml_library,
         tmp_path / "faults",
         *OPEN,
@@ -231,12 +231,12 @@ def test_a_gpu_that_does_not_identify_itself_after_a_hang_is_left_out(
         ("gpus", [FIRST], f"handle@{SECOND} 9"),
     )
     assert [(gpu["uuid"], gpu["index"]) for gpu in gpus] == [(SECOND, 1)]
-    assert none == []
+    assert without_any == []
     assert gone["error"] == "DriverGoneError"
 
 
 def test_a_handle_is_looked_up_again_after_an_error(nvml_library: Path, tmp_path: Path) -> None:
-    """A GPU that was reset answers again, by its UUID, while its old handle stays dead."""
+    """After a reset, the UUID gives a new handle, while the old one stays invalid."""
     *_, first, second = answers(
         nvml_library,
         tmp_path / "faults",
@@ -251,7 +251,7 @@ def test_a_handle_is_looked_up_again_after_an_error(nvml_library: Path, tmp_path
 def test_a_gpu_that_the_lookup_by_uuid_misses_is_found_by_index(
     nvml_library: Path, tmp_path: Path
 ) -> None:
-    """Only a GPU that is not listed is gone; the first error triggers a new lookup."""
+    """Only an unlisted GPU is lost; the first error triggers a new lookup."""
     listed = f"gpu {SECOND}\ngpu {FIRST}\nbyuuid 6"
     _, _, error, found, _, gone = answers(
         nvml_library,
@@ -268,7 +268,7 @@ def test_a_gpu_that_the_lookup_by_uuid_misses_is_found_by_index(
 
 
 @pytest.mark.parametrize(
-    ("call", "planted"),
+    ("call", "injected"),
     [
         ("temperature", "temperature 999"),
         ("power", "energy 999"),
@@ -276,17 +276,17 @@ def test_a_gpu_that_the_lookup_by_uuid_misses_is_found_by_index(
     ],
 )
 def test_a_failing_sensor_does_not_trigger_a_lookup(
-    nvml_library: Path, tmp_path: Path, call: str, planted: str
+    nvml_library: Path, tmp_path: Path, call: str, injected: str
 ) -> None:
-    """The search touches the other GPUs, one of which may hang."""
-    searched = "byuuid 999"
-    _, _, before, sick, after = answers(
+    """The lookup calls the other GPUs, which may hang."""
+    lookup_fault = "byuuid 999"
+    _, _, before, failed, after = answers(
         nvml_library,
         tmp_path / "faults",
         *OPEN,
         ("memory", FIRST, ""),
-        (call, FIRST, f"{planted}\n{searched}"),
-        ("memory", FIRST, searched),
+        (call, FIRST, f"{injected}\n{lookup_fault}"),
+        ("memory", FIRST, lookup_fault),
     )
-    assert sick["error"] == "ReadError"
+    assert failed["error"] == "ReadError"
     assert after == before

@@ -32,14 +32,14 @@ FIELDS = "\n".join(
 )
 
 
-def told(library: Path, tmp_path: Path, uuid: str, planted: str) -> dict[str, Any]:
-    *_, answer = answers(library, tmp_path / "faults", *OPEN, ("telemetry", uuid, planted))
+def read_telemetry(library: Path, tmp_path: Path, uuid: str, injected: str) -> dict[str, Any]:
+    *_, answer = answers(library, tmp_path / "faults", *OPEN, ("telemetry", uuid, injected))
     assert isinstance(answer, dict)
     return answer
 
 
 def test_all_telemetry_is_converted_to_sentinels_units(nvml_library: Path, tmp_path: Path) -> None:
-    answer = told(nvml_library, tmp_path, FIRST, FIELDS)
+    answer = read_telemetry(nvml_library, tmp_path, FIRST, FIELDS)
     assert answer.pop("at") > 0
     assert answer == {
         "memory_reserved": 2**30,
@@ -77,8 +77,8 @@ def test_all_telemetry_is_converted_to_sentinels_units(nvml_library: Path, tmp_p
 
 
 def test_unsupported_telemetry_is_none_and_never_zero(nvml_library: Path, tmp_path: Path) -> None:
-    """The second GPU has a fan, none of the fields, and does not know its performance state."""
-    answer = told(nvml_library, tmp_path, SECOND, "")
+    """The second GPU has a fan, none of the fields, and no known performance state."""
+    answer = read_telemetry(nvml_library, tmp_path, SECOND, "")
     assert answer["fan_share"] == 0.4
     for name in ("memory_temperature_c", "energy_j", "ecc_corrected_total", "performance_state"):
         assert answer[name] is None
@@ -99,11 +99,11 @@ def test_unsupported_telemetry_is_none_and_never_zero(nvml_library: Path, tmp_pa
 def test_a_failing_field_does_not_affect_the_others(
     nvml_library: Path, tmp_path: Path, function: str, name: str, code: int
 ) -> None:
-    answer = told(nvml_library, tmp_path, FIRST, f"{FIELDS}\n{function} {code}")
+    answer = read_telemetry(nvml_library, tmp_path, FIRST, f"{FIELDS}\n{function} {code}")
     assert answer[name] is None
     assert answer["sm_clock_mhz"] == 1980
 
 
 def test_a_lost_gpu_is_an_error_not_empty_telemetry(nvml_library: Path, tmp_path: Path) -> None:
-    answer = told(nvml_library, tmp_path, FIRST, "limit 15")
+    answer = read_telemetry(nvml_library, tmp_path, FIRST, "limit 15")
     assert answer["error"] == "GpuLostError"

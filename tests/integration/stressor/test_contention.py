@@ -45,7 +45,7 @@ def test_memory_that_the_stressor_takes_is_no_contention(device: SimulatedDevice
 def test_growth_before_the_first_chunk_is_detected(
     registry: Registry, device: SimulatedDevice
 ) -> None:
-    """The creation of the stressor's own context hid the beginning of the newcomer's."""
+    """The creation of the stressor's context hides the start of a newcomer."""
     monitor = ContentionMonitor(device)
     other = registry.attach(registry.gpus()[0].uuid)
     timer = threading.Timer(0.05, other.allocate, (ALLOCATION_SLACK_BYTES + 2**20,))
@@ -64,7 +64,7 @@ def test_growth_while_chunks_are_taken_is_detected(
     other.allocate(ALLOCATION_SLACK_BYTES + 2**20)
     with pytest.raises(MemoryContentionError):
         fill(device, MemoryTarget(share=0.5), GIB, 0, monitor)
-    assert device.reserved_bytes() < 2 * GIB, "it stopped at the first chunk"
+    assert device.reserved_bytes() < 2 * GIB, "the filling stopped at the first chunk"
     other.close()
 
 

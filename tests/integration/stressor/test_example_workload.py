@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-workload-fft"
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
-    monkeypatch.syspath_prepend(str(EXAMPLE / "src"))  # a spawned child gets the parent's path
+    monkeypatch.syspath_prepend(str(EXAMPLE / "src"))  # a spawned child inherits the import path
     with stressors(tmp_path) as start:
         yield start
     sys.modules.pop("sentinel_workload_fft", None)
@@ -38,15 +38,15 @@ def workload() -> str:
 
 @pytest.mark.long
 def test_the_installed_example_runs_by_its_name(simulated: SimulatedHost, tmp_path: Path) -> None:
-    source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into it
+    source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into its folder
     installed = tmp_path / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
     subprocess.run([*pip, *offline, str(source)], check=True)
     flags = ("--poll", "200ms", "--status-every", "1s", "--workload", "fft:length=1024")
-    with simulated.sentinel(1, *flags, environment={"PYTHONPATH": str(installed)}) as one:
-        eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
-        assert "stressor.failed" not in one.names()
+    with simulated.sentinel(1, *flags, environment={"PYTHONPATH": str(installed)}) as sentinel:
+        eventually(lambda: any(event.get("checks", 0) > 0 for event in sentinel.events))
+        assert "stressor.failed" not in sentinel.names()
 
 
 @pytest.mark.long

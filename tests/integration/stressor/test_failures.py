@@ -27,7 +27,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize(
-    ("workload", "kind", "words"),
+    ("workload", "kind", "expected_texts"),
     [
         (
             "bad_workloads:raises",
@@ -86,13 +86,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ],
 )
 def test_the_failure_message_names_what_went_wrong(
-    start: Start, workload: str, kind: FailureKind, words: list[str]
+    start: Start, workload: str, kind: FailureKind, expected_texts: list[str]
 ) -> None:
     child = start(workload)
     failed = child.wait_for(Failed)
     assert failed.kind is kind
-    for word in words:
-        assert word in failed.reason
+    for expected_text in expected_texts:
+        assert expected_text in failed.reason
     assert "\n" not in failed.reason
     assert len(failed.reason) < 1500
     assert child.wait_for_end() == ChildExitCode.FAILED
@@ -108,12 +108,12 @@ def test_less_memory_than_one_chunk_is_out_of_memory(start: Start) -> None:
 
 def test_less_memory_than_a_context_is_out_of_memory(start: Start, tmp_path: Path) -> None:
     child = start("hold")
-    neighbour = child.registry.attach(child.uuid)
-    assert neighbour.allocate(16 * 2**30 - 2**20)
+    other_process = child.registry.attach(child.uuid)
+    assert other_process.allocate(16 * 2**30 - 2**20)
     try:
         failed = child.wait_for(Failed)
     finally:
-        neighbour.close()
+        other_process.close()
     assert failed.kind is FailureKind.OUT_OF_MEMORY
     assert f"the context on {child.uuid} raised" in failed.reason
 

@@ -142,7 +142,7 @@ def test_the_workload_runs_until_it_is_stopped(large_bench: Workbench, name: str
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message_part"),
     [
         ({"size": 100}, "size=100 is not a positive multiple of 64"),
         ({"size": 4096}, "no room for inputs, a reference and 3 results of size=4096"),
@@ -150,7 +150,7 @@ def test_the_workload_runs_until_it_is_stopped(large_bench: Workbench, name: str
     ],
 )
 def test_an_option_out_of_range_is_refused_by_name(
-    bench: Workbench, options: dict[str, int], words: str
+    bench: Workbench, options: dict[str, int], message_part: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message_part):
         gemm(bench.ctx, **options)  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_a_gemm_stressor_holds_steady_memory_and_ends_on_request(
     # From the second round on, every result is checked.
     while (message := child.wait_for(Progress)).checks < message.iterations:
         assert child.process.is_alive()
-    assert child.used() == ready.held + CONTEXT, "device memory moved after Ready"
+    assert child.used() == ready.held + CONTEXT, "device memory changed after Ready"
 
     assert is_locked(tmp_path / "lock")
     assert child.stop() == ChildExitCode.DONE
@@ -173,11 +173,11 @@ def test_an_orphaned_stressor_kills_its_descendants(start: Start) -> None:
     until(lambda: len(descendants(child.pid)) == 1, "there is no fork")
     child.channel.close()
     assert child.wait_for_end() == ChildExitCode.ORPHANED
-    until(lambda: not descendants(child.pid), "the fork lives on")
+    until(lambda: not descendants(child.pid), "the fork is still alive")
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the living processes of the session of ``pid``, but for itself."""
+    """List the other living processes in the session of ``pid``."""
     stats = [read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return [stat.pid for stat in stats if stat and stat.alive and stat.session == pid != stat.pid]
 

@@ -1,4 +1,4 @@
-"""The memory test, on small memories in this process, and once as a whole."""
+"""The memory test, with small memories in this process, and once in a whole sentinel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def flip(tensor: Tensor, word: int, bit: int) -> None:
     tensor[word].bitwise_xor_(1 << bit if bit < 63 else -(2**63))
 
 
-class Faulty(MemoryCells):
+class FaultyMemory(MemoryCells):
     """Memory that flips bits before reads or has a stuck bit, and records all accesses."""
 
     def __init__(self, chunks: list[Tensor]) -> None:
@@ -74,7 +74,7 @@ class Faulty(MemoryCells):
 
 
 def mix(word: int) -> int:
-    """Return the SplitMix64 hash of a word, as an independent implementation."""
+    """Compute the SplitMix64 hash of a word, independently of the implementation."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % WORD
     return word ^ (word >> 31)
@@ -135,7 +135,7 @@ def test_an_unknown_pattern_is_refused_with_the_known_ones(text: str) -> None:
 def test_clean_passes_have_no_findings_and_check_every_piece_in_both_directions(
     bench: Workbench,
 ) -> None:
-    cells = Faulty(bench.ctx.chunks)
+    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, cells=cells)
     test.prove()
     cells.written, cells.checked = [], []
@@ -166,7 +166,7 @@ def test_the_note_shows_the_coverage(bench: Workbench) -> None:
             assert bench.ctx._note == (
                 "pass 1, pattern zeros, descending, covered 0.3 % of the device's memory"
             )
-    # four chunks of 16 MiB on 16 GiB, 0.39 %, three quarters of which the first pass covers
+    # four chunks of 16 MiB on 16 GiB are 0.39 %; the first pass covers three quarters of them
     assert bench.ctx._note is not None
     assert bench.ctx._note.startswith("pass 3, pattern zeros, descending, covered 0.4 %")
 
@@ -200,28 +200,28 @@ def test_chunks_too_few_to_flush_the_cache_get_a_flush_buffer(bench: Workbench) 
     cells.flush_buffer.fill_(7)
     test = memory_test(bench, "aa", cells)
     test.run_pass(1)
-    assert not cells.flush_buffer.any(), "it was not overwritten"
+    assert not cells.flush_buffer.any(), "the buffer was not overwritten"
     assert bench.findings() == []
 
 
 def test_at_most_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) -> None:
     with workbench(tmp_path, chunks=CHUNKS, quantum=1.0) as bench:
         test = memory_test(bench, "zeros+random")
-        slow = _Cost(write_seconds=0.3, check_seconds=0.4, write_bytes=1.0, check_bytes=1.0)
-        test._costs = dict.fromkeys(test._costs, slow)
+        slow_cost = _Cost(write_seconds=0.3, check_seconds=0.4, write_bytes=1.0, check_bytes=1.0)
+        test._costs = dict.fromkeys(test._costs, slow_cost)
         queued: list[float] = []
         most = []
 
-        def waited() -> None:
+        def record_queued() -> None:
             most.append(sum(queued))
             queued.clear()
 
-        bench.device.on_wait = waited
+        bench.device.on_wait = record_queued
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(test.cells, "write", lambda *_: queued.append(slow.write_seconds))
-            patch.setattr(test.cells, "check", lambda *_: queued.append(slow.check_seconds))
+            patch.setattr(test.cells, "write", lambda *_: queued.append(slow_cost.write_seconds))
+            patch.setattr(test.cells, "check", lambda *_: queued.append(slow_cost.check_seconds))
             test.run_pass(1)
-        # 1.0 s is a quantum, and up to two of them are in flight between two waits.
+        # A quantum is 1.0 s, and up to two are in flight between two waits.
         assert 0.9 < max(most) <= 2 * (1.0 + 0.4)
 
 
@@ -231,10 +231,10 @@ def test_at_most_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) -> No
 def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
     """100 of 100 random words and bits, with all patterns and in both directions."""
     draw = random.Random(4)
-    cells = Faulty(bench.ctx.chunks)
+    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, cells=cells)
     test.prove()
-    planted = []
+    injected = []
     for number in range(1, 8):
         tested = [block for block in range(CHUNKS) if block != (number - 1) % CHUNKS]
         for _ in range(15):
@@ -245,8 +245,8 @@ def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
                 draw.randrange(64),
             )
             cells.faults = [fault]
-            planted.append(fault)
-            # One sweep, as a pass runs it.
+            injected.append(fault)
+            # One sweep, as in a pass.
             pattern = draw.choice(list(PATTERNS.values()))
             cells.use_scratch((number - 1) % CHUNKS)
             test._sweep = test._sweep_for(number, pattern, descending=draw.random() < 0.5)
@@ -256,19 +256,19 @@ def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
                 test.read(order, read)
             test.report_faults()
     found = bench.findings()
-    assert len(found) == len(planted) >= 100
-    for (read, block, word, bit), finding in zip(planted, found, strict=True):
+    assert len(found) == len(injected) >= 100
+    for (read, block, word, bit), finding in zip(injected, found, strict=True):
         assert finding.place is FindingPlace.MEMORY
         assert (finding.count, finding.first) == (1, (block, word))
         assert [number for number, times in enumerate(finding.bits) if times] == [bit]
         assert (finding.reread, finding.repeated, finding.repeats) == (True, 0, 3)
         assert f"read {read + 1} of {READS}" in finding.detail
-    assert bench.done().errors == len(planted)
+    assert bench.done().errors == len(injected)
 
 
 def test_a_bit_in_a_part_of_a_chunk_is_located_within_the_chunk(tmp_path: Path) -> None:
     with workbench(tmp_path, chunks=1) as bench:
-        cells = Faulty(bench.ctx.chunks)
+        cells = FaultyMemory(bench.ctx.chunks)
         cells.faults = [(0, 2, 5, 40)]
         memory_test(bench, "ones", cells).run_pass(1)
         (finding,) = bench.findings()
@@ -276,7 +276,7 @@ def test_a_bit_in_a_part_of_a_chunk_is_located_within_the_chunk(tmp_path: Path) 
 
 
 def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
-    cells = Faulty(bench.ctx.chunks)
+    cells = FaultyMemory(bench.ctx.chunks)
     cells.stuck = (2, 77)
     memory_test(bench, "zeros", cells).run_pass(1)
     up, down = bench.findings()
@@ -286,8 +286,8 @@ def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
 
 
 def test_a_word_that_is_right_when_reread_is_a_bad_load(bench: Workbench) -> None:
-    cells = Faulty(bench.ctx.chunks)
-    # The second read flips it back, so that the third one, of the diagnosis, is right.
+    cells = FaultyMemory(bench.ctx.chunks)
+    # The second read flips the bit back, so that the third read, by the diagnosis, is right.
     cells.faults = [(0, 3, 9, 1), (1, 3, 9, 1)]
     memory_test(bench, "random", cells).run_pass(1)
     (finding,) = bench.findings()
@@ -301,14 +301,14 @@ def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("sentinel.stressor.context.time", SimpleNamespace(monotonic=lambda: now[0]))
-    heard = bench.lease_keeper.report_finding
+    report_finding = bench.lease_keeper.report_finding
 
-    def hear_late(finding: Finding) -> bool:
+    def report_late(finding: Finding) -> bool:
         now[0] += 3.0
-        return heard(finding)
+        return report_finding(finding)
 
-    monkeypatch.setattr(bench.lease_keeper, "report_finding", hear_late)
-    cells = Faulty(bench.ctx.chunks)
+    monkeypatch.setattr(bench.lease_keeper, "report_finding", report_late)
+    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, "zeros", cells)
     test.run_pass(1)
     cells.faults = [(0, 2, 7, 7)]
@@ -318,7 +318,7 @@ def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
 
 
 def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench) -> None:
-    cells = Faulty(bench.ctx.chunks)
+    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, "address", cells)
     cells.faults = [(0, 1, word, bit) for word, bit in ((3, 5), (4, 5), (4, 63), (99, 0))]
     test.run_pass(1)
@@ -331,7 +331,7 @@ def test_of_many_wrong_pieces_all_are_counted_and_a_few_examined(
     tmp_path: Path,
 ) -> None:
     with workbench(tmp_path, chunks=8) as bench:
-        cells = Faulty(bench.ctx.chunks)
+        cells = FaultyMemory(bench.ctx.chunks)
         test = memory_test(bench, "55", cells)
         cells.faults = [
             (0, block, word, 3) for block in range(1, 8) for word in (0, cells.size - 1)
@@ -346,7 +346,7 @@ def test_of_many_wrong_pieces_all_are_counted_and_a_few_examined(
 def test_a_fault_is_reported_even_if_a_stop_precedes_its_detection(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupted(Faulty):
+    class Interrupted(FaultyMemory):
         def check(self, task: Task, piece: Piece, read: int) -> None:
             if bench.ctx.ready and (piece.block, piece.index) == (3, 0):
                 self.flip(piece, 11, 50)
@@ -367,17 +367,17 @@ def test_a_fault_is_reported_even_if_a_stop_precedes_its_detection(
 def test_a_comparison_without_findings_for_a_flipped_bit_is_refused(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def blind(words: Tensor, other: object, *, out: Tensor) -> Tensor:
+    def find_nothing(words: Tensor, other: object, *, out: Tensor) -> Tensor:
         return out.fill_(False)
 
     test = memory_test(bench)
-    monkeypatch.setattr(torch, "ne", blind)
+    monkeypatch.setattr(torch, "ne", find_nothing)
     with pytest.raises(RuntimeError, match="a flipped bit was not found"):
         test.prove()
 
 
 def test_memory_that_loses_its_content_is_refused(bench: Workbench) -> None:
-    cells = Faulty(bench.ctx.chunks)
+    cells = FaultyMemory(bench.ctx.chunks)
     cells.stuck = (1, 0)
     with pytest.raises(RuntimeError, match="just written is wrong"):
         memory_test(bench, "zeros", cells).prove()
@@ -392,16 +392,16 @@ def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(
 ) -> None:
     flags = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
     workload = ("--memory", "2GiB", "--workload", "bad_workloads:forgets")
-    with host.sentinel(1, *flags, *workload) as one:
-        one.wait_for("stressor.ready")
+    with host.sentinel(1, *flags, *workload) as sentinel:
+        sentinel.wait_for("stressor.ready")
         held = host.held()
-        finding = one.wait_for("stressor.finding")
+        finding = sentinel.wait_for("stressor.finding")
         assert (finding["place"], finding["kind"]) == ("memory", "transient")
         assert (finding["count"], finding["bits"][17], finding["reread"]) == (1, 1, True)
         assert finding["first"] == [1, 0]
-        assert one.wait_for("stressor.mismatch")["errors"] == 1
-        eventually(lambda: [e for e in one.events if "covered" in (e.get("note") or "")])
+        assert sentinel.wait_for("stressor.mismatch")["errors"] == 1
+        eventually(lambda: [e for e in sentinel.events if "covered" in (e.get("note") or "")])
         assert abs(host.held() - held) <= host.noise_bytes
-        assert "gpu.yielding" not in one.names()
-        assert one.stop() == 0
-    assert one.names().count("stressor.finding") == 1
+        assert "gpu.yielding" not in sentinel.names()
+        assert sentinel.stop() == 0
+    assert sentinel.names().count("stressor.finding") == 1

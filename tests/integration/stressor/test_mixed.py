@@ -1,4 +1,4 @@
-"""The mixed workload: its phases in order, each result checked, nothing allocated."""
+"""The mixed workload runs its phases in order, checks each result and allocates nothing."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def short_phases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
-    """Record each phase that ends, and stop after ``count`` of them."""
+    """Record each finished phase, and stop after ``count`` phases."""
     seen: list[tuple[str, int]] = []
     finish = ResultPipeline.finish_seed
 
-    def recorded(pipeline: ResultPipeline) -> bool:
+    def record(pipeline: ResultPipeline) -> bool:
         assert pipeline.written > 0
         seen.append((pipeline.product.dtype.name, pipeline.seed))
         if len(seen) == count:
             bench.stop()
         return finish(pipeline)
 
-    monkeypatch.setattr(ResultPipeline, "finish_seed", recorded)
+    monkeypatch.setattr(ResultPipeline, "finish_seed", record)
     return seen
 
 
@@ -75,15 +75,15 @@ def test_a_wrong_bit_is_found_before_the_next_phase(
     seen = phases(bench, monkeypatch, 9)
     step = ResultPipeline.step
 
-    def flipping(pipeline: ResultPipeline) -> bool:
-        going = step(pipeline)
+    def step_and_flip(pipeline: ResultPipeline) -> bool:
+        running = step(pipeline)
         if len(seen) < 8 and not any(
             f.dtype == pipeline.product.dtype.name for f in bench.findings()
         ):
             flip(pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)], 5, 3)
-        return going
+        return running
 
-    monkeypatch.setattr(ResultPipeline, "step", flipping)
+    monkeypatch.setattr(ResultPipeline, "step", step_and_flip)
     mixed(bench.ctx, seconds=0.0)
     assert [finding.dtype for finding in bench.findings()] == [name for name, _ in seen[:8]]
     assert {finding.place for finding in bench.findings()} == {FindingPlace.RESULT}
@@ -96,14 +96,16 @@ def test_a_stressor_runs_the_phases_and_ends_on_request(tmp_path: Path) -> None:
         child = start("mixed:plan=bf16+int8+memory,seconds=0.1")
         held = child.wait_for(Ready).held
         progress = [child.wait_for(Progress) for _ in range(2)]
-        assert all(one.checks > 0 and one.flops > 0 and one.bytes > 0 for one in progress)
-        assert sum(one.errors for one in progress) == 0
+        assert all(
+            message.checks > 0 and message.flops > 0 and message.bytes > 0 for message in progress
+        )
+        assert sum(message.errors for message in progress) == 0
         assert child.used() == held + 300 * 2**20
         assert child.stop() == ChildExitCode.DONE
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message_part"),
     [
         ({"plan": "bf16+fp9"}, "no 'fp9' in plan='bf16+fp9'"),
         ({"plan": ""}, "no '' in plan=''"),
@@ -112,9 +114,9 @@ def test_a_stressor_runs_the_phases_and_ends_on_request(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_out_of_range_is_refused_by_name(
-    bench: Workbench, options: dict[str, float], words: str
+    bench: Workbench, options: dict[str, float], message_part: str
 ) -> None:
-    with pytest.raises(ConfigError, match=re.escape(words)):
+    with pytest.raises(ConfigError, match=re.escape(message_part)):
         mixed(bench.ctx, **options)  # type: ignore[arg-type]
 
 

@@ -17,8 +17,8 @@ from sentinel.stressor.workloads.pulse import pulse
 from tests.harness.stressor_harness import stressors
 from tests.harness.workload_harness import InstantDevice, Workbench, workbench
 
-#: What one product takes on the pretended device, in seconds: as on an H200 with 16384 rows.
-PRODUCT = 0.013
+#: The duration of a product on the simulated device: that of an H200 with 16384 rows.
+PRODUCT_S = 0.013
 BEGIN = 1000.0
 PERIODS = 6
 
@@ -27,7 +27,7 @@ BEFORE = 2
 
 
 class Clock:
-    """A clock that advances only during waits; also the event that stops the workload."""
+    """A clock that advances only during waits, and the event that stops the workload."""
 
     def __init__(self) -> None:
         self.now = BEGIN
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Queue:
-    """A device that does one product after the other; ``busy`` is when it worked."""
+    """A device that computes products in order; ``busy`` has its busy intervals."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class Queue:
 
     def work(self) -> None:
         begin = max(self._clock.now, self._until)
-        self._until = begin + PRODUCT
+        self._until = begin + PRODUCT_S
         if self.busy and self.busy[-1][1] == begin:
             begin = self.busy.pop()[0]
         self.busy.append((begin, self._until))
@@ -83,22 +83,22 @@ def clock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """Return the device's queue, which the real products of small matrices go through."""
+    """Replace the device by a queue; products of small matrices are computed for real."""
     queue = Queue(clock)
     step = ResultPipeline.step
 
-    def queued(pipeline: ResultPipeline, *, at_most: int) -> bool:
+    def step_in_queue(pipeline: ResultPipeline, *, at_most: int) -> bool:
         queue.pipelines = [pipeline]
         for _ in range(at_most):
             queue.work()
         return step(pipeline, at_most=at_most)
 
-    monkeypatch.setattr(ResultPipeline, "step", queued)
+    monkeypatch.setattr(ResultPipeline, "step", step_in_queue)
     monkeypatch.setattr(InstantDevice, "fence", lambda _: queue.fence())
     monkeypatch.setattr(InstantDevice, "wait", lambda _, fence: queue.wait(fence))
     monkeypatch.setattr(InstantDevice, "drain", lambda _: queue.wait(queue.fence()))
-    # A product and its check, which are measured one after the other.
-    monkeypatch.setattr(InstantDevice, "measure_s", lambda _, __: PRODUCT / 2)
+    # A product and its check are measured separately.
+    monkeypatch.setattr(InstantDevice, "measure_s", lambda _, __: PRODUCT_S / 2)
     return queue
 
 
@@ -107,7 +107,7 @@ def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Qu
 def test_each_period_has_one_phase_of_load_and_one_of_rest(
     bench: Workbench, clock: Clock, queue: Queue, hz: float, duty: float
 ) -> None:
-    began = BEGIN + BEFORE * PRODUCT
+    began = BEGIN + BEFORE * PRODUCT_S
     clock.end = began + PERIODS / hz - 1e-6
     pulse(bench.ctx, hz=hz, duty=duty, size=64)
     assert queue.busy[0][0] == BEGIN
@@ -115,8 +115,8 @@ def test_each_period_has_one_phase_of_load_and_one_of_rest(
     assert len(phases) == PERIODS, "the device rested within a phase, or never"
     for number, (begin, end) in enumerate(phases):
         assert begin == pytest.approx(began + number / hz)
-        long = max(duty / hz, PRODUCT)
-        assert end - begin == pytest.approx(long, abs=PRODUCT / 2 + 1e-6)
+        expected_s = max(duty / hz, PRODUCT_S)
+        assert end - begin == pytest.approx(expected_s, abs=PRODUCT_S / 2 + 1e-6)
 
 
 def test_every_product_is_checked_once_the_pipeline_is_full(
@@ -136,24 +136,24 @@ def test_a_wrong_product_is_counted(
     bench: Workbench, clock: Clock, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock.end = BEGIN + 3.0
-    spoilt: list[int] = []
+    corrupted: list[int] = []
     step = ResultPipeline.step
 
-    def spoiling(pipeline: ResultPipeline, *, at_most: int) -> bool:
-        going = step(pipeline, at_most=at_most)
-        if pipeline.rounds and not spoilt:
-            spoilt.append(pipeline.written)
+    def step_and_corrupt(pipeline: ResultPipeline, *, at_most: int) -> bool:
+        running = step(pipeline, at_most=at_most)
+        if pipeline.rounds and not corrupted:
+            corrupted.append(pipeline.written)
             pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)][3, 4] += 1
-        return going
+        return running
 
-    monkeypatch.setattr(ResultPipeline, "step", spoiling)
+    monkeypatch.setattr(ResultPipeline, "step", step_and_corrupt)
     pulse(bench.ctx, hz=2.0, size=64)
     assert bench.done().errors == 1
     assert [finding.first for finding in bench.findings()] == [(3, 4)]
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message_part"),
     [
         ({"hz": 0.4}, "hz=0.4 is out of range; allowed is from 0.5 to 10"),
         ({"hz": 11.0}, "hz=11 is out of range"),
@@ -163,9 +163,9 @@ def test_a_wrong_product_is_counted(
     ],
 )
 def test_an_option_out_of_range_is_refused(
-    bench: Workbench, options: dict[str, float], words: str
+    bench: Workbench, options: dict[str, float], message_part: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message_part):
         pulse(bench.ctx, **options)  # type: ignore[arg-type]
 
 
