@@ -26,8 +26,8 @@ def main() -> None:
         print(f"GPU {gpu.index} ({gpu.name}) is held: {(gpu.held or 0) / 2**30:.1f} GiB")
         time.sleep(given.seconds)  # stands for the work between two steps
         (gpu,) = held.status().gpus
-        print("still held" if gpu.occupied else f"given away: {gpu.reason}")
-    print("let go")
+        print("still held" if gpu.occupied else f"yielded: {gpu.reason}")
+    print("released")
 
 
 if __name__ == "__main__":

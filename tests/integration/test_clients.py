@@ -249,7 +249,7 @@ def run_example(*command: str) -> list[str]:
 @pytest.mark.usefixtures("alone")
 def test_the_hold_example_works() -> None:
     lines = run_example(str(ROOT / "examples/hold/hold.py"), "--simulate", "1", "--seconds", "1")
-    assert lines[1:] == ["still held", "let go"]
+    assert lines[1:] == ["still held", "released"]
 
 
 # --- sentinel.supervise ----------------------------------------------------------------------

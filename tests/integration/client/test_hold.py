@@ -151,4 +151,4 @@ def test_the_example_holds_a_gpu_and_lets_go(
     monkeypatch.setattr(sys, "argv", [str(example), "--simulate", "1", "--seconds", "0.1"])
     runpy.run_path(str(example), run_name="__main__")
     said = capsys.readouterr().out.splitlines()
-    assert said == ["GPU 0 (Simulated GPU) is held: 14.0 GiB", "still held", "let go"]
+    assert said == ["GPU 0 (Simulated GPU) is held: 14.0 GiB", "still held", "released"]
