@@ -14,7 +14,7 @@ from benchmarks.results import Record
 _TITLES = {
     "sentinel: probe": "probe",
     "sentinel: keeps": "stressor",
-    "sentinel: service": "service",
+    "sentinel: api": "service",
 }
 
 

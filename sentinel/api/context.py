@@ -47,7 +47,7 @@ class ApiContext:
     """Everything that the routes share.
 
     Args:
-        spec: The service's specification.
+        spec: The specification of this process.
         channel: This process's end of the channel to the supervisor.
         on_end: Called once, when the supervisor closes the channel or sends an invalid message.
     """

@@ -34,7 +34,7 @@ def run(
     listening sockets stay open in the supervisor, so that clients wait while it is replaced.
 
     Args:
-        spec: The service's specification.
+        spec: The specification of this process.
         channel: A socket that preserves message boundaries (SOCK_SEQPACKET).
         parent: The PID of the supervisor.
         listening: The listening socket at ``spec.socket``.
@@ -44,7 +44,7 @@ def run(
     Raises:
         WireError: The supervisor sent an invalid message; the process ends with exit code 1.
     """
-    setup_child_process(parent, "sentinel: service, answers clients")
+    setup_child_process(parent, "sentinel: api, answers clients")
     sockets: list[socket.socket] = [
         _ListeningSocket(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]

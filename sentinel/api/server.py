@@ -53,7 +53,7 @@ def serve(
     """Serve clients until the supervisor closes ``channel``.
 
     Args:
-        spec: The service's specification.
+        spec: The specification of this process.
         channel: The channel to the supervisor.
         sockets: The listening sockets of the API.
         scrape_socket: The listening socket for scrapes only, or None without one.

@@ -76,10 +76,10 @@ def _opened(path: Path) -> BinaryIO:
 
 def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
     """Open the successor of a rotated file, or return None if there is none."""
-    ours = os.fstat(file.fileno())
+    current = os.fstat(file.fileno())
     try:
         there = path.stat()
-        if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+        if (there.st_dev, there.st_ino) == (current.st_dev, current.st_ino):
             return None
         return path.open("rb")
     except OSError:  # during the rotation; the next poll finds it

@@ -64,7 +64,7 @@ SECTIONS = {
         "workloads": ("sentinel.cli.tools.workloads", "List the workloads, or try one."),
         "selftest": (
             "sentinel.cli.tools.selftest",
-            "Prove on one GPU that flipped bits are detected.",
+            "Prove on one GPU that flipped bits are found.",
         ),
         "goldens": ("sentinel.cli.tools.goldens", "List or merge the golden checksums."),
         "completion": ("sentinel.cli.manpage:completion", "Print the completion for a shell."),

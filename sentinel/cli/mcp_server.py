@@ -59,15 +59,17 @@ def serve(client: Client) -> None:
         "sentinel", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
     tools = _Tools(client)
-    looks = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    orders = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    takes = ToolAnnotations(destructive_hint=False, open_world_hint=False)
-    ends = ToolAnnotations(destructive_hint=True, open_world_hint=False)
-    server.add_tool(tools.status, annotations=looks)
-    server.add_tool(tools.pause, annotations=orders)
-    server.add_tool(tools.resume, annotations=orders)
-    server.add_tool(tools.reserve, annotations=takes)
-    server.add_tool(tools.unreserve, annotations=ends)
+    read_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    idempotent = ToolAnnotations(
+        destructive_hint=False, idempotent_hint=True, open_world_hint=False
+    )
+    additive = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+    destructive = ToolAnnotations(destructive_hint=True, open_world_hint=False)
+    server.add_tool(tools.status, annotations=read_only)
+    server.add_tool(tools.pause, annotations=idempotent)
+    server.add_tool(tools.resume, annotations=idempotent)
+    server.add_tool(tools.reserve, annotations=additive)
+    server.add_tool(tools.unreserve, annotations=destructive)
     server.run("stdio")
 
 
@@ -125,7 +127,7 @@ class _Tools:
         ],
         reason: Annotated[
             str,
-            Field(min_length=1, max_length=200, description="The purpose, shown to others."),
+            Field(min_length=1, max_length=200, description="The purpose, shown to other users."),
         ],
         count: Annotated[
             int | None, Field(ge=1, le=128, description="The number of GPUs; sentinel chooses.")

@@ -78,7 +78,7 @@ def in_cuda_order(
     """Return the UUIDs in CUDA's order.
 
     It is the order of the PCI bus if CUDA_DEVICE_ORDER=PCI_BUS_ID or if all GPUs are of one model.
-    Otherwise CUDA puts the fastest first, and only CUDA can tell which one that is.
+    Otherwise CUDA puts the fastest first, and only CUDA knows which GPU that is.
 
     Args:
         gpus: All GPUs of this host.

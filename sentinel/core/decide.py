@@ -117,7 +117,7 @@ def first_state(
 
 
 def watch(state: State, now: float) -> Watch:
-    """Return what the probe must read; a GPU is held while a child may live on it.
+    """Build the watch list of the probe; a GPU is held while a child may live on it.
 
     A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
     and calls into a driver that tears a context down block, and delay the teardown.
@@ -168,7 +168,7 @@ def react(state: State, seen: Observation, config: Config) -> Reaction:
 
 
 def _why_unusable(state: State, uuid: str, now: float) -> str | None:
-    """Return why the readings of a GPU must not be used, or None."""
+    """Explain why the readings of a GPU must not be used, or return None."""
     if state.released is not None and isinstance(state.probe, ProbeDown):
         return "the driver is released (pause --release)"
     suspect = state.suspects.get(uuid)
@@ -323,7 +323,7 @@ def _rank(action: Action) -> int:
 
 
 def _wake_at(state: State, seen: Observation, config: Config) -> float:
-    """Return when the next tick is due at the latest; now, if another GPU awaits its start."""
+    """Compute when the next tick is due at the latest; now, if another GPU awaits its start."""
     times = [state.next_status, probe_supervision.deadline(state, seen.readings, config, seen.now)]
     times += limits.deadlines(state, seen, config)
     times += commands.deadlines(state)

@@ -1,4 +1,4 @@
-"""Tell own processes from foreign ones in the driver's list of processes. Pure.
+"""Distinguish own processes from foreign ones in the driver's list of processes. Pure.
 
 A driver lists the stressor by its PID, by a PID of another namespace, or not at all. Which of these
 applies is learned from the stressor's first context (gpu/pid_mapping.py).

@@ -62,9 +62,9 @@ def run_one_shot(
     """Spawn a process, take its messages until the last, and end it.
 
     Args:
-        target: The entry function: takes ``spec``, the channel, our PID and the board.
+        target: The entry function: takes ``spec``, the channel, this process's PID and the board.
         spec: Its first argument.
-        environment: Variables to set on top of ours.
+        environment: Variables to set in addition to the inherited ones.
         kinds: The messages that it may send.
         take: Takes a message and returns whether it was the last; raises WireError if it is wrong.
         timeout_s: How long the named call may take, and how long the process may run without any.

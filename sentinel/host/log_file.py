@@ -107,9 +107,9 @@ class RotatingLog(io.TextIOBase):
 
     def _follow(self) -> None:
         """Reopen the file if the path names another one now, or none."""
-        ours = os.fstat(self._file)
+        current = os.fstat(self._file)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(ours, self._path.lstat()):
+            if os.path.samestat(current, self._path.lstat()):
                 return
         self._reopen()
 

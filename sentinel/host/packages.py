@@ -115,5 +115,5 @@ def bindings() -> Bindings:
 
 
 def _is_the_module(file: str) -> bool:
-    """Return whether a distribution's file is the module ``pynvml``, or the heart of a package."""
+    """Check whether a distribution's file is the module ``pynvml``, or the heart of a package."""
     return file in {"pynvml.py", "pynvml/__init__.py"}

@@ -29,12 +29,12 @@ class Places:
     #: The folder for what outlives the daemon.
     state: Path
     log: Path
-    #: Whether the user chose the socket; its folder is not ours then.
+    #: Whether the user chose the socket; its folder is not managed then.
     named: bool = False
 
     @property
     def token(self) -> Path:
-        """The file with the secret of clients over TCP."""
+        """The file with the token of clients over TCP."""
         return self.state / "token"
 
     @property

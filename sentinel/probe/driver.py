@@ -66,13 +66,13 @@ class Driver(Protocol):
         """List every process on one GPU once, by PID."""
 
     def exclusive(self, uuid: str) -> bool:
-        """Return whether one GPU is in a compute mode other than the shared one."""
+        """Check whether one GPU is in a compute mode other than the shared one."""
 
     def mig(self, uuid: str) -> bool:
-        """Return whether one GPU is divided by MIG; False if it cannot be."""
+        """Check whether one GPU is divided by MIG; False if it cannot be."""
 
     def display(self, uuid: str) -> bool:
-        """Return whether a display is active on one GPU."""
+        """Check whether a display is active on one GPU."""
 
     def utilization(self, uuid: str) -> float | None:
         """Return the recent share of the time in which a kernel ran, or None if not supported."""

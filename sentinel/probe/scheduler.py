@@ -88,7 +88,7 @@ class ReadScheduler:
             self._on_error(error)
 
     def _may_stay(self) -> bool:
-        """Return whether this thread, which lost the lead, is to wait for it again."""
+        """Check whether this thread, which lost the lead, is to wait for it again."""
         with self._lock:
             if self._waiting >= _STANDBY_THREADS:
                 return False

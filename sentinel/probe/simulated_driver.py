@@ -50,7 +50,7 @@ class SimulatedDriver:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         #: By UUID: the time of the last utilization, the work until then, and its value.
-        self._told: dict[str, tuple[float, dict[str, float | None], float]] = {}
+        self._sampled: dict[str, tuple[float, dict[str, float | None], float]] = {}
         #: By UUID: the time of the last energy reading, and its value in joules.
         self._energy: dict[str, tuple[float, float]] = {}
 
@@ -114,12 +114,12 @@ class SimulatedDriver:
         """
         with _translated():
             now, work = time.monotonic(), self._registry.work(uuid)
-            before, had, share = self._told.get(uuid, (0.0, {}, 0.0))
+            before, had, share = self._sampled.get(uuid, (0.0, {}, 0.0))
             if now - before < _SAMPLING_PERIOD_S:
                 return share
             shares = [_share(had.get(one), worked, now - before) for one, worked in work.items()]
             share = min(1.0, sum(shares))
-            self._told[uuid] = now, work, share
+            self._sampled[uuid] = now, work, share
             return share
 
     def temperature(self, uuid: str) -> int | None:

@@ -13,5 +13,5 @@ class Caller:
     via: str
     uid: int | None = None
     pid: int | None = None
-    #: Its start in clock ticks since boot, which tells its PID from a later use of the same number.
+    #: Its start in clock ticks since boot, which distinguishes its PID from a later use of it.
     started: int | None = None

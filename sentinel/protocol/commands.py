@@ -28,7 +28,7 @@ class ApiSpec:
     version: str
     #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
-    #: The file with the secret for TCP, or None.
+    #: The file with the token for TCP, or None.
     token: str | None = None
     #: The settings in force at the start.
     given: tuple[GivenSetting, ...] = ()
@@ -113,8 +113,8 @@ class Unreserve(_Command):
 class Allocate(_Command):
     """Allocate GPU memory to the process that asks and to its children.
 
-    They are no newcomers from then on. If that process is not visible from here, it cannot be told
-    from a newcomer, and no stressor is started beside it.
+    They are no newcomers from then on. If that process is not visible from here, it cannot be
+    distinguished from a newcomer, and no stressor is started beside it.
     """
 
     id: str

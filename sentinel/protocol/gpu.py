@@ -36,7 +36,7 @@ class GpuProcess:
     pid: int
     kind: ProcessKind = ProcessKind.COMPUTE
     memory: int | None = None
-    #: Its start in clock ticks since boot, which tells the PID from a later use of the same number.
+    #: Its start in clock ticks since boot, which distinguishes the PID from a later use of it.
     started: int | None = None
     #: The leader of its session; it shows whether a stressor started the process.
     session: int | None = None

@@ -84,9 +84,9 @@ GPU_EVENTS = (
         "cleanup",
         Kind.DETAIL,
         "opens and closes a context, attempt {attempt}",
-        "A process of ours opens and closes a context on a GPU with leaked memory, which may free"
-        " it. This happens 5, 20 and 80 seconds after our last use, and only while no process is on"
-        " the GPU.",
+        "A child process opens and closes a context on a GPU with leaked memory, which may free"
+        " it. This happens 5, 20 and 80 seconds after the last stressor, and only while no process"
+        " is on the GPU.",
         (Field("attempt", COUNT, "the number of the attempt, at most 3"),),
     ),
     EventType(
@@ -128,8 +128,8 @@ GPU_EVENTS = (
             Field(
                 "memory_back_s",
                 SECONDS + OR_NULL,
-                "until the first reading with our memory free; null if the newcomer's memory cannot"
-                " be told apart, or it was not seen within 5 s of the exit",
+                "until the first reading with its memory free; null if the newcomer's memory cannot"
+                " be separated from it, or it was not seen within 5 s of the exit",
             ),
             Field("processes", PROCESSES, "the newcomers, as far as known by then"),
         ),
@@ -176,7 +176,7 @@ GPU_EVENTS = (
                 "how NVML lists the stressor, as in [`gpu.identity`](#gpuidentity)",
             ),
             Field("identity_reason", TEXT, "how that is known, and whether others may be hidden"),
-            Field("memory_used", BYTES + OR_NULL, "used memory, including ours"),
+            Field("memory_used", BYTES + OR_NULL, "used memory, including the stressor's"),
             Field(
                 "utilization",
                 SHARE + OR_NULL,

@@ -59,7 +59,7 @@ class Allocation:
 
 
 class GpuHealth(StrEnum):
-    """The health of a GPU, by its temperature and by the memory in use that is not ours."""
+    """The health of a GPU, by its temperature and by the memory in foreign use."""
 
     OPTIMAL = "optimal"
     NORMAL = "normal"

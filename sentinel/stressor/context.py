@@ -246,7 +246,7 @@ class WorkloadContext:
         self._note = " ".join(text.split())[:_MAX_NOTE_LENGTH]
 
     def measure(self, work: Callable[[], object]) -> float:
-        """Return how many seconds the device takes for what ``work`` queues: the best of three.
+        """Compute how many seconds the device takes for what ``work`` queues: the best of three.
 
         A first run, which loads kernels and raises clocks, is not counted. It waits for the device,
         so it is for choosing sizes before the loop.

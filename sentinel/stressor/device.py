@@ -90,7 +90,7 @@ class Device(Protocol):
         ...
 
     def measure_s(self, work: Callable[[], object]) -> float:
-        """Return how long the device takes for what ``work`` queues."""
+        """Compute how long the device takes for what ``work`` queues."""
         ...
 
     def forbid_growth(self) -> None:
@@ -111,7 +111,7 @@ def open_device(spec: StressorSpec) -> Device:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether ``error`` means that the device is out of memory.
+    """Check whether ``error`` means that the device is out of memory.
 
     A context or a library handle that does not fit is reported as a plain RuntimeError.
     """
@@ -194,7 +194,7 @@ class CudaDevice:
         self.wait(self.fence())
 
     def measure_s(self, work: Callable[[], object]) -> float:
-        """Return how long ``work`` took on the GPU, between two of its time stamps."""
+        """Compute how long ``work`` took on the GPU, between two of its time stamps."""
         start = _Event(enable_timing=True)
         end = _Event(enable_timing=True, blocking=True)
         start.record()
@@ -288,7 +288,7 @@ class SimulatedDevice:
         """Do nothing: the CPU does the work while it is queued."""
 
     def fence(self) -> Fence:
-        """Return when the simulated work ends: a quantum after the work queued before."""
+        """Compute when the simulated work ends: a quantum after the work queued before."""
         self._busy_until = max(self._busy_until, time.monotonic()) + _QUANTUM_S
         self._busy += _QUANTUM_S
         self.membership.count_work(self._busy, self._busy_until)

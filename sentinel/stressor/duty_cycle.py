@@ -45,7 +45,7 @@ class DutyCycle:
             self._busy_since, self._quanta = now, 0
 
     def is_spent(self, now: float) -> bool:
-        """Return whether the device is to rest after the work in flight; called once per quantum.
+        """Check whether the device is to rest after the work in flight; called once per quantum.
 
         At that time one quantum is done and another one is running.
         """
@@ -66,7 +66,7 @@ class DutyCycle:
         self._busy_since, self._quanta = None, 0
 
     def rest_s(self, now: float) -> float:
-        """Return how long the device must rest from now on; infinite at a share of 0."""
+        """Compute how long the device must rest from now on; infinite at a share of 0."""
         if self.share >= 1.0 or self._busy_since is not None:
             return 0.0
         if self.share <= 0.0:

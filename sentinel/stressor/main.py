@@ -172,7 +172,7 @@ def _failure_message(error: BaseException, stage: str, *, ready: bool) -> Failed
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device is out of memory; without torch it cannot be."""
+    """Check whether the device is out of memory; without torch it cannot be."""
     if "torch" not in sys.modules:
         return False
     from sentinel.stressor.device import is_out_of_memory

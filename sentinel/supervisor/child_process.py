@@ -69,10 +69,10 @@ class Child:
     """One spawned process with its pidfd and the supervisor's end of its channel.
 
     Args:
-        target: The entry function: takes ``spec``, the channel, our PID and ``rest``.
+        target: The entry function: takes ``spec``, the channel, this process's PID and ``rest``.
         spec: Its first argument, picklable for a spawn.
         rest: More arguments, picklable for a spawn.
-        environment: Variables to set on top of ours.
+        environment: Variables to set in addition to the inherited ones.
 
     Raises:
         OSError: The host has no process, memory or file descriptor left.
@@ -88,11 +88,11 @@ class Child:
         environment: Mapping[str, str],
     ) -> None:
         self._kill_leftovers()
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
         self._channel_open = True
         context = multiprocessing.get_context("spawn")
-        arguments = (spec, theirs, os.getpid(), *rest)
+        arguments = (spec, child_end, os.getpid(), *rest)
         self.process: SpawnProcess = context.Process(target=target, args=arguments)
         try:
             with _environment(environment):
@@ -103,7 +103,7 @@ class Child:
             self.channel.close()
             raise
         finally:
-            theirs.close()
+            child_end.close()
         self._exited = select.poll()
         self._exited.register(self.pidfd, select.POLLIN)
         self._unreaped.add(self)
@@ -218,7 +218,7 @@ class ChildHandle(Generic[T]):
         target: The entry function, as for :class:`Child`.
         kinds: The messages that the child may send.
         max_messages: How many datagrams one ``collect`` takes; the rest waits for the next.
-        environment: Variables to set on top of ours.
+        environment: Variables to set in addition to the inherited ones.
 
     Attributes:
         generation: The number of the current child, counted by the caller.
@@ -286,9 +286,7 @@ class ChildHandle(Generic[T]):
         child = self.child
         if child is None:
             return None
-        ended = (
-            child.ended()
-        )  # checked first, so that the last messages are received before the exit
+        ended = child.ended()  # before the last messages are received
         messages: list[T] = []
         garbage: str | None = None
         exit_: ChildExit | None = None

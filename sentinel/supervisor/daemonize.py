@@ -139,22 +139,24 @@ def redirect_output(places: Places) -> int | None:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment of a daemon: ours, with absolute paths."""
-    ours = {name: text for name, text in environ.items() if name not in _SYSTEMD_VARIABLES}
+    """Build the environment of a daemon: the inherited one, with absolute paths."""
+    environment = {name: text for name, text in environ.items() if name not in _SYSTEMD_VARIABLES}
     for name in ("SENTINEL_SIM_DIR", "SENTINEL_CONFIG", "SENTINEL_GOLDENS"):
-        text = ours.get(name, "")
+        text = environment.get(name, "")
         if text and text != "off" and not text.startswith("~/"):
-            ours[name] = str(Path(text).absolute())
+            environment[name] = str(Path(text).absolute())
     # ``python -m sentinel`` finds sentinel, and workloads, in the current folder.
     search = [
-        str(Path(entry).absolute()) for entry in ours.get("PYTHONPATH", "").split(":") if entry
+        str(Path(entry).absolute())
+        for entry in environment.get("PYTHONPATH", "").split(":")
+        if entry
     ]
     here = Path.cwd()
     if sys.path and not sys.flags.safe_path and Path(sys.path[0]).absolute() == here:
         search.insert(0, str(here))
     if search:
-        ours["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(search))
-    return ours
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(search))
+    return environment
 
 
 def _await(process: subprocess.Popen[bytes], places: Places, until: float) -> None:

@@ -25,9 +25,9 @@ class Signals:
     def __init__(self, *, detached: bool = False) -> None:
         self._detached = detached
         self._reload_requested = False
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
-        self._theirs.setblocking(False)
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
         self._before: dict[signal.Signals, Any] = {}
         self._before_fd = -1
         self._interrupts = 0
@@ -35,7 +35,7 @@ class Signals:
         self.at_once = False
 
     def __enter__(self) -> Self:
-        self._before_fd = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        self._before_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in _ENDS:
             self._before[number] = signal.signal(number, _enqueued)
         return self
@@ -49,18 +49,18 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._before_fd)
-        self._ours.close()
-        self._theirs.close()
+        self._reader.close()
+        self._writer.close()
 
     def files(self) -> list[int]:
         """List the descriptors to wait for."""
-        return [self._ours.fileno()]
+        return [self._reader.fileno()]
 
     def collect(self) -> tuple[str | None, bool]:
         """Take the name of a signal since the last call, and whether to end at once."""
         numbers = b""
         with contextlib.suppress(BlockingIOError):
-            numbers = self._ours.recv(4096)
+            numbers = self._reader.recv(4096)
         came = [signal.Signals(number) for number in numbers if number in _ENDS]
         if self._detached and signal.SIGHUP in came:
             self._reload_requested = True

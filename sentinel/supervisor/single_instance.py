@@ -60,7 +60,7 @@ class Claim:
         self._socket_is = identity(places.socket)
 
     def lost(self) -> bool:
-        """Check whether the socket's path is gone or replaced, so that no client finds us."""
+        """Check whether the socket's path is gone or replaced, so that no client can connect."""
         return identity(self.places.socket) != self._socket_is
 
     def release(self) -> None:
@@ -94,7 +94,8 @@ def claim(
 
     Args:
         places: The paths; missing folders are created.
-        tcp: Another address to listen at: ``host:port``, from :func:`sentinel.units.parse_address`.
+        tcp: Another address to listen at: ``host:port``, as parsed by
+            :func:`sentinel.config.parsers.parse_address`.
         group: A group that may use the socket, by name or number.
         metrics: An address for metrics alone, written like ``tcp``.
 
@@ -182,7 +183,7 @@ def _open(path: Path) -> int:
 
 
 def _write_identity(lock: int, places: Places) -> None:
-    """Write our identity into the lock, for the error messages of others and for people."""
+    """Write the identity of this process into the lock, for error messages of other processes."""
     own = own_stat()
     identity_ = {
         "pid": own.pid,
@@ -290,7 +291,7 @@ def _gid(group: str) -> int:
 
 
 def _admit(path: Path, gid: int, *, named: bool) -> None:
-    """Let a group write to the socket, and reach it through its folder if that is ours."""
+    """Let a group write to the socket, and reach it through the daemon's own folder."""
     try:
         os.chown(path, -1, gid)
         path.chmod(0o660)
@@ -304,9 +305,9 @@ def _admit(path: Path, gid: int, *, named: bool) -> None:
 
 
 def _bind_tcp(address: str, flag: str) -> socket.socket:
-    """Return a socket that listens at ``host:port``, which came by this flag.
+    """Create a socket that listens at ``host:port``, the value of ``flag``.
 
-    The service of a daemon that was just killed may keep the port for a moment.
+    The API process of a daemon that was just killed may keep the port for a moment.
     """
     host, _, port = address.rpartition(":")
     until = time.monotonic() + PORT_TIMEOUT_S

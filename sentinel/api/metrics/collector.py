@@ -85,7 +85,7 @@ class DaemonCollector(Collector):
     """Collects all metrics at the time of a scrape.
 
     Args:
-        spec: The service's specification.
+        spec: The specification of this process.
         views: The supervisor's state.
         counters: The counters of this process.
     """

@@ -16,7 +16,7 @@ from typing import Any
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.views import GpuView
 
-#: Upper bounds of the histograms' buckets, in seconds. 45 ms is our own budget for a kill; a
+#: Upper bounds of the histograms' buckets, in seconds. 45 ms is the budget for a kill; a
 #: newcomer gets its memory if SIGKILL comes within 60 ms of its PID in the list, or 80 ms of its
 #: growth (docs/handing-over.md).
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)

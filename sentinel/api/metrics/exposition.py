@@ -46,7 +46,7 @@ class MetricsPage:
     """The page at ``/metrics``, written at a scrape.
 
     Args:
-        spec: The service's specification.
+        spec: The specification of this process.
         views: The supervisor's state.
         counters: The counters of this process.
     """

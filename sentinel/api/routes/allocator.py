@@ -39,15 +39,15 @@ async def allocate_memory(
         ProblemError: It was refused, the memory is not free in time, or another client ended it.
     """
     deadline = time.monotonic() + wait_s
-    is_ours = False
+    is_created = False
     context.pending_allocations[id_] += 1
     try:
         await context.supervisor.execute(Allocate, by=by, id=id_, gpu=gpu, size=size)
-        is_ours = True  # before, the id may be another client's, and must not be undone
+        is_created = True  # before, the id may be another client's, and must not be undone
         await memory_free(context.views, gpu, time.monotonic(), deadline)
         return await _confirm(context, by, id_)
     except BaseException:
-        if is_ours:
+        if is_created:
             context.supervisor.post(Deallocate, by=by, id=id_)
         raise
     finally:

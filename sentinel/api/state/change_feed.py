@@ -30,7 +30,7 @@ class ChangeFeed:
     """The changes of each interval, encoded once for all watchers; idle without watchers.
 
     Args:
-        spec: The service's specification.
+        spec: The specification of this process.
         views: The supervisor's state.
         event_buffer: The events, which are sent as they come.
         report_warning: Called at the first internal error.

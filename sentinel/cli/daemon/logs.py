@@ -58,7 +58,7 @@ def readable(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _log(socket: str | None, simulated: Path | None) -> Path:
-    """Return the log that the daemon says, or else the usual one."""
+    """Find the log: the one that the daemon reports, or else the usual one."""
     try:
         log = connect(socket, simulated=simulated, timeout=3.0).status().daemon.log
     except SentinelError:

@@ -1,4 +1,4 @@
-"""``sentinel selftest``: prove that the checks detect every flipped bit, and nothing else."""
+"""``sentinel selftest``: prove that the checks find every flipped bit, and nothing else."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def command(
     dtypes: tuple[str, ...],
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Flip bits in results, memory, inputs and references of one idle GPU; count the detected ones.
+    """Flip bits in results, memory, inputs and references of one idle GPU; count those that are found.
 
-    Exit code 1 if a flipped bit is not detected, or an error is reported without one; 3 if a
+    Exit code 1 if a flipped bit is not found, or an error is reported without one; 3 if a
     newcomer needs the GPU.
     """
     _check("--simulate", simulate if simulate is not None else 1, 1, 64)

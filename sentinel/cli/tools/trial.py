@@ -138,17 +138,17 @@ def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str
 
 def _progress(trial: Trial) -> dict[str, Any]:
     """Return the rates and counts of the workload's progress reports."""
-    seconds = sum(said.seconds for said in trial.progress)
+    seconds = sum(report.seconds for report in trial.progress)
 
     def total(name: str) -> float:
-        amounts: list[float] = [getattr(said, name) for said in trial.progress]
+        amounts: list[float] = [getattr(report, name) for report in trial.progress]
         return sum(amounts)
 
     rates = {
         f"{name}_per_s": total(name) / seconds if seconds else None
         for name in ("iterations", "flops", "bytes")
     }
-    longest = max((said.max_quantum_s for said in trial.progress), default=None)
+    longest = max((report.max_quantum_s for report in trial.progress), default=None)
     counts = {name: total(name) for name in ("checks", "errors")}
     return {**rates, **counts, "longest_quantum_s": longest}
 

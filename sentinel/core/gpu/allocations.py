@@ -59,7 +59,7 @@ def available(gpu_state: GpuState, reading: Reading | None, config: Config) -> i
 
 
 def are_distinguishable(gpu_state: GpuState) -> bool:
-    """Check that allocated processes can be told from newcomers: every process is listed.
+    """Check that allocated processes can be distinguished from newcomers: every process is listed.
 
     Otherwise memory alone shows a newcomer, and allocated processes take memory, too.
     """

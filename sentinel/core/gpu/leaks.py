@@ -84,7 +84,7 @@ def needs_utilization(gpu_state: GpuState, now: float) -> bool:
 
 
 def clearing_due(gpu_state: GpuState, reading: Reading | None, config: Config) -> float | None:
-    """Return when to open and close a context to clear a leak; None for never.
+    """Compute when to open and close a context to clear a leak; None for never.
 
     Only while no process is listed, and a limited number of times.
     """
@@ -106,5 +106,5 @@ def _is_leaked_load(gpu_state: GpuState, reading: Reading) -> bool:
 
 
 def _allowance(reading: Reading) -> int:
-    """Return how much unattributed memory the listed processes' contexts explain, in bytes."""
+    """Compute how much unattributed memory the listed processes' contexts explain, in bytes."""
     return SLACK_BYTES + CONTEXT_OVERHEAD_BYTES * len(reading.processes or ())

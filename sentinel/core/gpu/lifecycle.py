@@ -331,7 +331,7 @@ def _await_exit(
 
 
 def deadline(gpu_state: GpuState, config: Config) -> float | None:
-    """Return when this GPU needs the next step without any news; None if it needs none."""
+    """Compute when this GPU needs the next step without any news; None if it needs none."""
     match gpu_state.stressor:
         case Starting(since=since):
             return since + config.start_timeout

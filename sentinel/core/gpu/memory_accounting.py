@@ -48,7 +48,7 @@ def foreign_memory(gpu_state: GpuState, reading: Reading) -> int:
 
 
 def idle_memory(gpu_state: GpuState, config: Config) -> int:
-    """Return how much memory may be unattributed on an idle GPU, in bytes."""
+    """Compute how much memory may be unattributed on an idle GPU, in bytes."""
     if config.idle_memory is not None:
         return config.idle_memory
     listed = gpu_state.identity.complete

@@ -121,7 +121,7 @@ def _utilization(gpu_state: GpuState, reading: Reading, config: Config) -> Busy 
 
 
 def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | None:
-    """Return why a reading is unusable, or None if it is usable."""
+    """Explain why a reading is unusable, or return None if it is usable."""
     if reading is None:
         return "not read yet"
     if reading.fault is not None:
@@ -136,7 +136,7 @@ def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | N
 def idle_enough(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config
 ) -> Verdict | None:
-    """Return why a GPU is not idle, or not for long enough; None if it is."""
+    """Explain why a GPU is not idle, or not for long enough; None if it is."""
     match gpu_state.occupancy:
         case Unknown(reason=reason):
             return Verdict.deny("unknown", f"unknown: {reason}")

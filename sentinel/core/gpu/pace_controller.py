@@ -72,7 +72,7 @@ def step(gpu_state: GpuState, reading: Reading | None, now: float, config: Confi
 
 
 def deadline(gpu_state: GpuState, now: float, config: Config) -> float | None:
-    """Return when the duty cycle changes next; None without one."""
+    """Compute when the duty cycle changes next; None without one."""
     if config.duty is None or not isinstance(gpu_state.stressor, Running):
         return None
     since = gpu_state.stressor.since

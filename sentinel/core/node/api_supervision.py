@@ -45,7 +45,7 @@ def step(state: State, seen: Observation) -> NodeStep:
 
 
 def deadline(state: State) -> float | None:
-    """Return when the API process needs the next step without any news."""
+    """Compute when the API process needs the next step without any news."""
     match state.api:
         case ApiDown(until=until):
             return until if state.shutdown is None else None
@@ -88,7 +88,7 @@ def _watch(state: State, up: ApiUp, facts: ApiFacts | None, seen: Observation) -
 
 
 def _timeout_at(up: ApiUp, state: State) -> float:
-    """Return when its silence is too long; a stall of the supervisor does not count."""
+    """Compute when its silence is too long; a stall of the supervisor does not count."""
     since = up.since + START_TIMEOUT_S if up.served_at is None else up.served_at + SILENCE_TIMEOUT_S
     return max(since, (state.stalled_at or 0.0) + SILENCE_TIMEOUT_S)
 

@@ -101,7 +101,7 @@ def expire(state: State, now: float) -> tuple[State, list[Event]]:
 
 
 def deadlines(state: State) -> list[float]:
-    """Return when pauses, reservations and the release expire."""
+    """Compute when pauses, reservations and the release expire."""
     untils = [
         gpu_state.pause.until
         for gpu_state in state.gpu_states.values()

@@ -63,10 +63,10 @@ def _critical(gpu_state: GpuState, config: Config) -> str | None:
 
 
 def _indistinguishable(gpu_state: GpuState) -> str | None:
-    """Return the reason if allocated processes cannot be told from newcomers, or None."""
+    """Return the reason if allocated processes cannot be distinguished from newcomers, or None."""
     if not gpu_state.allocations or allocations.are_distinguishable(gpu_state):
         return None
-    return f"allocated processes cannot be told from others here ({_ids(gpu_state)})"
+    return f"allocated processes cannot be distinguished from newcomers here ({_ids(gpu_state)})"
 
 
 def _settling(gpu_state: GpuState, now: float) -> str | None:
@@ -139,7 +139,7 @@ def _own_releases(state: State, seen: Observation, config: Config) -> Iterator[t
 def _own_release(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config
 ) -> str | None:
-    """Return why the rules of its GPU release a stressor, or None."""
+    """Explain why the rules of its GPU release a stressor, or return None."""
     if gpu_state.launch_spec is not None and gpu_state.launch_spec != launch_spec(config):
         return "its settings have changed"
     reason = (
@@ -170,7 +170,7 @@ def _node_releases(state: State, seen: Observation, config: Config) -> dict[str,
 
 
 def deadlines(state: State, seen: Observation, config: Config) -> list[float]:
-    """Return when a rule may decide otherwise, by the monotonic clock."""
+    """Compute when a rule may decide otherwise, by the monotonic clock."""
     gpu_states = state.gpu_states.values()
     times = [
         allocation.since + allocations.SETTLE_S
@@ -192,7 +192,7 @@ def deadlines(state: State, seen: Observation, config: Config) -> list[float]:
 
 
 def _next_start(state: State, config: Config) -> float | None:
-    """Return when ``limits.starts_per_second`` allows the next start; None for at once."""
+    """Compute when ``limits.starts_per_second`` allows the next start; None for at once."""
     if config.starts_per_second is None or state.last_start is None:
         return None
     return state.last_start + 1.0 / config.starts_per_second

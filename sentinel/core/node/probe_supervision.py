@@ -92,7 +92,7 @@ def _holds_nothing(state: State) -> bool:
 
 
 def deadline(state: State, readings: Mapping[str, Reading], config: Config, now: float) -> float:
-    """Return when the probe needs the next step without any news."""
+    """Compute when the probe needs the next step without any news."""
     match state.probe:
         case ProbeDown(gone=False) if state.released is not None:
             return now + GONE_POLL_S
@@ -195,6 +195,6 @@ def _suspect(state: State, uuid: str, call: str, now: float, *, crashed: bool = 
 
 
 def _last_sign_of_life(state: State, up: ProbeUp, readings: Mapping[str, Reading]) -> float:
-    """Return when the probe was last known to work; a stall of the supervisor counts as that."""
+    """Compute when the probe was last known to work; a stall of the supervisor counts as that."""
     stamps = [reading.at for uuid, reading in readings.items() if uuid in state.gpu_states]
     return max([up.since, up.unused_at, state.stalled_at or up.since, *stamps])

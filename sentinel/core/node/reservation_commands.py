@@ -125,7 +125,7 @@ def _wrong_reservation(state: State, command: Reserve) -> CommandResult | None:
 
 
 def _why_not(state: State, gpu_state: GpuState) -> str | None:
-    """Return why a GPU cannot be reserved now, or None if it can."""
+    """Explain why a GPU cannot be reserved now, or return None if it can."""
     name = f"GPU {gpu_state.gpu.index}"
     reserved = reservation_of(state, gpu_state.gpu.uuid)
     if reserved is not None:

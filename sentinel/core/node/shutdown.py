@@ -19,7 +19,7 @@ GIVE_UP_AT_ONCE_AFTER_S = 1.0
 
 
 def permanently_failed(state: State) -> str | None:
-    """Return why no stressor can run on any GPU, or None if one may.
+    """Explain why no stressor can run on any GPU, or return None if one may.
 
     That is the case once the setup of each failed, for example by a wrong option of its workload.
     """
@@ -57,7 +57,7 @@ def begin(state: State, seen: Observation, config: Config) -> tuple[State, list[
 
 
 def _why_time_is_over(state: State, seen: Observation, config: Config) -> str | None:
-    """Return why the configured time is over, or None."""
+    """Explain why the configured time is over, or return None."""
     if config.run_for is not None and seen.now - state.counted_from >= config.run_for:
         return "its time is over"
     until = config.until

@@ -65,7 +65,7 @@ def _left(folder: Path) -> int | None:
 
 
 def _folders(controller: str, proc: Path) -> Iterator[Path]:
-    """Yield the folder of our group and those above it, as far as they are visible.
+    """Yield the folder of this process's group and those above it, as far as they are visible.
 
     With both versions mounted, a controller is in one of them only; the other's folder has no file
     of its name, which means no limit.
@@ -79,8 +79,8 @@ def _folders(controller: str, proc: Path) -> Iterator[Path]:
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         root, mount = (_unescaped(field) for field in before.split(" ")[3:5])
-        ours = kind == "cgroup2" or controller in options.split(" ")[-1].split(",")
-        if ours and kind in paths:
+        matches = kind == "cgroup2" or controller in options.split(" ")[-1].split(",")
+        if matches and kind in paths:
             yield from _upwards(paths[kind], root, Path(mount))
 
 

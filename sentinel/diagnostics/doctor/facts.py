@@ -107,7 +107,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """The lowest CPU quota of our control groups."""
+    """The lowest CPU quota of the control groups of this process."""
 
     cpus: float
     #: The control group that sets it.
@@ -130,7 +130,7 @@ class HostFacts:
     driver: DriverFacts
     gpus: tuple[GpuFacts, ...] = ()
     #: How many GPUs sentinel would use: those that CUDA_VISIBLE_DEVICES shows.
-    cared_for: int = 0
+    usable_gpus: int = 0
     bindings: Bindings
     torch: TorchBuild | None
     #: Why foreign processes may be hidden, or None.

@@ -14,7 +14,7 @@ _ELSE = "See `nvidia-smi -q` and `dmesg`; if it persists, exclude this GPU with 
 _RESET = "Free the GPU and run `nvidia-smi --gpu-reset`, or reboot."
 
 
-def judge_cards(facts: HostFacts) -> Iterator[Finding]:
+def judge_gpus(facts: HostFacts) -> Iterator[Finding]:
     """Yield the findings about the number of GPUs, and those about each."""
     if facts.driver.missing is None and facts.driver.fault is None:
         yield _count(facts)
@@ -24,18 +24,18 @@ def judge_cards(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _count(facts: HostFacts) -> Finding:
-    there, cared_for = len(facts.gpus), facts.cared_for
+    there, usable_gpus = len(facts.gpus), facts.usable_gpus
     if not there:
         means = "sentinel has no GPU to use and would exit with code 4"
         do = "See `nvidia-smi -L`; in a container, start it with GPUs."
         return problem("GPUs", "the driver lists none", means, do)
-    if not cared_for:
+    if not usable_gpus:
         means = "sentinel has no GPU to use and would exit with code 4"
         do = "Check CUDA_VISIBLE_DEVICES, and the lines about each GPU."
         return problem("GPUs", f"{there}, none of them visible", means, do)
-    if cared_for < there:
+    if usable_gpus < there:
         means = "sentinel uses the visible ones: see CUDA_VISIBLE_DEVICES"
-        return well("GPUs", f"{cared_for} of {there}", means)
+        return well("GPUs", f"{usable_gpus} of {there}", means)
     return well("GPUs", str(there), "sentinel would use all of them")
 
 
@@ -79,7 +79,7 @@ def _unread(check: str, numbers: Unread, means: str) -> Finding:
 def _node(gpu: GpuFacts, facts: HostFacts) -> Finding:
     name = gpu.node or "its device node is unknown"
     means = "a newcomer is noticed later, by its memory"
-    if facts.no_inotify is not None:  # said once, for the host
+    if facts.no_inotify is not None:  # reported once, for the host
         return well("device node", name, "not watched; see `inotify`")
     if gpu.node is None:
         return warning("device node", name, means, "Nothing, if readings are fast enough.")

@@ -75,18 +75,18 @@ def _mps(facts: HostFacts) -> Finding:
 def _folders(facts: HostFacts) -> Finding:
     check = "lock folders"
     usable = [folder for folder in facts.folders if folder.unusable is None]
-    found = "; ".join(f"{folder.path} {_said(folder)}" for folder in facts.folders)
-    everybody = "Make it a folder that all users may write (mode 1777)."
+    found = "; ".join(f"{folder.path} {_describe(folder)}" for folder in facts.folders)
+    remedy = "Make it a folder that all users may write (mode 1777)."
     if not usable:
         means = "GPUs cannot be locked: sentinel would exit with code 4"
-        return problem(check, found, means, everybody)
+        return problem(check, found, means, remedy)
     if not any(folder.shared and not folder.private for folder in usable):
-        means = "a sentinel of another user may not see our locks, and yields to our stressors"
-        return warning(check, found, means, f"{everybody} For a service: PrivateTmp=no.")
+        means = "a sentinel of another user may not see these locks, and treats these stressors as newcomers"
+        return warning(check, found, means, f"{remedy} For a service: PrivateTmp=no.")
     return well(check, found, "sentinels of all users of this host see each other's locks")
 
 
-def _said(folder: Folder) -> str:
+def _describe(folder: Folder) -> str:
     if folder.unusable is not None:
         return f"cannot be used: {folder.unusable}"
     if folder.private:
@@ -144,12 +144,12 @@ def _memory(facts: HostFacts) -> Finding:
     if room is None:
         means = "it is unknown whether there is enough for the stressors"
         return warning(check, "unknown", means, "See /proc/meminfo.")
-    needed = facts.cared_for * RESIDENT
+    needed = facts.usable_gpus * RESIDENT
     found = f"{format_size(room.available)} left, by {room.where}"
     each = f"a stressor takes about {format_size(RESIDENT)}"
-    if not facts.cared_for:
+    if not facts.usable_gpus:
         return well(check, found, f"{each}; there is no GPU to use")
-    count = f"{facts.cared_for} GPU{'' if facts.cared_for == 1 else 's'}"
+    count = f"{facts.usable_gpus} GPU{'' if facts.usable_gpus == 1 else 's'}"
     if room.available >= needed:
         return well(check, found, f"{each}: enough for {count}")
     fit = room.available // RESIDENT

@@ -41,7 +41,7 @@ def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[Hos
     facts = HostFacts(
         driver=inspected.driver,
         gpus=gpus,
-        cared_for=_cared_for(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        usable_gpus=_count_usable(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
         bindings=bindings(),
         torch=torch_build(),
         hidden=None if simulate is not None else why_processes_are_hidden(),
@@ -70,7 +70,7 @@ def _simulated(folder: Path, count: int) -> DriverInspection:
     return DriverInspection(driver=DriverFacts(simulated=True), gpus=gpus, stuck=False)
 
 
-def _cared_for(gpus: Sequence[GpuFacts], visible: str | None) -> int:
+def _count_usable(gpus: Sequence[GpuFacts], visible: str | None) -> int:
     """Count the GPUs with a known UUID that CUDA_VISIBLE_DEVICES shows.
 
     Numbers are counted in the order of the PCI bus, which NVML's is: CUDA's own order may show
@@ -138,7 +138,7 @@ def _folder(path: Path) -> Folder:
     return Folder(
         path=str(path),
         unusable=None if able else "it is not writable",
-        shared=stat.S_IMODE(mode) & 0o007 == 0o007,  # noqa: PLR2004 - everybody's rights
+        shared=stat.S_IMODE(mode) & 0o007 == 0o007,  # noqa: PLR2004 - the rights of all users
         private=_private(path),
     )
 

@@ -81,7 +81,7 @@ def _too_long(progress: tuple[Progress, ...]) -> bool:
 
     That is so if they were in most of the intervals between messages, or in two of them.
     """
-    long = sum(said.max_quantum_s > MAX_QUANTUM_S for said in progress)
+    long = sum(report.max_quantum_s > MAX_QUANTUM_S for report in progress)
     return long >= 2 or 2 * long > len(progress)  # noqa: PLR2004 - as said
 
 
@@ -98,7 +98,7 @@ def _problems(trial: Trial) -> Iterator[Problem]:
         yield Problem(kind=kind.value, what=trial.failure.reason, do=_REMEDIES[kind])
     yield from _growth(trial)
     if _too_long(trial.progress):
-        longest = max(said.max_quantum_s for said in trial.progress)
+        longest = max(report.max_quantum_s for report in trial.progress)
         yield Problem(
             kind="long_quantum",
             what=f"up to {format_duration(longest)} between two calls of ctx.pace(); "
@@ -113,7 +113,7 @@ def _problems(trial: Trial) -> Iterator[Problem]:
             what=f"it did not stop{after} after the request, and was killed",
             do="Return as soon as ctx.pace() is False, and call it every 50 ms or sooner.",
         )
-    errors = sum(said.errors for said in trial.progress)
+    errors = sum(report.errors for report in trial.progress)
     if errors or trial.findings:
         yield Problem(
             kind="wrong_results",

@@ -123,19 +123,19 @@ class NvmlDriver:
             return merge_lists({kind: self._list(kind, uuid) for kind in _LISTS})
 
     def exclusive(self, uuid: str) -> bool:
-        """Return whether the compute mode allows at most one process."""
+        """Check whether the compute mode allows at most one process."""
         with self._translated(uuid):
             mode = self._supported("nvmlDeviceGetComputeMode", uuid)
             return mode is not None and mode != self._nvml.NVML_COMPUTEMODE_DEFAULT
 
     def mig(self, uuid: str) -> bool:
-        """Return whether MIG is on; False on GPUs and drivers without it."""
+        """Check whether MIG is on; False on GPUs and drivers without it."""
         with self._translated(uuid):
             modes = self._supported("nvmlDeviceGetMigMode", uuid)
             return modes is not None and modes[0] != 0
 
     def display(self, uuid: str) -> bool:
-        """Return whether a display is active; False on GPUs without one."""
+        """Check whether a display is active; False on GPUs without one."""
         with self._translated(uuid):
             return bool(self._supported("nvmlDeviceGetDisplayActive", uuid))
 

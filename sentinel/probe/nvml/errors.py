@@ -55,4 +55,4 @@ def error_of(number: int, code: str, error: Exception) -> DriverError:
         return DriverGoneError(code, _GONE[number])
     if number in _LOST:
         return GpuLostError(code, _LOST[number])
-    return ReadError(code, _REMEDIES.get(number, f"NVML says: {error}"))
+    return ReadError(code, _REMEDIES.get(number, f"NVML reports: {error}"))

@@ -26,7 +26,7 @@ OPENING = "nvmlInit"
 _UNCORRECTED = 1  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED
 _VOLATILE, _AGGREGATE = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
 
-#: The calls for each GPU that return numbers: our name, NVML's function, more arguments.
+#: The calls for each GPU that return numbers: the call's name, NVML's function, more arguments.
 CALLS: dict[str, tuple[str, tuple[int, ...]]] = {
     "minor": ("nvmlDeviceGetMinorNumber", ()),
     "persistence": ("nvmlDeviceGetPersistenceMode", ()),

@@ -32,9 +32,9 @@ class PowerMeter:
         the mean of a second on others.
         """
         field = getattr(nvml, "NVML_FI_DEV_POWER_AVERAGE", None)
-        told = self._query("nvmlDeviceGetFieldValues", uuid, [field]) if field else None
-        if told and told[0].nvmlReturn == 0:
-            return float(told[0].value.uiVal / 1000)
+        average = self._query("nvmlDeviceGetFieldValues", uuid, [field]) if field else None
+        if average and average[0].nvmlReturn == 0:
+            return float(average[0].value.uiVal / 1000)
         by_energy = self._by_energy(uuid)
         if by_energy is not None:
             return by_energy

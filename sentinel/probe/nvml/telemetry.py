@@ -75,10 +75,7 @@ class TelemetryReader:
             GPU or the whole driver is gone.
     """
 
-    def __init__(
-        self,
-        query: Callable[..., Any],
-    ) -> None:
+    def __init__(self, query: Callable[..., Any]) -> None:
         self._query = query
         #: The slow fields by UUID, with the time of the next slow read.
         self._slow: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -124,11 +121,11 @@ class TelemetryReader:
     def _read_slow(self, nvml: Any, uuid: str) -> dict[str, Any]:
         query = self._query
         found = self._fields(nvml, uuid, _SLOW_FIELDS)
-        for name, ours in _THRESHOLDS.items():
+        for name, figure in _THRESHOLDS.items():
             which = getattr(nvml, name, None)
             if which is not None:
                 # Cards without a threshold report 0.
-                found[ours] = query("nvmlDeviceGetTemperatureThreshold", uuid, which) or None
+                found[figure] = query("nvmlDeviceGetTemperatureThreshold", uuid, which) or None
         memory = query("nvmlDeviceGetMemoryInfo", uuid, nvml.nvmlMemory_v2)
         fan = query("nvmlDeviceGetFanSpeed", uuid)
         return found | {
@@ -141,15 +138,15 @@ class TelemetryReader:
 
     def _fields(self, nvml: Any, uuid: str, fields: dict[str, str]) -> dict[str, Any]:
         """Return the fields that the GPU, its driver and the binding support."""
-        ids = {getattr(nvml, name, None): ours for name, ours in fields.items()}
+        ids = {getattr(nvml, name, None): figure for name, figure in fields.items()}
         ids.pop(None, None)
-        wanted = [(one, _ALL_LINKS) if ours in _SUMS else one for one, ours in ids.items()]
+        wanted = [(one, _ALL_LINKS) if figure in _SUMS else one for one, figure in ids.items()]
         field = self._query("nvmlDeviceGetFieldValues", uuid, wanted)
         found = {}
         for one in field or ():
-            ours = ids.get(one.fieldId)
-            if ours is not None and one.nvmlReturn == 0:
-                found[ours] = _CONVERSIONS.get(ours, int)(_value(nvml, one))
+            figure = ids.get(one.fieldId)
+            if figure is not None and one.nvmlReturn == 0:
+                found[figure] = _CONVERSIONS.get(figure, int)(_value(nvml, one))
         return found
 
 

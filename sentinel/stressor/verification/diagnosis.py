@@ -44,7 +44,7 @@ class FindingReporter:
 
     @property
     def wanted(self) -> bool:
-        """Return whether another finding would be delivered."""
+        """Check whether another finding would be delivered."""
         return self._withheld is not None or self._left > 0
 
     @contextmanager
@@ -201,7 +201,7 @@ class Examiner:
         return True
 
     def _is_filled(self, number: int) -> bool:
-        """Return whether an input equals its block, repeated, in every bit."""
+        """Check whether an input equals its block, repeated, in every bit."""
         matrix, block = self.product.inputs[number], self.product.block(number, self.seed)
         expected = block.view(torch.uint8)
         for start in range(0, block.nbytes, SLICE):

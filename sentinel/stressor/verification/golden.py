@@ -52,8 +52,8 @@ def _blas(device: str) -> str:
     """Return the version and settings of cuBLAS, or the CPU capability that torch uses."""
     if device != "cuda" or torch.version.cuda is None:
         return f"cpu {torch.backends.cpu.get_cpu_capability()}"
-    told = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
-    return " ".join([_cublas_version(torch.version.cuda), *told])
+    settings = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
+    return " ".join([_cublas_version(torch.version.cuda), *settings])
 
 
 def _cublas_version(cuda: str) -> str:

@@ -73,14 +73,14 @@ class Inspector:
             self._rests = rests
 
     def differs(self, result: Tensor) -> bool:
-        """Return whether ``result`` differs from the reference in at least one bit."""
+        """Check whether ``result`` differs from the reference in at least one bit."""
         self.comparison.mark(result, self._wrong)
         self._staging_buffers.answer.copy_(self._wrong, non_blocking=True)
         self.wait()
         return bool(self._staging_buffers.answer)
 
     def repeats_itself(self, matrix: Tensor, period: int) -> bool:
-        """Return whether each element equals the one ``period`` before it, bit for bit."""
+        """Check whether each element equals the one ``period`` before it, bit for bit."""
         elements = integers(matrix)
         step = self._differs.numel()
         starts = range(period, elements.numel(), step)

@@ -26,7 +26,7 @@ class Needs:
     result: int
 
     def maximum(self, other: Needs) -> Needs:
-        """Return what suffices for either of two products, used one at a time."""
+        """Compute the needs that suffice for either of two products, used one at a time."""
         return Needs(
             left=max(self.left, other.left),
             right=max(self.right, other.right),

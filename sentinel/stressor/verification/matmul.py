@@ -216,7 +216,7 @@ MEMORY = Dtype(
 
 
 def has_capability(dtype: Dtype, device: torch.device) -> bool:
-    """Return whether ``device`` supports ``dtype``; a simulated GPU supports all of them."""
+    """Check whether ``device`` supports ``dtype``; a simulated GPU supports all of them."""
     if device.type != "cuda":
         return True
     return torch.cuda.get_device_capability(device) >= dtype.capability

@@ -89,7 +89,7 @@ class ResultPipeline:
 
     @property
     def rounds(self) -> int:
-        """Return how often the whole ring was written."""
+        """Compute how often the whole ring was written."""
         return self._rounds_before + self._written // len(self.slots)
 
     @property
@@ -293,7 +293,7 @@ class ResultPipeline:
         return checked
 
     def _due(self, number: int) -> bool:
-        """Return whether a result is to be checked; a sample covers other slots in each round."""
+        """Check whether a result is to be checked; a sample covers other slots in each round."""
         if self._verify == "sample":
             return (number + number // len(self.slots)) % _ONE_IN == 0
         return self._verify == "full"

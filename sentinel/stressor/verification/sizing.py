@@ -140,7 +140,7 @@ def _smaller(shape: Shape, workload: str) -> Shape:
 
 
 def _fast(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> bool:
-    """Return whether one multiplication takes about a quantum at most."""
+    """Check whether one multiplication takes about a quantum at most."""
     product = Product(dtype, shape, layout)
     product.fill(seed=1)
     return ctx.measure(lambda: product.multiply(product.reference)) <= _MAX_QUANTA * ctx.quantum

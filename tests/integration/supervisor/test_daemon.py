@@ -249,11 +249,11 @@ def _logged(daemon: Daemon, name: str) -> bool:
 def _the_service_is_killed(daemon: Daemon) -> None:
     """SIGKILL the service: clients wait for the next one, and the GPUs never hear of it."""
     held = daemon.pids_on_gpus()
-    service = daemon.child("sentinel: service")
+    service = daemon.child("sentinel: api")
     service.kill()
     eventually(lambda: gone(service))
     assert daemon.client.status().gpus[0].occupied
-    assert daemon.child("sentinel: service") != service
+    assert daemon.child("sentinel: api") != service
     assert daemon.pids_on_gpus() == held
     assert listener_pid(daemon.client.address, TIMEOUT_S) == daemon.pid
 
@@ -274,7 +274,7 @@ def _settings_are_those_that_hold(daemon: Daemon, file: Path) -> None:
     daemon.client.request("PATCH", "/v1/settings", {"settings": {"throttle.hysteresis": "3C"}})
     file.write_text('workload = "hold"')
     assert _settings(daemon) == holds
-    service = daemon.child("sentinel: service")
+    service = daemon.child("sentinel: api")
     service.kill()
     eventually(lambda: gone(service))
     assert _settings(daemon) == holds
