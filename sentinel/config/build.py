@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from sentinel.config.gpu_selection import matching
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Setting
 from sentinel.errors import ConfigError
+from sentinel.protocol.commands import GivenOverride, GivenSetting
 from sentinel.protocol.gpu import Gpu
 
 T = TypeVar("T")
@@ -46,6 +47,19 @@ class Override:
     source: str
     #: The values by key.
     given: Mapping[str, Given]
+
+
+def given_values(values: Iterable[GivenSetting]) -> dict[str, Given]:
+    """Convert the settings in a message to values by key."""
+    return {value.key: Given(text=value.text, source=value.source) for value in values}
+
+
+def given_overrides(overrides: Iterable[GivenOverride]) -> tuple[Override, ...]:
+    """Convert the settings for single GPUs in a message."""
+    return tuple(
+        Override(selector=one.selector, source=one.source, given=given_values(one.given))
+        for one in overrides
+    )
 
 
 def build_config(given: Mapping[str, Given], overrides: Sequence[Override] = ()) -> Config:

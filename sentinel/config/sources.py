@@ -17,13 +17,13 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError
-from sentinel.host.paths import SOCKET_VARIABLE
+from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
 from sentinel.protocol.commands import GivenOverride, GivenSetting
 
 #: Names the configuration file if ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
 #: Variables with the prefix that are not settings.
-_OTHER_VARIABLES = (FILE_VARIABLE, SOCKET_VARIABLE, "SENTINEL_SIM_DIR")
+_OTHER_VARIABLES = (FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED)
 #: The table of a file with the settings for single GPUs.
 _PER_GPU = "gpu"
 
@@ -86,7 +86,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
         if not name.startswith("SENTINEL_") or name in _OTHER_VARIABLES or not text:
             continue
         if name not in settings:
-            raise _unknown(f"there is no variable {name}", name, [*settings, *_OTHER_VARIABLES])
+            raise unknown_name(f"there is no variable {name}", name, [*settings, *_OTHER_VARIABLES])
         found[settings[name].key] = Given(text=text, source=name)
     return found
 
@@ -155,7 +155,7 @@ def _settings(
         if key not in settings:
             elsewhere = any(setting.key == key for setting in SETTINGS)
             what = "cannot be set for a single GPU" if elsewhere else "there is no such key"
-            raise _unknown(f"{source}: {what}", key, settings)
+            raise unknown_name(f"{source}: {what}", key, settings)
         found[key] = Given(text=_text(settings[key], value, source), source=source)
     return found
 
@@ -182,7 +182,7 @@ def _text(setting: Setting, value: object, source: str) -> str:
     return ",".join(str(item) for item in items)
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
     """Return an unknown-name error with the closest match."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.host.paths import state_folder
 from sentinel.protocol.codec import from_json
 
 #: The version of a line. A line of another version is skipped.
@@ -87,23 +88,6 @@ class Skipped:
 # --- where -----------------------------------------------------------------------------------
 
 
-def default_path(environment: Mapping[str, str], uid: int, home: Path) -> Path:
-    """Compute the default path of the records, in the state folder.
-
-    That is systemd's for a service (``$STATE_DIRECTORY``, the first of several),
-    ``/var/lib/sentinel`` for root, else ``$XDG_STATE_HOME/sentinel``, by default under
-    ``~/.local/state``.
-    """
-    service, _, _ = environment.get("STATE_DIRECTORY", "").partition(":")
-    if service:
-        return Path(service) / NAME
-    if uid == 0:
-        return Path("/var/lib/sentinel") / NAME
-    user = environment.get("XDG_STATE_HOME", "")
-    base = Path(user) if user.startswith("/") else home / ".local/state"
-    return base / "sentinel" / NAME
-
-
 def locate(
     setting: str | None, environment: Mapping[str, str], simulation: Path | None = None
 ) -> Path | None:
@@ -118,7 +102,7 @@ def locate(
     if setting == "off":
         return None
     if setting is None:
-        path = simulation / NAME if simulation else default_path(environment, os.getuid(), home)
+        path = (simulation or state_folder(environment, os.getuid())) / NAME
     elif setting.startswith("~/"):
         path = home / setting.removeprefix("~/")
     else:

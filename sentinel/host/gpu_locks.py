@@ -64,7 +64,7 @@ class GpuLocks:
         self._files.clear()
 
     def _lock(self, gpu: Gpu, path: Path) -> None:
-        """Take one lock and write the identity of this process into it, for error messages of others."""
+        """Take one lock and write the identity of this process into it."""
         file = _open(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

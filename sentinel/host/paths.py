@@ -12,6 +12,8 @@ from sentinel.errors import AccessDeniedError, ConfigError
 
 #: The variable that overrides the path of the socket.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
+#: The variable with the folder of the simulated GPUs; if it is set, they are used.
+SIMULATED = "SENTINEL_SIM_DIR"
 #: The longest path of a Unix socket: sun_path has 108 bytes, the last of them NUL.
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -65,7 +67,7 @@ def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) 
             "Start it with a slash: a daemon has no current folder.",
         )
     socket = Path(named) if named else _runtime(environ, uid, simulated) / "sentinel.sock"
-    state = _state(environ, uid, simulated)
+    state = state_folder(environ, uid, simulated)
     logs = _first(environ, "LOGS_DIRECTORY")
     return Places(
         socket=socket,
@@ -134,7 +136,7 @@ def _runtime(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Pa
     return user / "sentinel" if user else Path(f"/tmp/sentinel-{uid}")  # noqa: S108
 
 
-def _state(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Path:
+def state_folder(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Path:
     """Compute the folder for what outlives the daemon."""
     service = _first(environ, "STATE_DIRECTORY")
     if service is not None:
@@ -192,10 +194,6 @@ def identity(what: Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return there.st_dev, there.st_ino
-
-
-#: The variable with the folder of the simulated GPUs; if it is set, they are used.
-SIMULATED = "SENTINEL_SIM_DIR"
 
 
 def find_socket(given: str | None = None, simulated: Path | None = None) -> str:

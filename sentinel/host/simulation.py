@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.host.paths import SIMULATED
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
 #: Memory of one simulated GPU in bytes.
@@ -45,7 +46,7 @@ _own_locks: dict[str, tuple[int, int]] = {}
 
 def default_folder() -> Path:
     """Find the folder of the registry: ``$SENTINEL_SIM_DIR``, or one per user in temp files."""
-    chosen = os.environ.get("SENTINEL_SIM_DIR")
+    chosen = os.environ.get(SIMULATED)
     return Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"sentinel-sim-{os.getuid()}"
 
 
@@ -146,11 +147,7 @@ class Registry:
 
     def plant(self, gpu: str, fault: str | None) -> None:
         """Plant a fault on ``gpu`` for a test, or remove it."""
-        path = self.folder / gpu / "fault"
-        if fault is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.write_text(fault)
+        _plant(self.folder / gpu / "fault", fault)
 
     def heat(self, gpu: str) -> int | None:
         """Read the temperature that a test planted on ``gpu``, in degrees Celsius."""
@@ -161,11 +158,7 @@ class Registry:
 
     def warm(self, gpu: str, degrees: int | None) -> None:
         """Plant this temperature on ``gpu`` for a test, or remove it."""
-        path = self.folder / gpu / "heat"
-        if degrees is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.write_text(str(degrees))
+        _plant(self.folder / gpu / "heat", None if degrees is None else str(degrees))
 
     def attach(self, gpu: str) -> Membership:
         """Join ``gpu`` as this process, holding nothing yet; opens its node."""
@@ -275,6 +268,14 @@ def _holder_pid(lock: str) -> int | None:
         asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else pid
+
+
+def _plant(path: Path, text: str | None) -> None:
+    """Write the file of a planted fact, or remove it."""
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(text)
 
 
 def _work_of(share: str) -> Path:

@@ -7,7 +7,8 @@ import os
 import socket
 from collections.abc import MutableMapping, Sequence
 
-_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+#: Variables of systemd for one process.
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
@@ -23,7 +24,7 @@ class Notifier:
     """
 
     def __init__(self, environ: MutableMapping[str, str], pid: int | None = None) -> None:
-        address, usec, watchdog_pid = (environ.pop(name, "") for name in _VARIABLES)
+        address, usec, watchdog_pid = (environ.pop(name, "") for name in VARIABLES)
         pid = os.getpid() if pid is None else pid
         self._address = _address(address)
         self._socket: socket.socket | None = None

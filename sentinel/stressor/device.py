@@ -55,27 +55,21 @@ class Device(Protocol):
 
     def free_bytes(self) -> int:
         """Return the free memory of the device."""
-        ...
 
     def total_bytes(self) -> int:
         """Return the total memory of the device."""
-        ...
 
     def reserved_bytes(self) -> int:
         """Return the memory that this process holds, without its context and libraries."""
-        ...
 
     def new_chunk(self, size: int) -> Tensor | None:
         """Allocate ``size`` bytes with undefined content; return None if that is refused."""
-        ...
 
     def begin(self) -> None:
         """Mark the beginning of a quantum."""
-        ...
 
     def fence(self) -> Fence:
         """Return the end of the work queued so far."""
-        ...
 
     def wait(self, fence: Fence) -> float:
         """Block, without spinning, until the work before ``fence`` is done.
@@ -83,19 +77,15 @@ class Device(Protocol):
         Returns:
             The seconds that the device took for it since ``begin``, or 0.0 if it cannot measure.
         """
-        ...
 
     def drain(self) -> None:
         """Block, without spinning, until no work is queued."""
-        ...
 
     def measure_s(self, work: Callable[[], object]) -> float:
         """Compute how long the device takes for what ``work`` queues."""
-        ...
 
     def forbid_growth(self) -> None:
         """Refuse every further allocation of device memory."""
-        ...
 
 
 def open_device(spec: StressorSpec) -> Device:

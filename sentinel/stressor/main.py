@@ -11,10 +11,10 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
-from sentinel.host.child_setup import setup_child_process
+from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import (
     ChildExitCode,
@@ -42,13 +42,9 @@ _ALLOCATION_RULE = (
 )
 
 
-class _Descriptor(Protocol):
-    """A file descriptor in transit to this process; multiprocessing's DupFd."""
-
-    def detach(self) -> int: ...
-
-
-def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[object, ...]) -> None:
+def run(
+    spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[InheritedFd, ...]
+) -> None:
     """Run as the stressor that ``spec`` describes; never returns.
 
     Ends by ``os._exit``: the driver frees everything at once, and no destructor, exit hook or full
@@ -58,7 +54,7 @@ def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[ob
         spec: The GPU, the memory and the workload.
         channel: The SOCK_SEQPACKET socket to the supervisor.
         parent: The PID of the supervisor.
-        locks: Descriptors, as multiprocessing's DupFd, whose locks last as long as this process.
+        locks: Descriptors whose locks last as long as this process.
     """
     code = ChildExitCode.FAILED
     try:
@@ -73,7 +69,7 @@ def run(spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[ob
 
 
 def _run_stages(
-    spec: StressorSpec, lease_keeper: LeaseKeeper, parent: int, locks: tuple[object, ...]
+    spec: StressorSpec, lease_keeper: LeaseKeeper, parent: int, locks: tuple[InheritedFd, ...]
 ) -> Failed | MemoryContention | None:
     """Run all stages; return the final message, or None after a stop."""
     stage = "the start of the stressor"
@@ -84,7 +80,7 @@ def _run_stages(
         )
         _prefer_for_oom_kill()
         for lock in locks:
-            cast("_Descriptor", lock).detach()
+            lock.detach()
         lease_keeper.start()
         version = _import_torch()
         workload = load_workload(spec.workload)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host.paths import Places, prepare
+from sentinel.host import systemd
+from sentinel.host.paths import SIMULATED, Places, prepare
 from sentinel.supervisor.single_instance import running
 
 #: The command of a daemon, before its flags.
@@ -29,8 +30,6 @@ _MAX_OUTPUT_LINES = 10
 _MAX_OUTPUT_BYTES = 16_384
 #: The name of the file with the output of a daemon before it has one of its own.
 _OUTPUT_NAME = "sentinel-output"
-#: Variables of systemd for the starting process, which the daemon must not use.
-_SYSTEMD_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class NotStartedError(SentinelError):
@@ -140,8 +139,8 @@ def redirect_output(places: Places) -> int | None:
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Build the environment of a daemon: the inherited one, with absolute paths."""
-    environment = {name: text for name, text in environ.items() if name not in _SYSTEMD_VARIABLES}
-    for name in ("SENTINEL_SIM_DIR", "SENTINEL_CONFIG", "SENTINEL_GOLDENS"):
+    environment = {name: text for name, text in environ.items() if name not in systemd.VARIABLES}
+    for name in (SIMULATED, "SENTINEL_CONFIG", "SENTINEL_GOLDENS"):
         text = environment.get(name, "")
         if text and text != "off" and not text.startswith("~/"):
             environment[name] = str(Path(text).absolute())

@@ -20,6 +20,8 @@ MEDIA_TYPE = "application/problem+json"
 #: The schema of Problem in the OpenAPI document.
 PROBLEM_REFERENCE = "#/components/schemas/Problem"
 
+#: The header of a response before the end of the request, which ends the connection.
+CLOSE = {"connection": "close"}
 #: Invalid fields that one error lists.
 _MAX_LISTED = 5
 
@@ -59,6 +61,12 @@ def problem(
         headers=dict(headers or {}),
         media_type=MEDIA_TYPE,
     )
+
+
+def too_many_connections() -> Response:
+    """Build the response to a connection beyond the limit."""
+    why = "There are too many connections; try again in a moment."
+    return problem(Code.UNAVAILABLE, why, headers=CLOSE)
 
 
 def install(app: FastAPI) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sentinel.api.http.auth import Peer, TokenFile
-from sentinel.api.http.errors import problem
+from sentinel.api.http.errors import CLOSE, problem, too_many_connections
 from sentinel.api.web import PUBLIC_PATHS
 from sentinel.protocol.api_types import Code
 
@@ -19,14 +18,6 @@ from sentinel.protocol.api_types import Code
 MAX_BODY_BYTES = 64 * 1024
 #: A larger body is read and discarded, up to this size.
 _MAX_DISCARDED_BYTES = 2**20
-
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
-_App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
-
-#: A response before the end of the request ends the connection.
-_CLOSE = {"connection": "close"}
 
 
 class AccessMiddleware:
@@ -40,14 +31,14 @@ class AccessMiddleware:
     """
 
     def __init__(
-        self, app: _App, group: int | None, tcp: str | None, token_file: TokenFile | None
+        self, app: ASGIApp, group: int | None, tcp: str | None, token_file: TokenFile | None
     ) -> None:
         self._app = app
         self._group = group
         self._name = (tcp or "").rpartition(":")[0].strip("[]").lower()
         self._token_file = token_file
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or reject it."""
         headers = Headers(scope=scope)
         # The body is read before a rejection: many clients read no response while they send.
@@ -61,7 +52,7 @@ class AccessMiddleware:
             return
         body_sent = False
 
-        async def replay() -> _Message:
+        async def replay() -> Message:
             nonlocal body_sent
             if body_sent:
                 return await receive()
@@ -70,31 +61,30 @@ class AccessMiddleware:
 
         await self._app(scope, replay, send)
 
-    def _rejection(self, scope: _Message, headers: Headers) -> Response | None:
+    def _rejection(self, scope: Scope, headers: Headers) -> Response | None:
         """Build the response to a request without access, or None if it has access."""
         peer: Peer = scope["state"]["peer"]
         if scope["state"]["crowded"]:
-            why = "There are too many connections; try again in a moment."
-            return problem(Code.UNAVAILABLE, why, headers=_CLOSE)
+            return too_many_connections()
         if peer.via == "unix":
             if peer.uid in {0, os.getuid()} or self._group in peer.groups:
                 return None
             why = f"User {peer.uid} may not use this socket; its owner and its group may."
-            return problem(Code.FORBIDDEN, why, headers=_CLOSE)
+            return problem(Code.FORBIDDEN, why, headers=CLOSE)
         host = headers.get("host", "")
         if not self._is_own_name(host, peer):
             why = f"The host name {host!r} is not accepted: use the listening address or localhost."
-            return problem(Code.FORBIDDEN, why, headers=_CLOSE)
+            return problem(Code.FORBIDDEN, why, headers=CLOSE)
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host.lower()}":
             why = "Pages from other origins have no access."
-            return problem(Code.FORBIDDEN, why, headers=_CLOSE)
+            return problem(Code.FORBIDDEN, why, headers=CLOSE)
         if scope["path"] in PUBLIC_PATHS:
             return None
         if self._token_file is None or not self._token_file.matches(headers.get("authorization")):
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}
-            return problem(Code.UNAUTHORIZED, why, headers=challenge | _CLOSE)
+            return problem(Code.UNAUTHORIZED, why, headers=challenge | CLOSE)
         return None
 
     def _is_own_name(self, host: str, peer: Peer) -> bool:
@@ -110,14 +100,14 @@ def _without_port(host: str) -> str:
     return (name if colon and port.isdigit() else host).strip("[]")
 
 
-async def _read_body(headers: Headers, receive: _Receive) -> tuple[bytes, Response | None] | None:
+async def _read_body(headers: Headers, receive: Receive) -> tuple[bytes, Response | None] | None:
     """Read the body of a request.
 
     Returns:
         The body and, if it is too large, a rejection; or None if the client has disconnected.
     """
     why = f"The body of a request may have {MAX_BODY_BYTES} bytes."
-    too_large = problem(Code.TOO_LARGE, why, headers=_CLOSE)
+    too_large = problem(Code.TOO_LARGE, why, headers=CLOSE)
     length = headers.get("content-length", "0")
     if length.isdigit() and int(length) > _MAX_DISCARDED_BYTES:
         return b"", too_large

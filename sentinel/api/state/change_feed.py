@@ -50,7 +50,6 @@ class ChangeFeed:
         self._warning_reported = False
         self._broadcast = Broadcast()
         self._watchers = 0
-        self._ended = False
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
         self._number = 0
@@ -63,8 +62,7 @@ class ChangeFeed:
 
     def end(self) -> None:
         """End all streams."""
-        self._ended = True
-        self._broadcast.wake()
+        self._broadcast.end()
 
     async def run(self) -> None:
         """Compute the changes of each interval while there are watchers, forever."""
@@ -91,7 +89,7 @@ class ChangeFeed:
         self._watchers += 1
         self._broadcast.wake()
         try:
-            while not self._ended:
+            while not self._broadcast.ended:
                 chunk, number = self._after(number)
                 events, last = self._event_buffer.after(last)
                 if chunk or events:

@@ -56,7 +56,6 @@ class EventBuffer:
         self._bytes = 0
         self._broadcast = Broadcast()
         self._has_new = False
-        self._ended = False
         #: Current followers; their admission counts them, before they start to follow.
         self.subscribers = 0
 
@@ -78,8 +77,7 @@ class EventBuffer:
 
     def end(self) -> None:
         """End all streams."""
-        self._ended = True
-        self._broadcast.wake()
+        self._broadcast.end()
 
     async def follow(self, since: int | None, daemon: str | None = None) -> AsyncIterator[bytes]:
         """Yield events as server-sent events, until :meth:`end`.
@@ -95,7 +93,7 @@ class EventBuffer:
             last = 0
         newest = "" if self.newest is None else f" newest={self.newest}"
         yield f": these are the events of sentinel; daemon={self._daemon}{newest}\n\n".encode()
-        while not self._ended:
+        while not self._broadcast.ended:
             chunk, last = self.after(last)
             if chunk:
                 yield chunk
@@ -110,7 +108,7 @@ class EventBuffer:
     async def _wait_for_event(self, last: int | None) -> bool:
         """Wait up to HEARTBEAT_S; return whether there is an event after ``last``, or the end."""
         await self._broadcast.wait(HEARTBEAT_S)
-        return self._ended or self.newest != last
+        return self._broadcast.ended or self.newest != last
 
     def after(self, last: int | None) -> tuple[bytes, int | None]:
         """Encode the next events after number ``last``; return also the number of their last."""
@@ -145,6 +143,13 @@ class Broadcast:
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
+        #: There is nothing more to wait for.
+        self.ended = False
+
+    def end(self) -> None:
+        """Wake all waiters for the last time."""
+        self.ended = True
+        self.wake()
 
     def wake(self) -> None:
         """Wake all current waiters."""

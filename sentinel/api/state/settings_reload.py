@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.config.build import Given, Override, build_config
+from sentinel.config.build import build_config, given_overrides, given_values
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.sources import as_overrides, as_values, checked, find_file, gather
-from sentinel.errors import ConfigError
+from sentinel.config.sources import (
+    as_overrides,
+    as_values,
+    checked,
+    find_file,
+    gather,
+    unknown_name,
+)
 from sentinel.protocol.commands import ApiSpec, GivenOverride, GivenSetting
 
 
@@ -35,15 +40,11 @@ class LiveSettings:
     def __init__(self, spec: ApiSpec, environment: Mapping[str, str]) -> None:
         self._file = spec.config
         self._environment = dict(environment)
-        overrides = [
-            Override(selector=one.selector, source=one.source, given=_given(one.given))
-            for one in spec.overrides
-        ]
         #: The settings that the supervisor has accepted; the file may differ.
         self.current = SettingsSnapshot(
             given=spec.given,
             overrides=spec.overrides,
-            config=build_config(_given(spec.given), overrides),
+            config=build_config(given_values(spec.given), given_overrides(spec.overrides)),
         )
 
     @property
@@ -73,10 +74,6 @@ class LiveSettings:
         )
 
 
-def _given(values: Iterable[GivenSetting]) -> dict[str, Given]:
-    return {value.key: Given(text=value.text, source=value.source) for value in values}
-
-
 def check_keys(flags: Iterable[str]) -> None:
     """Reject unknown keys; ignoring a misspelt setting is worse than an error.
 
@@ -86,6 +83,4 @@ def check_keys(flags: Iterable[str]) -> None:
     keys = [setting.key for setting in SETTINGS]
     for key in flags:
         if key not in keys:
-            near = difflib.get_close_matches(key, keys, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else f"The settings are: {', '.join(keys)}"
-            raise ConfigError(f"there is no setting {key!r}", remedy)
+            raise unknown_name(f"there is no setting {key!r}", key, keys)

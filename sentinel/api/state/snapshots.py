@@ -23,7 +23,6 @@ class Views:
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
         self._updated = 0.0
-        self._ended = False
         self._broadcast = Broadcast()
 
     def update(self, view: HostView | GpuView) -> None:
@@ -40,8 +39,7 @@ class Views:
 
     def end(self) -> None:
         """End all waits: there will be no further view."""
-        self._ended = True
-        self._broadcast.wake()
+        self._broadcast.end()
 
     @property
     def fresh(self) -> bool:
@@ -122,7 +120,7 @@ class Views:
         """
         while not condition():
             remaining = deadline - time.monotonic()
-            if self._ended:
+            if self._broadcast.ended:
                 raise ProblemError(Code.UNAVAILABLE, "The daemon ended during this request.")
             if remaining <= 0:
                 return False

@@ -19,7 +19,7 @@ from sentinel.errors import (
     ExitCode,
     SentinelError,
 )
-from sentinel.host.paths import Places, places
+from sentinel.host.paths import SIMULATED, Places, places
 from sentinel.host.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, start_detached
 from sentinel.supervisor.single_instance import running
@@ -73,7 +73,7 @@ def _find(*, simulated: bool) -> tuple[Places, int | None]:
     simulated_paths = places(os.environ, os.getuid(), default_folder().absolute())
     if simulated:
         return simulated_paths, _pid(simulated_paths)
-    if os.environ.get("SENTINEL_SIM_DIR"):
+    if os.environ.get(SIMULATED):
         pid = _pid(simulated_paths)
         if pid is not None:
             return simulated_paths, pid

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from sentinel.host.paths import SIMULATED
 from sentinel.host.simulation import Registry
 
 #: How long each state is shown.
@@ -24,7 +25,7 @@ START_TIMEOUT_S = 120.0
 def command() -> int:
     """Show a hand-over on two simulated GPUs: occupy, yield, occupy again; half a minute."""
     with tempfile.TemporaryDirectory(prefix="sentinel-demo-") as folder:
-        environment = {**os.environ, "SENTINEL_SIM_DIR": folder}
+        environment = {**os.environ, SIMULATED: folder}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         base = [sys.executable, "-m", "sentinel"]
         flags = ["--simulate", "2", "--rearm", "2s"]

@@ -47,7 +47,7 @@ def command(
     dtypes: tuple[str, ...],
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Flip bits in results, memory, inputs and references of one idle GPU; count those that are found.
+    """Flip bits in results, memory, inputs and references of one idle GPU; count the found ones.
 
     Exit code 1 if a flipped bit is not found, or an error is reported without one; 3 if a
     newcomer needs the GPU.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sentinel.config.build import Given, Override, build_config, resolve
+from sentinel.config.build import build_config, given_overrides, given_values, resolve
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
@@ -31,8 +31,6 @@ from sentinel.protocol.commands import (
     Confirm,
     Deallocate,
     Drain,
-    GivenOverride,
-    GivenSetting,
     PauseGpus,
     Refusal,
     Reserve,
@@ -234,8 +232,8 @@ def _configure(
 ) -> CommandResult:
     """Apply new settings completely, or none of them."""
     try:
-        new = build_config(_given(command.given), [_override(one) for one in command.overrides])
-        overrides = [_override(one) for one in command.overrides]
+        overrides = given_overrides(command.overrides)
+        new = build_config(given_values(command.given), overrides)
         gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
         new, unused = resolve(new, overrides, gpus)
     except ConfigError as error:
@@ -259,12 +257,3 @@ def _configure(
     begun = seen.now if new.run_for != config.run_for else state.counted_from
     state = replace(state, gpu_states=gpu_states, reconfigured=True, counted_from=begun)
     return CommandResult(state, "the settings were applied", (), None, events, config=new)
-
-
-def _given(values: tuple[GivenSetting, ...]) -> dict[str, Given]:
-    return {value.key: Given(text=value.text, source=value.source) for value in values}
-
-
-def _override(values: GivenOverride) -> Override:
-    given = _given(values.given)
-    return Override(selector=values.selector, source=values.source, given=given)

@@ -81,7 +81,7 @@ def _folders(facts: HostFacts) -> Finding:
         means = "GPUs cannot be locked: sentinel would exit with code 4"
         return problem(check, found, means, remedy)
     if not any(folder.shared and not folder.private for folder in usable):
-        means = "a sentinel of another user may not see these locks, and treats these stressors as newcomers"
+        means = "a sentinel of another user may not see these locks, and yields to these stressors"
         return warning(check, found, means, f"{remedy} For a service: PrivateTmp=no.")
     return well(check, found, "sentinels of all users of this host see each other's locks")
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from sentinel.cli.main import run_command_line
 from sentinel.config.model import Config
-from sentinel.host.golden_store import GoldenKey, Goldens, _format, _parse, default_path, locate
+from sentinel.host.golden_store import NAME, GoldenKey, Goldens, _format, _parse, locate
+from sentinel.host.paths import state_folder
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.bootstrap import _spec_for
 from sentinel.supervisor.discovery import Found
@@ -252,7 +253,7 @@ def test_eight_processes_at_once_record_each_key_once(path: Path) -> None:
 def test_the_golden_file_is_in_the_state_folder(
     environment: dict[str, str], uid: int, expected: str
 ) -> None:
-    assert default_path(environment, uid, HOME) == Path(expected)
+    assert state_folder({"HOME": str(HOME), **environment}, uid) / NAME == Path(expected)
 
 
 def test_the_path_is_the_setting_or_beside_the_simulated_gpus_or_none(tmp_path: Path) -> None:
