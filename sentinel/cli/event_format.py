@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -62,7 +63,7 @@ def log_line(line: str, *, colour: bool) -> str | None:
     try:
         record = json.loads(line)
         name = record.pop("event")
-        moment = datetime.fromisoformat(record.pop("time")).astimezone()
+        moment = datetime.fromisoformat(record.pop("time"))
     except (ValueError, TypeError, AttributeError, KeyError):
         return printable(line.rstrip("\n"))
     index = record.pop("index", None)
@@ -70,9 +71,7 @@ def log_line(line: str, *, colour: bool) -> str | None:
     if _is_hidden(name, fields):
         return None
     place = "sentinel" if "gpu" not in record else f"GPU {'?' if index is None else index}"
-    today = moment.date() == datetime.now().astimezone().date()
-    clock = f"{moment:%H:%M:%S}" if today else f"{moment:%m-%d %H:%M:%S}"
-    return _line(clock, place, name, fields, colour=colour)
+    return _line(format_clock(moment), place, name, fields, colour=colour)
 
 
 def describe(name: str, fields: _Fields) -> tuple[str, str]:
@@ -84,6 +83,19 @@ def describe(name: str, fields: _Fields) -> tuple[str, str]:
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
     return name, " ".join(f"{key}={value}" for key, value in fields.items())
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Check whether a stream is a terminal with colours, and colours are not disabled."""
+    dumb = os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not dumb and not os.environ.get("NO_COLOR")
+
+
+def format_clock(moment: datetime) -> str:
+    """Format a time in local time, with its date if it is not today."""
+    local = moment.astimezone()
+    today = local.date() == datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if today else f"{local:%m-%d %H:%M:%S}"
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -11,23 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sentinel.cli.event_format import printable
+from sentinel.cli.event_format import printable, wants_colour
 
 #: The space between columns, and the minimum width of the flexible one.
 _GAP = 1
 _MIN_WIDTH = 6
 
 
-def wants_colour() -> bool:
-    """Check whether standard output is a terminal with colours, and colours are not disabled."""
-    dumb = os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
-
-
 def console() -> Console:
     """Return a rich console for standard output, without markup."""
     return Console(
-        color_system="auto" if wants_colour() else None,
+        color_system="auto" if wants_colour(sys.stdout) else None,
         markup=False,
         emoji=False,
         highlight=False,

@@ -13,10 +13,37 @@ import click
 
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import find_file, gather
+from sentinel.errors import ConfigError
 
 
 def _as_text(_: click.Context, __: click.Parameter, chosen: str) -> bool:
     return chosen == "text" or (chosen == "auto" and sys.stdout.isatty())
+
+
+#: The largest number of simulated GPUs.
+_MAX_SIMULATED = 64
+
+
+def _checked_count(_: click.Context, option: click.Parameter, count: int | None) -> int | None:
+    """Check the number of simulated GPUs."""
+    if count is not None:
+        check_range(option.opts[0], count, 1, _MAX_SIMULATED)
+    return count
+
+
+def simulate_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--simulate``."""
+    return click.option("--simulate", metavar="N", type=int, callback=_checked_count, help=text)
+
+
+def check_range(flag: str, value: int, least: int, most: int) -> None:
+    """Check the value of an option.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if not least <= value <= most:
+        raise ConfigError(f"{flag}: {value} is out of range", f"allowed is from {least} to {most}")
 
 
 #: Adds the argument ``text``: whether to print text instead of JSON.

@@ -84,6 +84,16 @@ def ancestors_of(stat: ProcessStat) -> tuple[int, ...]:
     return tuple(found)
 
 
+def read_status(pid: int, field: str) -> list[str]:
+    """Read the words of one field of /proc/PID/status; empty if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    return next((line.split()[1:] for line in lines if line.startswith(f"{field}:")), [])
+
+
 def own_stat() -> ProcessStat:
     """Read the stat line of this process."""
     stat = read_stat("self")

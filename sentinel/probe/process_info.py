@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 
-from sentinel.host.procfs import ProcessStat, ancestors_of, read_stat
+from sentinel.host.procfs import ProcessStat, ancestors_of, read_stat, read_status
 from sentinel.protocol.gpu import GpuProcess
 
 #: The number of cached processes. Dropping one costs another read of /proc.
@@ -86,12 +86,10 @@ class ProcessIdentifier:
 
 def user_of(pid: int) -> str | None:
     """Return the name of the user who runs ``pid``, or the number of a user without a name."""
-    try:
-        with open(f"/proc/{pid}/status", errors="replace") as file:
-            status = file.read()
-    except OSError:
+    uids = read_status(pid, "Uid")
+    if not uids:
         return None
-    number = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
+    number = int(uids[0])
     try:
         return pwd.getpwuid(number).pw_name
     except (KeyError, OSError):

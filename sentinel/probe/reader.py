@@ -83,7 +83,7 @@ class _Modes:
 class _Load:
     """The load of a GPU; None if it is not available or not requested."""
 
-    at: float = 0.0
+    load_at: float = 0.0
     utilization: float | None = None
     temperature: int | None = None
     power: float | None = None
@@ -294,13 +294,12 @@ class Reader:
         utilization = None
         if self._load_wanted or (self._spec.utilization and not self._demand.held):
             # On a GPU that is not held, utilization alone may show a foreign process.
-            held = self._demand.held
-            if held:
+            if self._demand.held:
                 utilization = self._call_optional("utilization", driver.utilization)
             else:
                 utilization = self._call(slot, "utilization", driver.utilization)
         return _Load(
-            at=now,
+            load_at=now,
             utilization=utilization,
             temperature=self._call_optional("temperature", driver.temperature),
             power=self._call_optional("power", driver.power),
@@ -361,16 +360,10 @@ class Reader:
                 memory=memory,
                 processes=processes,
                 processes_at=processes_at,
-                exclusive=self._modes.exclusive,
-                mig=self._modes.mig,
-                display=self._modes.display,
-                utilization=self._load.utilization,
                 computing=self._computing,
-                temperature=self._load.temperature,
-                power=self._load.power,
-                sm_clock=self._load.sm_clock,
-                load_at=self._load.at,
                 telemetry=telemetry,
+                **vars(self._modes),
+                **vars(self._load),
             )
             try:
                 sent = self._services.publisher.send(reading)

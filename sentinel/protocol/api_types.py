@@ -14,15 +14,10 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, Literal
 
 from sentinel.protocol.telemetry import TelemetryFields
-from sentinel.protocol.views import GpuHealth
+from sentinel.protocol.views import GpuFields, HandoverTimes, described
 
 #: The version of the responses' format. Within one version, fields are added and never removed.
 SCHEMA_VERSION: Final = 1
-
-
-def described(text: str) -> dict[str, str]:
-    """Build a field's metadata with a description for the OpenAPI document."""
-    return {"description": text}
 
 
 class ResponseType:
@@ -64,87 +59,31 @@ class GpuTelemetry(TelemetryFields, ResponseType):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handover(ResponseType):
+class Handover(HandoverTimes, ResponseType):
     """The last hand-over of a GPU. Durations are seconds from the first evidence."""
 
     #: Time since the first evidence of the newcomer.
     ago_s: float
-    evidence: str
-    #: Until the stressor's exit.
-    exit: float
-    #: Until SIGKILL, or None if the stressor ended by request.
-    kill: float | None = None
-    #: Until the memory was free, or None if the newcomer's memory replaced it at once.
-    memory_back: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuStatus(ResponseType):
+class GpuStatus(GpuFields, ResponseType):
     """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
 
     gpu: str = field(default="", metadata=described("The shortest unique beginning of the UUID."))
-    uuid: str
-    #: nvidia-smi's index.
-    index: int
-    name: str
-    pci_bus_id: str
-    memory_total: int
-    #: IDLE, BUSY or UNKNOWN.
-    occupancy: str
-    #: The state of the stressor, such as RUNNING.
-    stressor: str
-    #: The operator's hold: ENABLED, PAUSED, RESERVED, DRAINED or RELEASED.
-    admin: str
-    #: The name of the rule that decides whether the GPU is occupied, and the reason as a sentence.
-    rule: str
-    reason: str
-    findings: int = 0
     #: How long ``stressor`` has had its state.
     since_s: float | None = None
     #: Time since the last reading.
     read_s: float | None = None
     #: Time until the pause or reservation ends.
     until_s: float | None = None
-    #: The reservation's id.
-    reservation: str | None = None
     #: The foreign processes.
     processes: tuple[Process, ...] = ()
-    #: The PID of the stressor.
-    pid: int | None = None
-    memory_used: int | None = None
-    #: Memory of the stressor.
-    held: int | None = None
-    utilization: float | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    sm_clock_mhz: int | None = None
-    workload: str | None = None
-    note: str | None = None
-    #: The target share of time in which the stressor works.
-    share: float | None = None
-    iterations_per_s: float | None = None
-    flops_per_s: float | None = None
-    bytes_per_s: float | None = None
-    #: Verified results, and the wrong ones among them.
-    checks: int | None = None
-    errors: int | None = None
     handover: Handover | None = None
-    last_finding: str | None = None
-    health: GpuHealth | None = None
     health_since_s: float | None = None
-    multiplier: float = field(
-        default=1.0, metadata=described("The share of full speed that the GPU's health permits.")
-    )
-    memory_foreign: int | None = field(
-        default=None, metadata=described("Memory in use that is not the stressor's.")
-    )
-    budget: int = field(default=0, metadata=described("Memory that allocations may use in all."))
     allocated_processes: tuple[Process, ...] = field(
         default=(), metadata=described("Processes with an allocation.")
     )
-    #: Yields and starts of stressors since the daemon's start.
-    yields: int = 0
-    starts: int = 0
     telemetry: GpuTelemetry | None = None
 
     @property

@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sentinel.protocol.api_types import ResponseModel, ResponseType, described
-from sentinel.protocol.views import GpuHealth
+from sentinel.protocol.api_types import ResponseModel, ResponseType
+from sentinel.protocol.views import GpuHealth, described
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
+
+
+def described(text: str) -> dict[str, str]:
+    """Build a field's metadata with a description for the OpenAPI document."""
+    return {"description": text}
 
 
 class Phase(StrEnum):
@@ -84,49 +89,50 @@ class HostView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandoverView:
+class HandoverTimes:
     """The last hand-over of a GPU, in seconds from the evidence."""
 
-    #: The time of the evidence.
-    at: float
     evidence: str
     exit: float
     #: When the kill was sent, or None if the stressor was asked to stop.
     kill: float | None = None
-    #: When the memory was free, or None if unknown.
+    #: When the memory was free, or None if the newcomer's memory replaced it at once.
     memory_back: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuView:
-    """The view of one GPU; None is unknown. Rates are per second, shares are of 1."""
+class HandoverView(HandoverTimes):
+    """The last hand-over of a GPU, and the time of its evidence."""
 
     at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFields:
+    """The fields of a GPU that its view and the API's response share; None is unknown.
+
+    Rates are per second, shares are of 1, sizes are bytes.
+    """
+
     uuid: str
+    #: nvidia-smi's index.
     index: int
     name: str
     pci_bus_id: str
     memory_total: int
-    #: The names of states.
+    #: IDLE, BUSY or UNKNOWN.
     occupancy: str
+    #: The state of the stressor, such as RUNNING.
     stressor: str
+    #: The operator's hold: ENABLED, PAUSED, RESERVED, DRAINED or RELEASED.
     admin: str
-    #: The rule that keeps the GPU from being occupied, or "running"; and why.
+    #: The rule that keeps the GPU from being occupied, or "running"; and the reason as a sentence.
     rule: str
     reason: str
-    findings: int
-    #: When ``stressor`` became what it is.
-    since: float | None = None
-    #: When the GPU was read last.
-    read: float | None = None
-    #: When the last stressor was gone.
-    ended: float | None = None
-    #: Whether memory stayed in use by no process after that.
-    leaked: bool = False
-    #: When the pause or reservation ends.
-    until: float | None = None
+    findings: int = 0
+    #: The id of the reservation.
     reservation: str | None = None
-    processes: tuple[GpuProcess, ...] = ()
+    #: The PID of the stressor.
     pid: int | None = None
     memory_used: int | None = None
     #: The memory of the stressor.
@@ -137,33 +143,53 @@ class GpuView:
     sm_clock_mhz: int | None = None
     workload: str | None = None
     note: str | None = None
-    #: The share of the time for which the stressor keeps the GPU busy.
+    #: The share of time in which the stressor keeps the GPU busy.
     share: float | None = None
     iterations_per_s: float | None = None
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
+    #: Verified results, and the wrong ones among them.
     checks: int | None = None
     errors: int | None = None
-    handover: HandoverView | None = None
     last_finding: str | None = None
     health: GpuHealth | None = None
+    multiplier: float = field(
+        default=1.0, metadata=described("The share of full speed that the GPU's health permits.")
+    )
+    memory_foreign: int | None = field(
+        default=None, metadata=described("Memory in use that is not the stressor's.")
+    )
+    budget: int = field(default=0, metadata=described("Memory that allocations may use in all."))
+    #: Yields to newcomers, and starts of stressors, since the daemon's start.
+    yields: int = 0
+    starts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuView(GpuFields):
+    """The view of one GPU."""
+
+    at: float
+    #: When ``stressor`` became what it is.
+    since: float | None = None
+    #: When the GPU was read last.
+    read: float | None = None
+    #: When the last stressor was gone.
+    ended: float | None = None
+    #: Whether memory stayed in use by no process after that.
+    leaked: bool = False
+    #: When the pause or reservation ends.
+    until: float | None = None
+    #: The foreign processes.
+    processes: tuple[GpuProcess, ...] = ()
+    handover: HandoverView | None = None
     #: Since when ``health`` holds.
     health_since: float | None = None
-    #: The share of its speed that ``health`` leaves to jobs.
-    multiplier: float = 1.0
     memory_free: int | None = None
     #: What is allocated and not used yet.
     outstanding: int = 0
-    #: Used memory that is not the stressor's.
-    memory_foreign: int | None = None
-    #: How much may be allocated in all.
-    budget: int = 0
     #: Processes that hold an allocation.
     allocated_processes: tuple[GpuProcess, ...] = ()
-    #: How often a newcomer took the GPU from a stressor, since the daemon started.
-    yields: int = 0
-    #: How many stressors were started, since the daemon started.
-    starts: int = 0
     telemetry: Telemetry | None = None
 
 

@@ -23,7 +23,7 @@ from sentinel.protocol.commands import (
     ServiceWarning,
 )
 from sentinel.protocol.views import GpuView, HostView, LogRecord
-from sentinel.supervisor.child_process import Child, ChildHandle, Inherited
+from sentinel.supervisor.child_process import Child, ChildHandle, Inherited, ReplaceableProcess
 
 #: Datagrams taken in one tick; the rest waits for the next.
 _MAX_MESSAGES_PER_TICK = 64
@@ -38,7 +38,7 @@ _GRACE_S = 1.5
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 
 
-class ApiProcess:
+class ApiProcess(ReplaceableProcess[ApiMessage]):
     """The process that serves clients, and its replacements.
 
     Args:
@@ -59,15 +59,17 @@ class ApiProcess:
         tcp: int | None = None,
         metrics: int | None = None,
     ) -> None:
+        super().__init__(
+            ChildHandle(
+                api_main.run,
+                API_MESSAGES,
+                max_messages=_MAX_MESSAGES_PER_TICK,
+                environment=_ENVIRONMENT,
+            )
+        )
         self.state_folder = Path(spec.state)
         self._spec = spec
         self._sockets = [None if fd is None else Inherited(fd) for fd in (listening, tcp, metrics)]
-        self._handle: ChildHandle[ApiMessage] = ChildHandle(
-            api_main.run,
-            API_MESSAGES,
-            max_messages=_MAX_MESSAGES_PER_TICK,
-            environment=_ENVIRONMENT,
-        )
         #: Messages that found the channel full, by what a newer one replaces.
         self._pending: dict[
             tuple[str, object], CommandReply | GpuView | HostView | ReloadConfig
@@ -86,11 +88,6 @@ class ApiProcess:
         self._pending.clear()
         self._blocked = False
         self._handle.start(generation, self._spec, *self._sockets)
-
-    def kill(self, generation: int) -> None:
-        """Kill the process and forget it."""
-        if generation == self._handle.generation:
-            self._handle.abandon()
 
     def send(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
         """Send a message, or keep it until the channel has room: every command gets its result.
@@ -117,10 +114,6 @@ class ApiProcess:
             if not _send(child, self._pending_records[0]):
                 return
             self._pending_records.popleft()
-
-    def files(self) -> list[int]:
-        """List the descriptors to wait for."""
-        return self._handle.files()
 
     def collect(self) -> ApiFacts | None:
         """Collect the new facts about the process; None if there is none."""

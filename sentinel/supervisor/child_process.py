@@ -211,6 +211,26 @@ class Received(Generic[T]):
     spawn_error: str | None = None
 
 
+class ReplaceableProcess(Generic[T]):
+    """A process that the supervisor replaces when it ends.
+
+    Args:
+        handle: The current child.
+    """
+
+    def __init__(self, handle: ChildHandle[T]) -> None:
+        self._handle = handle
+
+    def kill(self, generation: int) -> None:
+        """Kill the child of this number and forget it: one that hangs in the driver may not die."""
+        if generation == self._handle.generation:
+            self._handle.abandon()
+
+    def files(self) -> list[int]:
+        """List the descriptors to wait for."""
+        return self._handle.files()
+
+
 class ChildHandle(Generic[T]):
     """A child and its replacements, at most one at a time.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.core.observation import Call, ProbeFacts
-from sentinel.probe import main as probe_process
+from sentinel.probe import main as probe_main
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.inflight_calls import InflightCalls, gpu_of, places
 from sentinel.protocol.probe import (
@@ -16,7 +16,7 @@ from sentinel.protocol.probe import (
     Unavailable,
     Watch,
 )
-from sentinel.supervisor.child_process import ChildHandle, Inherited
+from sentinel.supervisor.child_process import ChildHandle, Inherited, ReplaceableProcess
 
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.
 _MAX_MESSAGES_PER_TICK = 4096
@@ -25,7 +25,7 @@ _MAX_MESSAGES_PER_TICK = 4096
 _ENVIRONMENT = {"LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
 
 
-class ProbeProcess:
+class ProbeProcess(ReplaceableProcess[ProbeMessage]):
     """The process that reads the GPUs, and its replacements.
 
     Args:
@@ -33,13 +33,15 @@ class ProbeProcess:
     """
 
     def __init__(self, spec: ProbeSpec) -> None:
-        self._spec = spec
-        self._handle: ChildHandle[ProbeMessage] = ChildHandle(
-            probe_process.run,
-            PROBE_MESSAGES,
-            max_messages=_MAX_MESSAGES_PER_TICK,
-            environment=_ENVIRONMENT,
+        super().__init__(
+            ChildHandle(
+                probe_main.run,
+                PROBE_MESSAGES,
+                max_messages=_MAX_MESSAGES_PER_TICK,
+                environment=_ENVIRONMENT,
+            )
         )
+        self._spec = spec
         self._places: tuple[str, ...] = ()
         self._inflight_calls = InflightCalls.create()
 
@@ -50,11 +52,6 @@ class ProbeProcess:
         spec = replace(self._spec, skip=skip, known=self._places)
         self._handle.start(generation, spec, Inherited(self._inflight_calls.fd))
 
-    def kill(self, generation: int) -> None:
-        """Kill the probe and forget it: one that hangs in the driver may never die."""
-        if generation == self._handle.generation:
-            self._handle.abandon()
-
     def gone(self) -> bool:
         """Check that no probe is left, not even one that was killed."""
         return self._handle.all_gone()
@@ -62,10 +59,6 @@ class ProbeProcess:
     def watch(self, what: Watch) -> None:
         """Send the probe what to read."""
         self._handle.send(what)
-
-    def files(self) -> list[int]:
-        """List the descriptors to wait for."""
-        return self._handle.files()
 
     def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
         """Collect the new facts about the probe, and the newest reading of each GPU.

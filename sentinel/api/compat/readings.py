@@ -1,4 +1,4 @@
-"""Past readings and temperature trends in the form that the compatible routes need."""
+"""Past readings in the form that the compatible routes need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
 from sentinel.api.history.recorder import HEALTH_ORDER
-from sentinel.api.history.trend import Trend, fit_trend
 from sentinel.protocol.views import GpuView
 
 #: The shortest span to search: not every second has a reading.
@@ -48,18 +47,3 @@ async def readings(context: ApiContext, view: GpuView, limit: int) -> list[PastR
         )
         for row in rows[-limit:]
     ]
-
-
-async def trend(context: ApiContext, view: GpuView, minutes: int) -> Trend:
-    """Fit the trend of a GPU's temperature over the last minutes.
-
-    Raises:
-        ProblemError: The history cannot be read.
-    """
-    return fit_trend(
-        await context.history.query(
-            lambda source, now: queries.temperatures(
-                source, view.uuid, now, time.time(), 60 * minutes
-            )
-        )
-    )

@@ -17,6 +17,7 @@ from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError, explain
 from sentinel.api.routes.allocator import allocate_memory, resolve_holder
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
+from sentinel.api.routes.history import temperature_trend
 from sentinel.api.routes.settings import change
 from sentinel.api.state.memory_budget import budget
 from sentinel.errors import SentinelError
@@ -185,7 +186,7 @@ async def read_trend(
     duration: Annotated[int, Query(ge=1, le=60, description="Minutes.")] = 5,
 ) -> Data[schemas.Temperature]:
     """Compute the trend of a GPU's temperature over the last minutes."""
-    trend = await readings.trend(context, context.views.one(str(gpu_id)), duration)
+    trend = await temperature_trend(context, context.views.one(str(gpu_id)).uuid, duration)
     return Data(data=schemas.temperature(duration, trend))
 
 

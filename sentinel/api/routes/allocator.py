@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError
+from sentinel.api.routes.confirmation import confirm
 from sentinel.api.state.memory_budget import memory_free
-from sentinel.api.state.supervisor_link import check_accepted
-from sentinel.host.procfs import read_stat
+from sentinel.host.procfs import read_stat, read_status
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
+from sentinel.protocol.commands import Allocate, Deallocate
 from sentinel.protocol.views import Allocation
-
-#: The time until a confirmed allocation is in the supervisor's state.
-_CONFIRM_TIMEOUT_S = 2.0
-#: The words of the line NSpid for a process with one PID, in this PID namespace.
-_NSPID_WORDS = 2
-_ENDED = "The allocation was ended before it was complete."
 
 
 async def allocate_memory(
@@ -45,7 +38,7 @@ async def allocate_memory(
         await context.supervisor.execute(Allocate, by=by, id=id_, gpu=gpu, size=size)
         is_created = True  # before, the id may be another client's, and must not be undone
         await memory_free(context.views, gpu, time.monotonic(), deadline)
-        return await _confirm(context, by, id_)
+        return await confirm(context, by, id_, context.views.allocation, allocation=True)
     except BaseException:
         if is_created:
             context.supervisor.post(Deallocate, by=by, id=id_)
@@ -94,42 +87,10 @@ def resolve_holder(by: Caller, pid: int | None) -> Caller:
 
 def _is_in_other_namespace(pid: int) -> bool:
     """Check whether a process is in a nested PID namespace: it has more than one PID."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True
-    line = next((line for line in text.splitlines() if line.startswith("NSpid:")), "")
-    return len(line.split()) != _NSPID_WORDS
+    return len(read_status(pid, "NSpid")) != 1
 
 
 def _uid_of(pid: int) -> int | None:
     """Read the real user of a process; its folder in /proc may belong to root."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.startswith("Uid:")), "")
-    return int(line.split()[1]) if line else None
-
-
-async def _confirm(context: ApiContext, by: Caller, id_: str) -> Allocation:
-    """Confirm an allocation, so that it survives this process.
-
-    Raises:
-        ProblemError: Another client has ended it, or there is no reply.
-    """
-    reply = await context.supervisor.request(Confirm, by=by, id=id_, allocation=True)
-    if reply.refused is Refusal.NOT_FOUND:
-        raise ProblemError(Code.CONFLICT, _ENDED)
-    check_accepted(reply)
-
-    def is_published() -> bool:
-        found = context.views.allocation(id_)
-        return found is None or found.confirmed
-
-    if not await context.views.until(is_published, time.monotonic() + _CONFIRM_TIMEOUT_S):
-        raise ProblemError(Code.UNAVAILABLE, "The daemon does not publish the allocation.")
-    found = context.views.allocation(id_)
-    if found is None:
-        raise ProblemError(Code.CONFLICT, _ENDED)
-    return found
+    uids = read_status(pid, "Uid")
+    return int(uids[0]) if uids else None

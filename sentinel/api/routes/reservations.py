@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Request
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.requests import ReservationRequest
+from sentinel.api.routes.confirmation import confirm
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.state.conditions import availability_changed, gpus_free
 from sentinel.api.state.process_watch import is_alive
@@ -18,14 +19,12 @@ from sentinel.api.state.serializers import reservation
 from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CommandReply, Confirm, Refusal, Reserve, Unreserve
-from sentinel.protocol.views import Reservation
+from sentinel.protocol.commands import CommandReply, Refusal, Reserve, Unreserve
 
 router = APIRouter(prefix="/v1/reservations", tags=["reservations"])
 
-#: The time for the reservation to be published and written to the file.
-_CONFIRM_TIMEOUT_S = 2.0
-_ENDED = "The reservation was ended before it was complete."
+#: The time for a confirmed reservation to be written to the file.
+_WRITE_TIMEOUT_S = 2.0
 
 
 @router.get("", responses=problems())
@@ -68,7 +67,9 @@ async def _reserve(context: ApiContext, by: Caller, body: ReservationRequest) ->
     try:
         reply = await _request(context, by, body, gpus, id_, deadline)
         await gpus_free(context.views, reply.gpus, deadline)
-        confirmed = await _confirm(context, by, id_)
+        confirmed = await confirm(context, by, id_, context.views.reservation)
+        # If the file cannot be written, the log has a warning, and the reservation remains valid.
+        await context.reservation_writer.wait_written(_WRITE_TIMEOUT_S)
     except BaseException:
         # No client knows its id, so no client would end it. If there is no such reservation, the
         # refusal concerns no client either.
@@ -122,33 +123,6 @@ async def _request(
         if reply.refused is not Refusal.CONFLICT or time.monotonic() >= deadline:
             return check_accepted(reply)
         await availability_changed(context.views, deadline)
-
-
-async def _confirm(context: ApiContext, by: Caller, id_: str) -> Reservation:
-    """Confirm a reservation, so that it survives this process, and wait until it is in the file.
-
-    If the file cannot be written, the log has a warning, and the reservation remains valid.
-
-    Raises:
-        ProblemError: Another client has ended it, or there is no reply.
-    """
-    reply = await context.supervisor.request(Confirm, by=by, id=id_)
-    if reply.refused is Refusal.NOT_FOUND:
-        raise ProblemError(Code.CONFLICT, _ENDED)
-    check_accepted(reply)
-
-    def is_published() -> bool:
-        found = context.views.reservation(id_)
-        return found is None or found.confirmed
-
-    deadline = time.monotonic() + _CONFIRM_TIMEOUT_S
-    if not await context.views.until(is_published, deadline):
-        raise ProblemError(Code.UNAVAILABLE, "The daemon does not publish the reservation.")
-    await context.reservation_writer.wait_written(deadline - time.monotonic())
-    found = context.views.reservation(id_)
-    if found is None:
-        raise ProblemError(Code.CONFLICT, _ENDED)
-    return found
 
 
 def _new_id(context: ApiContext) -> str:

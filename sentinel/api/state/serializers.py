@@ -18,13 +18,8 @@ from sentinel.protocol.telemetry import Telemetry
 #: The shortest UUID in responses: `GPU-` and eight digits.
 _MIN_UUID_LENGTH = 12
 
-#: Fields that a view and its response share by name, but not by type.
-_CONVERTED = {"processes", "allocated_processes", "handover", "telemetry"}
 #: Fields that are copied from a view into its response.
-_COPIED = (
-    {field.name for field in dataclasses.fields(views.GpuView)}
-    & {field.name for field in dataclasses.fields(api_types.GpuStatus)}
-) - _CONVERTED
+_COPIED = [field.name for field in dataclasses.fields(views.GpuFields)]
 
 
 def status(spec: ApiSpec, shown: Views) -> api_types.Status:

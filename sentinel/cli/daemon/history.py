@@ -9,6 +9,7 @@ from datetime import datetime
 import click
 
 from sentinel.cli.client_options import json_option, with_client
+from sentinel.cli.event_format import format_clock
 from sentinel.cli.json_output import print_json, to_json
 from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
@@ -132,8 +133,8 @@ def _show(uses: Sequence[PastUse], readings: Sequence[tuple[int | None, str, Pas
 def _use(use: PastUse) -> tuple[str, ...]:
     return (
         str(use.index),
-        _clock(use.began),
-        "now" if use.going_on else _clock(use.until),
+        format_clock(use.began),
+        "now" if use.going_on else format_clock(use.until),
         format_brief(use.seconds),
         _user(use),
     )
@@ -157,13 +158,6 @@ def _reading(index: int | None, uuid: str, reading: PastReading) -> tuple[str, .
         *("" if share is None else f"{share:.0%}" for share in (reading.busy, reading.ours)),
         format_brief(reading.seconds),
     )
-
-
-def _clock(moment: datetime) -> str:
-    """Format a time in local time, with its date if it is not today."""
-    here = moment.astimezone()
-    today = here.date() == datetime.now().astimezone().date()
-    return f"{here:%H:%M:%S}" if today else f"{here:%m-%d %H:%M:%S}"
 
 
 def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:

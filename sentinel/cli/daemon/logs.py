@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from sentinel.cli.client_options import address_options, simulated_folder
-from sentinel.cli.event_format import log_line
+from sentinel.cli.event_format import log_line, wants_colour
 from sentinel.cli.log_follow import follow, last_lines
 from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -48,9 +49,7 @@ def command(
 
 def readable(lines: Iterable[str]) -> Iterable[str]:
     """Format the lines of a log for people."""
-    from sentinel.cli.output import wants_colour
-
-    colour = wants_colour()
+    colour = wants_colour(sys.stdout)
     for line in lines:
         text = log_line(line, colour=colour)
         if text is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from sentinel.cli.client_options import (
     wait_option,
     with_client,
 )
+from sentinel.cli.event_format import format_clock
 from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Holder, ReservationInfo
 from sentinel.errors import ConfigError, ExitCode
@@ -81,7 +81,7 @@ def reserve(
         print_json({"reservation": got})
         return int(ExitCode.OK)
     click.echo("\n".join(got.gpus))
-    end = f"until {_clock(got.until)}" if got.until else "until it is ended"
+    end = f"until {format_clock(got.until)}" if got.until else "until it is ended"
     indices = ", ".join(map(str, got.indices))
     click.echo(f"GPU {indices} reserved as {got.id}, {end}", err=True)
     click.echo(f"To end it: sentinel unreserve {got.id}", err=True)
@@ -146,7 +146,7 @@ def _row(one: ReservationInfo) -> tuple[str, ...]:
     if one.bound and one.holder.pid is not None:
         by = f"{by} ({one.holder.name or 'pid'} {one.holder.pid})".lstrip()
     end = "its process ends" if one.bound else "unreserved"
-    until = end if one.until is None else _clock(one.until)
+    until = end if one.until is None else format_clock(one.until)
     return one.id, ",".join(map(str, one.indices)), until, by, one.reason
 
 
@@ -158,13 +158,6 @@ def _user(holder: Holder) -> str:
         return pwd.getpwuid(holder.uid).pw_name
     except KeyError:
         return f"uid {holder.uid}"
-
-
-def _clock(moment: datetime) -> str:
-    """Format a time in local time, with its date if it is not today."""
-    local = moment.astimezone()
-    today = local.date() == datetime.now().astimezone().date()
-    return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M}"
 
 
 @click.command("allocate")

@@ -11,11 +11,11 @@ from typing import TextIO, cast
 import click
 
 from sentinel.cli import survey_format
-from sentinel.cli.event_format import text_lines
-from sentinel.cli.setting_options import log_format, settings
+from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.setting_options import log_format, settings, simulate_option
 from sentinel.config.sources import Sources, as_values, checked
 from sentinel.diagnostics import survey
-from sentinel.errors import ConfigError, ExitCode
+from sentinel.errors import ExitCode
 from sentinel.host import simulation
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import places, prepare
@@ -26,9 +26,7 @@ from sentinel.supervisor.event_log import Sink, json_lines
 
 
 @click.command("run")
-@click.option(
-    "--simulate", metavar="N", type=int, help="Use N simulated GPUs, for a host without GPUs."
-)
+@simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and exit.")
 @click.option(
@@ -49,8 +47,6 @@ def command(
     """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
     config = replace(checked(sources), dry_run=dry_run or monitor, drained=monitor, explain=explain)
-    if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
-        raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)
     if flags["list_"]:
         survey_format.print_gpus(survey.inventory(options), text=text)
@@ -84,7 +80,6 @@ def _sink_for(stream: TextIO, *, text: bool) -> Callable[[Mapping[str, Gpu]], Si
     def sink(gpus: Mapping[str, Gpu]) -> Sink:
         if not text:
             return json_lines(stream, gpus)
-        colour = stream.isatty() and "NO_COLOR" not in os.environ
-        return text_lines(stream, gpus, colour=colour and os.environ.get("TERM") != "dumb")
+        return text_lines(stream, gpus, colour=wants_colour(stream))
 
     return sink

@@ -9,13 +9,12 @@ from pathlib import Path
 import click
 
 from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import settings
+from sentinel.cli.setting_options import settings, simulate_option
 from sentinel.client import connect
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
     AlreadyRunningError,
-    ConfigError,
     ExitCode,
     SentinelError,
 )
@@ -29,9 +28,7 @@ START_TIMEOUT_S = 60.0
 
 
 @click.command("start")
-@click.option(
-    "--simulate", metavar="N", type=int, help="Use N simulated GPUs, for a host without GPUs."
-)
+@simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -44,8 +41,6 @@ def command(
     The daemon survives the terminal.
     """
     checked(sources)
-    if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
-        raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     where, pid = _find(simulated=simulate is not None)
     flags = _flags(sources)
     if pid is None:

@@ -13,11 +13,12 @@ from itertools import groupby
 
 import click
 
+from sentinel.cli.event_format import wants_colour
 from sentinel.cli.json_output import print_json
+from sentinel.cli.setting_options import simulate_option
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_inspection import examine
 from sentinel.diagnostics.doctor.report import diagnose
-from sentinel.errors import ConfigError
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
@@ -36,22 +37,18 @@ _WIDTH = 100
 
 
 @click.command("doctor")
-@click.option("--simulate", metavar="N", type=int, help="Check with N simulated GPUs.")
+@simulate_option("Check with N simulated GPUs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Check whether sentinel can run safely here; exit code 1 for warnings, 2 for problems."""
-    if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
-        raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     facts, stuck = examine(simulate)
     findings = diagnose(facts)
     code = _EXIT_CODES[verdict(findings)]
     if as_json:
         print_json(as_object(findings))
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        plain = os.environ.get("TERM") == "dumb"
         width = min(_WIDTH, max(_INDENT + 30, shutil.get_terminal_size((_WIDTH, 24)).columns))
-        click.echo("\n".join(page(findings, colour=colour and not plain, width=width)))
+        click.echo("\n".join(page(findings, colour=wants_colour(sys.stdout), width=width)))
     if stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()
         os._exit(code)

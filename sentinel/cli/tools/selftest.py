@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 
 from sentinel.cli.json_output import print_json
+from sentinel.cli.setting_options import check_range, simulate_option
 from sentinel.config.build import Given, build_config
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
@@ -20,7 +21,7 @@ _MAX_ROUNDS = 100_000_000
 
 @click.command("selftest")
 @click.option("--gpu", help="Index, UUID or PCI address.  [default: the first GPU]")
-@click.option("--simulate", metavar="N", type=int, help="Use N simulated GPUs, and test one.")
+@simulate_option("Use N simulated GPUs, and test one.")
 @click.option(
     "--flips",
     type=int,
@@ -52,9 +53,8 @@ def command(
     Exit code 1 if a flipped bit is not found, or an error is reported without one; 3 if a
     newcomer needs the GPU.
     """
-    _check("--simulate", simulate if simulate is not None else 1, 1, 64)
-    _check("--flips", flips, 1, _MAX_FLIPS)
-    _check("--rounds", rounds, 1, _MAX_ROUNDS)
+    check_range("--flips", flips, 1, _MAX_FLIPS)
+    check_range("--rounds", rounds, 1, _MAX_ROUNDS)
     for name in dtypes:
         if not name.isalnum():  # it becomes part of an option, where commas are separators
             raise ConfigError(f"--dtype: {name!r} is not a number format", "Use one such as bf16.")
@@ -101,8 +101,3 @@ def _print(proof: SelftestResult) -> None:
         what = f"{proof.found} of {proof.tried} flipped bits found"
     level = "ok" if is_well(proof) else "FAILED"
     click.echo(f"{level:<7} {proof.dtype:<5} {proof.place:<10} {what}")
-
-
-def _check(flag: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ConfigError(f"{flag}: {value} is out of range", f"allowed is from {least} to {most}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,9 @@ from typing import Any
 
 import click
 
-from sentinel.cli.event_format import text_lines
+from sentinel.cli.event_format import text_lines, wants_colour
 from sentinel.cli.json_output import print_json
+from sentinel.cli.setting_options import simulate_option
 from sentinel.config.build import Given, build_config, parse_given
 from sentinel.config.model import Config
 from sentinel.config.workload_spec import check_workload
@@ -49,7 +49,7 @@ _EXIT_CODES = {
 @click.argument("workload", metavar="NAME[:key=value,...]")
 @click.option("--for", "seconds", default="20s", show_default=True, help="Duration of the run.")
 @click.option("--gpu", help="Index, UUID or PCI address.  [default: an idle GPU]")
-@click.option("--simulate", metavar="N", type=int, help="Use N simulated GPUs, and try it on one.")
+@simulate_option("Use N simulated GPUs, and try it on one.")
 @click.option("--memory", default="88%", show_default=True, help="Share of free memory, or a size.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -71,8 +71,6 @@ def command(
     runs = parse_given(parse_duration, Given(text=seconds, source="--for"))
     if not MIN_S <= runs <= MAX_S:
         raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1h")
-    if simulate is not None and not 1 <= simulate <= 64:  # noqa: PLR2004
-        raise ConfigError(f"--simulate: {simulate} is out of range", "allowed is from 1 to 64")
     options = Options(config=_config(workload, memory, gpu), simulate=simulate)
     trial, ended, clean = try_workload(options, runs, _progress_sink)
     judgement = judge(trial)
@@ -104,7 +102,7 @@ def _config(workload: str, memory: str, gpu: str | None) -> Config:
 def _progress_sink(gpus: Mapping[str, Gpu]) -> Sink:
     """Return a sink that shows the events on a terminal."""
     if sys.stderr.isatty():
-        return text_lines(sys.stderr, gpus, colour="NO_COLOR" not in os.environ)
+        return text_lines(sys.stderr, gpus, colour=wants_colour(sys.stderr))
 
     def hide(_: Event) -> None:
         """Show nothing: the report has the results."""

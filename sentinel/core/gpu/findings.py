@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.core.actions import Acknowledge, Action, Event
-from sentinel.core.events import gpu_event
+from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import Findings, GpuState
 from sentinel.core.observation import ChildFacts
@@ -45,9 +45,7 @@ def _event(gpu_state: GpuState, finding: Finding, reading: Reading | None, now: 
     fields: dict[str, object] = {**vars(finding), "place": finding.place.value}
     fields["first"], fields["bits"] = list(finding.first), list(finding.bits)
     fields["kind"] = kind_of(finding)
-    fields["temperature_c"] = reading.temperature if reading else None
-    fields["power_w"] = reading.power if reading else None
-    fields["sm_clock_mhz"] = reading.sm_clock if reading else None
+    fields |= sensor_fields(reading)
     return gpu_event("stressor.finding", gpu_state, now, **fields)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.core.actions import Action, Event, KillApi, RequestReload, StartApi
+from sentinel.core.node.backoff import next_pause
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import ApiDown, ApiUp, State
@@ -13,10 +14,6 @@ from sentinel.core.state import ApiDown, ApiUp, State
 SILENCE_TIMEOUT_S = 10.0
 #: The time limit of its start, in seconds: it imports a web server, maybe from a slow disk.
 START_TIMEOUT_S = 60.0
-#: The maximum pause before the next start, in seconds.
-MAX_PAUSE_S = 30.0
-#: An API process that served for so long resets the back-off, in seconds.
-FORGIVE_AFTER_S = 60.0
 
 
 def first(now: float) -> ApiDown:
@@ -94,9 +91,8 @@ def _timeout_at(up: ApiUp, state: State) -> float:
 
 
 def _down(state: State, up: ApiUp, now: float) -> tuple[State, float]:
-    """Schedule the next API process; return the pause: none at first, then 1, 2, 4 ... 30 s."""
+    """Schedule the next API process; return the pause."""
     lived = now - up.since if up.served_at is not None else 0.0
-    failures = 0 if lived >= FORGIVE_AFTER_S else state.api_failures
-    pause = 0.0 if failures == 0 else min(MAX_PAUSE_S, 2.0 ** (failures - 1))
+    failures, pause = next_pause(state.api_failures, lived)
     down = ApiDown(generation=up.generation + 1, until=now + pause)
-    return replace(state, api=down, api_failures=failures + 1), pause
+    return replace(state, api=down, api_failures=failures), pause

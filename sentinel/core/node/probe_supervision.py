@@ -9,6 +9,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event, KillProbe, StartProbe
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.node.backoff import next_pause
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Call, Observation, ProbeFacts
 from sentinel.core.state import ProbeDown, ProbeUp, State, Suspect
@@ -20,10 +21,6 @@ from sentinel.protocol.gpu import Reading
 CALL_TIMEOUT_S = 3.0
 #: Initialisation may be slow: 1 to 3 s a GPU where persistence mode is off.
 INITIALISATION_TIMEOUT_S = 60.0
-#: The maximum pause before the next probe, in seconds.
-MAX_PAUSE_S = 30.0
-#: A probe that lived for so long resets the back-off, in seconds.
-FORGIVE_AFTER_S = 60.0
 #: How often to check whether a probe killed for a release of the driver is gone, in seconds.
 GONE_POLL_S = 0.1
 #: How long a GPU is excluded after a hang or crash, at first and at most, in seconds.
@@ -148,12 +145,11 @@ def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[Stat
 
 
 def _down(state: State, reason: str, now: float) -> tuple[State, float]:
-    """Schedule the next probe; return the pause: none at first, then 1, 2, 4 ... 30 s."""
+    """Schedule the next probe; return the pause."""
     lived = now - state.probe.since if isinstance(state.probe, ProbeUp) else 0.0
-    failures = 0 if lived >= FORGIVE_AFTER_S else state.probe_failures
-    pause = 0.0 if failures == 0 else min(MAX_PAUSE_S, 2.0 ** (failures - 1))
+    failures, pause = next_pause(state.probe_failures, lived)
     down = ProbeDown(generation=state.probe.generation + 1, until=now + pause, reason=reason)
-    return replace(state, probe=down, probe_failures=failures + 1), pause
+    return replace(state, probe=down, probe_failures=failures), pause
 
 
 def _watch(

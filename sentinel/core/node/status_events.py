@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.events import gpu_event, process_fields
+from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import limits
@@ -73,11 +73,7 @@ def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, n
         "processes": process_fields(gpu_state),
         "identity": gpu_state.identity.mode.value,
         "identity_reason": _why_identity(gpu_state),
-        "memory_used": reading.memory.used if reading and reading.memory else None,
-        "utilization": reading.utilization if reading else None,
-        "power_w": reading.power if reading else None,
-        "temperature_c": reading.temperature if reading else None,
-        "sm_clock_mhz": reading.sm_clock if reading else None,
+        **usage_fields(reading),
         "findings": gpu_state.findings.total,
     }
     if isinstance(gpu_state.stressor, Running):
@@ -87,10 +83,6 @@ def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, n
         fields |= _pace_of(gpu_state.stressor)
         progress = gpu_state.stressor.progress
         if progress is not None and progress.seconds > 0:
-            fields["iterations_per_s"] = progress.iterations / progress.seconds
-            fields["flops_per_s"] = progress.flops / progress.seconds
-            fields["bytes_per_s"] = progress.bytes / progress.seconds
-            fields["checks"] = progress.checks
-            fields["errors"] = progress.errors
+            fields |= progress_fields(progress)
             fields["longest_quantum_s"] = progress.max_quantum_s
     return gpu_event("gpu.status", gpu_state, now, **fields)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.config.model import Config
+from sentinel.core.events import progress_fields, usage_fields
 from sentinel.core.gpu import allocations, health
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.occupancy import Verdict
@@ -102,6 +103,7 @@ def _view(
         "reservation": hold.reservation if hold else None,
         "rule": verdict.rule,
         "reason": verdict.reason,
+        "read": reading.at if reading is not None else None,
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
         "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
         "findings": gpu_state.findings.total,
@@ -128,21 +130,7 @@ def _view(
             "memory_free": reading.memory.free,
             "outstanding": allocations.outstanding(gpu_state),
         }
-    return GpuView(**{**view, **_reading_fields(reading), **_stressor_fields(gpu_state)})  # type: ignore[arg-type]
-
-
-def _reading_fields(reading: Reading | None) -> dict[str, object]:
-    """Return the fields from a reading."""
-    if reading is None:
-        return {}
-    return {
-        "read": reading.at,
-        "memory_used": reading.memory.used if reading.memory is not None else None,
-        "utilization": reading.utilization,
-        "temperature_c": reading.temperature,
-        "power_w": reading.power,
-        "sm_clock_mhz": reading.sm_clock,
-    }
+    return GpuView(**{**view, **usage_fields(reading), **_stressor_fields(gpu_state)})  # type: ignore[arg-type]
 
 
 def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
@@ -155,16 +143,7 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
         return fields
     fields |= {"rule": "running", "reason": "running"}
     fields |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}
-    progress = stressor.progress
-    if progress is not None and progress.seconds > 0:
-        fields |= {
-            "iterations_per_s": progress.iterations / progress.seconds,
-            "flops_per_s": progress.flops / progress.seconds,
-            "bytes_per_s": progress.bytes / progress.seconds,
-            "checks": progress.checks,
-            "errors": progress.errors,
-        }
-    return fields
+    return fields | progress_fields(stressor.progress)
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
