@@ -36,7 +36,7 @@ GPU = GpuFacts(
 HOST = HostFacts(
     driver=DriverFacts(version="580.159", cuda=(13000,)),
     gpus=(GPU, replace(GPU, index=1, uuid="GPU-1", node="/dev/nvidia1")),
-    cared_for=2,
+    usable_gpus=2,
     bindings=Bindings(version="13.615.71"),
     torch=TorchBuild(version="2.11.0+cu130", cuda="13.0", without=False),
     folders=(Folder(path="/run/lock/sentinel"), Folder(path="/tmp/sentinel-locks")),  # noqa: S108

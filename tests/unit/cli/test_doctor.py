@@ -18,7 +18,7 @@ def test_gpus_with_the_same_result_share_a_line() -> None:
     gpus = tuple(
         replace(GPU, index=i, uuid=f"GPU-{i}", persistence=(int(i != 3),)) for i in range(6)
     )
-    text = list(page(diagnose(replace(HOST, gpus=gpus, cared_for=6)), colour=False))
+    text = list(page(diagnose(replace(HOST, gpus=gpus, usable_gpus=6)), colour=False))
     modes = [line for line in text if line[9:].startswith("persistence mode")]
     assert [mode[27:].partition(": ")[0] for mode in modes] == ["GPU 0-2, 4-5", "GPU 3"]
     assert [mode[:7].strip() for mode in modes] == ["ok", "warning"]

@@ -142,9 +142,9 @@ def test_a_healthy_host_has_no_findings() -> None:
             "problem",
             "not enough for a single one",
         ),
-        (replace(HOST, gpus=(), cared_for=0), "GPUs", "problem", "lists none"),
-        (replace(HOST, cared_for=0), "GPUs", "problem", "none of them visible"),
-        (replace(HOST, cared_for=1), "GPUs", "ok", "1 of 2"),
+        (replace(HOST, gpus=(), usable_gpus=0), "GPUs", "problem", "lists none"),
+        (replace(HOST, usable_gpus=0), "GPUs", "problem", "none of them visible"),
+        (replace(HOST, usable_gpus=1), "GPUs", "ok", "1 of 2"),
     ],
 )
 def test_each_fact_about_a_host_produces_its_line(
@@ -304,7 +304,7 @@ def test_a_lock_folder_must_be_writable_by_all_users(
 
 def test_without_a_driver_all_other_lines_about_the_host_are_present() -> None:
     checks = {finding.check for finding in diagnose(HOST) if finding.index is None}
-    facts = replace(HOST, driver=NO_DRIVER, gpus=(), cared_for=0)
+    facts = replace(HOST, driver=NO_DRIVER, gpus=(), usable_gpus=0)
     assert {finding.check for finding in diagnose(facts)} == checks - {"GPUs"}
 
 
