@@ -51,7 +51,7 @@ docs: $(INSTALLED) ## Generate the tables in docs/, the manual page and the Open
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that can be made again
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build docs/sentinel.1 docs/openapi.json .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find sentinel tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Another input gives the stamp another name, and the environment is made from scratch: packages
