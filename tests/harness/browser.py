@@ -1,4 +1,4 @@
-"""A real headless Chromium, told what to do over its DevTools pipe."""
+"""Drive a headless Chromium through its DevTools pipe."""
 
 from __future__ import annotations
 
@@ -19,144 +19,145 @@ from typing import Any
 from tests.harness.timing import TIMEOUT_S
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-#: Keys as DevTools wants them: a virtual key code, and the text that it types.
+#: The virtual key code of each key, and the text that it types.
 KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowDown": (40, "")}
 
 
 def chromium() -> str | None:
-    """Return the path of a Chromium, where there is one."""
+    """Find the path of a Chromium, or None if there is none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Browser:
-    """One Chromium; what it says is null-ended JSON, and so is what it is told."""
+    """A running Chromium; its messages are JSON that ends with a null byte."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self._into, self._out = process.stdin.fileno(), process.stdout.fileno()
+        self._input, self._output = process.stdin.fileno(), process.stdout.fileno()
         self._numbers = itertools.count(1)
-        self._left = b""
+        self._buffer = b""
         self._pages: dict[str, Page] = {}
 
     @contextmanager
     def page(self, width: int = 1280, height: int = 800, *, mobile: bool = False) -> Iterator[Page]:
-        """Open a page of this size, and close it at the end."""
-        context = self.tell("Target.createBrowserContext")["browserContextId"]
-        made = self.tell("Target.createTarget", url="about:blank", browserContextId=context)
-        target = {"targetId": made["targetId"], "flatten": True}
-        page = Page(self, self.tell("Target.attachToTarget", **target)["sessionId"])
+        """Open a page with a size, and close it at the end."""
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        created = self.call("Target.createTarget", url="about:blank", browserContextId=context)
+        target = {"targetId": created["targetId"], "flatten": True}
+        page = Page(self, self.call("Target.attachToTarget", **target)["sessionId"])
         self._pages[page.session] = page
         for domain in ("Page", "Runtime", "Log"):
-            page.tell(f"{domain}.enable")
+            page.call(f"{domain}.enable")
         page.resize(width, height, mobile=mobile)
         yield page
-        self.tell("Target.disposeBrowserContext", browserContextId=context)
+        self.call("Target.disposeBrowserContext", browserContextId=context)
 
-    def tell(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Have it do something, and return its answer."""
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """Call a method of DevTools, and return its result."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params}
         message |= {"sessionId": session} if session else {}
-        os.write(self._into, json.dumps(message).encode() + b"\0")
-        until = time.monotonic() + TIMEOUT_S
+        os.write(self._input, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
-            said = self._read(until)
-            if said.get("id") == number:
-                assert "error" not in said, (method, said["error"])
-                result: dict[str, Any] = said["result"]
+            reply = self._receive(deadline)
+            if reply.get("id") == number:
+                assert "error" not in reply, (method, reply["error"])
+                result: dict[str, Any] = reply["result"]
                 return result
 
-    def _read(self, until: float) -> dict[str, Any]:
-        """Return the next thing that it says, after its page has heard it."""
-        while b"\0" not in self._left:
-            ready, _, _ = select.select([self._out], [], [], max(0.0, until - time.monotonic()))
-            assert ready, "the browser says nothing"
-            self._left += os.read(self._out, 2**20)
-        data, _, self._left = self._left.partition(b"\0")
-        said: dict[str, Any] = json.loads(data)
-        page = self._pages.get(said.get("sessionId", ""))
-        if page is not None and "method" in said:
-            page.hear(said["method"], said["params"])
-        return said
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        """Read the next message; pass an event to its page."""
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select(
+                [self._output], [], [], max(0.0, deadline - time.monotonic())
+            )
+            assert ready, "the browser does not answer"
+            self._buffer += os.read(self._output, 2**20)
+        data, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(data)
+        page = self._pages.get(message.get("sessionId", ""))
+        if page is not None and "method" in message:
+            page.on_event(message["method"], message["params"])
+        return message
 
 
 class Page:
-    """One page; ``complaints`` are its errors: exceptions, violations of its policy, the console's.
+    """One page; ``errors`` are exceptions, violations of its policy and errors in the console.
 
-    Requests that failed are none: a daemon that is away is what is tested.
+    Failed requests do not count: some tests stop the daemon.
     """
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
         self.session = session
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
 
-    def tell(self, method: str, **params: Any) -> dict[str, Any]:
-        """Have it do something, and return its answer."""
-        return self._browser.tell(method, self.session, **params)
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a method of DevTools for this page, and return its result."""
+        return self._browser.call(method, self.session, **params)
 
-    def hear(self, method: str, params: dict[str, Any]) -> None:
-        """Keep what it complains about."""
+    def on_event(self, method: str, params: dict[str, Any]) -> None:
+        """Keep an event that is an error."""
         match method:
             case "Runtime.exceptionThrown":
-                self.complaints.append(str(params["exceptionDetails"]))
+                self.errors.append(str(params["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if params["type"] in {"error", "warning", "assert"}:
-                self.complaints.append(str(params["args"]))
+                self.errors.append(str(params["args"]))
             case "Log.entryAdded" if params["entry"]["source"] != "network":
-                self.complaints.append(f"{params['entry']['level']}: {params['entry']['text']}")
+                self.errors.append(f"{params['entry']['level']}: {params['entry']['text']}")
 
     def resize(self, width: int, height: int, *, mobile: bool = False, scale: float = 1) -> None:
-        """Give it another size."""
+        """Change the size."""
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile}
-        self.tell("Emulation.setDeviceMetricsOverride", **size)
+        self.call("Emulation.setDeviceMetricsOverride", **size)
 
-    def go(self, url: str) -> None:
+    def navigate(self, url: str) -> None:
         """Open an address."""
-        self.tell("Page.navigate", url=url)
+        self.call("Page.navigate", url=url)
 
-    def get(self, script: str) -> Any:
-        """Return what a script's last expression is, once it is known."""
-        asked = {"expression": script, "returnByValue": True, "awaitPromise": True}
-        answer = self.tell("Runtime.evaluate", **asked)
-        assert "exceptionDetails" not in answer, (script, answer["exceptionDetails"])
-        return answer["result"].get("value")
+    def evaluate(self, script: str) -> Any:
+        """Evaluate a script, and return the value of its last expression; wait for a promise."""
+        params = {"expression": script, "returnByValue": True, "awaitPromise": True}
+        reply = self.call("Runtime.evaluate", **params)
+        assert "exceptionDetails" not in reply, (script, reply["exceptionDetails"])
+        return reply["result"].get("value")
 
-    def until(self, script: str, within: float = TIMEOUT_S) -> float:
-        """Wait until a script says something true; return how many seconds that took."""
-        began = time.monotonic()
-        while not self.get(script):
-            text = self.get("document.body?.innerText ?? ''")
-            assert time.monotonic() - began < within, (script, text, self.complaints)
+    def wait_until(self, script: str) -> None:
+        """Wait until a script evaluates to a true value."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self.evaluate(script):
+            text = self.evaluate("document.body?.innerText ?? ''")
+            assert time.monotonic() < deadline, (script, text, self.errors)
             time.sleep(0.02)
-        return time.monotonic() - began
 
     def press(self, key: str, times: int = 1) -> None:
         """Press a key."""
         code, text = KEYS[key]
-        about = {"key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}
+        params = {"key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}
         for _ in range(times):
-            self.tell("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **about)
-            self.tell("Input.dispatchKeyEvent", type="keyUp", **{**about, "text": ""})
+            self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **params)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **{**params, "text": ""})
 
-    def write(self, text: str) -> None:
-        """Type a text where the focus is."""
-        self.tell("Input.insertText", text=text)
+    def type_text(self, text: str) -> None:
+        """Type a text into the focused element."""
+        self.call("Input.insertText", text=text)
 
-    def shoot(self, path: Path) -> None:
-        """Take a picture of what is in sight."""
+    def screenshot(self, path: Path) -> None:
+        """Save a picture of the visible part."""
         path.write_bytes(
-            base64.b64decode(self.tell("Page.captureScreenshot", format="png")["data"])
+            base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         )
 
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """Run a Chromium with a profile of its own, without a sandbox, since the pages are ours."""
-    found = chromium()
-    assert found
-    words = [
-        found,
+    """Run a Chromium with a profile in ``folder``; without a sandbox, as the pages are trusted."""
+    path = chromium()
+    assert path
+    command = [
+        path,
         "--headless=new",
         "--remote-debugging-pipe",  # file descriptors 3 and 4
         "--no-sandbox",
@@ -171,18 +172,18 @@ def browser(folder: Path) -> Iterator[Browser]:
     ]
     pipes = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1'
     process = subprocess.Popen(
-        ["/bin/sh", "-c", pipes, "sh", *words],
+        ["/bin/sh", "-c", pipes, "sh", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
     with process:
-        one = Browser(process)
+        running = Browser(process)
         try:
-            yield one
+            yield running
         finally:
             with contextlib.suppress(AssertionError, OSError):
-                one.tell("Browser.close")
+                running.call("Browser.close")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TIMEOUT_S)
             with contextlib.suppress(ProcessLookupError):

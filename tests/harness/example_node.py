@@ -18,7 +18,7 @@ TOTAL = 141 * GIB
 #: The states of the GPUs, in rotation; missing fields are those of an occupied GPU.
 _STATES: tuple[dict[str, Any], ...] = (
     {},
-    {"health": GpuHealth.NORMAL, "temperature_c": 71},
+    {"health": GpuHealth.NORMAL, "multiplier": 0.8, "temperature_c": 71},
     {
         "stressor": "STOPPED",
         "occupancy": "BUSY",
@@ -34,6 +34,7 @@ _STATES: tuple[dict[str, Any], ...] = (
     },
     {
         "health": GpuHealth.THROTTLED,
+        "multiplier": 0.5,
         "temperature_c": 86,
         "memory_used": 118 * GIB,
         "memory_foreign": 30 * GIB,
@@ -69,6 +70,8 @@ _STATES: tuple[dict[str, Any], ...] = (
         "memory_used": None,
     },
 )
+#: The duration of each of these states, in seconds.
+SINCE_S = (5200, 5188, 140, 3300, 600, 5100, 3900, 30)
 #: Load, temperature in degrees Celsius and power in watts of an idle and a busy GPU.
 _COLD, _WARM = (0.0, 33, 84.0), (0.98, 64, 655.0)
 
@@ -127,7 +130,7 @@ def gpu(number: int) -> GpuView:
         "held": 126 * GIB,
         "processes": (),
         "handover": None,
-        "since": now - 60 * (3 + 17 * number),
+        "since": now - SINCE_S[number % len(_STATES)],
         "until": now + 6600 if chosen.get("admin") else None,
         "workload": "gemm",
         "share": 1.0 if is_occupied else None,
@@ -139,5 +142,5 @@ def gpu(number: int) -> GpuView:
         **chosen,
     }
     if fields["handover"] is not None:
-        fields["handover"] = replace(fields["handover"], at=now - 140)
+        fields["handover"] = replace(fields["handover"], at=fields["since"])
     return replace(gpu_view(0), **fields)

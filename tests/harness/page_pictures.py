@@ -1,70 +1,81 @@
 """Take the pictures of the web page for the documents: ``python -m tests.harness.page_pictures``.
 
-The GPUs on them are made up; the page, the service and the browser are real.
+The GPUs are invented; the page, the API process and the browser are real.
 """
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from sentinel.protocol.version import __version__
 from tests.harness.api_harness import ApiServer
-from tests.harness.browser import Page, browser
-from tests.harness.example_node import ExampleNode
+from tests.harness.browser import Browser, Page, browser
+from tests.harness.example_node import SINCE_S, ExampleNode
 
-PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
-#: Name, GPUs, width, height, theme.
-SHOTS = (
-    ("page-light", 8, 1280, 860, "light"),
-    ("page-dark", 8, 1280, 860, "dark"),
-    ("page-phone", 8, 390, 844, "light"),
-    ("page-sixteen", 16, 1280, 800, "light"),
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+
+
+class Picture(NamedTuple):
+    """One picture."""
+
+    name: str
+    gpus: int
+    width: int
+    height: int
+    theme: str
+    #: The picture ends with the card of this GPU; -1 is the whole page.
+    last_gpu: int
+
+
+PICTURES = (
+    Picture("page-light", 8, 1280, 800, "light", -1),
+    Picture("page-dark", 8, 1280, 800, "dark", -1),
+    Picture("page-phone", 8, 390, 844, "light", 1),
+    Picture("page-sixteen", 16, 1280, 800, "light", 15),
 )
-#: What happened before, with how long ago it was, in seconds.
-STORY: tuple[tuple[int, str, dict[str, Any]], ...] = (
-    (5200, "stressor.ready", {"index": 0, "held": 126 * 2**30, "start_s": 9.1}),
-    (5200, "stressor.ready", {"index": 1, "held": 126 * 2**30, "start_s": 9.2}),
-    (5200, "stressor.ready", {"index": 2, "held": 126 * 2**30, "start_s": 9.2}),
-    (5100, "gpu.paused", {"index": 5, "for_s": None, "by": {"via": "tcp", "uid": None}}),
+BY_USER = {"via": "unix", "uid": 1000, "pid": 47110}
+HELD = {"held": 126 * 2**30, "asked": 126 * 2**30, "chunks": 252, "refused": False}
+#: The events in the timeline: their GPU, name and fields.
+EVENTS: tuple[tuple[int, str, dict[str, Any]], ...] = (
+    (0, "stressor.ready", {**HELD, "start_s": 9.1}),
+    (1, "stressor.ready", {**HELD, "start_s": 9.2}),
+    (5, "gpu.paused", {"for_s": 11700.0, "by": {"via": "tcp", "uid": None, "pid": None}}),
     (
-        3900,
+        6,
         "stressor.finding",
         {
-            "index": 6,
             "place": "result",
             "workload": "gemm",
+            "dtype": "bf16",
             "kind": "repeatable",
             "count": 3,
-            "detail": "",
+            "first": [1207, 88],
+            "bits": [0] * 6 + [1] + [0] * 9,
+            "repeats": 3,
+            "repeated": 3,
         },
     ),
     (
-        600,
+        4,
         "gpu.reserved",
         {
-            "index": 4,
+            "id": "7c2e406a",
             "reason": "training run of anna",
             "for_s": 7200.0,
-            "by": {"via": "unix", "uid": 1000},
+            "bound": False,
+            "by": BY_USER,
         },
     ),
-    (
-        140,
-        "gpu.handed_over",
-        {
-            "index": 2,
-            "evidence": "memory",
-            "exit_s": 0.012,
-            "memory_back_s": 0.049,
-            "processes": [{"pid": 48213, "name": "torchrun", "user": "anna"}],
-        },
-    ),
-    (30, "gpu.unknown", {"index": 7, "reason": "the driver did not answer for 6 s"}),
+    (2, "gpu.yielding", {"processes": [], "grown": 540 * 2**20}),
+    (2, "gpu.handed_over", {"kill_s": 0.001, "exit_s": 0.012, "memory_back_s": 0.049}),
+    (7, "gpu.unknown", {"reason": "the driver did not answer for 6 s"}),
 )
 
-#: A history for the curves, as if one had been kept: the page is asked for it before it is drawn.
+#: Invented readings for the curves, instead of those of the API.
 CURVES = """
 const real = fetch;
 globalThis.fetch = (path, ...rest) => {
@@ -94,46 +105,62 @@ globalThis.fetch = (path, ...rest) => {
 
 
 def main() -> None:
-    """Take all of them."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        place = Path(folder)
-        with ApiServer(place, tcp=True) as front, browser(place / "profile") as chrome:
-            _tell(front)
-            for name, count, width, height, theme in SHOTS:
-                with chrome.page(width, height, mobile=width < 500) as page:
-                    with front.change_supervisor():
-                        front.supervisor = ExampleNode(count=count)
-                    _take(front, page, theme, PICTURES / f"{name}.png")
+    """Take all pictures."""
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        _api(Path(name)) as api,
+        browser(Path(name) / "profile") as chrome,
+    ):
+        for gpu, event, fields in EVENTS:
+            ago = SINCE_S[gpu]
+            moment = datetime.now(UTC) - timedelta(seconds=ago)
+            api.publish(event, time=moment.isoformat(), at=-float(ago), index=gpu, **fields)
+        for picture in PICTURES:
+            with api.change_supervisor():
+                api.supervisor = ExampleNode(count=picture.gpus)
+            _take(picture, api, chrome)
 
 
-def _take(front: ApiServer, page: Page, theme: str, path: Path) -> None:
-    feature = {"name": "prefers-color-scheme", "value": theme}
-    page.tell("Emulation.setEmulatedMedia", features=[feature])
-    page.tell("Page.addScriptToEvaluateOnNewDocument", source=CURVES)
-    token = Path(front.spec.token or "").read_text().strip()
-    page.go(f"http://127.0.0.1:{front.port}/#token={token}")
-    page.until("document.body?.dataset.connection === 'live'")
-    shown = len(front.supervisor.gpus)
-    page.until(f"document.querySelectorAll('.card').length === {shown}")
-    page.get("new Promise((go) => setTimeout(go, 2500))")
-    page.shoot(path)
+def _api(folder: Path) -> ApiServer:
+    """Create an API process of the present version."""
+    api = ApiServer(folder, tcp=True)
+    api.spec = replace(api.spec, version=__version__)
+    return api
+
+
+def _take(picture: Picture, api: ApiServer, chrome: Browser) -> None:
+    """Open the page, and save a picture of it."""
+    width, height = picture.width, picture.height
+    mobile = width < 500
+    token = Path(api.spec.token or "").read_text().strip()
+    with chrome.page(width, height, mobile=mobile) as page:
+        feature = {"name": "prefers-color-scheme", "value": picture.theme}
+        page.call("Emulation.setEmulatedMedia", features=[feature])
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=CURVES)
+        page.navigate(f"http://127.0.0.1:{api.port}/#token={token}")
+        page.wait_until("document.body?.dataset.connection === 'live'")
+        page.wait_until(f"document.querySelectorAll('.card').length === {picture.gpus}")
+        page.resize(width, _height(page, picture.last_gpu), mobile=mobile)
+        page.evaluate("new Promise((done) => setTimeout(done, 2500))")  # until all curves are drawn
+        path = FOLDER / f"{picture.name}.png"
+        page.screenshot(path)
     _shrink(path)
 
 
-def _tell(front: ApiServer) -> None:
-    """Have the story said."""
-    for ago, name, fields in STORY:
-        moment = datetime.now(UTC) - timedelta(seconds=ago)
-        front.publish(name, time=moment.isoformat(), at=-float(ago), **fields)
+def _height(page: Page, last_gpu: int) -> int:
+    """Measure the page to the end of the card of a GPU, or the whole page for -1."""
+    end = f"document.getElementById('gpu-{last_gpu}').getBoundingClientRect().bottom + 14"
+    whole = "document.documentElement.scrollHeight"
+    return int(page.evaluate(whole if last_gpu < 0 else end))
 
 
 def _shrink(path: Path) -> None:
-    """Make a picture small, where Pillow is there for it."""
+    """Reduce the size of a picture file."""
     from PIL import Image
 
-    with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(colors=128, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
+    with Image.open(path) as image:
+        reduced = image.convert("RGB").quantize(colors=128, dither=Image.Dither.NONE)
+    reduced.save(path, optimize=True)
 
 
 if __name__ == "__main__":

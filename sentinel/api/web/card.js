@@ -2,7 +2,7 @@
 
 import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, setText, shape } from "./dom.js";
-import { STATES, degrees, holder, memory, percent, rate, size, duration, state, watts } from "./words.js";
+import { STATES, degrees, holder, memory, percent, processNames, rate, size, duration, state, watts } from "./words.js";
 
 const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
 /** The maximum age of a reading without a note, as in the daemon's health check. */
@@ -82,14 +82,15 @@ export class Card {
 
   #notes(gpu, word, live) {
     const notes = [];
-    if (gpu.findings) notes.push(`${gpu.findings} findings: do not trust its results${gpu.last_finding ? ` (last: ${gpu.last_finding})` : ""}`);
+    if (gpu.findings) notes.push(`${gpu.findings} findings${gpu.last_finding ? `, last: ${gpu.last_finding}` : ""}; do not trust its results`);
     const passed = Date.now() / 1000 - gpu.at;
     if (gpu.until_s !== null) notes.push(`for another ${duration(Math.max(0, gpu.until_s - passed))}`);
     else if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${duration(Math.round(gpu.since_s + passed))}`);
     if (word in { busy: 1, backoff: 1, failed: 1, unknown: 1, idle: 1 }) notes.push(gpu.reason);
     else if (word === "occupied" && gpu.note) notes.push(gpu.note);
+    if (word in { occupied: 1, starting: 1, stopping: 1 } && gpu.allocated_processes?.length) notes.push(`beside ${processNames(gpu.allocated_processes)}`);
     if (gpu.read_s !== null && gpu.read_s > MAX_AGE_S) notes.push(`last read ${duration(gpu.read_s + passed)} ago`);
-    const text = live ? [...new Set(notes)].filter((one) => one !== this.who.textContent).join(", ") : "";
+    const text = live ? [...new Set(notes)].filter((one) => one !== this.who.textContent).join(" · ") : "";
     setText(this.note, text);
     this.note.title = text; // the text may be cut off
     this.who.title = this.who.textContent;
@@ -109,7 +110,7 @@ export class Card {
       if (this.parts[place].style.width !== share) this.parts[place].style.width = share;
     });
     const shown = PARTS.filter(([name]) => parts[name] > 0 || name === "free");
-    setText(this.amount, shown.map(([name, word]) => `${word} ${size(parts[name])}`).join(" · "));
+    setText(this.amount, shown.map(([name, word]) => `${word}\u00a0${size(parts[name])}`).join(" · "));
     this.bar.setAttribute("aria-label", `Memory of ${size(parts.total)}: ${this.amount.textContent}`);
   }
 

@@ -113,7 +113,7 @@ export class Curve {
       cursor: { show: large, drag: { x: false, y: false }, ...(large ? { sync: { key: "detail" } } : {}) },
       select: { show: false },
       scales: { x: { time: true, range: () => this.#window() }, y: { range: (_, low, high) => kind.range(low, high, readings) } },
-      axes: large ? [{ ...axis, space: 90, values: (_, moments) => moments.map(daytime) }, { ...axis, size: 48 }] : [{ show: false }, { show: false }],
+      axes: large ? [{ ...axis, size: 28, space: 90, values: (_, moments) => moments.map(daytime) }, { ...axis, size: 48 }] : [{ show: false }, { show: false }],
       series: [{ label: "Time", value: (_, at) => (at ? daytime(at) : "–") }, line],
     }, this.#columns(), element);
     this.#large = large;

@@ -69,7 +69,7 @@ export function pause(gpu) {
   dialog.querySelector("form").reset();
   const what = gpu ? `GPU ${gpu.index}` : "all GPUs";
   setText(byId("pause-title"), `Pause ${what}`);
-  setText(dialog.querySelector("[data-what]"), `sentinel releases ${what} and does not occupy ${gpu ? "it" : "them"} until the pause ends.`);
+  setText(dialog.querySelector("[data-what]"), `Sentinel releases ${what} and does not occupy ${gpu ? "it" : "them"} until the pause ends.`);
   show(dialog.querySelector("[data-all]"), !gpu);
   open(dialog, (form, signal) => {
     const chosen = gpu ? { gpus: [gpu.uuid] } : { release: form.get("release") === "on" };
@@ -91,7 +91,7 @@ function confirm(title, what, verb, act) {
 export function resume(gpu) {
   const what = gpu ? `GPU ${gpu.index}` : "all GPUs";
   const body = gpu ? { gpus: [gpu.uuid] } : {};
-  confirm(`Resume ${what}`, "sentinel occupies idle GPUs again.", "Resume", (signal) => fetchJson("POST", "/v1/resume", { body, signal }));
+  confirm(`Resume ${what}`, "Sentinel occupies idle GPUs again.", "Resume", (signal) => fetchJson("POST", "/v1/resume", { body, signal }));
 }
 
 /** Reserve a GPU, or a selected number. */
@@ -117,7 +117,7 @@ export function unreserve(gpu, reservations) {
   const reservation = reservations.find((one) => one.id === gpu.reservation);
   const gpus = reservation ? reservation.indices.map((index) => `GPU ${index}`).join(", ") : `GPU ${gpu.index}`;
   const why = reservation?.reason ? ` for “${reservation.reason}”` : "";
-  const what = `${gpus} ${reservation?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}. Its holder is not asked.`;
+  const what = `${gpus} ${reservation?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}. Its holder is not notified.`;
   confirm("End the reservation", what, "End it", (signal) => fetchJson("DELETE", `/v1/reservations/${encodeURIComponent(gpu.reservation)}`, { signal }));
 }
 
@@ -157,7 +157,7 @@ function facts(gpu, reservations) {
   return [
     ["Name", `${gpu.name}, ${gpu.pci_bus_id}`],
     ["UUID", gpu.uuid],
-    ["Held by", holder(gpu, reservations)],
+    ["Holder", holder(gpu, reservations)],
     ["Reason", gpu.reason],
     ["Foreign processes", gpu.processes.length ? processNames(gpu.processes, 8) : ""],
     ["Allocated to", gpu.allocated_processes?.length ? processNames(gpu.allocated_processes, 8) : ""],

@@ -6,7 +6,7 @@ const FAILED = { BACKOFF: "backoff", FATAL: "failed" };
 
 /** The states with their meanings, in the order of the summary. */
 export const STATES = {
-  occupied: "sentinel keeps it busy",
+  occupied: "a stressor is running",
   starting: "a stressor is starting",
   stopping: "the stressor is ending",
   busy: "in use by a foreign process",
@@ -29,42 +29,43 @@ export function state(gpu) {
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 const digits = (value, count) => (known(value) ? value.toPrecision(count).replace(/\.0+$/, "") : "");
 
+/** Format a number with its unit, which stay on one line. */
+const amount = (number, unit) => `${number}\u00a0${unit}`;
+
 /** Format bytes. */
 export function size(bytes) {
   if (!known(bytes)) return "?";
-  if (bytes >= 2 ** 30) {
-    const gib = bytes / 2 ** 30;
-    return `${gib >= 10 ? Math.round(gib) : Number(gib.toFixed(1))} GiB`;
-  }
-  return `${Math.round(bytes / 2 ** 20)} MiB`;
+  if (bytes < 2 ** 30) return amount(Math.round(bytes / 2 ** 20), "MiB");
+  const gib = bytes / 2 ** 30;
+  return amount(gib >= 10 ? Math.round(gib) : Number(gib.toFixed(1)), "GiB");
 }
 
 /** Format seconds in one or two units. */
 export function duration(seconds) {
   if (!known(seconds)) return "?";
-  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
-  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 0.9995) return amount(Math.round(seconds * 1000), "ms");
+  if (seconds < 10) return amount(Number(seconds.toFixed(1)), "s");
+  if (seconds < 60) return amount(Math.round(seconds), "s");
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 60) return amount(minutes, "min");
   const hours = Math.floor(minutes / 60);
-  if (hours < 48) return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
-  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours < 48) return amount(hours, "h") + (minutes % 60 ? `\u00a0${amount(minutes % 60, "min")}` : "");
+  return `${amount(Math.floor(hours / 24), "d")}\u00a0${amount(hours % 24, "h")}`;
 }
 
-export const percent = (share) => (known(share) ? `${Math.round(share * 100)} %` : "?");
-export const degrees = (value) => (known(value) ? `${Math.round(value)} °C` : "?");
-export const watts = (value) => (known(value) ? `${Math.round(value)} W` : "?");
+export const percent = (share) => (known(share) ? amount(Math.round(share * 100), "%") : "?");
+export const degrees = (value) => (known(value) ? amount(Math.round(value), "°C") : "?");
+export const watts = (value) => (known(value) ? amount(Math.round(value), "W") : "?");
 
 /** Format the rate of the stressor's work in its most specific unit. */
 export function rate(gpu) {
   for (const [value, unit] of [[gpu.flops_per_s, "FLOP/s"], [gpu.bytes_per_s, "B/s"]]) {
     if (value) {
       const [step, prefix] = PREFIXES.find(([step]) => value >= step) ?? PREFIXES.at(-1);
-      return `${digits(value / step, 3)} ${prefix}${unit}`;
+      return amount(digits(value / step, 3), prefix + unit);
     }
   }
-  return gpu.iterations_per_s ? `${digits(gpu.iterations_per_s, 3)} iterations/s` : "";
+  return gpu.iterations_per_s ? amount(digits(gpu.iterations_per_s, 3), "iterations/s") : "";
 }
 
 /** Name a process with its PID and user. */
@@ -81,10 +82,7 @@ export function processNames(processes, max = 2) {
 /** Describe the holder of a GPU, or the reason why it has none. */
 export function holder(gpu, reservations) {
   const word = state(gpu);
-  if (word in { occupied: 1, starting: 1, stopping: 1 }) {
-    const beside = gpu.allocated_processes?.length ? `, beside ${processNames(gpu.allocated_processes, 1)}` : "";
-    return `sentinel ${gpu.workload ?? ""}`.trim() + beside;
-  }
+  if (word in { occupied: 1, starting: 1, stopping: 1 }) return `sentinel ${gpu.workload ?? ""}`.trim();
   if (word === "paused") return "paused";
   if (gpu.processes.length) return processNames(gpu.processes);
   if (gpu.allocated_processes?.length) return processNames(gpu.allocated_processes);

@@ -69,11 +69,11 @@ def opened(
 ) -> Iterator[Page]:
     """Open the page; in the end it may have complained of nothing."""
     with chrome.page(width, height, mobile=mobile) as page:
-        page.go(url)
-        page.until(LIVE)
-        page.until("document.querySelectorAll('.card').length > 0")
+        page.navigate(url)
+        page.wait_until(LIVE)
+        page.wait_until("document.querySelectorAll('.card').length > 0")
         yield page
-        assert page.complaints == []
+        assert page.errors == []
 
 
 def address(front: ApiServer) -> str:
@@ -98,65 +98,65 @@ def words(index: int) -> str:
 def test_a_card_shows_a_newcomer(daemon: Daemon, chrome: Browser) -> None:
     host = daemon.host
     with opened(chrome, daemon.run("page").strip()) as page:
-        page.until(f"{state(0)} === 'occupied'")
-        assert "token" not in page.get("location.href")
+        page.wait_until(f"{state(0)} === 'occupied'")
+        assert "token" not in page.evaluate("location.href")
         with host.job(0, share=0.6, stay=60) as job:
             there = host.registry.processes
             eventually(lambda: job.pid in {one.pid for one in there(host.uuid(0))})
-            page.until(f"{state(0)} === 'busy'")
-            page.until(f"{words(0)}.includes('(pid {job.pid}')")
-            page.until(
+            page.wait_until(f"{state(0)} === 'busy'")
+            page.wait_until(f"{words(0)}.includes('(pid {job.pid}')")
+            page.wait_until(
                 "document.getElementById('timeline').innerText.includes('memory free after')"
             )
-            page.until(f"/foreign .*GiB/.test({words(0)})")
-        page.until(f"{state(0)} === 'occupied'")
+            page.wait_until(f"/foreign.*GiB/.test({words(0)})")
+        page.wait_until(f"{state(0)} === 'occupied'")
 
 
 def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
     daemon: Daemon, chrome: Browser
 ) -> None:
     with opened(chrome, daemon.run("page").strip()) as page:
-        page.until(f"{state(1)} === 'occupied'")
-        page.get("document.querySelector('#gpu-1 [aria-label=\"Reserve GPU 1\"]').click()")
-        page.get("document.querySelector('#reserve-dialog [name=reason]').focus()")
-        page.write(HOSTILE)
+        page.wait_until(f"{state(1)} === 'occupied'")
+        page.evaluate("document.querySelector('#gpu-1 [aria-label=\"Reserve GPU 1\"]').click()")
+        page.evaluate("document.querySelector('#reserve-dialog [name=reason]').focus()")
+        page.type_text(HOSTILE)
         page.press("Enter")
-        page.until("!document.querySelector('dialog[open]')")
+        page.wait_until("!document.querySelector('dialog[open]')")
         (held,) = daemon.client.status().reservations
         assert (held.indices, held.reason) == ((1,), HOSTILE)
         assert f"for {HOSTILE}" in daemon.run("status")
-        page.until(f"{state(1)} === 'reserved'")
-        assert HOSTILE in page.get(words(1))
-        page.get("document.querySelector('#gpu-1 [aria-label=\"Unreserve GPU 1\"]').click()")
+        page.wait_until(f"{state(1)} === 'reserved'")
+        assert HOSTILE in page.evaluate(words(1))
+        page.evaluate("document.querySelector('#gpu-1 [aria-label=\"Unreserve GPU 1\"]').click()")
         page.press("Enter")
         eventually(lambda: not daemon.client.status().reservations)
-        page.until(f"{state(1)} === 'occupied'")
+        page.wait_until(f"{state(1)} === 'occupied'")
 
 
 def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Daemon, chrome: Browser) -> None:
     focus = "document.activeElement.getAttribute('aria-label')"
     with opened(chrome, daemon.run("page").strip()) as page:
-        page.until(f"{state(1)} === 'occupied'")
+        page.wait_until(f"{state(1)} === 'occupied'")
         for _ in range(20):
             page.press("Tab")
-            if page.get(focus) == "Pause GPU 1":
+            if page.evaluate(focus) == "Pause GPU 1":
                 break
-        assert page.get(focus) == "Pause GPU 1"
+        assert page.evaluate(focus) == "Pause GPU 1"
         page.press("Enter")
-        page.until("document.querySelector('#pause-dialog').open")
+        page.wait_until("document.querySelector('#pause-dialog').open")
         page.press("Escape")
-        page.until("!document.querySelector('dialog[open]')")
-        assert page.get(focus) == "Pause GPU 1"
+        page.wait_until("!document.querySelector('dialog[open]')")
+        assert page.evaluate(focus) == "Pause GPU 1"
         page.press("Enter")
         page.press("Tab", 2)  # from how long, past Cancel
-        assert page.get("document.activeElement.type") == "submit"
+        assert page.evaluate("document.activeElement.type") == "submit"
         page.press("Enter")
-        page.until(f"{state(1)} === 'paused'")
+        page.wait_until(f"{state(1)} === 'paused'")
         assert daemon.gpu(1).admin == "PAUSED"
-        page.until("!document.querySelector('dialog[open]')")
-        assert page.get(focus) == "Resume GPU 1"
+        page.wait_until("!document.querySelector('dialog[open]')")
+        assert page.evaluate(focus) == "Resume GPU 1"
         page.press("Enter", 2)
-        page.until(f"{state(1)} === 'occupied'")
+        page.wait_until(f"{state(1)} === 'occupied'")
 
 
 def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
@@ -164,15 +164,15 @@ def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
 ) -> None:
     with opened(chrome, daemon.run("page").strip()) as page:
         daemon.kill()
-        page.until("document.getElementById('lost').innerText.includes('Connection lost')")
-        assert page.get("document.body.dataset.connection") == "lost"
-        assert page.get("document.getElementById('connection').innerText") == "lost"
-        assert page.get(f"[{state(0)}, {state(1)}]") == ["unknown", "unknown"]
-        assert page.get("document.querySelector('#gpu-0 .actions button').disabled")
+        page.wait_until("document.getElementById('lost').innerText.includes('Connection lost')")
+        assert page.evaluate("document.body.dataset.connection") == "lost"
+        assert page.evaluate("document.getElementById('connection').innerText") == "lost"
+        assert page.evaluate(f"[{state(0)}, {state(1)}]") == ["unknown", "unknown"]
+        assert page.evaluate("document.querySelector('#gpu-0 .actions button').disabled")
         daemon.start(2, "--tcp", f"127.0.0.1:{port}")
-        page.until(LIVE)
-        assert page.get("document.getElementById('lost').hidden")
-        page.until(f"{state(0)} === 'occupied'")
+        page.wait_until(LIVE)
+        assert page.evaluate("document.getElementById('lost').hidden")
+        page.wait_until(f"{state(0)} === 'occupied'")
 
 
 # --- with a supervisor that is a script --------------------------------------------------------
@@ -190,20 +190,22 @@ def test_external_text_is_never_interpreted_as_markup(front: ApiServer, chrome: 
             "gpu.busy", index=0, at=1.0, reason=HOSTILE, processes=[{"pid": 1, "name": HOSTILE}]
         )
         front.publish("gpu.reserved", index=0, at=2.0, reason=HOSTILE, for_s=None, by=None)
-        page.until("document.querySelectorAll('#timeline li').length === 2")
-        page.get("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
+        page.wait_until("document.querySelectorAll('#timeline li').length === 2")
+        page.evaluate("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
         for part in ("#gpu-0", "#timeline", "#facts", "#detail-dialog"):
-            page.until(f"document.querySelector('{part}').textContent.includes('<img src=x')")
-        assert page.get("document.querySelectorAll('main img, main b, dialog img').length") == 0
-        assert "taken" not in page.get("document.title")
+            page.wait_until(f"document.querySelector('{part}').textContent.includes('<img src=x')")
+        assert (
+            page.evaluate("document.querySelectorAll('main img, main b, dialog img').length") == 0
+        )
+        assert "taken" not in page.evaluate("document.title")
 
 
 def timeline(page: Page, count: int) -> list[tuple[str, str, str]]:
     """Wait for the oldest ``count`` events of the page; return the word, GPUs and text of each."""
     items = "[...document.querySelectorAll('#timeline li')]"
-    page.until(f"{items}.length === {count}")
+    page.wait_until(f"{items}.length === {count}")
     parts = "['strong', '.gpu', '.text'].map((part) => item.querySelector(part).textContent)"
-    found: list[list[str]] = page.get(f"{items}.reverse().map((item) => {parts})")
+    found: list[list[str]] = page.evaluate(f"{items}.reverse().map((item) => {parts})")
     return [(word, gpus, text) for word, gpus, text in found]
 
 
@@ -258,8 +260,8 @@ def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: B
             ("commands", "resumed"),
             ("everything", "resumed,overheat,yielding,idle"),
         ):
-            page.get(select.format(text))
-            assert page.get(words) == wanted
+            page.evaluate(select.format(text))
+            assert page.evaluate(words) == wanted
 
 
 @pytest.mark.parametrize(
@@ -272,14 +274,18 @@ def test_sixteen_gpus_fit_the_page(
     with front.change_supervisor():
         front.supervisor = ExampleNode()
     with opened(chrome, address(front), width, height, mobile=mobile) as page:
-        page.until("document.querySelectorAll('.card').length === 16")
-        assert page.get("document.documentElement.scrollWidth") <= width
+        page.wait_until("document.querySelectorAll('.card').length === 16")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
         cards = "[...document.querySelectorAll('.card')]"
         wider = "(one) => one.scrollWidth > one.clientWidth"
-        assert page.get(f"{cards}.filter({wider}).map((one) => one.id)") == []
+        assert page.evaluate(f"{cards}.filter({wider}).map((one) => one.id)") == []
         outside = f"(one) => one.getBoundingClientRect().right > {width}"
-        assert page.get(f"[...document.querySelectorAll('main *')].filter({outside}).length") == 0
-        states = page.get("[...document.querySelectorAll('.card')].map((one) => one.dataset.state)")
+        assert (
+            page.evaluate(f"[...document.querySelectorAll('main *')].filter({outside}).length") == 0
+        )
+        states = page.evaluate(
+            "[...document.querySelectorAll('.card')].map((one) => one.dataset.state)"
+        )
         assert states == 2 * [
             *("occupied", "occupied", "busy", "occupied"),
             *("reserved", "paused", "occupied", "unknown"),
@@ -289,15 +295,15 @@ def test_sixteen_gpus_fit_the_page(
 def test_stale_views_show_no_gpu_as_idle(front: ApiServer, chrome: Browser) -> None:
     front.reset()
     with opened(chrome, address(front)) as page:
-        page.until(f"{state(0)} === 'occupied'")
+        page.wait_until(f"{state(0)} === 'occupied'")
         with front.change_supervisor() as supervisor:
             supervisor.sends_no_views = True
-        page.until(f"{state(0)} === 'unknown'")
-        assert "state is not updated" in page.get("document.getElementById('lost').innerText")
+        page.wait_until(f"{state(0)} === 'unknown'")
+        assert "state is not updated" in page.evaluate("document.getElementById('lost').innerText")
         with front.change_supervisor() as supervisor:
             supervisor.sends_no_views = False
-        page.until(f"{state(0)} === 'occupied'")
-        page.until(LIVE)
+        page.wait_until(f"{state(0)} === 'occupied'")
+        page.wait_until(LIVE)
 
 
 def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
@@ -305,14 +311,16 @@ def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
 ) -> None:
     front.reset()
     with chrome.page() as page:
-        page.go(f"http://127.0.0.1:{front.port}/#token=wrong")
-        page.until("document.querySelector('#token-dialog')?.open")
-        assert "The token is wrong" in page.get("document.querySelector('#token-dialog').innerText")
-        page.write(token(front))
+        page.navigate(f"http://127.0.0.1:{front.port}/#token=wrong")
+        page.wait_until("document.querySelector('#token-dialog')?.open")
+        assert "The token is wrong" in page.evaluate(
+            "document.querySelector('#token-dialog').innerText"
+        )
+        page.type_text(token(front))
         page.press("Enter")
-        page.until(LIVE)
-        assert page.get("document.querySelectorAll('.card').length") == 2
-        assert page.complaints == []
+        page.wait_until(LIVE)
+        assert page.evaluate("document.querySelectorAll('.card').length") == 2
+        assert page.errors == []
 
 
 def test_the_theme_is_the_systems_until_another_is_chosen(
@@ -323,13 +331,13 @@ def test_the_theme_is_the_systems_until_another_is_chosen(
     with opened(chrome, address(front)) as page:
         for wanted in ("dark", "light"):
             feature = {"name": "prefers-color-scheme", "value": wanted}
-            page.tell("Emulation.setEmulatedMedia", features=[feature])
-            page.until(f"{theme} === '{wanted}'")
-        page.get("document.getElementById('theme').click()")
-        page.get("document.getElementById('theme').click()")
-        assert page.get(theme) == "dark"
-        page.go(address(front).partition("#")[0] + "?again")
-        page.until(f"{LIVE} && {theme} === 'dark'")
+            page.call("Emulation.setEmulatedMedia", features=[feature])
+            page.wait_until(f"{theme} === '{wanted}'")
+        page.evaluate("document.getElementById('theme').click()")
+        page.evaluate("document.getElementById('theme').click()")
+        assert page.evaluate(theme) == "dark"
+        page.navigate(address(front).partition("#")[0] + "?again")
+        page.wait_until(f"{LIVE} && {theme} === 'dark'")
 
 
 # --- the files ---------------------------------------------------------------------------------
