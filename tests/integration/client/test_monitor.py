@@ -1,13 +1,14 @@
-"""One object watches the GPUs: through a real service here, and by a sentinel of its own."""
+"""The monitor, with a real API process and with a private sentinel."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 import sentinel
-from sentinel.client import GpuStatus
+from sentinel.client import GpuStatus, event_stream
 from sentinel.client.callbacks import names_of
+from sentinel.client.hold import private_sentinel
 from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.procfs import read_stat
@@ -26,7 +28,7 @@ from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, ApiServer
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +50,21 @@ def monitor(front: ApiServer) -> Iterator[sentinel.Monitor]:
         yield monitor
 
 
-def so(front: ApiServer, index: int = 0, **changes: Any) -> None:
+def change_gpu(front: ApiServer, index: int = 0, **changes: Any) -> None:
+    """Change fields of a GPU's view."""
     with front.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
 
 def started(pid: int) -> int:
+    """Read the start time of a process."""
     stat = read_stat(pid)
     assert stat is not None
     return stat.started
 
 
-def health(front: ApiServer, before: str, now: str, index: int = 0) -> None:
+def publish_health(front: ApiServer, before: str, now: str, index: int = 0) -> None:
+    """Publish a change of a GPU's health."""
     front.publish(
         "gpu.health_changed",
         gpu=UUIDS[index],
@@ -70,7 +75,7 @@ def health(front: ApiServer, before: str, now: str, index: int = 0) -> None:
     )
 
 
-# --- which callbacks an event is for ---------------------------------------------------------
+# --- the names of events ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def health(front: ApiServer, before: str, now: str, index: int = 0) -> None:
         (None, "optimal", []),
     ],
 )
-def test_a_change_of_condition_is_for_those_whom_it_concerns(
+def test_a_change_of_health_has_the_names_of_its_direction(
     before: str | None, now: str, names: list[str]
 ) -> None:
     event = EventInfo(id=1, name="gpu.health_changed", fields={"before": before, "health": now})
@@ -103,12 +108,12 @@ def test_a_change_of_condition_is_for_those_whom_it_concerns(
         ("gpu.idle", "idle"),
     ],
 )
-def test_other_events_have_one_name_more_than_their_own(event: str, name: str) -> None:
+def test_other_events_have_a_short_name_as_well(event: str, name: str) -> None:
     assert list(names_of(EventInfo(id=1, name=event, fields={}))) == [event, name]
 
 
 @pytest.mark.parametrize("name", ["", "throtle", "yields"])
-def test_a_name_that_is_none_is_refused_with_those_there_are(name: str) -> None:
+def test_an_unknown_name_is_an_error_with_the_known_names(name: str) -> None:
     with pytest.raises(
         ConfigError, match=r"The names are: state_change, throttle, resume, critical"
     ):
@@ -118,10 +123,10 @@ def test_a_name_that_is_none_is_refused_with_those_there_are(name: str) -> None:
 # --- through a daemon ------------------------------------------------------------------------
 
 
-def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
+def test_callbacks_receive_the_gpu_and_the_event_although_others_fail(
     front: ApiServer, monitor: sentinel.Monitor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[tuple[str, GpuStatus, EventInfo]] = []
+    calls: list[tuple[str, GpuStatus, EventInfo]] = []
     done = threading.Event()
 
     @monitor.on("throttle")
@@ -129,29 +134,29 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
         raise KeyError(gpu.index)
 
     @monitor.on("throttle")
-    def leaves(gpu: GpuStatus, event: EventInfo) -> None:
+    def exits(gpu: GpuStatus, event: EventInfo) -> None:
         sys.exit(1)
 
     def keep(name: str) -> Callable[[GpuStatus, EventInfo], None]:
-        return lambda gpu, event: heard.append((name, gpu, event))
+        return lambda gpu, event: calls.append((name, gpu, event))
 
     for name in ("state_change", "throttle", "resume", "gpu.paused"):
         monitor.on(name, keep(name))
     ignored = monitor.on("critical", keep("critical"))
     monitor.off("critical", ignored)
     monitor.on("idle", lambda *_: done.set())
-    health(front, "optimal", "normal")  # there is no listener yet
+    publish_health(front, "optimal", "normal")  # before start()
     monitor.start()
-    monitor.start()  # it runs: nothing happens
-    so(front, health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
-    health(front, "normal", "throttled")
-    health(front, "throttled", "critical", 1)
-    health(front, "critical", "normal", 1)
+    monitor.start()  # has no effect
+    change_gpu(front, health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
+    publish_health(front, "normal", "throttled")
+    publish_health(front, "throttled", "critical", 1)
+    publish_health(front, "critical", "normal", 1)
     front.publish("gpu.paused", gpu=UUIDS[1], for_s=None)
     front.publish("service.ready")
     front.publish("gpu.idle", gpu=UUIDS[1])
     assert done.wait(TIMEOUT_S)
-    assert [(name, gpu.index, event.name) for name, gpu, event in heard] == [
+    assert [(name, gpu.index, event.name) for name, gpu, event in calls] == [
         ("state_change", 0, "gpu.health_changed"),
         ("throttle", 0, "gpu.health_changed"),
         ("state_change", 1, "gpu.health_changed"),
@@ -159,27 +164,44 @@ def test_callbacks_get_the_gpu_and_the_event_and_none_can_harm_the_others(
         ("resume", 1, "gpu.health_changed"),
         ("gpu.paused", 1, "gpu.paused"),
     ]
-    _, gpu, event = heard[1]
+    _, gpu, event = calls[1]
     assert (gpu.health, gpu.multiplier, gpu.temperature_c) == ("throttled", 0.5, 80)
     assert event.fields["before"] == "normal"
     assert monitor.errors == 2
     assert "KeyError" in caplog.text
 
 
-def test_the_thread_ends_at_once_though_nothing_happens(
+@contextlib.contextmanager
+def silent(front: ApiServer) -> Iterator[None]:
+    """Stop the API process, so that its streams send no comments."""
+    os.kill(front.child.process.pid or 0, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(front.child.process.pid or 0, signal.SIGCONT)
+
+
+@pytest.fixture
+def endless_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients wait for a silent stream longer than any test."""
+    monkeypatch.setattr(event_stream, "MAX_SILENCE_S", 10 * TEST_TIMEOUT_S)
+
+
+@pytest.mark.usefixtures("endless_streams")
+def test_the_thread_ends_although_its_stream_is_silent(
     front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     monitor.start()
     assert monitor.running
     (thread,) = [one for one in threading.enumerate() if one.name == "sentinel-monitor"]
-    began = time.monotonic()
-    monitor.stop()
-    assert not thread.is_alive()
-    assert not sentinel.Monitor(front.path).running
-    assert time.monotonic() - began < 14  # a comment comes each 15 s
+    with silent(front):
+        monitor.stop()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+    assert not monitor.running
 
 
-def test_a_callback_may_stop_it(front: ApiServer, monitor: sentinel.Monitor) -> None:
+def test_a_callback_can_stop_the_monitor(front: ApiServer, monitor: sentinel.Monitor) -> None:
     calls = []
 
     def once(gpu: GpuStatus, event: EventInfo) -> None:
@@ -196,28 +218,28 @@ def test_a_callback_may_stop_it(front: ApiServer, monitor: sentinel.Monitor) -> 
     assert calls == [first]
 
 
-def test_it_goes_on_when_the_service_is_another_one(
+def test_the_monitor_continues_with_the_next_api_process(
     front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
-    heard = threading.Event()
-    monitor.on("idle", lambda *_: heard.set())
+    called = threading.Event()
+    monitor.on("idle", lambda *_: called.set())
     monitor.start()
     front.kill()
     front.start()
     front.wait_for(lambda: front.heartbeats > 0)
 
-    def again() -> bool:
+    def event_arrives() -> bool:
         front.publish("gpu.idle", gpu=UUIDS[0])
-        return heard.wait(0.1)
+        return called.wait(0.1)
 
-    eventually(again)
+    eventually(event_arrives)
     assert monitor.running
 
 
-def test_what_is_asked_for_is_that_of_the_gpu(front: ApiServer, monitor: sentinel.Monitor) -> None:
+def test_the_state_is_that_of_the_selected_gpu(front: ApiServer, monitor: sentinel.Monitor) -> None:
     assert monitor.is_available()
     assert monitor.reason == ""
-    so(front, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
+    change_gpu(front, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
     eventually(lambda: monitor.status(1).health == "throttled")
     assert [gpu.index for gpu in monitor.status_all()] == [0, 1]
     assert (monitor.should_throttle(1), monitor.speed_multiplier(1)) == (True, 0.5)
@@ -226,7 +248,7 @@ def test_what_is_asked_for_is_that_of_the_gpu(front: ApiServer, monitor: sentine
         monitor.should_throttle(7)
 
 
-def test_single_settings_are_changed_and_the_others_kept(
+def test_an_update_changes_single_settings_and_keeps_the_others(
     front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     assert monitor.update_config({"throttle.temp_throttle": 80}).text
@@ -239,7 +261,9 @@ def test_single_settings_are_changed_and_the_others_kept(
     monitor.update_config({"throttle.temp_throttle": None})
 
 
-def test_memory_is_had_while_a_block_lasts(front: ApiServer, monitor: sentinel.Monitor) -> None:
+def test_memory_is_allocated_for_the_duration_of_a_block(
+    front: ApiServer, monitor: sentinel.Monitor
+) -> None:
     before = monitor.available()
     with monitor.allocation("llm", "2GiB") as got:
         assert (got.size, got.holder.pid) == (2 * 2**30, os.getpid())
@@ -253,9 +277,9 @@ def test_memory_is_had_while_a_block_lasts(front: ApiServer, monitor: sentinel.M
         Deallocate,
     ]
     with monitor.allocation("llm", 2**20):
-        monitor.deallocate("llm")  # by hand, which is no error at the end
+        monitor.deallocate("llm")  # the end of the block is no error then
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
-        with front.change_supervisor() as supervisor:  # and the name may be another one's by then
+        with front.change_supervisor() as supervisor:  # and the name may have another owner
             supervisor.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
             supervisor.allocations["llm"] = replace(supervisor.allocations["llm"], confirmed=True)
     assert [one.holder.pid for one in monitor.client.allocations()] == [1]
@@ -263,7 +287,7 @@ def test_memory_is_had_while_a_block_lasts(front: ApiServer, monitor: sentinel.M
         monitor.allocate("llm", "much")
 
 
-def test_events_are_followed_in_a_loop_and_in_an_event_loop(
+def test_events_are_iterated_with_for_and_with_async_for(
     front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     first = front.publish("gpu.idle", gpu=UUIDS[0])
@@ -273,7 +297,7 @@ def test_events_are_followed_in_a_loop_and_in_an_event_loop(
 
     async def follow() -> list[str]:
         names = []
-        other = asyncio.create_task(asyncio.sleep(0))  # the loop goes on meanwhile
+        other = asyncio.create_task(asyncio.sleep(0))  # the event loop is not blocked
         async for event in monitor.events(since=first - 1):
             names.append(event.name)
             if len(names) == 2:
@@ -284,26 +308,34 @@ def test_events_are_followed_in_a_loop_and_in_an_event_loop(
     assert asyncio.run(follow()) == ["gpu.idle", "gpu.busy"]
 
 
-def test_one_who_waits_for_an_event_in_an_event_loop_can_be_cancelled(
+@pytest.mark.usefixtures("endless_streams")
+def test_a_cancelled_wait_for_an_event_leaves_no_thread(
     front: ApiServer, monitor: sentinel.Monitor
 ) -> None:
-    async def wait() -> None:
-        async for _ in monitor.events():
-            raise AssertionError("nothing happens")
+    first = front.publish("gpu.idle", gpu=UUIDS[0])
+
+    async def wait(waiting: asyncio.Event) -> None:
+        async for _ in monitor.events(since=first - 1):
+            waiting.set()
 
     async def cancel() -> None:
-        task = asyncio.create_task(wait())
-        await asyncio.sleep(0.2)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        waiting = asyncio.Event()
+        task = asyncio.create_task(wait(waiting))
+        await waiting.wait()
+        with silent(front):
+            await asyncio.sleep(0.2)  # the thread waits for the second event by then
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.get_running_loop().shutdown_default_executor()  # waits for its threads
+        ended.set()
 
-    began = time.monotonic()
-    asyncio.run(cancel())
-    assert time.monotonic() - began < 14  # no thread is left that waits for a comment
+    ended = threading.Event()
+    threading.Thread(target=lambda: asyncio.run(cancel()), daemon=True).start()
+    assert ended.wait(TIMEOUT_S)
 
 
-def test_a_daemon_that_was_named_is_not_replaced(tmp_path: Path) -> None:
+def test_no_private_sentinel_replaces_a_selected_daemon(tmp_path: Path) -> None:
     monitor = sentinel.Monitor(tmp_path / "none")
     assert not monitor.is_available()
     assert "no sentinel daemon runs at" in monitor.reason
@@ -313,7 +345,7 @@ def test_a_daemon_that_was_named_is_not_replaced(tmp_path: Path) -> None:
         sentinel.Monitor(tmp_path / "none", embedded=True)
 
 
-# --- a sentinel of its own -------------------------------------------------------------------
+# --- a private sentinel ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -324,12 +356,12 @@ def host(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Simulated
 
 
 @pytest.mark.long
-def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
+def test_a_private_sentinel_occupies_nothing_and_ends_with_the_monitor(
     host: SimulatedHost,
 ) -> None:
     with sentinel.Monitor(simulate=2) as monitor, sentinel.Monitor(simulate=2) as other:
         assert monitor.is_available(), monitor.reason
-        assert other.is_available()  # two of them disturb neither the GPU nor each other
+        assert other.is_available()  # two private sentinels do not disturb each other
         daemon = monitor.client.status().daemon
         assert (daemon.phase, daemon.simulated) == ("drained", True)
         assert other.client.status().daemon.pid != daemon.pid
@@ -349,15 +381,23 @@ def test_without_a_daemon_it_has_a_sentinel_that_holds_nothing_and_ends_with_it(
     assert stat is None or not stat.alive
 
 
-def test_a_host_without_a_driver_is_one_where_it_is_not_available(
+def test_without_a_driver_the_monitor_is_not_available(
     host: SimulatedHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a driver")
     monkeypatch.delenv("SENTINEL_SIM_DIR")
+    starts = []
+
+    def start(flags: Sequence[str]) -> contextlib.AbstractContextManager[sentinel.Hold]:
+        starts.append(flags)
+        return private_sentinel(flags)
+
+    monkeypatch.setattr("sentinel.client.monitor.private_sentinel", start)
+    monkeypatch.setattr("sentinel.client.monitor._RETRY_S", 10 * TEST_TIMEOUT_S)
     with sentinel.Monitor(embedded=True) as monitor:
         assert monitor.is_available() is False
         assert "no GPU can be read" in monitor.reason
-        began = time.monotonic()
-        assert monitor.is_available() is False  # and is not tried again and again
-        assert time.monotonic() - began < 0.1
+        assert monitor.is_available() is False
+        assert "no GPU can be read" in monitor.reason
+    assert len(starts) == 1
