@@ -244,7 +244,7 @@ def test_a_trial_of_a_built_in_workload_passes(real: RealHost, workload: str) ->
 def test_a_long_kernel_is_detected_without_a_wait_of_the_host(
     real: RealHost,
 ) -> None:
-    code, figures = trial(real, "bad_workloads:dawdles", "5s")
+    code, figures = trial(real, "bad_workloads:queues_long_kernels", "5s")
     assert code == 1
     assert [problem["kind"] for problem in figures["problems"]] == ["long_quantum"]
     assert 0.1 < figures["longest_quantum_s"] < 1.0

@@ -1,4 +1,4 @@
-"""A real service process, and at the other end of its channel a supervisor that is a script."""
+"""A real API process, with a fake supervisor at the other end of its channel."""
 
 from __future__ import annotations
 
@@ -95,12 +95,7 @@ def gpu_view(index: int) -> GpuView:
 
 @dataclass
 class FakeSupervisor:
-    """The supervisor's end: it does what a supervisor does, or what a test wants of it.
-
-    ``slow``: memory does not come back. ``stale``: nothing is read any more. ``mute``: orders get
-    no answer. ``blind``: nothing is shown. ``deaf``: to orders of these kinds. ``refusal``: what
-    every Configure is refused with.
-    """
+    """The state and the replies of a supervisor, with switches for faults."""
 
     gpus: dict[str, GpuView] = field(
         default_factory=lambda: {UUIDS[index]: gpu_view(index) for index in range(2)}
@@ -108,11 +103,15 @@ class FakeSupervisor:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
     phase: Phase = Phase.OCCUPYING
+    #: The memory of stopped stressors is not freed.
     keeps_memory: bool = False
+    #: Readings are not renewed.
     stops_reading: bool = False
     sends_no_replies: bool = False
     sends_no_views: bool = False
+    #: Commands of these types get no reply.
     unanswered: tuple[type[Command], ...] = ()
+    #: The reason by which every Configure is rejected.
     configure_error: str | None = None
 
     def host(self) -> HostView:
@@ -209,27 +208,27 @@ class FakeSupervisor:
         return CommandReply(number=command.number, text="reserved", gpus=gpus)
 
     def memory_fields(self, view: GpuView) -> dict[str, Any]:
-        """Return what is free of a GPU, and what was promised and is not taken yet."""
-        given = sum(one.size for one in self.allocations.values() if one.gpu == view.uuid)
-        taken = sum(guest.memory or 0 for guest in view.allocated_processes)
+        """Compute the free memory of a GPU and the outstanding part of its allocations."""
+        given = sum(each.size for each in self.allocations.values() if each.gpu == view.uuid)
+        taken = sum(process.memory or 0 for process in view.allocated_processes)
         reserved = view.telemetry.memory_reserved if view.telemetry is not None else None
         used = view.memory_used
         free = None if used is None else view.memory_total - used - (reserved or 0)
         return {"memory_free": free, "outstanding": max(0, given - taken)}
 
     def allocate(self, command: Allocate) -> CommandReply:
-        """Allocate memory: release what is in its way, and read again once it is free."""
+        """Allocate memory; stop the stressor if too little is free."""
         view = self.gpus[command.gpu]
-        left = view.budget - sum(one.size for one in self.allocations.values())
-        if command.id in self.allocations or command.size > left:
-            text = f"{command.id} is taken, or too much: {left} bytes can be allocated"
+        available = view.budget - sum(each.size for each in self.allocations.values())
+        if command.id in self.allocations or command.size > available:
+            text = f"{command.id} is taken, or too much: {available} bytes can be allocated"
             return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
         self.allocations[command.id] = Allocation(
             id=command.id, gpu=command.gpu, size=command.size, by=command.by, since=time.monotonic()
         )
         if (view.memory_used or 0) + command.size > view.memory_total:
             self.stop_stressor(command.gpu, "ENABLED")
-        return CommandReply(number=command.number, text="promised", gpus=(command.gpu,))
+        return CommandReply(number=command.number, text="allocated", gpus=(command.gpu,))
 
     def settle_allocation(self, command: Confirm | Deallocate) -> CommandReply:
         given = self.allocations.pop(command.id, None)
@@ -238,7 +237,7 @@ class FakeSupervisor:
             return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
         if isinstance(command, Confirm):
             self.allocations[command.id] = replace(given, confirmed=True)
-        return CommandReply(number=command.number, text="so it is", gpus=(given.gpu,))
+        return CommandReply(number=command.number, text="settled", gpus=(given.gpu,))
 
     def settle_reservation(self, command: Confirm | Unreserve) -> CommandReply:
         held = self.reservations.pop(command.id, None)
@@ -248,18 +247,18 @@ class FakeSupervisor:
         if isinstance(command, Unreserve):
             return CommandReply(number=command.number, text="ended", gpus=held.gpus)
         self.reservations[command.id] = replace(held, confirmed=True)
-        return CommandReply(number=command.number, text="it holds", gpus=held.gpus)
+        return CommandReply(number=command.number, text="confirmed", gpus=held.gpus)
 
 
 class ApiServer:
-    """Listening sockets, and a service on them that can be replaced; use it as a context.
+    """Listening sockets, and a replaceable API process on them; a context manager.
 
     Args:
-        folder: For the socket and what is kept.
-        tcp: Whether to listen at a TCP address, too.
-        metrics: Whether to listen at another one for scrapes alone.
-        environment: Variables for the service.
-        spec: Other things that it is told.
+        folder: The folder of the socket and of stored state.
+        tcp: Whether to listen at a TCP address as well.
+        metrics: Whether to listen at a separate address for scrapes.
+        environment: Variables of the API process.
+        spec: Further fields of its ApiSpec.
     """
 
     def __init__(
@@ -314,30 +313,30 @@ class ApiServer:
                 listening.close()
 
     def start(self) -> None:
-        """Start a service on the listening sockets."""
+        """Start an API process on the listening sockets."""
         self.heartbeats = 0
         self._end.clear()
         listening = (self.listening, self.tcp, self.metrics)
-        sockets = [Inherited(one.fileno()) if one else None for one in listening]
+        sockets = [Inherited(listener.fileno()) if listener else None for listener in listening]
         self.child = Child(main.run, self.spec, sockets, self.environment)
         self._thread = threading.Thread(target=self._run_supervisor)
         self._thread.start()
 
     def kill(self) -> None:
-        """SIGKILL the service."""
+        """Kill the API process by SIGKILL."""
         self.stop_supervisor()
         self.child.kill()
         select.select([self.child.pidfd], [], [], TIMEOUT_S)
         self.child.reap()
 
     def stop_supervisor(self) -> None:
-        """Let the supervisor's end do nothing more."""
+        """Stop the fake supervisor."""
         self._end.set()
         if self._thread is not None:
             self._thread.join()
 
     def reset(self) -> None:
-        """Reset everything for another test."""
+        """Reset the fake supervisor for another test."""
         with self.lock:
             self.supervisor = FakeSupervisor()
             self.commands.clear()
@@ -346,7 +345,7 @@ class ApiServer:
 
     @contextlib.contextmanager
     def change_supervisor(self) -> Iterator[FakeSupervisor]:
-        """Change what the supervisor does or has; it is shown at once."""
+        """Change the fake supervisor, and send its views at the end of the block."""
         with self.lock:
             yield self.supervisor
             self.send_views()
@@ -361,17 +360,19 @@ class ApiServer:
             self.child.send(replace(view, at=now, read=read, **self.supervisor.memory_fields(view)))
 
     def _is_read(self, view: GpuView) -> bool:
-        """Return whether a GPU is read all the time, as far as the test did not say otherwise."""
+        """Check whether readings of a GPU are renewed."""
         if self.supervisor.stops_reading or view.read is None:
             return False
         return view.ended is None or view.read > view.ended
 
     def publish(self, name: str = "gpu.idle", **fields: Any) -> int:
-        """Have an event said; return its number."""
+        """Publish an event; return its number."""
         with self.lock:
             self._published += 1
             event = {"event": name, "time": "now", **fields}
-            select.select([], [self.child.channel], [], TIMEOUT_S)  # not to be lost
+            select.select(
+                [], [self.child.channel], [], TIMEOUT_S
+            )  # wait until the event can be sent
             self.child.send(LogRecord(number=self._published, event=event))
             return self._published
 
@@ -380,7 +381,7 @@ class ApiServer:
             assert self.changed.wait_for(met, TIMEOUT_S), (self.commands, self.warnings)
 
     def _run_supervisor(self) -> None:
-        """Be the supervisor: show all, answer orders, until the end."""
+        """Send views and reply to commands until stopped."""
         shown = 0.0
         while not self._end.is_set():
             if time.monotonic() - shown > 0.25:
@@ -425,7 +426,7 @@ class UnixConnection(Connection):
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: ``body`` is what the JSON was."""
+    """A response with a decoded JSON body."""
 
     status: int
     body: Any
@@ -435,7 +436,7 @@ class Reply:
 def ask(
     server: ApiServer, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}
 ) -> Reply:
-    """Ask over the Unix socket; every error must have the one shape."""
+    """Send a request over the Unix socket; check the shape of the response."""
     return exchange(UnixConnection(server.path), method, path, body, headers)
 
 

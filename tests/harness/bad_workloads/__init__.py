@@ -30,7 +30,7 @@ def well_behaved(ctx: WorkloadContext, *, rest: float = 0.02) -> None:
         ctx.report()
 
 
-class Warm:
+class WellBehaved:
     """Follow every rule, as a class.
 
     Args:
@@ -46,16 +46,18 @@ class Warm:
         well_behaved(ctx, rest=self._rest)
 
 
-class Unruly:
+class WithoutRun:
     """A class without ``run``."""
 
 
-def errs(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
+def finds_a_fault_in_a_selftest(
+    ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = ""
+) -> None:
     """Report a finding during a selftest."""
     finds_and_dies(ctx)
 
 
-def stumbles(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
+def fails_in_a_selftest(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Raise an error during a selftest."""
     raises(ctx)
 
@@ -115,21 +117,21 @@ def segfaults(ctx: WorkloadContext) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def busy(ctx: WorkloadContext) -> None:
+def spins_without_end(ctx: WorkloadContext) -> None:
     """Loop without end, and never pace."""
     become_ready(ctx)
     while True:
         pass
 
 
-def sleeps(ctx: WorkloadContext) -> None:
+def sleeps_without_end(ctx: WorkloadContext) -> None:
     """Sleep without end, and never pace."""
     become_ready(ctx)
     while True:
         time.sleep(FOREVER)
 
 
-def late(ctx: WorkloadContext) -> None:
+def never_ready(ctx: WorkloadContext) -> None:
     """Never become Ready."""
     while True:
         time.sleep(FOREVER)
@@ -151,14 +153,14 @@ def holds_the_interpreter(ctx: WorkloadContext, *, seconds: int = FOREVER) -> No
     well_behaved(ctx)
 
 
-def freezes(ctx: WorkloadContext) -> None:
+def stops_itself(ctx: WorkloadContext) -> None:
     """Stop itself, as Ctrl+Z would."""
     become_ready(ctx)
     while ctx.pace():
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def babbles(ctx: WorkloadContext) -> None:
+def sends_malformed_messages(ctx: WorkloadContext) -> None:
     """Send the supervisor invalid datagrams."""
     become_ready(ctx)
     channel = _channel()
@@ -166,7 +168,7 @@ def babbles(ctx: WorkloadContext) -> None:
         channel.send(b'{"type": "Ready", "held": "everything"')
 
 
-def floods(ctx: WorkloadContext) -> None:
+def floods_the_channel(ctx: WorkloadContext) -> None:
     """Send the supervisor messages at full speed."""
     become_ready(ctx)
     channel = _channel()
@@ -178,7 +180,7 @@ def floods(ctx: WorkloadContext) -> None:
         channel.send(message)
 
 
-def imposes(ctx: WorkloadContext) -> None:
+def receives_the_leases(ctx: WorkloadContext) -> None:
     """Receive the supervisor's messages in place of the lease keeper."""
     become_ready(ctx)
     channel = _channel()
@@ -230,7 +232,7 @@ def eats_host_memory(ctx: WorkloadContext, *, mebibytes: int = 256) -> None:
         ctx.report(iterations=len(ballast[:1]))
 
 
-def chatters(ctx: WorkloadContext) -> None:
+def prints_without_end(ctx: WorkloadContext) -> None:
     """Print without end."""
     become_ready(ctx)
     while ctx.pace():
@@ -239,7 +241,7 @@ def chatters(ctx: WorkloadContext) -> None:
         ctx.report()
 
 
-def stalls(ctx: WorkloadContext, *, seconds: float = 0.2) -> None:
+def queues_long_quanta(ctx: WorkloadContext, *, seconds: float = 0.2) -> None:
     """Queue quanta that are too long, and ignore stops."""
     while True:
         ctx.pace()
@@ -247,7 +249,7 @@ def stalls(ctx: WorkloadContext, *, seconds: float = 0.2) -> None:
         ctx.report(checks=1)
 
 
-def dawdles(ctx: WorkloadContext, *, cycles: int = 300_000_000) -> None:
+def queues_long_kernels(ctx: WorkloadContext, *, cycles: int = 300_000_000) -> None:
     """Queue kernels that keep a real GPU busy for too long."""
     import torch
 
@@ -257,14 +259,14 @@ def dawdles(ctx: WorkloadContext, *, cycles: int = 300_000_000) -> None:
         ctx.report()
 
 
-def hogs(ctx: WorkloadContext, *, seconds: float = 2.0) -> None:
+def queues_very_long_quanta(ctx: WorkloadContext, *, seconds: float = 2.0) -> None:
     """Queue quanta that are far too long."""
     while ctx.pace():
         time.sleep(seconds)
         ctx.report()
 
 
-def tells_nonsense(ctx: WorkloadContext) -> None:
+def reports_nan(ctx: WorkloadContext) -> None:
     """Report a number that is not finite."""
     become_ready(ctx)
     while ctx.pace():
@@ -298,7 +300,7 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     run_seeds(pipeline, seeds=1)
 
 
-def forgets(ctx: WorkloadContext) -> None:
+def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
     """Test the memory, and flip one of its bits once, some time after Ready."""
     from sentinel.stressor.verification.memory_cells import MemoryCells
     from sentinel.stressor.workloads import memtest
@@ -316,7 +318,7 @@ def forgets(ctx: WorkloadContext) -> None:
     memtest.memtest(ctx, patterns="ones+random")
 
 
-def blind(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
+def discards_its_checks(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Run a selftest whose checks are discarded once they are proved."""
     from sentinel.stressor.verification.pipeline import ResultPipeline
     from sentinel.stressor.verification.selftest import selftest

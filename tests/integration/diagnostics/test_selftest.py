@@ -108,7 +108,7 @@ def test_exactly_the_flipped_bits_are_found(
 def test_a_check_that_misses_flipped_bits_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:blind")
+    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:discards_its_checks")
     code, out, _ = run(capsys, "--flips", "2", "--rounds", "10", "--dtype", "fp32")
     assert code == 1
     results, memory, inputs, *_, summary = out.splitlines()
@@ -246,7 +246,7 @@ def test_a_stressor_that_cannot_be_killed_is_not_waited_for() -> None:
 def test_a_fault_that_was_not_injected_ends_the_selftest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:errs")
+    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:finds_a_fault_in_a_selftest")
     code, _, err = run(capsys)
     assert code == 1
     assert "a result of bf16 was wrong at (5, 9) although no bit was flipped in it" in err
@@ -257,10 +257,13 @@ def test_a_fault_that_was_not_injected_ends_the_selftest(
 def test_a_failed_stressor_ends_the_selftest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:stumbles")
+    monkeypatch.setattr(selftest, "_WORKLOAD", "bad_workloads:fails_in_a_selftest")
     code, out, err = run(capsys, "--json")
     assert (code, out) == (1, "")
-    assert "the stressor failed: workload bad_workloads:stumbles raised ValueError: boom" in err
+    assert (
+        "the stressor failed: workload bad_workloads:fails_in_a_selftest raised ValueError: boom"
+        in err
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 @pytest.mark.long
 def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_others() -> None:
     places = [
-        "bad_workloads:Warm",
+        "bad_workloads:WellBehaved",
         "bad_workloads.failing_import:work",
         "bad_workloads.hanging_import:work",
         "bad_workloads.crashing_import:work",
         "bad_workloads.exiting_import:work",
-        "bad_workloads:Unruly",
+        "bad_workloads:WithoutRun",
         "bad_workloads:well_behaved",
     ]
     timeouts = Timeouts(opening=TIMEOUT_S, each=2.0 * MACHINE_SLOWNESS)
@@ -32,7 +32,7 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
     assert [one.number for one in infos] == list(range(len(places)))
     warm, broken, hanging, crashing, missing, unruly, good = infos
     assert warm.error is None
-    assert warm.summary == "Do nothing wrong, as a class."
+    assert warm.summary == "Follow every rule, as a class."
     (rest,) = warm.options
     assert (rest.name, rest.kind, rest.default) == ("rest", "a number", "0.02")
     assert rest.text == "Seconds between two rounds."
@@ -57,9 +57,9 @@ def install(folder: Path, name: str, workloads: dict[str, str]) -> None:
 def test_a_registered_workload_is_listed_with_its_package(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
-    places = {"warm": "bad_workloads:Warm", "broken": "bad_workloads.failing_import:work"}
+    places = {"warm": "bad_workloads:WellBehaved", "broken": "bad_workloads.failing_import:work"}
     install(tmp_path, "one", {**places, "twice": "bad_workloads:well_behaved"})
-    install(tmp_path, "other", {"twice": "bad_workloads:hogs"})
+    install(tmp_path, "other", {"twice": "bad_workloads:queues_very_long_quanta"})
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "workloads", "--json"],
         env=simulated.environment(PYTHONPATH=str(tmp_path)),
@@ -78,7 +78,11 @@ def test_a_registered_workload_is_listed_with_its_package(
     assert found["gemm"]["package"] == "gpu-sentry"
     assert "size" in [option["name"] for option in found["gemm"]["options"]]
     warm = found["warm"]
-    assert (warm["package"], warm["version"], warm["place"]) == ("one", "1.2", "bad_workloads:Warm")
+    assert (warm["package"], warm["version"], warm["place"]) == (
+        "one",
+        "1.2",
+        "bad_workloads:WellBehaved",
+    )
     assert warm["error"] is None
     assert "this module never worked" in found["broken"]["error"]
     assert "registered twice" in found["twice"]["error"]

@@ -50,7 +50,7 @@ def test_the_lock_of_a_dead_sentinel_is_free(host: GpuHost) -> None:
 
 @pytest.mark.long
 def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(host: GpuHost) -> None:
-    with host.sentinel(1, "--poll", "200ms", "--workload", "bad_workloads:freezes") as first:
+    with host.sentinel(1, "--poll", "200ms", "--workload", "bad_workloads:stops_itself") as first:
         first.wait_for("stressor.ready")
         (stressor,) = first.stressors()
         eventually(lambda: stressor.status() == "stopped")

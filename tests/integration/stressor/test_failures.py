@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         ),
         ("bad_workloads:exits", FailureKind.WORKLOAD, ["bad_workloads:exits raised SystemExit"]),
         (
-            "bad_workloads:tells_nonsense",
+            "bad_workloads:reports_nan",
             FailureKind.WORKLOAD,
             ["report(flops=nan): it must be finite"],
         ),
@@ -64,14 +64,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
             ["RuntimeError: this module never worked (failing_import.py:3 in <module>)"],
         ),
         (
-            "bad_workloads:Unruly",
+            "bad_workloads:WithoutRun",
             FailureKind.MALFORMED,
-            ["workload Unruly is a class without a method `run`", "`run(self, ctx)`"],
+            ["workload WithoutRun is a class without a method `run`", "`run(self, ctx)`"],
         ),
         (
-            "bad_workloads:Warm:rest=warm",
+            "bad_workloads:WellBehaved:rest=warm",
             FailureKind.UNUSABLE,
-            ["workload Warm: option rest='warm' is not a number", "default 0.02"],
+            ["workload WellBehaved: option rest='warm' is not a number", "default 0.02"],
         ),
         (
             "gemm:size=big",

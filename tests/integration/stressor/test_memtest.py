@@ -391,7 +391,7 @@ def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(
     host: GpuHost,
 ) -> None:
     flags = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
-    workload = ("--memory", "2GiB", "--workload", "bad_workloads:forgets")
+    workload = ("--memory", "2GiB", "--workload", "bad_workloads:tests_memory_that_loses_a_bit")
     with host.sentinel(1, *flags, *workload) as sentinel:
         sentinel.wait_for("stressor.ready")
         held = host.held()

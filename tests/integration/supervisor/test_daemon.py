@@ -221,16 +221,16 @@ def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
 
 def _settings_change(daemon: Daemon, file: Path) -> None:
     """Have settings taken over by each way there is, and refused where they are wrong."""
-    file.write_text('workload = "bad_workloads:Warm"')
+    file.write_text('workload = "bad_workloads:WellBehaved"')
     daemon.run("restart", "--rearm", "300ms", "--poll", "100ms")
-    assert daemon.client.status().daemon.workload == "bad_workloads:Warm"
+    assert daemon.client.status().daemon.workload == "bad_workloads:WellBehaved"
     daemon.wait_until_occupied(0)
 
     file.write_text('workload = "hold"\nmemory = "lots"')
     refused = daemon.run_unchecked("reload")
     assert refused.code == 2
     assert "config.toml" in refused.err
-    assert daemon.client.status().daemon.workload == "bad_workloads:Warm"
+    assert daemon.client.status().daemon.workload == "bad_workloads:WellBehaved"
     os.kill(daemon.pid, signal.SIGHUP)
     eventually(lambda: '"about": "settings"' in daemon.places.log.read_text())
     file.write_text('workload = "hold"')

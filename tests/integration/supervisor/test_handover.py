@@ -25,8 +25,16 @@ SMALLEST_PIPE = 4096
 ENDS_ITSELF = "holds_the_interpreter"
 #: Workloads that become ready and then break one rule each.
 MISBEHAVING = (
-    *("stubborn", "busy", "sleeps", "freezes", "imposes", "starts_processes", "forks"),
-    *("chatters", ENDS_ITSELF),
+    *(
+        "stubborn",
+        "spins_without_end",
+        "sleeps_without_end",
+        "stops_itself",
+        "receives_the_leases",
+        "starts_processes",
+        "forks",
+    ),
+    *("prints_without_end", ENDS_ITSELF),
 )
 #: Workloads that fail, with a part of the reason that is reported.
 FAILING = {
@@ -191,7 +199,7 @@ def is_alive(process: psutil.Process) -> bool:
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_stressor_with_a_malformed_message_is_killed_and_counted(host: GpuHost) -> None:
-    for batch in batches(host, ("babbles", "floods")):
+    for batch in batches(host, ("sends_malformed_messages", "floods_the_channel")):
         with one_workload_per_gpu(host, batch, "--poll", "200ms") as (one, gpus):
             for gpu in gpus.values():
                 one.wait_for("stressor.failed", gpu=gpu)
