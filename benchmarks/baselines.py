@@ -33,7 +33,7 @@ _POLL = 1.0
 Step = Callable[[], dict[str, float]]
 
 
-def say(**fields: object) -> None:
+def write_line(**fields: object) -> None:
     """Write one line for the benchmark."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
@@ -68,14 +68,14 @@ def end_with_input() -> None:
 def hold(workload: str, gpu: str, simulation: str | None) -> None:
     """Take the memory, report it, work, and print the rate once a second."""
     step = simulated(gpu, simulation) if simulation else real(workload)
-    say(ready=True, pid=os.getpid())
+    write_line(ready=True, pid=os.getpid())
     since, total = time.monotonic(), dict.fromkeys(("flops", "bytes"), 0.0)
     while True:
         for name, amount in step().items():
             total[name] += amount
         seconds = time.monotonic() - since
         if seconds >= 1:
-            say(**{f"{name}_per_s": amount / seconds for name, amount in total.items()})
+            write_line(**{f"{name}_per_s": amount / seconds for name, amount in total.items()})
             since, total = time.monotonic(), dict.fromkeys(total, 0.0)
 
 
@@ -198,11 +198,11 @@ def poll(gpu: str, simulation: str | None) -> None:
     assert child.stdout is not None
     assert json.loads(child.stdout.readline())["ready"]
     threading.Thread(target=child.stdout.read, daemon=True).start()  # the pipe never fills up
-    say(ready=True, pid=os.getpid())
+    write_line(ready=True, pid=os.getpid())
     while not listed(gpu, simulation) - {child.pid}:
         time.sleep(_POLL)
     child.terminate()
-    say(terminated_at=time.monotonic())
+    write_line(terminated_at=time.monotonic())
     child.wait()
 
 

@@ -56,11 +56,11 @@ class Costs:
         stay = self._seconds + 120
         with ExitStack() as stack:
             for card in cards:
-                squatter = self._rig.newcomer("bare", card, size, stay)
-                stack.callback(self._rig.end, squatter)
-                squatter.ready()
-                squatter.tell("go")
-                squatter.wait(lambda line: "got" in line, 60)
+                occupier = self._rig.newcomer("bare", card, size, stay)
+                stack.callback(self._rig.end, occupier)
+                occupier.ready()
+                occupier.send_line("go")
+                occupier.wait(lambda line: "got" in line, 60)
             sentinel = self._rig.sentinel("gemm", cards, empty=False)
             for card in cards:
                 sentinel.wait_event("gpu.busy", card.uuid, 60, 0)
@@ -79,8 +79,8 @@ class Costs:
             if nvidia_smi:
                 stack.enter_context(self._rig.nvidia_smi())
             if pages or scrapers:
-                people = ("--pages", str(pages), "--scrapers", str(scrapers))
-                stack.enter_context(self._rig.clients("monitoring_clients", *people))
+                arguments = ("--pages", str(pages), "--scrapers", str(scrapers))
+                stack.enter_context(self._rig.clients("monitoring_clients", *arguments))
             return [{"workload": workload, **self._measure(sentinel)}]
 
     def _measure(self, sentinel: Sentinel) -> Record:

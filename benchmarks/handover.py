@@ -102,9 +102,9 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
     if workload == "hold":  # the one with the least time to react
         run = partial(races.on_a_busy_host, "bare", workload)
         yield Cell(name="hold-bare-busy-host", rounds=10, seconds=20, run=run)
-        run = partial(races.among_clients, "bare", workload)
+        run = partial(races.with_clients, "bare", workload)
         yield Cell(name="hold-bare-clients", rounds=10, seconds=15, run=run)
-        run = partial(races.among_onlookers, "bare", workload)
+        run = partial(races.with_monitoring, "bare", workload)
         yield Cell(name="hold-bare-onlookers", rounds=10, seconds=15, run=run)
         run = partial(races.beside_nvidia_smi, "bare", workload)
         yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
@@ -146,15 +146,15 @@ def run_cell(rig: Rig, cell: Cell, results: Results, rounds: int, deadline: floa
 
 def _brief(records: list[Record]) -> str:
     """Summarize the outcome of a round."""
-    said = []
+    parts = []
     for record in records:
         if "got" not in record:
-            said.append(str(record))
+            parts.append(str(record))
             continue
         got = "got it" if record["got"] else f"REFUSED {record.get('error', '')}"
         kill = f", killed {record['margin_s'] * 1e3:.0f} ms after" if "margin_s" in record else ""
-        said.append(f"{got} after {record.get('memory_s', 0) * 1e3:.0f} ms{kill}")
-    return "; ".join(said)
+        parts.append(f"{got} after {record.get('memory_s', 0) * 1e3:.0f} ms{kill}")
+    return "; ".join(parts)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from benchmarks.processes import (
     TIMEOUT_S,
     Line,
     Place,
+    Program,
     Rig,
     Sentinel,
-    Speaker,
     TooLateError,
 )
 from benchmarks.results import Record
@@ -57,7 +57,7 @@ class Races:
         # The memory watch takes the driver's lock, too, so the baseline needs the same watch.
         self._rig.reader(card)
         self._rig.wait_empty([card])
-        newcomer.tell("go")
+        newcomer.send_line("go")
         return [self._outcome(kind, card, newcomer)]
 
     def against_sentinel(self, kind: str, workload: str, ahead: int) -> list[Record]:
@@ -84,25 +84,25 @@ class Races:
         with self._rig.nvidia_smi():
             return self._against_sentinel(kind, workload, ahead, cards)
 
-    def among_clients(self, kind: str, workload: str, ahead: int) -> list[Record]:
+    def with_clients(self, kind: str, workload: str, ahead: int) -> list[Record]:
         """Race a sentinel while a thousand clients send requests."""
         cards = self._rig.host.cards[:1]
         self._expect(kind, cards[0], ahead)
         self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
-        with self._rig.clients("many_clients", "--clients", str(CLIENTS)) as crowd:
+        with self._rig.clients("many_clients", "--clients", str(CLIENTS)) as clients_process:
             records = self._against_sentinel(kind, workload, ahead, cards)
-        answers = crowd.lines[-1].get("answers", {})
+        answers = clients_process.lines[-1].get("answers", {})
         return [{**record, "answers": answers} for record in records]
 
-    def among_onlookers(self, kind: str, workload: str, ahead: int) -> list[Record]:
+    def with_monitoring(self, kind: str, workload: str, ahead: int) -> list[Record]:
         """Race a sentinel with an open web page and a scrape each second."""
         cards = self._rig.host.cards[:1]
         self._expect(kind, cards[0], ahead)
         self._rig.sentinel(workload, cards).wait_held([cards[0].uuid])
-        with self._rig.clients("monitoring_clients") as people:
+        with self._rig.clients("monitoring_clients") as clients_process:
             records = self._against_sentinel(kind, workload, ahead, cards)
-            people.wait(lambda line: line.get("seen", {}).get("scrapes"), 10)
-        return [{**record, "seen": people.lines[-1].get("seen", {})} for record in records]
+            clients_process.wait(lambda line: line.get("seen", {}).get("scrapes"), 10)
+        return [{**record, "seen": clients_process.lines[-1].get("seen", {})} for record in records]
 
     def elsewhere(self, place: str, workload: str, ahead: int) -> list[Record]:
         """Race a sentinel that, or a newcomer that, sees only its own processes."""
@@ -123,11 +123,11 @@ class Races:
                 sentinel.wait_event("stressor.starting", card.uuid, TIMEOUT_S, before)
             self._rig.wait_used([card], _BEGUN)
             time.sleep(random.uniform(*_WHILE_IT_STARTS))
-            newcomer.tell("go")
+            newcomer.send_line("go")
             record = self._outcome("bare", card, newcomer)
             yielded = sentinel.wait_event("gpu.yielding", card.uuid, 15, before)
-            told = self._handover(sentinel, card, before)
-        return [{**record, "workload": workload, "stressor": yielded["stressor"], **told}]
+            outcome = self._handover(sentinel, card, before)
+        return [{**record, "workload": workload, "stressor": yielded["stressor"], **outcome}]
 
     def against_floor(self, kind: str, workload: str, ahead: int) -> list[Record]:
         """Kill the holder of the GPU when the newcomer starts: no supervisor can be faster."""
@@ -145,7 +145,7 @@ class Races:
         self._rig.expect(kind, card, ask, ahead)
         return ask
 
-    def _newcomer(self, kind: str, card: Card, ahead: int) -> Speaker:
+    def _newcomer(self, kind: str, card: Card, ahead: int) -> Program:
         """Return a newcomer that waits for its start."""
         return self._rig.next_newcomer(kind, card, self._expect(kind, card, ahead))
 
@@ -154,24 +154,24 @@ class Races:
         if kind not in self._free:
             self._rig.no_sentinel()
             self._rig.wait_empty([card])
-            scout = self._rig.newcomer(kind, card, 0)
-            scout.ready()
-            scout.tell("go")
-            seen = scout.wait(lambda line: "got" in line, _ANSWER)
-            self._rig.end(scout)
+            first_newcomer = self._rig.newcomer(kind, card, 0)
+            first_newcomer.ready()
+            first_newcomer.send_line("go")
+            seen = first_newcomer.wait(lambda line: "got" in line, _ANSWER)
+            self._rig.end(first_newcomer)
             self._free[kind] = seen.get("free") or int(card.total * 0.95)
         return int(self._free[kind] * SHARE)
 
-    def _outcome(self, kind: str, card: Card, newcomer: Speaker) -> Record:
+    def _outcome(self, kind: str, card: Card, newcomer: Program) -> Record:
         """Return the outcome of a newcomer, and end it."""
         try:
-            told = newcomer.wait(lambda line: "got" in line, _ANSWER)
+            outcome = newcomer.wait(lambda line: "got" in line, _ANSWER)
         except TooLateError as error:
-            told = {"got": False, "error": str(error)}
+            outcome = {"got": False, "error": str(error)}
         with contextlib.suppress(Exception):
             newcomer.process.wait(5)
         self._rig.end(newcomer)
-        record: Record = {"gpu": card.index, "newcomer": kind, **told}
+        record: Record = {"gpu": card.index, "newcomer": kind, **outcome}
         record["empty_free"] = self._free[kind]
         return record
 
@@ -187,7 +187,7 @@ class Races:
         try:
             holder.ready()
             time.sleep(random.uniform(*_MOMENTS))
-            newcomer.tell("go")
+            newcomer.send_line("go")
             if kill:
                 holder.process.send_signal(signal.SIGKILL)
             return [self._outcome(kind, card, newcomer)]
@@ -206,11 +206,11 @@ class Races:
         sentinel.wait_held(held)  # it may have yielded to another process in the meantime
         levels = [len(reader.lines) for reader in readers]
         for reader, level in zip(readers, levels, strict=True):
-            reader.tell("arm")
+            reader.send_line("arm")
             reader.wait(lambda line: "armed" in line, 5, level)
         before = len(sentinel.lines)
         for newcomer in newcomers:
-            newcomer.tell("go")
+            newcomer.send_line("go")
         records = [
             self._outcome(kind, card, newcomer)
             for card, newcomer in zip(cards, newcomers, strict=True)
@@ -234,7 +234,7 @@ class Races:
         return {name: event[name] for name in names}
 
 
-def _growth(reader: Speaker, level: int, record: Record) -> Line:
+def _growth(reader: Program, level: int, record: Record) -> Line:
     """Return the time of the first growth, and how long before the kill it was."""
     try:
         grown = reader.wait(lambda line: "grown_at" in line, 1, level)

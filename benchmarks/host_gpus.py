@@ -109,22 +109,22 @@ class RealHost:
         """Return the telemetry of a GPU."""
         nvml, handle = self._nvml, self._handles[uuid]
 
-        def asked(function: str, *more: int) -> Any:
+        def query(function: str, *more: int) -> Any:
             try:
                 return getattr(nvml, function)(handle, *more)
             except nvml.NVMLError:  # not supported by this card
                 return None
 
-        energy = asked("nvmlDeviceGetTotalEnergyConsumption")
-        power = asked("nvmlDeviceGetPowerUsage")
-        limit = asked("nvmlDeviceGetEnforcedPowerLimit")
-        rates = asked("nvmlDeviceGetUtilizationRates")
+        energy = query("nvmlDeviceGetTotalEnergyConsumption")
+        power = query("nvmlDeviceGetPowerUsage")
+        limit = query("nvmlDeviceGetEnforcedPowerLimit")
+        rates = query("nvmlDeviceGetUtilizationRates")
         return Telemetry(
             energy=None if energy is None else energy / 1000,
             power=None if power is None else power / 1000,
             limit=None if limit is None else limit / 1000,
-            sm_clock=asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-            temperature=asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            sm_clock=query("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            temperature=query("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             utilization=None if rates is None else rates.gpu / 100,
         )
 

@@ -21,7 +21,7 @@ from benchmarks.costs import census, spent
 from benchmarks.handover import host_of
 from benchmarks.host_gpus import Telemetry
 from benchmarks.load_table import LoadTable
-from benchmarks.processes import Rig, Sentinel, Speaker, TooLateError
+from benchmarks.processes import Program, Rig, Sentinel, TooLateError
 from benchmarks.results import Record, Results
 from sentinel.config.workload_spec import known_workloads
 
@@ -91,10 +91,10 @@ class Load:
         if cell.workload.partition(":")[0] not in known_workloads():
             raise NotHereError("there is no such workload")
         bare = [self._bare(cell)] if cell.bare else []
-        ours = self._with_sentinel(cell)
+        measured = self._with_sentinel(cell)
         self._rig.no_sentinel()
         bare += [self._bare(cell)] if cell.bare else []
-        return {"workload": cell.workload, "rate": cell.rate, "bare": bare, **ours}
+        return {"workload": cell.workload, "rate": cell.rate, "bare": bare, **measured}
 
     def _bare(self, cell: Cell) -> Record:
         self._rig.no_sentinel()
@@ -132,25 +132,25 @@ class Load:
             "stressor_rss": resident,
         }
 
-    def _sample(self, speaker: Speaker, rate: str, seconds: float) -> Record:
+    def _sample(self, program: Program, rate: str, seconds: float) -> Record:
         """Return the means of a period, after a warm-up."""
         time.sleep(_WARM_UP)
-        first = len(speaker.lines)
+        first = len(program.lines)
         began, samples = time.monotonic(), [self._read()]
         while time.monotonic() - began < seconds:
             time.sleep(_EVERY)
             samples.append(self._read())
         took = time.monotonic() - began
-        mine = [
+        own_lines = [
             line
-            for line in speaker.lines[first:]
+            for line in program.lines[first:]
             if rate in line and line.get("gpu", self._card.uuid) == self._card.uuid
         ]
-        if not mine:
-            raise TooLateError(f"{' '.join(speaker.command())} said no {rate}")
+        if not own_lines:
+            raise TooLateError(f"{' '.join(program.command())} reported no {rate}")
         return {
-            "rate": fmean(line[rate] for line in mine),
-            "checks": sum(line.get("checks", 0) for line in mine),
+            "rate": fmean(line[rate] for line in own_lines),
+            "checks": sum(line.get("checks", 0) for line in own_lines),
             "watts": _watts(samples, took),
             "limit": samples[-1].limit,
             "sm_clock": _median([sample.sm_clock for sample in samples]),
@@ -231,7 +231,7 @@ def run(given: argparse.Namespace, results: Results, plan: Sequence[Cell]) -> No
             try:
                 record = load.measure(cell)
             except NotHereError as error:
-                print(f"{cell.name}: passed over: {error}", flush=True)
+                print(f"{cell.name}: skipped: {error}", flush=True)
             except Exception as error:  # noqa: BLE001 - the other rows must still be measured
                 print(f"{cell.name}: {type(error).__name__}: {error}", flush=True)
                 results.add({"cell": f"{cell.name}: failed", "round": 0, "error": repr(error)})

@@ -46,20 +46,22 @@ class LoadTable:
         return "\n\n".join(part for part in parts if part)
 
     def _row(self, name: str, record: Record) -> list[str]:
-        ours, bare = record["sentinel"], record["bare"]
+        sentinel, bare = record["sentinel"], record["bare"]
         unit = "TFLOP/s" if record["rate"] == "flops_per_s" else "TB/s"
-        ratio = ours["rate"] / fmean(loop["rate"] for loop in bare) if bare else None
+        ratio = sentinel["rate"] / fmean(loop["rate"] for loop in bare) if bare else None
         burn = GPU_BURN.get(name)
         return [
             name,
-            _rate([ours["rate"]], unit),
+            _rate([sentinel["rate"]], unit),
             _rate([loop["rate"] for loop in bare], unit),
             "-" if ratio is None else f"{ratio:.1%}",
-            _with_unit(ours["watts"], "W"),
-            "-" if not ours["limit"] or ours["watts"] is None else f"{_share(ours):.1%}",
-            _with_unit(ours["sm_clock"], "MHz"),
-            _with_unit(ours["temperature"], "°C"),
-            str(ours["checks"]),
+            _with_unit(sentinel["watts"], "W"),
+            "-"
+            if not sentinel["limit"] or sentinel["watts"] is None
+            else f"{_share(sentinel):.1%}",
+            _with_unit(sentinel["sm_clock"], "MHz"),
+            _with_unit(sentinel["temperature"], "°C"),
+            str(sentinel["checks"]),
             str(record["wrong"]),
             f"{record['stressor_cpu']:.1%}",
             f"{record['stressor_rss'] / 1e6:.0f} MB",

@@ -25,7 +25,7 @@ _GROWTH = 2**20
 _EVERY = 0.001
 
 
-def say(**fields: object) -> None:
+def write_line(**fields: object) -> None:
     """Write one line for the benchmark."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
@@ -49,7 +49,7 @@ def main() -> None:
         def used() -> int:
             return host.used(given.gpu)
 
-    say(ready=True, pid=os.getpid())
+    write_line(ready=True, pid=os.getpid())
     watch(used)
 
 
@@ -63,12 +63,12 @@ def watch(used: Callable[[], int]) -> None:
                 return
             level = used()
             before = time.monotonic()
-            say(armed=level)
+            write_line(armed=level)
         at = time.monotonic()
         now = used()
         if level is not None and now - level >= _GROWTH:
             # It grew between the end of the previous read and now.
-            say(grown_at=at, not_before=before, took=time.monotonic() - at, by=now - level)
+            write_line(grown_at=at, not_before=before, took=time.monotonic() - at, by=now - level)
             level = None
         before = at
 

@@ -19,7 +19,7 @@ _SCRAPE = (
 _SCRAPE_INTERVAL_S = 1.0
 
 
-class Onlookers:
+class MonitoringClients:
     """Clients, and what they received.
 
     Args:
@@ -57,14 +57,14 @@ class Onlookers:
 
 
 async def _run(path: str, pages: int, scrapers: int) -> None:
-    people = Onlookers(path)
-    jobs = [people.page() for _ in range(pages)] + [people.scraper() for _ in range(scrapers)]
+    clients = MonitoringClients(path)
+    jobs = [clients.page() for _ in range(pages)] + [clients.scraper() for _ in range(scrapers)]
     tasks = [asyncio.create_task(job) for job in jobs]
     began = time.monotonic()
     print(json.dumps({"ready": True}), flush=True)
     while True:
         await asyncio.sleep(1.0)
-        print(json.dumps({"s": time.monotonic() - began, "seen": people.seen}), flush=True)
+        print(json.dumps({"s": time.monotonic() - began, "seen": clients.seen}), flush=True)
         for task in tasks:
             if task.done():
                 task.result()  # an error of the benchmark ends it

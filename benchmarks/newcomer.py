@@ -30,7 +30,7 @@ _OUT_OF_MEMORY = 2
 Result = dict[str, Any]
 
 
-def say(**fields: object) -> None:
+def write_line(**fields: object) -> None:
     """Write one line for the benchmark."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
@@ -38,7 +38,7 @@ def say(**fields: object) -> None:
 
 def wait_for_start() -> float:
     """Report that everything is loaded, and return the time of the starting line."""
-    say(ready=True, pid=os.getpid())
+    write_line(ready=True, pid=os.getpid())
     if not sys.stdin.readline():
         os._exit(0)
     return time.monotonic()
@@ -77,7 +77,7 @@ class Driver:
         return free.value, total.value
 
 
-def bare(ask: int, stay: float) -> None:
+def bare(size: int, stay: float) -> None:
     """Run as a bare CUDA program: create a context, read the free memory, allocate once."""
     driver = Driver()
     go = wait_for_start()
@@ -89,9 +89,9 @@ def bare(ask: int, stay: float) -> None:
     attached = time.monotonic()
     free, total = driver.memory()
     pointer = ctypes.c_uint64()
-    asked = time.monotonic()
-    size = ctypes.c_size_t(ask)
-    status = driver.call("cuMemAlloc_v2", ctypes.byref(pointer), size) if ask else 0
+    requested_at = time.monotonic()
+    count = ctypes.c_size_t(size)
+    status = driver.call("cuMemAlloc_v2", ctypes.byref(pointer), count) if size else 0
     done = time.monotonic()
     if status not in {0, _OUT_OF_MEMORY}:
         raise RuntimeError(f"cuMemAlloc failed with {status}")
@@ -102,28 +102,28 @@ def bare(ask: int, stay: float) -> None:
         "total": total,
         "init_s": initialised - go,
         "context_s": attached - initialised,
-        "allocation_s": done - asked,
+        "allocation_s": done - requested_at,
         "memory_s": done - go,
     }
     if stay:
-        say(**result)
+        write_line(**result)
         time.sleep(stay)
         return
-    if status == 0 and ask:
+    if status == 0 and size:
         driver.do("cuMemFree_v2", pointer)
-    say(**result, grown=grown(free, lambda: driver.memory()[0]))
+    write_line(**result, grown=grown(free, lambda: driver.memory()[0]))
 
 
-def with_torch(ask: int, stay: float) -> None:
+def with_torch(size: int, stay: float) -> None:
     """Run as a torch program: read the free memory, then create one tensor."""
     import torch
 
     cuda: Any = torch.cuda
     go = wait_for_start()
     free, total = cuda.mem_get_info(0)
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     try:
-        tensor = torch.empty(ask, dtype=torch.uint8, device="cuda:0")
+        tensor = torch.empty(size, dtype=torch.uint8, device="cuda:0")
         got = True
     except torch.cuda.OutOfMemoryError:
         tensor, got = None, False
@@ -133,23 +133,23 @@ def with_torch(ask: int, stay: float) -> None:
         "got": got,
         "free": free,
         "total": total,
-        "context_s": asked - go,
-        "allocation_s": done - asked,
+        "context_s": requested_at - go,
+        "allocation_s": done - requested_at,
         "memory_s": done - go,
     }
     if stay:
-        say(**result)
+        write_line(**result)
         time.sleep(stay)
         return
     del tensor
     cuda.empty_cache()
-    say(**result, grown=grown(free, lambda: int(cuda.mem_get_info(0)[0])))
+    write_line(**result, grown=grown(free, lambda: int(cuda.mem_get_info(0)[0])))
 
 
-def simulated(gpu: str, ask: int, stay: float) -> None:
+def simulated(gpu: str, size: int, stay: float) -> None:
     """Run sentinel's own test job on a simulated GPU."""
     go = wait_for_start()
-    command = ["simulate-job", "--gpu", gpu, "--memory", f"{ask or 2**20}B"]
+    command = ["simulate-job", "--gpu", gpu, "--memory", f"{size or 2**20}B"]
     command += ["--for", f"{stay or _WATCH}s"]
     job = subprocess.Popen(
         [
@@ -164,11 +164,11 @@ def simulated(gpu: str, ask: int, stay: float) -> None:
     # The start of Python is not the GPU's doing; the job's own clock excludes it.
     result: Result = {"go": go, "got": first["event"] == "job.got", "memory_s": first["after_s"]}
     if stay:
-        say(**result)
+        write_line(**result)
     job.stdout.read()
     job.wait()
     if not stay:
-        say(**result)
+        write_line(**result)
 
 
 def main() -> None:
@@ -188,7 +188,7 @@ def main() -> None:
         else:
             simulated(given.gpu, given.ask, given.stay)
     except RuntimeError as error:
-        say(go=0.0, got=False, error=str(error))
+        write_line(go=0.0, got=False, error=str(error))
     os._exit(0)
 
 

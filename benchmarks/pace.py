@@ -42,7 +42,7 @@ class Target:
 
     @property
     def flags(self) -> tuple[str, str]:
-        """The flags that ask sentinel for it."""
+        """The flags of sentinel for it."""
         unit = "W" if self.kind == "power" else ""
         return f"--{self.kind}", f"{self.value:g}{unit}"
 

@@ -51,7 +51,7 @@ class TooLateError(Exception):
     """An expected event did not happen in time."""
 
 
-class Speaker:
+class Program:
     """A process that writes one JSON object per line, and may read lines.
 
     Args:
@@ -73,10 +73,10 @@ class Speaker:
         self.lines: list[Line] = []
         self._ended = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._hear, daemon=True)
+        self._thread = threading.Thread(target=self._read_lines, daemon=True)
         self._thread.start()
 
-    def _hear(self) -> None:
+    def _read_lines(self) -> None:
         assert self.process.stdout is not None
         for text in self.process.stdout:
             with contextlib.suppress(ValueError), self._changed:
@@ -86,7 +86,7 @@ class Speaker:
             self._ended = True
             self._changed.notify_all()
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Write a line to it, unless it has ended."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -133,7 +133,7 @@ class Speaker:
 
 
 #: The events that start a new stage of a stressor.
-_LIVES = {
+_STAGES = {
     "stressor.starting",
     "stressor.ready",
     "gpu.yielding",
@@ -142,12 +142,12 @@ _LIVES = {
 }
 
 
-class Sentinel(Speaker):
+class Sentinel(Program):
     """A sentinel with its usual command line, and its events."""
 
     def last_of(self, gpu: str) -> str | None:
         """Return the last event about the stressor of a GPU."""
-        last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in _LIVES]
+        last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in _STAGES]
         return str(last[-1]["event"]) if last else None
 
     def holds(self, gpu: str) -> bool:
@@ -187,9 +187,9 @@ class Rig:
         self.socket = str(Path(tempfile.mkdtemp(prefix="sentinel-benchmark-")) / "socket")
         self._errors = errors.open("a")
         self._rearm = rearm
-        self._started: list[Speaker] = []
-        self._waiting: dict[tuple[Place, str, str, int], list[Speaker]] = {}
-        self._readers: dict[str, Speaker] = {}
+        self._started: list[Program] = []
+        self._waiting: dict[tuple[Place, str, str, int], list[Program]] = {}
+        self._readers: dict[str, Program] = {}
         self._sentinel: tuple[tuple[Place, str, int, tuple[str, ...]], Sentinel] | None = None
         self._place = HOST
 
@@ -204,20 +204,20 @@ class Rig:
         finally:
             self._place = HOST
 
-    def start(self, *command: str, card: Card | None = None, within: Sequence[str] = ()) -> Speaker:
+    def start(self, *command: str, card: Card | None = None, within: Sequence[str] = ()) -> Program:
         """Start a program of this package, or any other by its full command."""
-        ours = command[0].startswith("bench")
-        whole = [*within, *([sys.executable, "-m"] if ours else []), *command]
-        return self._keep(Speaker(whole, self._environment([card] if card else []), self._errors))
+        is_module = command[0].startswith("bench")
+        whole = [*within, *([sys.executable, "-m"] if is_module else []), *command]
+        return self._keep(Program(whole, self._environment([card] if card else []), self._errors))
 
-    def _keep(self, speaker: Speaker) -> Speaker:
-        self._started.append(speaker)
-        return speaker
+    def _keep(self, program: Program) -> Program:
+        self._started.append(program)
+        return program
 
-    def end(self, speaker: Speaker, number: signal.Signals = signal.SIGKILL) -> None:
+    def end(self, program: Program, number: signal.Signals = signal.SIGKILL) -> None:
         """End a process and remove it from the list."""
-        speaker.end(number)
-        self._started.remove(speaker)
+        program.end(number)
+        self._started.remove(program)
 
     def _environment(self, cards: Sequence[Card]) -> Line:
         # A private socket: benchmarks run side by side, and the host may have a daemon.
@@ -233,16 +233,16 @@ class Rig:
         self.no_sentinel()
         self._waiting.clear()
         self._readers.clear()
-        for speaker in self._started:
-            speaker.process.kill()
-        for speaker in self._started:
+        for program in self._started:
+            program.process.kill()
+        for program in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                speaker.process.wait(10)
+                program.process.wait(10)
         self._started.clear()
 
     # --- witnesses ---
 
-    def reader(self, card: Card) -> Speaker:
+    def reader(self, card: Card) -> Program:
         """Return the memory watch of a GPU, one for all races."""
         if card.uuid not in self._readers:
             self._readers[card.uuid] = self.start(
@@ -261,7 +261,7 @@ class Rig:
         """Return the arguments that select simulated GPUs, if the host has them."""
         return ["--simulation", self.host.simulation] if self.host.simulation else []
 
-    def holder(self, card: Card, *way: str) -> Speaker:
+    def holder(self, card: Card, *way: str) -> Program:
         """Start another holder of a GPU; returns before it holds anything."""
         way += ("--gpu", card.uuid, *self.simulation_arguments())
         return self.start("benchmarks.baselines", *way, card=card)
@@ -274,7 +274,7 @@ class Rig:
         while len(waiting) < count:
             waiting.append(self.newcomer(kind, card, ask))
 
-    def newcomer(self, kind: str, card: Card, ask: int, stay: float = 0.0) -> Speaker:
+    def newcomer(self, kind: str, card: Card, ask: int, stay: float = 0.0) -> Program:
         """Start one newcomer."""
         if self.host.simulation is not None:
             kind = "simulated"
@@ -282,12 +282,12 @@ class Rig:
         within = self._place.newcomer
         return self.start("benchmarks.newcomer", kind, *arguments, card=card, within=within)
 
-    def next_newcomer(self, kind: str, card: Card, ask: int) -> Speaker:
+    def next_newcomer(self, kind: str, card: Card, ask: int) -> Program:
         """Return a newcomer that waits for its start."""
         self.expect(kind, card, ask, 1)
-        speaker = self._waiting[self._place, kind, card.uuid, ask].pop(0)
-        speaker.ready()
-        return speaker
+        program = self._waiting[self._place, kind, card.uuid, ask].pop(0)
+        program.ready()
+        return program
 
     # --- sentinel ---
 
@@ -369,7 +369,7 @@ class Rig:
                 self.end(running)
 
     @contextlib.contextmanager
-    def clients(self, kind: str, *flags: str) -> Iterator[Speaker]:
+    def clients(self, kind: str, *flags: str) -> Iterator[Program]:
         """Have clients use the API all the time: many_clients or monitoring_clients."""
         running = self.start(sys.executable, "-m", f"benchmarks.{kind}", self.socket, *flags)
         try:

@@ -137,10 +137,10 @@ class Report:
         for workload in WORKLOADS:
             alone = self._times("alone-bare")
             floor = self._times(f"floor-{workload}")
-            ours = self._times(f"{workload}-bare")
-            if not (alone and floor and ours):
+            own = self._times(f"{workload}-bare")
+            if not (alone and floor and own):
                 continue
-            extra = median(ours) - median(alone)
+            extra = median(own) - median(alone)
             least = median(floor) - median(alone)
             # On a simulated GPU memory is free at once, and there is no floor to compare with.
             good = least <= 0 or extra <= EXTRA_OVER_FLOOR * least
@@ -148,7 +148,7 @@ class Report:
                 [
                     workload,
                     *(f"{_milliseconds(median(times))} ({len(times)})" for times in (alone, floor)),
-                    f"{_milliseconds(median(ours))} ({len(ours)})",
+                    f"{_milliseconds(median(own))} ({len(own)})",
                     _milliseconds(least),
                     _milliseconds(extra),
                     f"{extra / least:.2f}" if least > 0 else "-",

@@ -35,8 +35,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    chance = random.Random(asked.seed)
+    query = parser.parse_args()
+    chance = random.Random(query.seed)
     seen: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="sentinel-rivals-") as name:
         folder = Path(name)
@@ -46,7 +46,7 @@ def main() -> int:
             "SENTINEL_CONFIG": os.devnull,
         }
         where = places(environment, os.getuid(), folder)
-        for number in range(asked.pairs):
+        for number in range(query.pairs):
             # Every second winner is killed early, while it is still starting.
             life = chance.uniform(0, MAX_LIFE_S if number % 2 else MAX_LIFE_S / 8)
             seen.update(_pair(environment, where, life))
@@ -54,7 +54,7 @@ def main() -> int:
     print("| of each pair | times |\n|---|---|")
     for what, times in sorted(seen.items()):
         print(f"| {what} | {times} |")
-    good = seen["one won and the other named it"] == asked.pairs
+    good = seen["one won and the other named it"] == query.pairs
     return int(not good or any(what.startswith("WRONG") for what in seen))
 
 

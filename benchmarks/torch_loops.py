@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.baselines import end_with_input, say
+from benchmarks.baselines import end_with_input, write_line
 from benchmarks.die_with_parent import end_with_parent
 
 #: The divisor of each side on the CPU, and the rest after a step in seconds.
@@ -72,7 +72,7 @@ def main() -> None:
     wait = paced() if device == "cpu" else fenced()
     step()
     wait()
-    say(ready=True)
+    write_line(ready=True)
     since, steps = time.monotonic(), 0
     while True:
         step()
@@ -80,7 +80,7 @@ def main() -> None:
         steps += 1
         seconds = time.monotonic() - since
         if seconds >= 1:
-            say(**{name: amount * steps / seconds for name, amount in amounts.items()})
+            write_line(**{name: amount * steps / seconds for name, amount in amounts.items()})
             since, steps = time.monotonic(), 0
 
 
