@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_files
 from typing import TypeVar
@@ -26,6 +26,20 @@ _BOARD_INTERVAL_S = 0.25
 
 #: The call that stands on the board until the process announces another.
 START = "start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """How long a call of a one-shot process may take, in seconds."""
+
+    #: For its start and for slow calls.
+    opening: float
+    #: For any other call.
+    call: float
+
+    def limit_s(self, slow: Collection[str], call: str) -> float:
+        """Look up the limit of a call; ``slow`` are the names of slow calls."""
+        return self.opening if call == START or call in slow else self.call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint
 
 from sentinel.config.workload_spec import registered
-from sentinel.diagnostics.one_shot import START, run_one_shot
+from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import WireError
 from sentinel.protocol.inspection import WorkloadInfo, WorkloadOption
 from sentinel.stressor import describe
@@ -25,14 +26,8 @@ _SUBJECTS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timeouts:
-    """How long an import may take, in seconds."""
-
-    #: For the start, and for torch: 14 s from a cold disk, and longer from a network.
-    opening: float = 120.0
-    #: For one workload.
-    each: float = 30.0
+#: An import of torch takes 14 s from a cold disk, and longer from a network.
+TIMEOUTS = Timeouts(opening=120.0, call=30.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +46,11 @@ class Listed:
     error: str | None = None
 
 
-def list_workloads(timeouts: Timeouts | None = None) -> tuple[tuple[Listed, ...], bool]:
+def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[Listed, ...], bool]:
     """List every registered workload by name, and whether a process survived SIGKILL."""
     entries = registered()
     places = [f"{entry.module}:{entry.attr}" for entry in entries]
-    infos, stuck = describe_places(places, timeouts or Timeouts())
+    infos, stuck = describe_places(places, timeouts)
     names = [entry.name for entry in entries]
     listed = (
         _listed(entry, info, twice=names.count(entry.name) > 1)
@@ -102,7 +97,7 @@ def describe_places(places: Sequence[str], timeouts: Timeouts) -> tuple[list[Wor
             _ENVIRONMENT,
             kinds=(WorkloadInfo,),
             take=take,
-            timeout_s=lambda call: timeouts.opening if call in _SUBJECTS else timeouts.each,
+            timeout_s=partial(timeouts.limit_s, _SUBJECTS),
         )
         stuck = stuck or done.stuck
         if done.failure is not None:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sentinel.diagnostics.doctor.facts import DriverFacts, Fault, GpuFacts, Numbers, Unread
-from sentinel.diagnostics.one_shot import START, run_one_shot
+from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.probe.nvml import inspection
 from sentinel.protocol.inspection import CallResult, InspectionDone
 
-#: Calls that may be slow: without persistence mode, the driver initialises itself and each GPU.
-_SLOW = {START, inspection.OPENING, "handle"}
+#: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
+_SLOW = {inspection.OPENING, "handle"}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Timeouts:
-    """How long a call may take, in seconds."""
-
-    #: For the spawn, the driver's start and the first call to a GPU: without persistence mode, the
-    #: driver takes 1 to 3 s for each GPU.
-    opening: float = 60.0
-    #: For any other call; one takes 0.3 s while a context is torn down.
-    call: float = 10.0
+#: A call takes 0.3 s while a context is torn down.
+TIMEOUTS = Timeouts(opening=60.0, call=10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +49,7 @@ class _Results:
         return tuple(sorted(gpu for gpu in gpus if gpu is not None))
 
 
-def inspect_driver(timeouts: Timeouts) -> DriverInspection:
+def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
     """Make every call to the driver; a GPU on which one hangs or crashes loses only its own.
 
     One process makes all calls. If it does not come back from a GPU, another one goes on with the
@@ -74,7 +67,7 @@ def inspect_driver(timeouts: Timeouts) -> DriverInspection:
             {},
             kinds=kinds,
             take=results.take,
-            timeout_s=lambda call: timeouts.opening if call in _SLOW else timeouts.call,
+            timeout_s=partial(timeouts.limit_s, _SLOW),
         )
         stuck = stuck or done.stuck
         failure = done.failure

@@ -13,8 +13,9 @@ import psutil
 
 from sentinel.config.gpu_selection import pci_order, visible_gpus
 from sentinel.diagnostics.doctor.cgroups import least_quota, least_room
-from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, inspect_driver
+from sentinel.diagnostics.doctor.driver_inspection import TIMEOUTS, DriverInspection, inspect_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts
+from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
 from sentinel.host.packages import bindings, torch_build
@@ -25,7 +26,7 @@ from sentinel.protocol.gpu import Gpu
 _MPS = "nvidia-cuda-mps-"
 
 
-def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[HostFacts, bool]:
+def examine(simulate: int | None, timeouts: Timeouts = TIMEOUTS) -> tuple[HostFacts, bool]:
     """Gather all facts; return them, and whether a process survives SIGKILL.
 
     Args:
@@ -33,7 +34,7 @@ def examine(simulate: int | None, timeouts: Timeouts | None = None) -> tuple[Hos
         timeouts: How long driver calls may take.
     """
     if simulate is None:
-        inspected, folders = inspect_driver(timeouts or Timeouts()), list(gpu_locks.DEFAULT_FOLDERS)
+        inspected, folders = inspect_driver(timeouts), list(gpu_locks.DEFAULT_FOLDERS)
     else:
         folder = simulation.default_folder()
         inspected, folders = _simulated(folder, simulate), [folder / "locks"]

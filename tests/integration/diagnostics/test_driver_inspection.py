@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, Timeouts, inspect_driver
+from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, inspect_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Unread
+from sentinel.diagnostics.one_shot import Timeouts
 from tests.harness.doctor_harness import doctor, rows
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")

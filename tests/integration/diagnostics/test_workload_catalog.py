@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.diagnostics.workload_catalog import Timeouts, describe_places
+from sentinel.diagnostics.one_shot import Timeouts
+from sentinel.diagnostics.workload_catalog import describe_places
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
@@ -26,7 +27,7 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
         "bad_workloads:WithoutRun",
         "bad_workloads:well_behaved",
     ]
-    timeouts = Timeouts(opening=TIMEOUT_S, each=2.0 * MACHINE_SLOWNESS)
+    timeouts = Timeouts(opening=TIMEOUT_S, call=2.0 * MACHINE_SLOWNESS)
     infos, stuck = describe_places(places, timeouts)
     assert not stuck
     assert [one.number for one in infos] == list(range(len(places)))
