@@ -24,6 +24,8 @@ HEADER = (
 FLEXIBLE = 3
 RIGHT = (0, 2, 4, 5, 6, 7, 8)
 
+_BARS = " ▁▂▃▄▅▆▇█"
+
 #: The colour of each state.
 STYLES = {
     "occupied": "green",
@@ -156,3 +158,12 @@ def _handover(gpu: GpuStatus) -> str:
     took = gpu.handover.memory_back
     took = gpu.handover.exit if took is None else took
     return f"{format_brief(took)}, {format_brief(gpu.handover.ago_s)} ago"
+
+
+def graph(values: Sequence[float | None], maximum: float) -> str:
+    """Return a bar for each value as a share of ``maximum``, and a dot for an unknown value."""
+    steps = len(_BARS) - 1
+    return "".join(
+        "·" if value is None else _BARS[max(0, min(steps, round(steps * value / (maximum or 1.0))))]
+        for value in values
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import ClassVar
 
@@ -28,16 +28,6 @@ _TABLE_SAMPLES = 10
 
 #: A graph replaces the last hand-over, which is below the table.
 _HEADER = (*gpu_table.HEADER[:-1], "HISTORY")
-_BARS = " ▁▂▃▄▅▆▇█"
-
-
-def graph(values: Sequence[float | None], maximum: float) -> str:
-    """Return a bar for each value as a share of ``maximum``, and a dot for an unknown value."""
-    steps = len(_BARS) - 1
-    return "".join(
-        "·" if value is None else _BARS[max(0, min(steps, round(steps * value / (maximum or 1.0))))]
-        for value in values
-    )
 
 
 class _Samples:
@@ -63,7 +53,7 @@ class _Samples:
         """Return a small graph of the load, or of the power if the load is unknown."""
         known = any(value is not None for value in self.load)
         samples, maximum = (self.load, 1.0) if known else (self.power, self.max_power_w())
-        return graph(list(samples)[-_TABLE_SAMPLES:], maximum)
+        return gpu_table.graph(list(samples)[-_TABLE_SAMPLES:], maximum)
 
 
 class _DurationDialog(ModalScreen[float | None]):
@@ -201,9 +191,9 @@ class Live(App[None]):
             lines = [
                 f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}",
                 f"{gpu.reason}{f'; {gpu.note}' if gpu.note else ''}",
-                f"load   {graph(samples.load, 1.0)}",
-                f"memory {graph(samples.memory, 1.0)}",
-                f"power  {graph(samples.power, most)} of {most:.0f}W",
+                f"load   {gpu_table.graph(samples.load, 1.0)}",
+                f"memory {gpu_table.graph(samples.memory, 1.0)}",
+                f"power  {gpu_table.graph(samples.power, most)} of {most:.0f}W",
             ]
             if gpu.handover is not None:
                 took, ago = gpu.handover.exit, gpu.handover.ago_s

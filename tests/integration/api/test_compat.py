@@ -289,6 +289,7 @@ def test_a_changed_setting_keeps_all_others(front: ApiServer) -> None:
     assert shown["util.target"]["source"] is None
 
 
+@pytest.mark.long
 def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[throttle]\ntemp_throttle = 81\n")

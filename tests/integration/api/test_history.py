@@ -57,6 +57,7 @@ def warm(front: ApiServer, *degrees: int) -> None:
         assert client.history(0, "1m")[-1].temperature_c == value
 
 
+@pytest.mark.long
 def test_the_latest_views_are_in_the_history(service: ApiServer, client: Client) -> None:
     warm(service, 61, 64)
     whole_time = client.history(UUIDS[0], "10m", points=1)

@@ -287,6 +287,7 @@ def test_a_stale_value_is_not_exported(front: ApiServer) -> None:
         assert 60 <= age < 60 + TIMEOUT_S
 
 
+@pytest.mark.long
 def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: ApiServer) -> None:
     with front.change_supervisor() as supervisor:
         supervisor.sends_no_views = True
@@ -397,6 +398,7 @@ def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Pat
         assert again > began
 
 
+@pytest.mark.long
 def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
     front = ApiServer(tmp_path, metrics=True)
     front.supervisor.sends_no_views = True

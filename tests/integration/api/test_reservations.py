@@ -163,6 +163,7 @@ def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
     assert not front.supervisor.reservations
 
 
+@pytest.mark.long
 def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
     tmp_path: Path,
 ) -> None:

@@ -75,6 +75,7 @@ def all_of(connection: socket.socket) -> bytes:
 # --- slow and broken ones --------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_connections_without_a_complete_request_in_time_are_closed(
     front: ApiServer,
 ) -> None:

@@ -328,6 +328,7 @@ def test_a_rejection_of_the_supervisor_becomes_a_status_code(
     assert (refused.status, refused.body["code"]) == (status, refusal.value)
 
 
+@pytest.mark.long
 def test_a_daemon_with_a_lost_socket_requests_its_shutdown(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as front:
         Path(front.path).rename(tmp_path / "elsewhere")

@@ -127,6 +127,7 @@ def ask_for_events(front: ApiServer) -> int:
         return connection.getresponse().status
 
 
+@pytest.mark.long
 def test_a_position_with_a_daemon_id_misses_no_event_of_another_daemon(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as front:
         client = connect(front.path)

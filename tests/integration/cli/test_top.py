@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.cli.tui import graph
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -149,9 +148,3 @@ def test_top_without_textual_reports_what_to_install(
     monkeypatch.setitem(sys.modules, "textual.app", None)
     assert run_command_line(["top", "--socket", "/nowhere"]) == 2
     assert "pip install 'gpu-sentry[tui]'" in capsys.readouterr().err
-
-
-def test_a_graph_has_a_bar_for_each_value_and_a_dot_for_what_is_unknown() -> None:
-    assert graph([0.0, 0.5, 1.0, None, 2.0, -1.0], 1.0) == " ▄█·█ "
-    assert graph([350.0, 700.0], 700.0) == "▄█"
-    assert graph([0.0], 0.0) == " "

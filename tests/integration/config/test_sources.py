@@ -66,6 +66,7 @@ def test_a_stressor_with_yield_how_ask_exits_for_a_newcomer(
         assert "stressor.failed" not in process.names()
 
 
+@pytest.mark.long
 def test_a_dry_run_beside_a_daemon_takes_no_lock_and_starts_no_stressor(
     simulated: SimulatedHost,
 ) -> None:

@@ -33,6 +33,7 @@ def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedHost) -> No
     assert rows(output)["GPUs"]["found"] == "2"
 
 
+@pytest.mark.long
 def test_a_nice_start_is_a_warning(simulated: SimulatedHost) -> None:
     command = ["nice", "-n", "7", sys.executable, "-m", "sentinel", "doctor", "--simulate", "1"]
     done = subprocess.run(
@@ -139,6 +140,7 @@ def test_a_folder_that_systemd_mounted_for_one_service_is_private(
     assert host_inspection._private(folder, tmp_path / "mountinfo") is private
 
 
+@pytest.mark.long
 def test_memory_shows_newcomers_in_a_separate_pid_namespace(
     simulated: SimulatedHost,
 ) -> None:

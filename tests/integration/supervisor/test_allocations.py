@@ -41,6 +41,7 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield one
 
 
+@pytest.mark.long
 def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_newcomers(
     daemon: Daemon,
 ) -> None:

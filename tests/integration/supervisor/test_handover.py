@@ -127,6 +127,7 @@ def test_a_newcomer_gets_its_memory_in_any_phase_of_a_start(host: GpuHost) -> No
         assert "stressor.failed" not in one.names()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_gets_its_memory_during_a_requested_stop(
     host: GpuHost,

@@ -248,3 +248,9 @@ def test_the_daemon_is_shown_in_a_few_lines(daemon: dict[str, Any], line: str) -
 def test_a_brief_duration_has_five_characters_at_most(seconds: float, text: str) -> None:
     assert format_brief(seconds) == text
     assert len(text) <= 5
+
+
+def test_a_graph_has_a_bar_for_each_value_and_a_dot_for_what_is_unknown() -> None:
+    assert gpu_table.graph([0.0, 0.5, 1.0, None, 2.0, -1.0], 1.0) == " ▄█·█ "
+    assert gpu_table.graph([350.0, 700.0], 700.0) == "▄█"
+    assert gpu_table.graph([0.0], 0.0) == " "
