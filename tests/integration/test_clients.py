@@ -28,13 +28,13 @@ from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
-#: A workload besides that of ``QUICK``, as cheap.
+#: A second cheap workload besides that of ``QUICK``.
 OTHER = "bad_workloads:well_behaved"
 
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Make this process a client of a daemon that tests start when they need it."""
+    """Make this process a client of a daemon that tests start on demand."""
     folder = tmp_path_factory.mktemp("daemon")
     with pytest.MonkeyPatch.context() as monkeypatch:
         replace_torch(folder, monkeypatch)
@@ -118,7 +118,7 @@ def test_an_agent_lists_and_reserves_gpus(here: Daemon) -> None:
 
 
 async def _be_an_agent(here: Daemon) -> None:
-    import mcp  # which takes most of a second, where this test runs and nowhere else
+    import mcp  # this import takes most of a second, so only this test pays for it
     from mcp.client.stdio import StdioServerParameters
 
     own = StdioServerParameters(
@@ -162,7 +162,9 @@ async def _be_an_agent(here: Daemon) -> None:
         assert "set either count or gpus" in await refused("reserve", seconds=60, reason="none")
         assert "less than or equal to 45" in await refused("pause", wait_s=900)
         assert "less than or equal to 604800" in await refused("pause", seconds=1e6)
-        assert "at least 1 item" in await refused("pause", gpus=[])  # which would mean all
+        assert "at least 1 item" in await refused(
+            "pause", gpus=[]
+        )  # an empty list would mean all GPUs
 
 
 # --- the commands ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every line of docs/coming-from.md has an example that works, on simulated GPUs."""
+"""Every row of docs/coming-from.md has an example that works on simulated GPUs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DOCUMENT = ROOT / "docs" / "coming-from.md"
 
 #: The daemon's settings; `sentinel restart` removes none of them.
 FILE = 'gpus = ["0", "1"]\nrearm = "300ms"\nworkload = "hold"\n'
-#: Words of commands that need a process of their own: they run for a while, or read their input.
+#: Words of commands that need their own process: they run for a while or read their input.
 _APART = {"--for", "mcp"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: the system, what is done there and here, and an example."""
+    """One row of a table: the system, its operation, ours, and an example."""
 
     system: str
     there: str
@@ -129,7 +129,7 @@ def command(daemon: Daemon, example: str) -> None:
 # --- completeness ----------------------------------------------------------------------------
 
 
-#: Every command, flag, call and key of their documents, without the routes.
+#: Every command, flag, call and key of the documents of each system, without the routes.
 NAMES = {
     "KeepGPU": """
         GlobalGPUController CudaGPUController keep() release() vram_to_keep interval

@@ -1,4 +1,4 @@
-"""Parts of a GPU's memory: had when they are free, undone when not, ended with their process."""
+"""Allocations are granted when memory is free, undone on failure, and end with their process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, a
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
-#: More than what our stressor leaves of a GPU, and less than the whole of it.
+#: More than the stressor leaves free on a GPU, and less than all of its memory.
 MOST = 100 * GIB
 
 
@@ -49,7 +49,7 @@ def allocate(front: ApiServer, name: str = "llm", size: int = MOST, **wish: Any)
 
 
 def held(front: ApiServer, index: int = 0, **changes: Any) -> None:
-    """Have our stressor hold nearly all of a GPU, and other things be so."""
+    """Show a stressor that holds nearly all memory of a GPU, with further changes."""
     with front.change_supervisor() as supervisor:
         view = supervisor.gpus[UUIDS[index]]
         full = replace(view, held=130 * GIB, memory_used=130 * GIB)
@@ -110,7 +110,7 @@ def test_memory_is_not_allocated_before_a_reading_shows_it_free(
     with front.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
         supervisor.stops_reading = "read" in so
-        if "ended" in so:  # as far as anybody knows, it goes on being read
+        if "ended" in so:  # the readings are not renewed
             supervisor.gpus[UUIDS[0]] = replace(supervisor.gpus[UUIDS[0]], read=1e11)
     late = allocate(front, wait_s=0.3)
     assert (late.status, late.body["code"]) == (504, "timeout"), late
@@ -133,7 +133,9 @@ def test_outstanding_allocations_are_not_free_memory(front: ApiServer) -> None:
             assert late.status == 504
             assert "20.0 GiB too little" in late.body["detail"]
             guest = GpuProcess(pid=other.pid, memory=30 * GIB)
-            with front.change_supervisor() as supervisor:  # a part of it is what was promised
+            with (
+                front.change_supervisor() as supervisor
+            ):  # a part of this belongs to the allocation
                 view = supervisor.gpus[UUIDS[0]]
                 supervisor.gpus[UUIDS[0]] = replace(view, allocated_processes=(guest,))
             assert allocate(front, "ours", 60 * GIB, wait_s=5).status == 201
@@ -231,7 +233,7 @@ def test_a_reused_name_is_watched_again(front: ApiServer) -> None:
         stat = front.supervisor.allocations["llm"]
         with (
             front.change_supervisor() as supervisor
-        ):  # given back and taken by another, before anything is shown
+        ):  # ended and allocated again before the next views
             later = Caller(via="unix", uid=os.getuid(), pid=second.pid, started=started(second.pid))
             supervisor.allocations["llm"] = replace(stat, by=later)
         ask(front, "GET", "/v1/status")
@@ -251,7 +253,7 @@ def started(pid: int) -> int:
 
 
 def leave(front: ApiServer, deaf: tuple[Any, ...]) -> None:
-    """Ask for memory, and go away while an order of these kinds has no answer."""
+    """Request memory, and disconnect while a command of these types has no reply."""
     with front.change_supervisor() as supervisor:
         supervisor.unanswered = deaf
     client = UnixConnection(front.path)
@@ -274,7 +276,7 @@ def test_an_applied_command_of_a_disconnected_client_is_undone(front: ApiServer)
     threads = threading.active_count()
     with (
         front.change_supervisor() as supervisor
-    ):  # it is applied only now, and its answer has no receiver
+    ):  # the command is applied now, and its reply has no receiver
         supervisor.allocate(order)
     front.wait_for(lambda: isinstance(front.commands[-1], Deallocate))
     assert not front.supervisor.allocations

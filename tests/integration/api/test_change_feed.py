@@ -1,4 +1,4 @@
-"""Clients that watch see everything, then what changes, each second once, and the events."""
+"""The change feed sends the complete status, then changes once a second, and events."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_start_and_the_end_of_a_reservation_are_changes(front: ApiServer) ->
         assert [one["reason"] for one in begun["reservations"]] == ["demo"]
         ask(front, "DELETE", f"/v1/reservations/{made['reservation']['id']}")
         ended = next(one.data for one in stream if one.data.get("reservations") is not None)
-        while ended["reservations"]:  # confirmed, which is a change as well
+        while ended["reservations"]:  # its confirmation is a change as well
             ended = next(one.data for one in stream if one.data.get("reservations") is not None)
 
 
@@ -155,7 +155,7 @@ def some_views() -> Views:
 def test_a_failed_update_is_reported_once_and_later_ones_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fail at the second look and at the third; the watchers go on with everything."""
+    """The second and the third update fail; then the complete status follows."""
     said: list[str] = []
     changed, looks = ChangeFeed._difference, iter([False, True, True])
 

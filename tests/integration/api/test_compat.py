@@ -1,4 +1,4 @@
-"""The routes of the GPU Management System: its fields and units, by the verbs of all others."""
+"""The routes of the GPU Management System have its fields and units."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_gpu_has_the_documented_fields(front: ApiServer) -> None:
     }
     every = data(front, "/status/all")
     assert every["gpu_count"] == 2
-    # What could not be read is none of the good states, and no zero.
+    # An unreadable value is neither a good state nor zero.
     other = every["gpus"][1]
     assert (other["state"], other["temperature_celsius"]) == ("unavailable", None)
 
@@ -190,7 +190,7 @@ def test_monitoring_cannot_be_disabled(front: ApiServer) -> None:
 
 
 def given(front: ApiServer) -> dict[str, str]:
-    """Return what the last Configure has."""
+    """Return the settings of the last Configure."""
     order = next(order for order in reversed(front.commands) if isinstance(order, Configure))
     return {value.key: value.text for value in order.given}
 
@@ -272,7 +272,7 @@ def test_a_changed_setting_keeps_all_others(front: ApiServer) -> None:
     assert plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}}).status == 200
     assert given(front)["memory.target"] == "50%"
     assert given(front)["util.target"] == "50%"
-    assert len(front.commands) == 1  # nothing is told to occupy
+    assert len(front.commands) == 1  # no Resume is sent
     shown = plain(front, "GET", "/v1/settings").body["settings"]
     assert shown["util.target"] == {"text": "50%", "source": "--util"}
     assert shown["workload"] == {"text": "gemm", "source": None}

@@ -1,4 +1,4 @@
-"""The file of a history: what it keeps and for how long, and what it survives."""
+"""The file of the history: its rows, their retention, and recovery from faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def past(tmp_path: Path) -> Iterator[HistoryHarness]:
 
 
 def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID) -> Batch:
-    """Return one reading for each of these seconds since BEGIN, of which 0 is at ``wall``."""
+    """Build one reading per second since BEGIN; second 0 is at ``wall``."""
     values = dict.fromkeys(SAMPLE_COLUMNS, 0.1) | {"temperature_c": 50, "power_w": power, "busy": 0}
     row = tuple(values[name] for name in SAMPLE_COLUMNS)
     return Batch(
@@ -82,7 +82,9 @@ def test_readings_are_stored_per_second_and_gpu(past: HistoryHarness) -> None:
 
 def test_a_longer_step_has_minimum_mean_and_maximum(past: HistoryHarness) -> None:
     for second in range(60):
-        known: dict[str, Any] = {} if second < 50 else {"read": None}  # the last ten are not known
+        known: dict[str, Any] = (
+            {} if second < 50 else {"read": None}
+        )  # the last ten values are unknown
         past.write_views(make_view(past.now, temperature_c=30 + second, power_w=200.0, **known))
         past.advance(1)
     past.wall -= 1
@@ -138,7 +140,7 @@ def test_seconds_become_minutes_after_an_hour_without_loss(past: HistoryHarness)
     assert whole_time["power_w"] == pytest.approx(200.0)
 
 
-#: None, or too long to know how much was used in it.
+#: None, or a pause too long to derive the energy used.
 _pauses = st.just(0) | st.integers(6, 3000)
 
 
@@ -153,7 +155,7 @@ _pauses = st.just(0) | st.integers(6, 3000)
 def test_a_jump_of_the_clock_neither_loses_rows_nor_keeps_expired_ones(
     story: list[tuple[int, int, int]],
 ) -> None:
-    """Each part: so many seconds with readings, a pause, a jump of the wall's clock."""
+    """Each part is a number of seconds with readings, a pause and a jump of the wall clock."""
     database, second, wall, written = Database(None, SIZE), 0, WALL, 0
     execute = database._connection.execute
     for length, pause, jump in story:
@@ -204,7 +206,7 @@ def test_a_use_continues_over_a_restart_of_the_api_and_ends_once(past: HistoryHa
     for _ in range(3):
         past.write_views(busy_view(past.now, job))
         past.advance(1)
-    past.restart()  # without a word to the one before
+    past.restart()  # without a notice to the previous process
     past.advance(5)
     past.write_views(busy_view(past.now, job))
     (use,) = past.uses()
@@ -253,7 +255,7 @@ def test_a_corrupt_file_is_set_aside_reported_and_recreated(
     past.database.close()
     assert past.path is not None
     content = bytearray(past.path.read_bytes())
-    if damage is None:  # the middle of it
+    if damage is None:  # the middle of the file
         middle = len(content) // 2
         content[middle : middle + 4096] = random.Random(7).randbytes(4096)
     past.path.write_bytes(damage or bytes(content))
@@ -282,7 +284,7 @@ def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: HistoryHarnes
     with past.path.open("r+b") as file:
         file.seek(4096)
         file.write(random.Random(7).randbytes(size - 4096))
-    past.events()  # a query returns what there is
+    past.events()  # a query returns the available rows
     troubles = past.write_event("gpu.busy")
     assert any("renamed to" in trouble for trouble in troubles), troubles
     past.advance(6)
@@ -464,7 +466,7 @@ def test_after_a_kill_at_any_moment_the_file_is_intact_and_has_all_written_rows(
         ) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline()
-            time.sleep(random.Random(turn).uniform(0.0, 0.3))  # what is tested is any moment
+            time.sleep(random.Random(turn).uniform(0.0, 0.3))  # the kill comes at any moment
             os.kill(writer.pid, signal.SIGKILL)
             written += 1 + sum(line.endswith("\n") for line in writer.stdout)
         assert is_intact(path)

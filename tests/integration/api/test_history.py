@@ -1,4 +1,4 @@
-"""The history as clients get it: of a real service, and of a whole daemon."""
+"""The history through the API, of a real API process and of a whole daemon."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def client(service: ApiServer) -> Client:
 
 
 def warm(front: ApiServer, *degrees: int) -> None:
-    """Show GPU 0 at these temperatures, each until it is in the history of a second of its own."""
+    """Show GPU 0 at these temperatures, each until it is stored for a separate second."""
     client = connect(front.path, timeout=TIMEOUT_S)
     for value in degrees:
         with front.change_supervisor() as supervisor:
             supervisor.gpus[UUIDS[0]] = replace(
                 supervisor.gpus[UUIDS[0]], temperature_c=value, read=time.monotonic(), power_w=100.0
             )
-        until = int(time.time()) + 2  # what is shown last in a second counts
+        until = int(time.time()) + 2  # the last view of a second counts
 
         def there(until: int = until) -> bool:
             return client.history(0, "1m")[-1].at.timestamp() >= until
@@ -77,7 +77,7 @@ def test_events_are_stored_with_their_fields(service: ApiServer, client: Client)
     service.publish("sentinel.stalled", s=2.0)
 
     def kept() -> bool:
-        # Both are of the same moment: neither is the first.
+        # Both have the same time, so neither is first.
         names = {one.name for one in client.recorded_events()[-2:]}
         return names == {"gpu.handed_over", "sentinel.stalled"}
 
@@ -156,7 +156,7 @@ def test_a_full_disk_is_reported_once_and_queries_are_answered(tiny_disk: Path) 
         client = connect(front.path, timeout=TIMEOUT_S)
         eventually(lambda: client.recorded_events() and client.history(0) and client.usage(0))
         before = front.heartbeats
-        front.wait_for(lambda: front.heartbeats > before + 3)  # it was tried again by then
+        front.wait_for(lambda: front.heartbeats > before + 3)  # the write was repeated by then
         assert [one.about for one in front.warnings].count("history") == 1
 
 
@@ -172,7 +172,7 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
             ended = threading.Event()
             talker = threading.Thread(target=talk, args=(front, ended, known))
             talker.start()
-            time.sleep(random.Random(turn).uniform(0.2, 0.8))  # what is tested is any moment
+            time.sleep(random.Random(turn).uniform(0.2, 0.8))  # the kill comes at any moment
             ended.set()
             front.kill()
             talker.join()
@@ -189,7 +189,7 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
 
 
 def talk(front: ApiServer, ended: threading.Event, known: set[int]) -> None:
-    """Have events said, and ask for them: what an answer has was written before."""
+    """Publish events and query them; every returned event was written before."""
     number = max(known, default=0)
     while not ended.is_set():
         for _ in range(5):
@@ -197,7 +197,11 @@ def talk(front: ApiServer, ended: threading.Event, known: set[int]) -> None:
             front.publish("gpu.idle", number=number)
         try:
             body = ask(front, "GET", "/v1/history/events?limit=1000").body
-        except (OSError, ValueError, http.client.HTTPException):  # it was killed under us
+        except (
+            OSError,
+            ValueError,
+            http.client.HTTPException,
+        ):  # the API process was killed during the request
             return
         known.update(one["fields"]["number"] for one in body["events"] if one["name"] != "lost")
 

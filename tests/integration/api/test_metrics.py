@@ -1,4 +1,4 @@
-"""Metrics have what the supervisor showed and said, and nothing that is not known."""
+"""Metrics have the values of the supervisor's views and events, and no unknown values."""
 
 from __future__ import annotations
 
@@ -160,13 +160,13 @@ def test_events_are_counted(front: ApiServer) -> None:
     assert of_gpu("stressor_failures_total", kind="crash") == 0
     assert of_gpu("stressor_restarts_total", reason="yield") == 1
     assert of_gpu("stressor_restarts_total", reason="hang") == 1
-    assert of_gpu("stressor_restarts_total", reason="policy") is None  # it did not start again
+    assert of_gpu("stressor_restarts_total", reason="policy") is None  # there was no second start
     assert of_gpu("handover_kill_seconds_sum") == pytest.approx(0.007)
     assert of_gpu("handover_kill_seconds_bucket", le="0.005") == 0
     assert of_gpu("handover_kill_seconds_bucket", le="0.01") == 1
     assert of_gpu("handover_kill_seconds_bucket", le="+Inf") == 1
     assert of_gpu("handover_exit_seconds_count") == 1
-    assert of_gpu("handover_memory_back_seconds_count") == 0  # it was not measured
+    assert of_gpu("handover_memory_back_seconds_count") == 0  # the event has no measurement
     assert (
         len(matching_samples(page, "sentinel_gpu_handover_kill_seconds_bucket", gpu="0"))
         == len(BUCKETS) + 1
@@ -205,7 +205,7 @@ def test_stressor_seconds_grow_only_while_a_stressor_runs(front: ApiServer) -> N
     eventually(lambda: stress("0") > before[0] + 0.5)
     assert (
         stress("0") - before[0] <= time.monotonic() - began + MACHINE_SLOWNESS
-    )  # the last view may be older
+    )  # the last view may be older than this
     assert stress("1") == before[1]
 
 
@@ -240,7 +240,7 @@ MEASURED = {f"sentinel_gpu_{name}" for name in collector.MEASURED.values()}
 
 
 def measured(front: ApiServer) -> set[str]:
-    """Return what is told of the first GPU by way of measured values."""
+    """Select the exported measurements of the first GPU."""
     page = scrape(front)
     return {name for name in MEASURED if matching_samples(page, name, gpu="0")}
 

@@ -22,7 +22,7 @@ def test_the_served_document_is_the_generated_one(front: ApiServer) -> None:
 
 def test_every_path_has_a_version_and_all_errors_have_one_shape() -> None:
     for path, operations in openapi_document()["paths"].items():
-        if path.startswith("/api/gpu/"):  # another system's, whose clients know another shape
+        if path.startswith("/api/gpu/"):  # the errors of another system, with its own shape
             continue
         assert path.startswith("/v1/")
         for operation in operations.values():

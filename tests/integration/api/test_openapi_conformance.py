@@ -40,7 +40,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
-    phases=(Phase.generate,),  # to make a failure smaller takes minutes
+    phases=(Phase.generate,),  # shrinking takes minutes
     database=None,
 )
 def test_the_api_conforms_to_its_document(front: ApiServer, case: Case) -> None:
@@ -49,13 +49,15 @@ def test_the_api_conforms_to_its_document(front: ApiServer, case: Case) -> None:
     response = case.call(
         base_url=f"http://127.0.0.1:{front.port}", headers={"Authorization": f"Bearer {token}"}
     )
-    # 503 and 504 are answers; this is the one that says that the service is wrong.
+    # 503 and 504 are valid responses; 500 is a fault of the API.
     assert response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR
     checks = [
         status_code_conformance,
         content_type_conformance,
         response_schema_conformance,
     ]
-    if response.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # which is a refusal, too
+    if (
+        response.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    ):  # this response is a refusal as well
         checks.append(negative_data_rejection)
     case.validate_response(response, checks=checks)

@@ -1,4 +1,4 @@
-"""Reservations: had when memory is free, undone when not, kept on disk, ended with a process."""
+"""Reservations are granted on free GPUs, undone on failure, stored, and end with a process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(front: ApiSer
     client.join()
     assert replies[0].status == 201
     assert replies[0].body["reservation"]["gpus"] == list(UUIDS)
-    # It is not asked again and again while nothing changes.
+    # The command is not repeated without a change.
     assert sum(isinstance(order, Reserve) for order in front.commands) <= 6
 
 
@@ -156,9 +156,9 @@ def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
     client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
     front.wait_for(lambda: len(front.commands) == 2)
     assert [type(order) for order in front.commands] == [Reserve, Confirm]
-    time.sleep(0.3)  # views go by, and it would be written by now
+    time.sleep(0.3)  # views arrive, and a confirmation would be stored by now
     assert on_disk(front) == []
-    client.close()  # before it was told of it
+    client.close()  # before the client received the reply
     front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
     assert not front.supervisor.reservations
 
@@ -167,7 +167,7 @@ def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
 def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / f"{NAME}.new").mkdir()  # it cannot be, and is waited for
+    (tmp_path / f"{NAME}.new").mkdir()  # the write fails and is retried
     with ApiServer(tmp_path) as front:
         client = UnixConnection(front.path)
         headers = {"content-type": "application/json"}
@@ -216,7 +216,7 @@ def test_a_bound_reservation_ends_with_its_process(front: ApiServer) -> None:
         made = json.loads(holder.stdout.readline())["reservation"]
         assert made["bound"]
         assert made["holder"]["pid"] == holder.pid
-        time.sleep(0.5)  # views go by meanwhile
+        time.sleep(0.5)  # views arrive meanwhile
         assert made["id"] in front.supervisor.reservations
         holder.kill()
         front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
@@ -243,7 +243,7 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
         front.commands.clear()
         front.start()
         front.wait_for(lambda: bool(front.commands))
-        # Said again until it is shown to be over, so more than once on a busy host.
+        # The report is repeated until it takes effect, so several are possible on a busy host.
         assert {order.id for order in front.commands if isinstance(order, Unreserve)} == {"gone"}
         assert list(front.supervisor.reservations) == ["lives"]
         eventually(lambda: on_disk(front) == ["lives"])

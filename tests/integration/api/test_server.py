@@ -1,4 +1,4 @@
-"""Clients that are slow, broken, many or not welcome cost the service nothing but a connection."""
+"""Slow, broken, numerous or unauthorised clients occupy only a connection."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def connect(front: ApiServer) -> socket.socket:
     while True:
         try:
             connection.connect(front.path)
-        except BlockingIOError:  # more than may wait to be accepted
+        except BlockingIOError:  # more than the backlog
             assert time.monotonic() < deadline
             time.sleep(0.01)
         else:
@@ -60,12 +60,12 @@ async def until(met: Callable[[], bool]) -> None:
 
 
 def all_of(connection: socket.socket) -> bytes:
-    """Return everything until the service closes the connection."""
+    """Read everything until the API process closes the connection."""
     data = b""
     while True:
         try:
             piece = connection.recv(65536)
-        except ConnectionResetError:  # it was closed with words of ours unread
+        except ConnectionResetError:  # the connection was closed with unread data
             return data
         if not piece:
             return data
@@ -203,7 +203,7 @@ def test_a_client_that_does_not_read_before_the_close_is_disconnected(
             (connection,) = server.server_state.connections
             assert isinstance(connection, connections.Connection)
             connection.transport.set_write_buffer_limits(high=2**24)
-            connection.transport.write(b"x" * 2**22)  # more than the socket takes
+            connection.transport.write(b"x" * 2**22)  # more than the socket buffers hold
             client.sendall(sent)
             await until(lambda: not server.server_state.connections)
         server.should_exit = server.force_exit = True
@@ -228,7 +228,7 @@ def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
     head = f"POST /v1/{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with connect(front) as connection:
         connection.sendall(head.encode() + b"Content-Length: 15\r\n\r\n" + sent)
-    # This is a later request to the same loop, so the one before it was looked at.
+    # A later request to the same loop: the earlier one was processed before.
     assert ask(front, "POST", "/v1/start").status == 200
     assert [type(order) for order in front.commands] == [Resume]
 
@@ -245,7 +245,7 @@ def test_a_thousand_concurrent_clients_are_all_answered(front: ApiServer) -> Non
     async def client() -> int:
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
-        # asyncio takes it for connected where more wait than may, so it does not connect here.
+        # With a full backlog, asyncio assumes a connection too early, so the socket connects here.
         while connection.connect_ex(front.path) == errno.EAGAIN:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.02)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
@@ -342,13 +342,13 @@ print(data.decode())
 @pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_has_access_only_by_the_group_of_the_socket() -> None:
-    # pytest's own folders are for one user only.
+    # Other users cannot enter pytest's folders.
     with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as front:
         Path(folder).chmod(0o755)
         Path(front.path).chmod(0o666)
         front.kill()
         os.chown(front.path, 0, 12345)
-        front.start()  # it looks at the socket's group once
+        front.start()  # the group of the socket is read once
 
         def as_nobody(*groups: str) -> str:
             command = [sys.executable, "-c", AS_NOBODY, front.path, *groups]
@@ -385,7 +385,7 @@ def test_access_over_tcp_needs_the_token(front: ApiServer) -> None:
         assert (refused.status, refused.body["code"]) == (401, "unauthorized")
         assert refused.headers["www-authenticate"] == "Bearer"
     Path(front.spec.token or "").chmod(0o644)
-    assert over_tcp(front, good).status == 401  # what others may have read is no secret
+    assert over_tcp(front, good).status == 401  # others may have read this token
     Path(front.spec.token or "").chmod(0o600)
 
 

@@ -1,4 +1,4 @@
-"""The service answers clients with what the supervisor shows, and posts what they ask for."""
+"""The API serves the supervisor's views and forwards commands."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_drain_is_answered_when_all_memory_is_free(front: ApiServer) -> None:
     client = threading.Thread(target=lambda: replies.append(ask(front, "POST", "/v1/stop")))
     client.start()
     front.wait_for(lambda: bool(front.commands))
-    time.sleep(0.1)  # it would have answered by now
+    time.sleep(0.1)  # a reply would have arrived by now
     assert not replies
     with front.change_supervisor() as supervisor:
         supervisor.free_memory()
@@ -148,10 +148,10 @@ def test_a_drain_is_not_answered_before_a_reading_shows_the_memory_free(
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
     late = ask(front, "POST", "/v1/stop", {"wait_s": 0.1})
     assert (late.status, late.body["code"]) == (504, "timeout")
-    with front.change_supervisor() as supervisor:  # a foreign process on it changes nothing
+    with front.change_supervisor() as supervisor:  # a foreign process has no effect
         supervisor.gpus[UUIDS[1]] = replace(view, occupancy="BUSY")
     assert ask(front, "POST", "/v1/stop").status == 200
-    with front.change_supervisor() as supervisor:  # nothing is read once the driver is released
+    with front.change_supervisor() as supervisor:  # no GPU is read after the release of the driver
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
     assert ask(front, "POST", "/v1/pause", {"release": True}).status == 200
 
@@ -183,7 +183,7 @@ def test_a_silent_supervisor_is_reported_to_clients(front: ApiServer) -> None:
     while (health := ask(front, "GET", "/v1/health")).status == 200:
         pass
     assert (health.status, health.body["code"]) == (503, "unavailable")
-    assert ask(front, "GET", "/v1/status").body["daemon"]["age_s"] > 4  # and how old that is
+    assert ask(front, "GET", "/v1/status").body["daemon"]["age_s"] > 4  # with its age
 
 
 # --- settings --------------------------------------------------------------------------------

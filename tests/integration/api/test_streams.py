@@ -1,4 +1,4 @@
-"""Clients follow the events live, find again what they missed, and hear what they lost."""
+"""Clients receive events live, can request missed ones, and learn the number of lost ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def following(
     response = connection.getresponse()
     assert response.status == 200
     assert response.getheader("content-type", "").startswith("text/event-stream")
-    response.readline()  # it has begun
+    response.readline()  # the stream has started
     yield events(response)
     connection.close()
 
@@ -60,7 +60,7 @@ def test_a_stream_is_silent_without_events(front: ApiServer) -> None:
     connection = UnixConnection(front.path)
     connection.request("GET", "/v1/events")
     response = connection.getresponse()
-    time.sleep(0.6)  # views go by meanwhile
+    time.sleep(0.6)  # views arrive meanwhile
     number = front.publish()
     assert [response.readline() for _ in range(3)][2] == f"id: {number}\n".encode()
     connection.close()
@@ -71,7 +71,7 @@ def test_a_reconnected_client_receives_the_missed_events(front: ApiServer, way: 
     seen = front.publish()
     missed = [str(front.publish("gpu.claimed", number=number)) for number in range(3)]
     front.publish("gpu.last")
-    with following(front, "?since=0") as stream:  # everything has arrived
+    with following(front, "?since=0") as stream:  # all events have arrived
         list(iter(lambda: next(stream).name, "gpu.last"))
     query = f"?since={seen}" if way == "query" else ""
     headers = {} if way == "query" else {"Last-Event-ID": str(seen)}
@@ -100,7 +100,7 @@ def test_followers_are_limited_and_a_departure_admits_another(front: ApiServer) 
             stack.enter_context(following(front))
         refused = ask(front, "GET", "/v1/events")
         assert (refused.status, refused.body["code"]) == (503, "unavailable")
-    while ask_for_events(front) == 503:  # that they left is seen at the next turn of its loop
+    while ask_for_events(front) == 503:  # the next iteration of the loop notices the departures
         pass
     with following(front) as stream:
         front.publish("gpu.after")
@@ -176,7 +176,7 @@ def test_a_follower_receives_every_event_after_its_last_one(tmp_path: Path) -> N
 
 
 def kept(front: ApiServer) -> Iterator[str]:
-    """Yield the names of the events that are kept."""
+    """Yield the names of the stored events."""
     with connect(front.path).events(0).open() as stream:
         for event in stream if stream.newest else ():
             yield event.name

@@ -1,4 +1,4 @@
-"""Which readings are those of the last minutes, by a history that other services began."""
+"""The window of a trend, in a history with readings of earlier API processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def heat(past: HistoryHarness, degrees: int) -> None:
 
 
 def last(past: HistoryHarness, seconds: int) -> list[tuple[int, int]]:
-    """Return when each of the last readings was, in seconds from now, and its temperature."""
+    """List the last readings as seconds before now and temperatures."""
     found = past.database.query(
         lambda where: queries.temperatures(where, UUID, past.now, past.wall, seconds), past.now
     )

@@ -32,7 +32,7 @@ class Terminal:
     def __init__(self, folder: Path, *command: str) -> None:
         self._tmux = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]
         size = ["-x", "80", "-y", "24"]
-        # What is typed into a shell that stays, so that the exit code can be seen.
+        # The shell stays, so that the exit code is visible.
         program = " ".join([*command, "; echo exit code $?; exec cat"])
         self._run("new-session", "-d", "-s", "t", *size, "sh", "-c", program)
 
@@ -47,7 +47,7 @@ class Terminal:
         return self._run("capture-pane", "-p", "-t", "t")
 
     def shows(self, *texts: str) -> str:
-        """Wait until all of this is on the screen, where a line may be broken at any space."""
+        """Wait until all texts are on the screen; lines may break at any space."""
         until = time.monotonic() + TIMEOUT_S
         while True:
             screen = self.screen()
@@ -105,7 +105,7 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
     terminal.shows("GPU 1 goes on")
     terminal.press("v")
     terminal.shows("Duration of the reservation of GPU 1?")
-    terminal.press("3", "0", "m", "Enter")  # over what is proposed
+    terminal.press("3", "0", "m", "Enter")  # replaces the proposed value
     terminal.shows("reserved as", "1a2b3c4d")
     chosen = {"gpus": [SECOND["uuid"]]}
     rest = {"reason": "sentinel top", "seconds": 1800, "wait_s": 30, "bound": False}
@@ -125,7 +125,7 @@ def test_top_continues_after_errors_of_the_daemon(daemon: StubDaemon, terminal: 
     daemon.replies["GET /v1/status"] = Reply(STATUS)
     terminal.shows("pid 4242")
     assert "ana 7 python" not in terminal.screen()
-    daemon.replies["GET /v1/status"] = Reply(b"", 0)  # it hangs, and q does not
+    daemon.replies["GET /v1/status"] = Reply(b"", 0)  # the request hangs, but q works
     asked = len(daemon.requests)
     eventually(lambda: len(daemon.requests) > asked)
     terminal.press("q")

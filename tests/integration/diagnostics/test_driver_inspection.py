@@ -1,4 +1,4 @@
-"""The doctor inspects a driver that answers, fails, hangs or crashes: a fake libnvidia-ml."""
+"""The doctor inspects a fake driver that works, fails, hangs or crashes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 0)
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the pretended driver."""
+    """Build the fake driver; return its folder."""
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.c").write_text(LIBRARY)
     assert COMPILER is not None
@@ -99,7 +99,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def asked(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what asks the pretended driver, whose answers are changed by a plan."""
+    """Return a function that inspects the fake driver with a plan of changed results."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("FAKE_NVML_PLAN", str(tmp_path / "plan"))
 

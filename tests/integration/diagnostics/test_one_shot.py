@@ -1,4 +1,4 @@
-"""A one-shot process: its messages are taken, its failure names a call, and it always ends."""
+"""A one-shot process delivers its messages, names the failed call, and always ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_script(
 
 
 class Results:
-    """Takes results of calls named by letters, until InspectionDone."""
+    """A receiver of results of calls named by letters, until InspectionDone."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -62,7 +62,7 @@ class Results:
 def run(
     results: Results, *script: object, timeout_s: Callable[[str], float] = lambda _: TIMEOUT_S
 ) -> OneShotResult:
-    """Run a process that follows a script; it must be gone afterwards."""
+    """Run a process that follows a script; check that it is gone afterwards."""
     before = psutil.Process().children()
     kinds: tuple[type[CallResult | InspectionDone], ...] = (CallResult, InspectionDone)
     found = run_one_shot(
@@ -151,7 +151,7 @@ def test_a_process_without_any_call_has_the_time_of_its_start() -> None:
 
 
 def start_fails() -> str:
-    """Run a process that cannot be spawned; return why."""
+    """Run a process that cannot be spawned; return the reason."""
     found = run_one_shot(
         run_script, (), {}, kinds=(InspectionDone,), take=lambda _: True, timeout_s=lambda _: 1.0
     )

@@ -31,10 +31,10 @@ from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
-#: What is held.
+#: The held memory.
 TWO_GIB = 2 * 2**30
 
-#: So many results with nothing flipped are not computed within a test.
+#: More results than a test computes.
 ENDLESS = "100000000"
 
 
@@ -53,7 +53,7 @@ def run(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]
 
 @contextmanager
 def begun(host: GpuHost, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a selftest of the first GPU in a process of its own; at the end nothing of it is left."""
+    """Run a selftest of the first GPU in its own process; check that all its processes end."""
     simulated = isinstance(host, SimulatedHost)
     where = ("--simulate", "1") if simulated else ("--gpu", str(host.index(0)))
     process = subprocess.Popen(
@@ -76,7 +76,7 @@ def begun(host: GpuHost, *flags: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return all processes below a selftest: the probe, the stressor, and who cleans up."""
+    """List all descendants of a selftest: probe, stressor and resource tracker."""
     return psutil.Process(process.pid).children(recursive=True)
 
 
@@ -152,7 +152,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> Non
     assert out == ""
     assert "the selftest is incomplete: " in err
     assert "; before that, 8 of 8 flipped bits found, 0 false alarms in 0 results" in err
-    if isinstance(host, SimulatedHost):  # a real driver may not list everybody
+    if isinstance(host, SimulatedHost):  # a real driver may not list every process
         assert re.search(rf"the GPU was needed by \S+ \(pid {newcomer.pid}\);", err)
 
 
@@ -183,7 +183,9 @@ def test_a_terminal_without_a_reader_does_not_delay_a_newcomer(registry: Registr
 
     def tell(_: SelftestResult) -> None:
         newcomer.allocate(2**26)
-        eventually(lambda: registry.memory(uuid).used < TWO_GIB)  # who tells stands still till then
+        eventually(
+            lambda: registry.memory(uuid).used < TWO_GIB
+        )  # the reporting thread blocks until then
 
     try:
         options = Options(config=build_config({}), simulate=1)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def try_on(host: GpuHost, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Return the exit code and the figures of a trial on the first GPU."""
+    """Run a trial on the first GPU; return its exit code and figures."""
     simulated = isinstance(host, SimulatedHost)
     where = ("--simulate", "1") if simulated else ("--gpu", str(host.index(0)))
     command = [sys.executable, "-m", "sentinel", "workloads", "try", *where, "--json", *arguments]

@@ -46,7 +46,7 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
 
 
 def install(folder: Path, name: str, workloads: dict[str, str]) -> None:
-    """Make the metadata of an installed package that registers these workloads."""
+    """Create the metadata of an installed package that registers these workloads."""
     info = folder / f"{name}-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")

@@ -1,4 +1,4 @@
-"""Memory of a GPU that is allocated: had beside our stressor, for a process and its children."""
+"""Memory is allocated beside a stressor, to a process and its children."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIB = 2**30
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
-#: A program that has memory allocated, lets a child take it, and has more than is left beside us.
+#: A program that allocates memory, uses it in a child, and allocates more than is free.
 PROGRAM = """
 import subprocess, sys, sentinel
 client = sentinel.connect()
@@ -63,17 +63,17 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
             with pytest.raises(ConflictError, match="llm"):
                 daemon.client.allocate("llm", 1)
             assert "2.0 GiB allocated as llm for python" in daemon.run("status")
-            assert read_line(program) == "0"  # its child got all of it
+            assert read_line(program) == "0"  # the child got the whole allocation
             after = daemon.gpu()
             assert (after.pid, after.yields) == (before.pid, before.yields)
-            # What has no room beside our stressor is had all the same.
+            # More than is free beside the stressor is allocated as well.
             write_line(program, "")
             assert read_line(program) == "more"
             assert host.total() - host.held() >= 10 * GIB
             assert daemon.gpu().pid != before.pid
         finally:
             program.kill()
-    # With its process it ends, whatever ended that.
+    # The allocation ends with its process, however that exits.
     eventually(lambda: daemon.client.allocations() == ())
 
     daemon.run("allocate", "shell", "2GiB", "--gpu", "0")

@@ -44,12 +44,12 @@ WISH = Configure(
     overrides=(GivenOverride(selector="1", source="site.toml", given=HOT),),
 )
 LONG = "x" * 4000
-#: So many lines fit into the channel.
+#: The number of lines that fit into the channel.
 _MAY_WAIT = 50
 
 
 class Deaf(Child):
-    """A child that reads nothing before it is told to, and needs no process for that."""
+    """A fake child without a process that does not read its channel."""
 
     def __init__(self, made: list[Deaf]) -> None:
         self.theirs, self.channel = pair()
@@ -111,14 +111,14 @@ def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
     service.collect()
     late = heard(child.theirs, kinds)
     assert [type(one) for one in late] == [HostView, CommandReply, CommandReply, LogRecord]
-    assert late[0].at == 2.0  # of two views only the newer is worth anything
+    assert late[0].at == 2.0  # of two views only the newer is sent
     assert [one.number for one in late[1:3]] == [1, 2]
 
 
 def test_log_records_during_a_reply_are_not_lost(
     deaf: tuple[api_process.ApiProcess, list[Deaf]],
 ) -> None:
-    """The journal's writer is another thread, which may come at any moment."""
+    """The event log is written by another thread, at any time."""
     service, (child,) = deaf
     said: list[int] = []
     done = threading.Event()
@@ -127,7 +127,7 @@ def test_log_records_during_a_reply_are_not_lost(
         for number in range(2000):
             service.publish({"event": f"{number}"})
             while number - len(said) > _MAY_WAIT:
-                time.sleep(0)  # until the test has listened
+                time.sleep(0)  # until the test has received
         done.set()
 
     def listen() -> None:
@@ -190,7 +190,7 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
     made: list[Deaf] = []
 
     class Asks(Deaf):
-        """A child that has one wish."""
+        """A child with one request."""
 
         def receive(self, most: int) -> list[bytes]:
             return [codec.encode(WISH)]

@@ -1,7 +1,7 @@
-"""Of two concurrent daemons one wins, and a daemon that lost its socket holds no GPU.
+"""One of two concurrent daemons wins, and a daemon without its socket holds no GPU.
 
-The claim itself is tried a hundred times in test_single_instance.py, and whole daemons as often as
-one likes by ``python -m benchmarks.rivals``.
+test_single_instance.py repeats the claim a hundred times; ``python -m benchmarks.rivals`` runs
+whole daemons any number of times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
-#: What a daemon does when it is killed.
+#: The points at which a daemon is killed.
 POINTS = ("claimed", "starting", "stopping", "yielding")
 
 
@@ -32,7 +32,7 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def winner_of_two(daemon: Daemon) -> int:
-    """Start two daemons at the same moment; return the PID of the one that won."""
+    """Start two daemons simultaneously; return the PID of the winner."""
     command = [sys.executable, "-m", "sentinel", "run", "--daemon", "--simulate", "1", *QUICK]
     pair = [
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -46,7 +46,7 @@ def winner_of_two(daemon: Daemon) -> int:
     assert f"a daemon is already running: pid {winner.pid} of uid {os.getuid()} since 2" in error
     assert str(daemon.places.socket) in error
     assert running(daemon.places) == winner.pid
-    winner.returncode = 0  # another process waits for it
+    winner.returncode = 0  # another process reaps it
     assert winner.stderr is not None
     winner.stderr.close()
     return winner.pid
@@ -57,7 +57,7 @@ def winner_of_two(daemon: Daemon) -> int:
 def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
     daemon: Daemon, point: str
 ) -> None:
-    """There is no pause between the kill and the next start."""
+    """The next start follows the kill without a pause."""
     log = daemon.places.log
 
     def logged(event: str) -> None:
@@ -126,7 +126,7 @@ def test_a_full_state_disk_is_reported_and_affects_only_its_files(
     monkeypatch.setenv("STATE_DIRECTORY", str(tiny_disk))
     daemon.start(1)
     events = daemon.client.events(since=0)
-    # The history says so, too, in the words of its own library.
+    # The history reports it as well, with the message of its own library.
     troubles = (one for one in events if one.name == "service.warning")
     trouble = next(one for one in troubles if one.fields["about"] == "reservations")
     assert "No space left on device" in trouble.fields["text"]

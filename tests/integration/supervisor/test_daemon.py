@@ -1,4 +1,4 @@
-"""The whole daemon on simulated GPUs, from the first start to the last, by its own commands."""
+"""The whole daemon on simulated GPUs, controlled by its commands."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
-#: A training script, as far as this is about it: it says that it runs, which GPUs it was given, and
-#: ends as the line says that it reads.
+#: A training script: it prints its start and its GPUs, and exits as a line of input requests.
 JOB = """
 import os, sys
 print(os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
@@ -36,12 +35,12 @@ sys.exit(int(sys.stdin.readline()))
 """
 
 
-#: Sentinel on each node of a cluster.
+#: The manifest of a DaemonSet.
 MANIFEST = ROOT / "deploy" / "kubernetes" / "daemonset.yaml"
 
 
 def hook(name: str) -> list[str]:
-    """Return the first command below this name in the manifest."""
+    """Read the first command below this name in the manifest."""
     _, _, below = MANIFEST.read_text().partition(f"{name}:")
     found = re.search(r"command: (\[.*\])", below)
     assert found is not None
@@ -58,7 +57,7 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def train() -> str:
-    """Run the example of a script that reserves a GPU; return what it prints."""
+    """Run the example of a script that reserves a GPU; return its output."""
     script = ROOT / "examples" / "reserve" / "train.py"
     return subprocess.run(
         [sys.executable, script], stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_S
@@ -81,7 +80,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert all(len(row) <= 80 for row in table[:3])
     assert json.loads(daemon.run("start", "--json"))["pid"] == pid
 
-    # The memory is back when the command is, and that of the others is still held.
+    # When the command returns, the memory is free, and that of the other GPUs is still held.
     daemon.run("pause", "0")
     assert (host.empty(0), host.empty(1)) == (True, False)
     daemon.run("resume", "0")
@@ -92,12 +91,12 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     with host.job(0, stay=0.1) as job:
         assert job.got_memory()
         job.wait_for_exit()
-    # It has come, gone, and been away for longer than it takes until a GPU is occupied again.
+    # The job has run and exited, and the re-arm time is over.
     eventually(lambda: daemon.gpu().occupancy == "IDLE" and (daemon.gpu().since_s or 0) > 0.6)
     assert (daemon.gpu().stressor, daemon.gpu().admin) == ("STOPPED", "RESERVED")
     assert not host.empty(1)
 
-    # A script reserves what is left, and ends without giving it back by hand.
+    # A script reserves the remaining GPU, and exits without an explicit release.
     assert train() == f"training on {host.uuid(1)}\n"
     assert [one.reason for one in daemon.client.reservations()] == ["a demo"]
 
@@ -125,7 +124,7 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
     daemon.wait_until_occupied(0)
     command = ("exec", "--gpus", "1", "--", sys.executable, "-c", JOB)
     with daemon.start_command("logs", "-f", "-n", "1", "--json") as logs:
-        read_line(logs)  # it follows from here on
+        read_line(logs)  # the log is followed from here on
         with daemon.start_command(*command) as job:
             assert read_line(job) == f"{job.pid} {host.uuid()}"
             write_line(job, "7")
@@ -144,7 +143,7 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
         for words in ("status", "stop", "shutdown", "reserve --gpus 1 --for 1h"):
             assert daemon.run_unchecked(*words.split()).code == 3
         daemon.start(1)
-        # Whose it was, it still is: the process that it is bound to lives.
+        # The reservation persists, as the process that it is bound to is alive.
         (held,) = daemon.client.reservations()
         assert (held.bound, held.holder.pid) == (True, job.pid)
         assert job.poll() is None
@@ -155,10 +154,10 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
     assert daemon.client.reservations() == ()
 
 
-#: Where the number of the next process of a PID namespace can be chosen.
+#: The file that sets the next PID of a PID namespace.
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
-#: Ends the daemon from a PID namespace where another process has the daemon's PID.
+#: Shuts the daemon down from a PID namespace where another process has the daemon's PID.
 FROM_ELSEWHERE = f"""
 import subprocess, sys
 from pathlib import Path
@@ -220,7 +219,7 @@ def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
 
 
 def _settings_change(daemon: Daemon, file: Path) -> None:
-    """Have settings taken over by each way there is, and refused where they are wrong."""
+    """Apply settings in every way, and check that invalid ones are refused."""
     file.write_text('workload = "bad_workloads:WellBehaved"')
     daemon.run("restart", "--rearm", "300ms", "--poll", "100ms")
     assert daemon.client.status().daemon.workload == "bad_workloads:WellBehaved"
@@ -247,7 +246,7 @@ def _logged(daemon: Daemon, name: str) -> bool:
 
 
 def _the_service_is_killed(daemon: Daemon) -> None:
-    """SIGKILL the service: clients wait for the next one, and the GPUs never hear of it."""
+    """Kill the API process by SIGKILL: clients wait for the next one; stressors are unaffected."""
     held = daemon.pids_on_gpus()
     service = daemon.child("sentinel: api")
     service.kill()
@@ -259,13 +258,13 @@ def _the_service_is_killed(daemon: Daemon) -> None:
 
 
 def _settings(daemon: Daemon) -> dict[str, str]:
-    """Return some of what is shown as holding."""
+    """Read some of the settings in use."""
     settings = daemon.client.request("GET", "/v1/settings")["settings"]
     return {key: settings[key]["text"] for key in ("rearm", "workload", "throttle.hysteresis")}
 
 
 def _settings_are_those_that_hold(daemon: Daemon, file: Path) -> None:
-    """Edit the file, and replace the service: what is shown is what the supervisor goes by."""
+    """Edit the file and replace the API process: it shows the settings of the supervisor."""
     holds = {
         "rearm": "300ms",
         "workload": "bad_workloads:well_behaved",
@@ -284,7 +283,7 @@ def _settings_are_those_that_hold(daemon: Daemon, file: Path) -> None:
 
 
 def _the_driver_is_let_go_of(daemon: Daemon) -> None:
-    """Release the driver, which ends the probe as well; then resume."""
+    """Release the driver, which also ends the probe; then resume."""
     _, *words = hook("preStop")
     daemon.run(*words)
     assert daemon.host.empty()

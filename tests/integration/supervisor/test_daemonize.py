@@ -32,7 +32,7 @@ COMMAND = (sys.executable, str(TESTS / "fake_daemon.py"))
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the variables of a host where nothing runs, which are this process's, too."""
+    """Set and return the environment of a host without a daemon."""
     for name in list(os.environ):
         if name.startswith(("SENTINEL_", "NOTIFY_", "WATCHDOG_")):
             monkeypatch.delenv(name)
@@ -46,7 +46,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def where(environ: dict[str, str]) -> Iterator[Places]:
-    """Return the places of the daemon, and end it when the test is over."""
+    """Return the paths of the daemon, and end it after the test."""
     found = places(environ, os.getuid())
     yield found
     pid = running(found)
@@ -60,7 +60,7 @@ def launch(how: str, where: Places, wait: float = TIMEOUT_S) -> Started:
 
 
 def shut_down(where: Places) -> dict[str, Any]:
-    """End a pretended daemon and return what it says of itself."""
+    """Shut a fake daemon down; return its report about itself."""
     answer = send(Address(socket=str(where.socket)), "POST", "/v1/shutdown", {}, TIMEOUT_S)
     eventually(lambda: running(where) is None)
     return answer
@@ -207,7 +207,7 @@ def test_an_invalid_response_is_refused(tmp_path: Path, answer: bytes) -> None:
 
 
 def run(*arguments: str) -> Callable[[], str]:
-    """Return what runs ``sentinel start`` in this process and returns its standard output."""
+    """Return a function that runs ``sentinel start`` in this process and returns its output."""
 
     def call() -> str:
         result = CliRunner().invoke(start.command, arguments, catch_exceptions=False)
@@ -218,7 +218,7 @@ def run(*arguments: str) -> Callable[[], str]:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command start the pretended daemon."""
+    """Make the command start the fake daemon."""
 
     def detached(flags: list[str], where: Places, wait: float) -> Started:
         return start_detached(["answer", *flags], where, wait, command=COMMAND)

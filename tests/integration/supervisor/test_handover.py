@@ -1,4 +1,4 @@
-"""Occupy, yield, occupy again: real processes, and foreign jobs that need nearly all memory."""
+"""Hand-overs with real processes, to foreign jobs that need nearly all memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
 MIB = 2**20
 #: The smallest pipe that Linux makes, in bytes.
 SMALLEST_PIPE = 4096
-#: A workload that ends itself when its lease expires, which may be just before the newcomer.
+#: A workload that ends when its lease expires, possibly just before the newcomer.
 ENDS_ITSELF = "holds_the_interpreter"
 #: Workloads that become ready and then break one rule each.
 MISBEHAVING = (
@@ -50,7 +50,7 @@ FAILING = {
 def one_workload_per_gpu(
     host: GpuHost, workloads: Sequence[str], *flags: str
 ) -> Iterator[tuple[SentinelProcess, dict[str, int]]]:
-    """Run a sentinel with another bad workload on each GPU; give the GPU of each workload."""
+    """Run a sentinel with a different bad workload on each GPU; yield the GPU of each."""
     gpus = {workload: gpu for gpu, workload in enumerate(workloads)}
     tables = (
         f'[gpu.{host.index(gpu)}]\nworkload = "bad_workloads:{workload}"\n'
@@ -151,7 +151,7 @@ def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: 
         with host.job() as newcomer:
             eventually(lambda: host.held() > held + MIB or "gpu.yielding" in one.names())
             newcomer.kill()
-        # Either it was seen, and the GPU is occupied again, or it came between two readings.
+        # Either the newcomer was noticed, or it came between two readings.
         eventually(lambda: one.names().count("stressor.ready") > one.names().count("gpu.yielding"))
         assert "stressor.failed" not in one.names()
         with host.job() as second:
@@ -222,7 +222,7 @@ def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHo
                 failed = one.wait_for("stressor.failed", gpu=gpu, count=2)
                 assert FAILING[workload] in failed["reason"]
                 assert failed["pause_s"] == 2
-                if workload == "finds_and_dies":  # the finding is not lost with its stressor
+                if workload == "finds_and_dies":  # the finding survives its stressor
                     assert one.wait_for("stressor.finding", gpu=gpu)["first"] == [5, 9]
             assert one.stop() == 0
 

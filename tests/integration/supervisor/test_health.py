@@ -1,4 +1,4 @@
-"""The whole daemon: a GPU's heat and recovery, and memory that is promised and taken for real."""
+"""The whole daemon: health and recovery of a GPU, and allocations by real processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ GIB = 2**30
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
-#: A program that is promised memory, takes it when it is told to, in itself or in a child, and says
-#: what came of it.
+#: A program that allocates memory, takes it on request, alone or in a child, and prints a result.
 GUEST = """
 import subprocess, sys
 import sentinel
@@ -117,7 +116,7 @@ def test_allocated_memory_is_available_beside_a_running_stressor(
     beside = daemon.gpu()
     assert (beside.stressor, beside.yields) == ("RUNNING", 0)
     assert guest.pid in [one.pid for one in beside.allocated_processes]
-    # More than was promised, and more than a context besides: it is a newcomer, and gets it.
+    # A process above its allocation and a context is a newcomer, and gets its memory.
     write_line(guest, "take 1.9")
     eventually(lambda: daemon.gpu().yields == 1)
     guest.kill()

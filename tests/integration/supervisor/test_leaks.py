@@ -1,4 +1,4 @@
-"""Memory that stays when a stressor has gone: said, and a context opened and closed to clear it."""
+"""Memory that stays after a stressor is reported, and cleared by opening and closing a context."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.harness.sentinel_process import SentinelProcess, eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--status-every", "1s")
 
-#: A file is there that was not.
+#: A file was created.
 APPEARS = flags.CREATE | flags.MOVED_TO
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def haunt(simulated: SimulatedHost, one: SentinelProcess) -> None:
-    """Leak memory, once the stressor's own is known."""
+    """Leak memory after the stressor's baseline is known."""
     one.wait_for("stressor.ready", gpu=0)
     eventually(lambda: any(event.get("running_s", 0) > 0.5 for event in one.events))
     simulated.registry.plant(simulated.uuid(), "haunted")
@@ -33,7 +33,7 @@ def test_a_leak_is_reported_and_a_context_is_opened_and_closed(simulated: Simula
         one.wait_for("gpu.cleanup_started", gpu=0)
         stopped = one.wait_for("stressor.stopped", gpu=0)
         assert stopped["exit_code"] == 0
-        # The stressor's, and that of the context: it is not there for long.
+        # The stressor or the short-lived context.
         shares = {event.name for event in watch.read(0) if event.name.endswith(".share")}
         assert len(shares) == 2
         assert simulated.held() == 0

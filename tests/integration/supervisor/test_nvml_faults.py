@@ -1,4 +1,4 @@
-"""Whole sentinels over a fake libnvidia-ml: what its errors, hangs and crashes cost."""
+"""Whole sentinels over a fake libnvidia-ml that fails, hangs or crashes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.harness.sentinel_over_nvml import FIRST_EXCLUSION_S
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
-#: PIDs that drivers were seen to list: of the kernel, of no process, and above the maximum.
+#: PIDs that real drivers have listed: of the kernel, of no process, and above the maximum.
 IMPOSSIBLE_PIDS = (0, 2**32 - 1, 2**22 + 1)
-#: What the driver answers for one GPU, and a part of the reason that is reported.
+#: The driver's result for one GPU, and a part of the reported reason.
 ERRORS = {
     "memory@{} 15": "gpu_is_lost",
     "memory@{} 16": "reset_required",
@@ -50,7 +50,7 @@ def probe_of(one: SentinelProcess) -> psutil.Process:
 
 
 def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlHost) -> None:
-    """The GPU stays excluded for longer each time, and the other one keeps its care."""
+    """The GPU is excluded for longer each time; the other GPU is unaffected."""
     with nvml.sentinel(2, *QUICK, "--status-every", "1s") as one:
         wait_until_both_are_held(one)
         probe, stressor = probe_of(one), stressor_on(nvml, 0)
@@ -79,7 +79,7 @@ def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlH
 
 @pytest.mark.long
 def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -> None:
-    """The new probe goes on without it, soon enough for the stressor on the other one."""
+    """The new probe continues without it, early enough for the stressor on the other GPU."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         nvml.inject(*(f"{call}@{nvml.uuid()} hang" for call in ("memory", "handle", "uuid")))
@@ -97,7 +97,7 @@ def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -
 def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once(
     nvml: NvmlHost,
 ) -> None:
-    """The GPU is excluded like one on which a call hangs; the other one's stressor lives on."""
+    """The GPU is excluded as after a hang; the stressor on the other GPU continues."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         stressor = stressor_on(nvml, 0)
@@ -128,7 +128,7 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
 
 @pytest.mark.long
 def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) -> None:
-    """It is free while it is away, also for probes that never saw it, and then occupied again."""
+    """The missing GPU stays known to new probes, and is occupied again after its return."""
     probes = 0
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
@@ -153,7 +153,7 @@ def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) 
 
 @pytest.mark.long
 def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -> None:
-    """Nothing is held without it, retries slow down, and all GPUs are occupied afterwards."""
+    """Without the driver no GPU is held and retries become rarer."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         nvml.inject("memory 9", "init 9")
@@ -203,7 +203,7 @@ def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost) -> 
 
 @pytest.mark.long
 def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> None:
-    """Drivers were seen to list such PIDs: they are not ours, and cause no crash."""
+    """Real drivers have listed such PIDs: they are foreign and cause no crash."""
     with nvml.sentinel(2, *QUICK) as one:
         wait_until_both_are_held(one)
         for nth, pid in enumerate(IMPOSSIBLE_PIDS, start=1):

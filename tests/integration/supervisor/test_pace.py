@@ -1,4 +1,4 @@
-"""A pace on its whole way: from the channel to the device, and from the flag to the driver."""
+"""The pace, from the channel to the device and from the flag to the driver."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def order(bench: Bench, message: object) -> None:
-    """Have the leash take in an order, as its thread would."""
+    """Pass a message to the lease keeper, as its thread does."""
     bench.channel.send(codec.encode(message))
     bench.lease_keeper._drain()
 
@@ -49,7 +49,7 @@ def later(bench: Bench, message: object) -> threading.Timer:
 
 
 def worked(bench: Bench) -> float:
-    """Return for how many seconds the device was busy so far."""
+    """Return the busy time of the device, in seconds."""
     (seconds,) = bench.registry.work(bench.uuid).values()
     assert seconds is not None
     return seconds
@@ -117,7 +117,7 @@ def test_a_wait_for_the_device_includes_the_rest(bench: Bench) -> None:
 
 
 def test_the_hook_for_results_is_called_only_before_a_rest(bench: Bench) -> None:
-    """A stressor that rests for hours may be killed meanwhile."""
+    """A stressor may be killed during a long rest."""
     bench.become_ready()
     looks: list[tuple[float, int]] = []
 
@@ -139,9 +139,9 @@ def test_the_hook_for_results_is_called_only_before_a_rest(bench: Bench) -> None
 def test_a_fault_is_reported_before_a_rest(
     bench: Bench, workload: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each quantum is followed by a rest; the first one that sees a fault is looked at before."""
+    """Each quantum is followed by a rest; the first quantum with a fault is examined before it."""
     bench.lease_keeper._armed = True
-    bench.ctx.quantum = 1e-9  # of the least work that there is
+    bench.ctx.quantum = 1e-9  # of the smallest amount of work
     told: list[str] = []
     place = "elsewhere"
     pace = bench.ctx.pace
@@ -231,7 +231,7 @@ def test_a_child_stops_and_continues_when_its_pace_changes(start: Start) -> None
 
 
 def stands_still(child: Child) -> bool:
-    """Check whether the device does nothing for longer than a quantum lasts."""
+    """Check whether the device is idle for longer than a quantum."""
     before = work_of(child)
     time.sleep(0.1)
     return work_of(child) == before
@@ -262,7 +262,7 @@ def test_the_target_utilisation_is_reached_on_every_gpu(host: GpuHost) -> None:
 
 
 def mean_of_last(running: SentinelProcess, field: str, count: int) -> float:
-    """Return the mean of the last figures in the status of the one GPU, or one that is far off."""
+    """Compute the mean of the last figures in the status of the GPU, or an impossible value."""
     said = [e[field] for e in running.events if e["event"] == "gpu.status" and e.get("share")]
     known = [value for value in said[1:] if value is not None]
     return fmean(known[-count:]) if len(known) >= count else -1.0
@@ -270,7 +270,7 @@ def mean_of_last(running: SentinelProcess, field: str, count: int) -> float:
 
 @pytest.mark.long
 def test_the_target_power_is_measured_by_an_independent_reader(simulated: SimulatedHost) -> None:
-    """On a simulated GPU, 242 W are 30 % of the time; sentinel has to find that."""
+    """On a simulated GPU, 242 W are 30 % of the time, which the controller must find."""
     flags = ["--poll", "200ms", "--util-every", "200ms", "--util-samples", "2"]
     flags += ["--workload", "elementwise", "--power", "242W"]
     with simulated.sentinel(1, *flags) as running:

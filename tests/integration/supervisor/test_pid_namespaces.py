@@ -1,4 +1,4 @@
-"""Sentinel and newcomers in PID namespaces of their own, as containers have them."""
+"""Sentinel and newcomers in separate PID namespaces, as in containers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def occupied(one: SentinelProcess) -> None:
 
 @pytest.mark.long
 def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -> None:
-    """Its PID is not listed there; only its memory shows that it comes, stays and leaves."""
+    """Its PID is not listed there; only memory shows its start, presence and exit."""
     with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as one:
         occupied(one)
         learned = one.wait_for("gpu.identity", gpu=0)

@@ -1,4 +1,4 @@
-"""However a sentinel ends, its children end too."""
+"""The children of a sentinel end with it, however it ends."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_ctrl_c_on_a_terminal_prints_no_traceback(host: GpuHost) -> None:
 
 @pytest.mark.long
 def test_ctrl_z_on_a_terminal_frees_the_gpu_and_fg_occupies_it_again(host: GpuHost) -> None:
-    # A shell with job control in between: the kernel stops no group without a parent outside it.
+    # A shell with job control is needed: the kernel stops no orphaned process group.
     sentinel = " ".join([sys.executable, "-m", "sentinel", *host.flags([0]), *QUICK])
     command = ["bash", "-mc", f"{sentinel}; sleep 1000"]
     with Terminal(command, host.environment()) as terminal:
@@ -205,10 +205,10 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
 ) -> None:
     gpus = host.gpus(1)
     with host.sentinel(gpus, *QUICK) as one:
-        # The probe's process is the first thing to be seen; it finds the GPUs a moment later.
+        # The probe starts first and finds the GPUs a moment later.
         eventually(one.children)
         one.process.send_signal(number)
-        assert one.wait_for_exit() in {code, 0}  # 0 where it was ready after all
+        assert one.wait_for_exit() in {code, 0}  # 0 if it was ready before the signal
         assert "Traceback" not in one.errors
 
 

@@ -13,7 +13,7 @@ from tests.harness.timing import TIMEOUT_S
 
 
 def send(signals: Signals, *numbers: signal.Signals) -> None:
-    """Send signals to this very process and wait until they have arrived."""
+    """Send signals to this process and wait for their arrival."""
     for number in numbers:
         os.kill(os.getpid(), number)
     assert select.select(signals.files(), [], [], TIMEOUT_S)[0]

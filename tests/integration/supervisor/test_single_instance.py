@@ -1,4 +1,4 @@
-"""One daemon for each socket, however the previous one ended."""
+"""One daemon per socket, however the previous one ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sentinel.supervisor.single_instance import claim, running
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
-#: Claims whenever it reads a line, says how that went, and lets go at the next line.
+#: Claims at each line of input, prints the result, and releases at the next line.
 CLAIMER = """
     import json, os, subprocess, sys
     from pathlib import Path
@@ -53,7 +53,7 @@ CLAIMER = """
 
 
 def at(folder: Path) -> Places:
-    """Return the places of a daemon in this folder."""
+    """Build the paths of a daemon in this folder."""
     return places(
         {"SENTINEL_SOCKET": str(folder / "s.sock"), "HOME": str(folder / "home")}, os.getuid()
     )
@@ -61,7 +61,7 @@ def at(folder: Path) -> Places:
 
 @contextmanager
 def claimer(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Run another process that claims these places whenever it is told to."""
+    """Run another process that claims these paths on request."""
     code = textwrap.dedent(CLAIMER)
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "home"), *more],
@@ -368,7 +368,7 @@ def test_a_lock_behind_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def ours(folder: Path) -> Places:
-    """Return places in a default folder, like one in /tmp."""
+    """Build paths in a default folder, as in /tmp."""
     return places({}, os.getuid(), folder)
 
 
