@@ -265,8 +265,8 @@ def _holder_pid(lock: str) -> int | None:
     if lock in _own_locks and _own_locks[lock][0] == os.getpid():
         return os.getpid()
     with Path(lock).open("rb") as file:
-        asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else pid
 
 

@@ -222,10 +222,10 @@ class Reader:
         Raises:
             DriverGoneError: The driver as a whole is gone.
         """
-        orders = self._demand
-        if orders != self._applied:
-            self._applied, self._next_poll, self._modes_until = orders, now, now
-        if not (orders.wanted or orders.held):
+        demand = self._demand
+        if demand != self._applied:
+            self._applied, self._next_poll, self._modes_until = demand, now, now
+        if not (demand.wanted or demand.held):
             return math.inf
         due, look, self._recheck = now >= self._next_poll, self._recheck, False
         if not due and not (look and not self._faulty):
@@ -306,10 +306,10 @@ class Reader:
             sm_clock=self._call_optional("sm_clock", driver.sm_clock),
         )
 
-    def _call_optional(self, call: str, ask: Callable[[str], T | None]) -> T | None:
+    def _call_optional(self, call: str, function: Callable[[str], T | None]) -> T | None:
         """Make a call; return None if it fails."""
         try:
-            return self._call(self._poll_slot, call, ask)
+            return self._call(self._poll_slot, call, function)
         except ReadError:
             return None
 
@@ -334,11 +334,11 @@ class Reader:
         listed = self._call(self._poll_slot, "processes", self._services.driver.processes)
         self._processes = (began, self._services.identifier.identify(listed))
 
-    def _call(self, slot: int, call: str, ask: Callable[[str], T]) -> T:
+    def _call(self, slot: int, call: str, function: Callable[[str], T]) -> T:
         """Make a driver call, and announce it while it runs."""
         self._services.inflight_calls.announce(slot, call)
         try:
-            return ask(self.uuid)
+            return function(self.uuid)
         finally:
             self._services.inflight_calls.finish(slot)
 

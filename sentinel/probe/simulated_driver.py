@@ -17,7 +17,7 @@ from sentinel.protocol.telemetry import Telemetry
 #: Not a valid PID: the kernel's PID_MAX_LIMIT.
 _NO_PID = 2**22
 
-#: Leaked memory of a GPU with the fault ``haunted``.
+#: Leaked memory of a GPU with the fault ``unattributed``.
 _LEAKED_BYTES = 2**28
 
 #: The minimum period of a utilization; an earlier call returns the previous value.
@@ -40,7 +40,7 @@ class SimulatedDriver:
             (the GPU fell off the bus), ``hang`` (the next read of its memory never returns),
             ``crash`` (that read aborts the process), ``leaks`` (PIDs are those of another
             namespace, as drivers before 535.113 report them in a container), ``blind`` (no process
-            is listed, as under WSL) or ``haunted`` (some memory is used by no process).
+            is listed, as under WSL) or ``unattributed`` (some memory is used by no process).
 
     The utilization follows from the work that stressors count; any other process counts as busy all
     the time. Power, temperature and clock are proportional to it, without inertia: they are
@@ -75,7 +75,7 @@ class SimulatedDriver:
         with _translated():
             self._apply_fault(uuid)
             now = self._registry.memory(uuid)
-            if self._registry.fault(uuid) != "haunted":
+            if self._registry.fault(uuid) != "unattributed":
                 return now
             return Memory(
                 total=now.total, used=now.used + _LEAKED_BYTES, free=now.free - _LEAKED_BYTES

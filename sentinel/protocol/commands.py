@@ -183,7 +183,7 @@ class ApiHeartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceWarning:
-    """A failure in the API process that no client asked about, for the log."""
+    """A failure in the API process outside any request, for the log."""
 
     #: "settings", "reservations", "history", "watch", "token" or "socket".
     about: str

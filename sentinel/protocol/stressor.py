@@ -30,10 +30,10 @@ class Ready:
 
     #: Bytes held.
     held: int
-    #: Bytes asked for.
+    #: Requested bytes.
     asked: int
     chunks: int
-    #: Whether the device gave fewer chunks than were asked for.
+    #: Whether the device provided fewer chunks than requested.
     refused: bool
 
 

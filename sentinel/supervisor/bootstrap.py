@@ -203,7 +203,7 @@ def _run(
     )
     up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
-    kept, complaint = _kept(api)
+    kept, warnings = _kept(api)
     supervisor = Supervisor(
         state=replace(state, reservations=kept, occupying=not config.drained),
         config=config,
@@ -211,7 +211,7 @@ def _run(
         publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
-    event_log.publish([_started(found, now), *_unused(found, now), *complaint])
+    event_log.publish([_started(found, now), *_unused(found, now), *warnings])
     code = ExitCode.USAGE
     try:
         code = supervisor.run()
@@ -234,14 +234,14 @@ def _kept(api: ApiProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
     """
     if api is None:
         return {}, []
-    stored, complaint = reservation_store.load(api.state_folder / reservation_store.NAME)
+    stored, warning = reservation_store.load(api.state_folder / reservation_store.NAME)
     now, wall, boot = time.monotonic(), time.time(), reservation_store.boot_id()
     held = reservation_store.restore(stored, wall=wall, monotonic=now, boot=boot)
     # Including those of missing GPUs: a card may be lost today and back tomorrow.
     kept = {one.id: one for one in held}
-    if complaint is None:
+    if warning is None:
         return kept, []
-    fields = {"about": "reservations", "text": complaint}
+    fields = {"about": "reservations", "text": warning}
     return kept, [Event(name="service.warning", at=now, fields=fields)]
 
 

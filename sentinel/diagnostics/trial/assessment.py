@@ -130,7 +130,7 @@ def _growth(trial: Trial) -> Iterator[Problem]:
         "libraries load kernels and allocate workspace at their first use."
     )
     what = f"the used memory grew by {format_size(grown(trial))} after it was ready"
-    if trial.newcomer is not None and not trial.people and trial.ready is not None:
+    if trial.newcomer is not None and not trial.processes and trial.ready is not None:
         what += f", and no other process is listed on the GPU{_UNLISTED[trial.all_listed]}: "
         yield Problem(kind="memory_growth", what=what + "sentinel yielded", do=do)
     elif trial.newcomer is None and grown(trial) > _NOISE:
@@ -151,10 +151,10 @@ def why_incomplete(trial: Trial) -> str | None:
         return f"it was ended by {trial.interrupted}"
     if trial.gpu is None:
         return f"no GPU was idle: {trial.waiting or 'none was read in time'}"
-    if trial.newcomer is not None and not trial.people and trial.ready is None:
+    if trial.newcomer is not None and not trial.processes and trial.ready is None:
         return "another process took memory of the GPU while the workload started"
-    if trial.people:
-        return f"the GPU was needed by {', '.join(trial.people)}"
+    if trial.processes:
+        return f"the GPU was needed by {', '.join(trial.processes)}"
     if trial.failure is None and trial.newcomer is None and trial.stop is None:
         return f"the stressor was released: {trial.waiting or 'the reason is unknown'}"
     return None

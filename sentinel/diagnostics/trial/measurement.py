@@ -53,7 +53,7 @@ class Trial:
     #: Unexplained bytes at a yield; 0 for other evidence, None without a yield.
     newcomer: int | None = None
     #: The newcomers, as far as the driver lists them.
-    people: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
     stop: Stop | None = None
     #: Whether the driver lists all processes here.
     all_listed: bool = True

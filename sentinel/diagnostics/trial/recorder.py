@@ -178,18 +178,18 @@ def run_recorded(
 
 def _of_gpu(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
     """Update the measurements by an event about a GPU."""
-    people = _people(fields.get("processes", ()))
+    processes = _describe_processes(fields.get("processes", ()))
     match name:
         case "gpu.busy" | "gpu.unknown":
-            waiting = f"{fields['reason']}{': ' if people else ''}{', '.join(people)}"
-            people = people if seen.newcomer is not None else seen.people
-            return replace(seen, waiting=waiting, people=people)
+            waiting = f"{fields['reason']}{': ' if processes else ''}{', '.join(processes)}"
+            processes = processes if seen.newcomer is not None else seen.processes
+            return replace(seen, waiting=waiting, processes=processes)
         case "gpu.yielding":
             if fields["evidence"] == "computing":
-                people = people or ("an unlisted process that computes",)
-            return replace(seen, newcomer=fields["grown"], people=people)
+                processes = processes or ("an unlisted process that computes",)
+            return replace(seen, newcomer=fields["grown"], processes=processes)
         case "gpu.handed_over":
-            return replace(seen, people=seen.people or people)
+            return replace(seen, processes=seen.processes or processes)
         case "gpu.identity":
             return replace(seen, all_listed=fields["complete"])
         case _:
@@ -214,9 +214,9 @@ def _of_stressor(seen: Trial, name: str, fields: Mapping[str, Any]) -> Trial:
             return seen
 
 
-def _people(by: Any) -> tuple[str, ...]:
+def _describe_processes(listed: Any) -> tuple[str, ...]:
     """Format processes for people."""
-    return tuple(f"{one.get('name') or 'a process'} (pid {one['pid']})" for one in by)
+    return tuple(f"{one.get('name') or 'a process'} (pid {one['pid']})" for one in listed)
 
 
 class _Recorded:

@@ -251,14 +251,14 @@ class NvmlDriver:
             total = 0
         return Gpu(uuid=uuid, index=index, name=name, pci_bus_id=pci_bus_id, memory_total=total)
 
-    def _display_text(self, what: str, ask: Callable[[], str | bytes]) -> str:
+    def _display_text(self, what: str, read: Callable[[], str | bytes]) -> str:
         """Return a text for display only, whose failure does not exclude the GPU.
 
         The binding cannot decode the name of some broken boards.
         """
         try:
             with self._translated():
-                return as_text(ask())
+                return as_text(read())
         except (GpuLostError, ReadError):
             return f"unreadable {what}"
 
@@ -272,8 +272,8 @@ class NvmlDriver:
     def _look_up(self, uuid: str) -> Any:
         """Look up the handle of a GPU, independent of its present index.
 
-        The search by UUID has missed existing GPUs (NVIDIA/go-nvml#41), so all GPUs are asked for
-        their UUID before one counts as gone.
+        The search by UUID has missed existing GPUs (NVIDIA/go-nvml#41), so the UUIDs of
+        all GPUs are read before one counts as gone.
         """
         nvml = self._nvml
         try:
@@ -338,10 +338,10 @@ class NvmlDriver:
         question = f"{name}{arguments or ''}"
         if question in absent:
             return None
-        ask = getattr(self._nvml, name, None)
+        function = getattr(self._nvml, name, None)
         try:
-            if ask is not None:  # the binding is older than the function
-                return ask(handle, *arguments)
+            if function is not None:  # the binding is older than the function
+                return function(handle, *arguments)
         except self._nvml.NVMLError as error:
             if error.value not in ABSENT:
                 raise

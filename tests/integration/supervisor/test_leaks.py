@@ -20,7 +20,7 @@ def haunt(simulated: SimulatedHost, one: SentinelProcess) -> None:
     """Leak memory after the stressor's baseline is known."""
     one.wait_for("stressor.ready", gpu=0)
     eventually(lambda: any(event.get("running_s", 0) > 0.5 for event in one.events))
-    simulated.registry.plant(simulated.uuid(), "haunted")
+    simulated.registry.plant(simulated.uuid(), "unattributed")
 
 
 @pytest.mark.long

@@ -149,7 +149,7 @@ def test_a_failure_without_a_fault_of_the_workload_is_unusable(kind: FailureKind
 @pytest.mark.parametrize(
     ("trial", "reason_text"),
     [
-        (replace(WELL, newcomer=GIB, people=("job (pid 7)",), stop=None), "job (pid 7)"),
+        (replace(WELL, newcomer=GIB, processes=("job (pid 7)",), stop=None), "job (pid 7)"),
         (replace(WELL, ready=None, newcomer=GIB, stop=None), "while the workload started"),
         (replace(WELL, interrupted="SIGINT"), "ended by SIGINT"),
         (Trial(workload="work", waiting="MIG is on"), "no GPU was idle: MIG is on"),
