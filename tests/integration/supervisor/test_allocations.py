@@ -37,8 +37,8 @@ with client.allocation("llm", "2GiB", gpu=0) as got:
 
 @pytest.fixture
 def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as one:
-        yield one
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
 
 
 @pytest.mark.long

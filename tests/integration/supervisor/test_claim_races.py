@@ -27,8 +27,8 @@ POINTS = ("claimed", "starting", "stopping", "yielding")
 
 @pytest.fixture
 def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as one:
-        yield one
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
 
 
 def winner_of_two(daemon: Daemon) -> int:

@@ -52,8 +52,8 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 @pytest.fixture
 def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as one:
-        yield one
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
 
 
 def train() -> str:

@@ -59,8 +59,8 @@ def one_workload_per_gpu(
     file = host.folder / f"{workloads[0]}.toml"
     file.write_text("".join(tables))
     environment = {"SENTINEL_CONFIG": str(file)}
-    with host.sentinel(len(gpus), *flags, environment=environment) as one:
-        yield one, gpus
+    with host.sentinel(len(gpus), *flags, environment=environment) as sentinel:
+        yield sentinel, gpus
 
 
 def batches(host: GpuHost, workloads: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -71,22 +71,22 @@ def batches(host: GpuHost, workloads: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def test_sentinel_occupies_yields_and_occupies_again(host: GpuHost) -> None:
-    with host.sentinel(1, *QUICK, "--status-every", "1s") as one:
-        one.wait_for("stressor.ready", gpu=0)
+    with host.sentinel(1, *QUICK, "--status-every", "1s") as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
         held = host.held(0)
         assert held > 0.85 * host.total(0)
-        eventually(lambda: any(event.get("checks", 0) > 0 for event in one.events))
+        eventually(lambda: any(event.get("checks", 0) > 0 for event in sentinel.events))
         with host.job() as newcomer:
             assert newcomer.got_memory()
-            handed = one.wait_for("gpu.handed_over", gpu=0)
+            handed = sentinel.wait_for("gpu.handed_over", gpu=0)
             assert handed["processes"][0]["pid"] == newcomer.pid
             newcomer.wait_for_exit()
         assert handed["kill_s"] < handed["exit_s"]
         assert handed["exit_s"] <= handed["memory_back_s"]
-        one.wait_for("stressor.ready", gpu=0, count=2)
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
         assert abs(host.held(0) - held) <= host.noise_bytes
-        assert one.names().count("gpu.yielding") == 1
-        assert one.stop() == 0
+        assert sentinel.names().count("gpu.yielding") == 1
+        assert sentinel.stop() == 0
         assert host.empty()
 
 
@@ -94,20 +94,20 @@ def test_sentinel_occupies_yields_and_occupies_again(host: GpuHost) -> None:
 def test_simultaneous_newcomers_get_their_memory_and_other_gpus_are_kept(host: GpuHost) -> None:
     gpus = host.gpus(3)
     wanted = gpus[:2]
-    with host.sentinel(gpus, *QUICK, "--workload", "hold") as one, ExitStack() as stack:
+    with host.sentinel(gpus, *QUICK, "--workload", "hold") as sentinel, ExitStack() as stack:
         for gpu in gpus:
-            one.wait_for("stressor.ready", gpu=gpu)
+            sentinel.wait_for("stressor.ready", gpu=gpu)
         newcomers = [stack.enter_context(host.job(gpu)) for gpu in wanted]
         assert [newcomer.got_memory() for newcomer in newcomers] == [True for _ in wanted]
         for gpu in gpus[2:]:
-            assert "gpu.yielding" not in one.names(gpu)
+            assert "gpu.yielding" not in sentinel.names(gpu)
 
 
-def reach(host: GpuHost, one: SentinelProcess, phase: str, nth: int) -> None:
+def reach(host: GpuHost, sentinel: SentinelProcess, phase: str, nth: int) -> None:
     """Wait until the first GPU's ``nth`` stressor is in a phase of its start."""
-    one.wait_for("stressor.starting", gpu=0, count=nth)
+    sentinel.wait_for("stressor.starting", gpu=0, count=nth)
     if phase == "import":
-        eventually(one.stressors)
+        eventually(sentinel.stressors)
     elif phase == "allocation":
         eventually(lambda: not host.empty())
 
@@ -116,15 +116,15 @@ def reach(host: GpuHost, one: SentinelProcess, phase: str, nth: int) -> None:
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_gets_its_memory_in_any_phase_of_a_start(host: GpuHost) -> None:
     slow = ("--workload", "bad_workloads.slow_import:well_behaved")
-    with host.sentinel(1, *QUICK, *slow) as one:
+    with host.sentinel(1, *QUICK, *slow) as sentinel:
         for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
-            reach(host, one, phase, nth)
+            reach(host, sentinel, phase, nth)
             with host.job() as newcomer:
                 assert newcomer.got_memory(), phase
-                one.wait_for("gpu.yielding", gpu=0, count=nth)
+                sentinel.wait_for("gpu.yielding", gpu=0, count=nth)
                 newcomer.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=0)
-        assert "stressor.failed" not in one.names()
+        sentinel.wait_for("stressor.ready", gpu=0)
+        assert "stressor.failed" not in sentinel.names()
 
 
 @pytest.mark.long
@@ -133,27 +133,31 @@ def test_a_newcomer_gets_its_memory_during_a_requested_stop(
     host: GpuHost,
 ) -> None:
     stubborn = ("--workload", "bad_workloads:stubborn", "--grace", "5m")
-    with host.sentinel(1, *QUICK, *stubborn) as one:
-        one.wait_for("stressor.ready", gpu=0)
-        one.process.send_signal(signal.SIGTERM)
-        one.wait_for("sentinel.stopping")
+    with host.sentinel(1, *QUICK, *stubborn) as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
+        sentinel.process.send_signal(signal.SIGTERM)
+        sentinel.wait_for("sentinel.stopping")
         with host.job() as newcomer:
             assert newcomer.got_memory()
-            assert one.wait_for_exit() == 0
+            assert sentinel.wait_for_exit() == 0
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: GpuHost) -> None:
-    with host.sentinel(1, *QUICK, "--workload", "hold") as one:
-        one.wait_for("stressor.ready", gpu=0)
+    with host.sentinel(1, *QUICK, "--workload", "hold") as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
         held = host.held()
         with host.job() as newcomer:
-            eventually(lambda: host.held() > held + MIB or "gpu.yielding" in one.names())
+            eventually(lambda: host.held() > held + MIB or "gpu.yielding" in sentinel.names())
             newcomer.kill()
         # Either the newcomer was noticed, or it came between two readings.
-        eventually(lambda: one.names().count("stressor.ready") > one.names().count("gpu.yielding"))
-        assert "stressor.failed" not in one.names()
+        eventually(
+            lambda: (
+                sentinel.names().count("stressor.ready") > sentinel.names().count("gpu.yielding")
+            )
+        )
+        assert "stressor.failed" not in sentinel.names()
         with host.job() as second:
             assert second.got_memory()
 
@@ -162,10 +166,12 @@ def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: 
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -> None:
     for batch in batches(host, MISBEHAVING):
-        with one_workload_per_gpu(host, batch, *QUICK) as (one, gpus):
+        with one_workload_per_gpu(host, batch, *QUICK) as (sentinel, gpus):
             for gpu in gpus.values():
-                one.wait_for("stressor.ready", gpu=gpu)
-            family = [child for child in one.children() if not titled(child, "sentinel: probe")]
+                sentinel.wait_for("stressor.ready", gpu=gpu)
+            family = [
+                child for child in sentinel.children() if not titled(child, "sentinel: probe")
+            ]
             with ExitStack() as stack:
                 jobs = {name: stack.enter_context(host.job(gpu)) for name, gpu in gpus.items()}
                 assert {name: job.got_memory() for name, job in jobs.items()} == dict.fromkeys(
@@ -173,17 +179,17 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
                 )
                 for name, gpu in gpus.items():
                     if name == ENDS_ITSELF:
-                        eventually(partial(has_ended, one, gpu))
+                        eventually(partial(has_ended, sentinel, gpu))
                     else:
-                        one.wait_for("gpu.handed_over", gpu=gpu)
+                        sentinel.wait_for("gpu.handed_over", gpu=gpu)
             left = [child for child in family if is_alive(child)]
             left = [child for child in left if not titled(child, "resource_tracker")]
             assert not left, f"left behind by a workload: {left}"
 
 
-def has_ended(one: SentinelProcess, gpu: int) -> bool:
+def has_ended(sentinel: SentinelProcess, gpu: int) -> bool:
     """Check whether the stressor on a GPU was killed or ended itself."""
-    return bool({"gpu.handed_over", "stressor.failed"} & {*one.names(gpu)})
+    return bool({"gpu.handed_over", "stressor.failed"} & {*sentinel.names(gpu)})
 
 
 def titled(process: psutil.Process, words: str) -> bool:
@@ -201,48 +207,48 @@ def is_alive(process: psutil.Process) -> bool:
 @pytest.mark.usefixtures("fake_torch")
 def test_a_stressor_with_a_malformed_message_is_killed_and_counted(host: GpuHost) -> None:
     for batch in batches(host, ("sends_malformed_messages", "floods_the_channel")):
-        with one_workload_per_gpu(host, batch, "--poll", "200ms") as (one, gpus):
+        with one_workload_per_gpu(host, batch, "--poll", "200ms") as (sentinel, gpus):
             for gpu in gpus.values():
-                one.wait_for("stressor.failed", gpu=gpu)
+                sentinel.wait_for("stressor.failed", gpu=gpu)
             with host.job(len(gpus) - 1) as newcomer:
                 assert newcomer.got_memory()
             for gpu in gpus.values():
-                one.wait_for("stressor.failed", gpu=gpu, count=2)
+                sentinel.wait_for("stressor.failed", gpu=gpu, count=2)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHost) -> None:
     for batch in batches(host, (*FAILING, "faulty")):
-        with one_workload_per_gpu(host, batch, "--poll", "200ms") as (one, gpus):
+        with one_workload_per_gpu(host, batch, "--poll", "200ms") as (sentinel, gpus):
             for workload, gpu in gpus.items():
                 if workload == "faulty":
-                    assert one.wait_for("stressor.mismatch", gpu=gpu)["errors"] == 1
+                    assert sentinel.wait_for("stressor.mismatch", gpu=gpu)["errors"] == 1
                     continue
-                failed = one.wait_for("stressor.failed", gpu=gpu, count=2)
+                failed = sentinel.wait_for("stressor.failed", gpu=gpu, count=2)
                 assert FAILING[workload] in failed["reason"]
                 assert failed["pause_s"] == 2
                 if workload == "finds_and_dies":  # the finding survives its stressor
-                    assert one.wait_for("stressor.finding", gpu=gpu)["first"] == [5, 9]
-            assert one.stop() == 0
+                    assert sentinel.wait_for("stressor.finding", gpu=gpu)["first"] == [5, 9]
+            assert sentinel.stop() == 0
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_an_unimportable_workload_is_fatal_at_once(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads.failing_import:workload")
-    with host.sentinel(1, *flags) as one:
-        assert "bad_workloads.failing_import" in one.wait_for("stressor.fatal")["reason"]
-        assert one.wait_for_exit() == 2
+    with host.sentinel(1, *flags) as sentinel:
+        assert "bad_workloads.failing_import" in sentinel.wait_for("stressor.fatal")["reason"]
+        assert sentinel.wait_for_exit() == 2
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_an_option_that_the_workload_refuses_ends_the_daemon(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads:well_behaved:wait=4")
-    with host.sentinel(host.gpus(2), *flags) as one:
-        assert one.wait_for_exit() == 2
-        assert "wait" in one.wait_for("sentinel.stopping")["reason"]
+    with host.sentinel(host.gpus(2), *flags) as sentinel:
+        assert sentinel.wait_for_exit() == 2
+        assert "wait" in sentinel.wait_for("sentinel.stopping")["reason"]
 
 
 @pytest.mark.long
@@ -253,9 +259,9 @@ def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> No
     def occupied() -> bool:
         return host.held() > 0.85 * host.total()
 
-    with host.sentinel(1, *flags, read=False) as one:
-        assert one.process.stdout is not None
-        pipe = one.process.stdout.fileno()
+    with host.sentinel(1, *flags, read=False) as sentinel:
+        assert sentinel.process.stdout is not None
+        pipe = sentinel.process.stdout.fileno()
         assert fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE) == SMALLEST_PIPE
         for _ in range(3):
             eventually(occupied)
@@ -263,18 +269,18 @@ def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> No
                 assert newcomer.got_memory()
                 newcomer.wait_for_exit()
         eventually(occupied)
-        assert one.stop() == 0
+        assert sentinel.stop() == 0
         assert len(os.read(pipe, SMALLEST_PIPE)) > SMALLEST_PIPE // 2, "the pipe was never full"
 
 
 @pytest.mark.usefixtures("fake_torch")
 def test_a_killed_probe_is_replaced_and_stressors_continue(host: GpuHost) -> None:
-    with host.sentinel(1, *QUICK, "--workload", "hold") as one:
-        one.wait_for("stressor.ready")
-        (probe,) = [child for child in one.children() if titled(child, "sentinel: probe")]
+    with host.sentinel(1, *QUICK, "--workload", "hold") as sentinel:
+        sentinel.wait_for("stressor.ready")
+        (probe,) = [child for child in sentinel.children() if titled(child, "sentinel: probe")]
         probe.kill()
-        one.wait_for("probe.ready")
+        sentinel.wait_for("probe.ready")
         with host.job() as newcomer:
             assert newcomer.got_memory()
-        assert "stressor.stopped" not in one.names()
+        assert "stressor.stopped" not in sentinel.names()
         assert gone(probe)

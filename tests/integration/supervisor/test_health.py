@@ -19,7 +19,7 @@ GIB = 2**30
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 #: A program that allocates memory, takes it on request, alone or in a child, and prints a result.
-GUEST = """
+ALLOCATING_JOB = """
 import subprocess, sys
 import sentinel
 from sentinel.host.simulation import Registry, default_folder
@@ -51,15 +51,15 @@ sys.exit(0 if ok else 1)
 
 @pytest.fixture
 def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as one:
-        yield one
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
 
 
 @pytest.fixture
-def guest(daemon: Daemon) -> Iterator[subprocess.Popen[str]]:
+def job(daemon: Daemon) -> Iterator[subprocess.Popen[str]]:
     del daemon
     with subprocess.Popen(
-        [sys.executable, "-c", GUEST, CHILD],
+        [sys.executable, "-c", ALLOCATING_JOB, CHILD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -71,9 +71,9 @@ def guest(daemon: Daemon) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def says(guest: subprocess.Popen[str], order: str) -> str:
-    write_line(guest, order)
-    return read_line(guest)
+def send_command(job: subprocess.Popen[str], command: str) -> str:
+    write_line(job, command)
+    return read_line(job)
 
 
 @pytest.mark.long
@@ -99,28 +99,28 @@ def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) 
 
 @pytest.mark.long
 def test_allocated_memory_is_available_beside_a_running_stressor(
-    daemon: Daemon, guest: subprocess.Popen[str]
+    daemon: Daemon, job: subprocess.Popen[str]
 ) -> None:
     daemon.start(1)
     daemon.wait_until_occupied(0)
     first = daemon.gpu()
     assert first.held is not None
     assert first.held > DEFAULT_TOTAL // 2
-    assert says(guest, "promise 4") == "llm"
+    assert send_command(job, "promise 4") == "llm"
     assert daemon.host.held(0) <= DEFAULT_TOTAL - 4 * GIB
     (allocation,) = daemon.client.status().allocations
-    assert (allocation.id, allocation.size, allocation.holder.pid) == ("llm", 4 * GIB, guest.pid)
-    assert says(guest, "take 4") == "True"
+    assert (allocation.id, allocation.size, allocation.holder.pid) == ("llm", 4 * GIB, job.pid)
+    assert send_command(job, "take 4") == "True"
     eventually(lambda: daemon.gpu().stressor == "RUNNING")
-    assert says(guest, "child 0.5") == "0"
+    assert send_command(job, "child 0.5") == "0"
     beside = daemon.gpu()
     assert (beside.stressor, beside.yields) == ("RUNNING", 0)
-    assert guest.pid in [one.pid for one in beside.allocated_processes]
+    assert job.pid in [process.pid for process in beside.allocated_processes]
     # A process above its allocation and a context is a newcomer, and gets its memory.
-    write_line(guest, "take 1.9")
+    write_line(job, "take 1.9")
     eventually(lambda: daemon.gpu().yields == 1)
-    guest.kill()
-    guest.wait(TIMEOUT_S)
+    job.kill()
+    job.wait(TIMEOUT_S)
     eventually(lambda: daemon.client.status().allocations == ())
     daemon.wait_until_occupied(0)
 

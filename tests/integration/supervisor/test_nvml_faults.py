@@ -34,9 +34,9 @@ def nvml(nvml_library: Path, tmp_path: Path) -> NvmlHost:
     return NvmlHost(tmp_path, nvml_library)
 
 
-def wait_until_both_are_held(one: SentinelProcess) -> None:
-    one.wait_for("stressor.ready", gpu=0)
-    one.wait_for("stressor.ready", gpu=1)
+def wait_until_both_are_held(sentinel: SentinelProcess) -> None:
+    sentinel.wait_for("stressor.ready", gpu=0)
+    sentinel.wait_for("stressor.ready", gpu=1)
 
 
 def stressor_on(nvml: NvmlHost, gpu: int) -> psutil.Process:
@@ -44,53 +44,57 @@ def stressor_on(nvml: NvmlHost, gpu: int) -> psutil.Process:
     return psutil.Process(process.pid)
 
 
-def probe_of(one: SentinelProcess) -> psutil.Process:
-    (probe,) = [c for c in one.children() if "sentinel: probe" in " ".join(c.cmdline())]
+def probe_of(sentinel: SentinelProcess) -> psutil.Process:
+    (probe,) = [c for c in sentinel.children() if "sentinel: probe" in " ".join(c.cmdline())]
     return probe
 
 
 def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlHost) -> None:
     """The GPU is excluded for longer each time; the other GPU is unaffected."""
-    with nvml.sentinel(2, *QUICK, "--status-every", "1s") as one:
-        wait_until_both_are_held(one)
-        probe, stressor = probe_of(one), stressor_on(nvml, 0)
+    with nvml.sentinel(2, *QUICK, "--status-every", "1s") as sentinel:
+        wait_until_both_are_held(sentinel)
+        probe, stressor = probe_of(sentinel), stressor_on(nvml, 0)
         nvml.inject(f"memory@{nvml.uuid()} hang")
-        hung = one.wait_for("probe.hung")
+        hung = sentinel.wait_for("probe.hung")
         assert (hung["gpu"], hung["call"]) == (nvml.uuid(), "memory")
         assert hung["pause_s"] == pytest.approx(FIRST_EXCLUSION_S)
         eventually(lambda: gone(stressor))
         eventually(nvml.empty)
-        one.wait_for("probe.ready")
+        sentinel.wait_for("probe.ready")
         eventually(lambda: gone(probe))
         with nvml.job(1) as newcomer:
             assert newcomer.got_memory()
             newcomer.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=1, count=2)
-        again = one.wait_for("probe.hung", count=2)
+        sentinel.wait_for("stressor.ready", gpu=1, count=2)
+        again = sentinel.wait_for("probe.hung", count=2)
         assert again["pause_s"] == pytest.approx(2 * FIRST_EXCLUSION_S)
         assert again["at"] - hung["at"] >= FIRST_EXCLUSION_S
-        assert "stressor.starting" not in one.names(0)[one.names(0).index("probe.hung") :]
+        assert "stressor.starting" not in sentinel.names(0)[sentinel.names(0).index("probe.hung") :]
         for gpu in (0, 1):  # both are reported meanwhile
-            times = [e["at"] for e in one.events if e["event"] == "gpu.status" and one._on(e, gpu)]
+            times = [
+                e["at"]
+                for e in sentinel.events
+                if e["event"] == "gpu.status" and sentinel._on(e, gpu)
+            ]
             assert sum(hung["at"] < at < again["at"] for at in times) >= 2
-        one.wait_for("probe.ready", count=2)  # only a probe sees that the memory is free
-        assert one.stop() == 0
+        sentinel.wait_for("probe.ready", count=2)  # only a probe sees that the memory is free
+        assert sentinel.stop() == 0
 
 
 @pytest.mark.long
 def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -> None:
     """The new probe continues without it, early enough for the stressor on the other GPU."""
-    with nvml.sentinel(2, *QUICK) as one:
-        wait_until_both_are_held(one)
+    with nvml.sentinel(2, *QUICK) as sentinel:
+        wait_until_both_are_held(sentinel)
         nvml.inject(*(f"{call}@{nvml.uuid()} hang" for call in ("memory", "handle", "uuid")))
-        assert one.wait_for("probe.hung")["gpu"] == nvml.uuid()
-        one.wait_for("stressor.stopped", gpu=0)
-        assert one.wait_for("probe.ready")["gpus"] == 1
+        assert sentinel.wait_for("probe.hung")["gpu"] == nvml.uuid()
+        sentinel.wait_for("stressor.stopped", gpu=0)
+        assert sentinel.wait_for("probe.ready")["gpus"] == 1
         with nvml.job(1) as newcomer:
             assert newcomer.got_memory()
         nvml.inject()
-        one.wait_for("stressor.ready", gpu=0, count=2)
-        assert "stressor.stopped" not in one.names(1)
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        assert "stressor.stopped" not in sentinel.names(1)
 
 
 @pytest.mark.long
@@ -98,120 +102,125 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
     nvml: NvmlHost,
 ) -> None:
     """The GPU is excluded as after a hang; the stressor on the other GPU continues."""
-    with nvml.sentinel(2, *QUICK) as one:
-        wait_until_both_are_held(one)
+    with nvml.sentinel(2, *QUICK) as sentinel:
+        wait_until_both_are_held(sentinel)
         stressor = stressor_on(nvml, 0)
         nvml.inject(f"memory@{nvml.uuid(0)} crash")
-        exited = one.wait_for("probe.exited")
+        exited = sentinel.wait_for("probe.exited")
         assert (exited["exit_code"], exited["gpu"], exited["call"]) == (-6, nvml.uuid(0), "memory")
         assert exited["left_out_s"] == pytest.approx(FIRST_EXCLUSION_S)
         eventually(lambda: gone(stressor))
-        one.wait_for("probe.ready")
+        sentinel.wait_for("probe.ready")
         with nvml.job(1) as newcomer:
             assert newcomer.got_memory()
-            assert one.names().count("probe.exited") == 1
+            assert sentinel.names().count("probe.exited") == 1
             nvml.inject()
             newcomer.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=1, count=2)
-        one.wait_for("stressor.ready", gpu=0, count=2)
-        assert one.names().count("probe.exited") == 1
-        assert "stressor.stopped" not in one.names(1)
+        sentinel.wait_for("stressor.ready", gpu=1, count=2)
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        assert sentinel.names().count("probe.exited") == 1
+        assert "stressor.stopped" not in sentinel.names(1)
 
         nvml.inject(f"memory@{nvml.uuid(1)} segfault")
-        exited = one.wait_for("probe.exited", count=2)
+        exited = sentinel.wait_for("probe.exited", count=2)
         assert (exited["exit_code"], exited["gpu"], exited["call"]) == (-11, nvml.uuid(1), "memory")
         assert exited["left_out_s"] == pytest.approx(FIRST_EXCLUSION_S)
         nvml.inject()
-        one.wait_for("stressor.ready", gpu=1, count=3)
-        assert "stressor.stopped" not in one.names(0)[one.names(0).index("stressor.stopped") + 1 :]
+        sentinel.wait_for("stressor.ready", gpu=1, count=3)
+        assert (
+            "stressor.stopped"
+            not in sentinel.names(0)[sentinel.names(0).index("stressor.stopped") + 1 :]
+        )
 
 
 @pytest.mark.long
 def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) -> None:
     """The missing GPU stays known to new probes, and is occupied again after its return."""
     probes = 0
-    with nvml.sentinel(2, *QUICK) as one:
-        wait_until_both_are_held(one)
+    with nvml.sentinel(2, *QUICK) as sentinel:
+        wait_until_both_are_held(sentinel)
         for nth, (code, restarts) in enumerate((("15", 0), ("6", 0), ("28", 2)), start=1):
             nvml.inject(f"left {code}", order=(1,))
-            unknown = one.wait_for("gpu.unknown", gpu=0, count=nth)
+            unknown = sentinel.wait_for("gpu.unknown", gpu=0, count=nth)
             assert "gone" in unknown["reason"] or "lost" in unknown["reason"]
-            one.wait_for("stressor.stopped", gpu=0, count=nth)
+            sentinel.wait_for("stressor.stopped", gpu=0, count=nth)
             for _ in range(restarts):
-                probe_of(one).kill()
+                probe_of(sentinel).kill()
                 probes += 1
-                assert one.wait_for("probe.ready", count=probes)["gpus"] == 1
+                assert sentinel.wait_for("probe.ready", count=probes)["gpus"] == 1
             nvml.inject(order=(1, 0))
-            back = one.wait_for("stressor.ready", gpu=0, count=nth + 1)
+            back = sentinel.wait_for("stressor.ready", gpu=0, count=nth + 1)
             assert (back["gpu"], back["index"]) == (nvml.uuid(0), 0)
         with nvml.job(0) as newcomer:
             assert newcomer.got_memory()
-            assert one.wait_for("gpu.handed_over", gpu=0)["processes"][0]["pid"] == newcomer.pid
-        assert "gpu.unknown" not in one.names(1)[1:]
-        assert "stressor.stopped" not in one.names(1)
+            assert (
+                sentinel.wait_for("gpu.handed_over", gpu=0)["processes"][0]["pid"] == newcomer.pid
+            )
+        assert "gpu.unknown" not in sentinel.names(1)[1:]
+        assert "stressor.stopped" not in sentinel.names(1)
 
 
 @pytest.mark.long
 def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -> None:
     """Without the driver no GPU is held and retries become rarer."""
-    with nvml.sentinel(2, *QUICK) as one:
-        wait_until_both_are_held(one)
+    with nvml.sentinel(2, *QUICK) as sentinel:
+        wait_until_both_are_held(sentinel)
         nvml.inject("memory 9", "init 9")
-        assert one.wait_for("driver.unavailable")["code"] == "driver_not_loaded"
+        assert sentinel.wait_for("driver.unavailable")["code"] == "driver_not_loaded"
         for gpu in (0, 1):
-            one.wait_for("stressor.stopped", gpu=gpu)
+            sentinel.wait_for("stressor.stopped", gpu=gpu)
             assert nvml.empty(gpu)
-        pauses = [one.wait_for("probe.exited", count=n)["pause_s"] for n in (1, 2, 3)]
+        pauses = [sentinel.wait_for("probe.exited", count=n)["pause_s"] for n in (1, 2, 3)]
         assert pauses == [0, 1, 2]
         nvml.inject()
-        one.wait_for("probe.ready")
+        sentinel.wait_for("probe.ready")
         for gpu in (0, 1):
-            one.wait_for("stressor.ready", gpu=gpu, count=2)
+            sentinel.wait_for("stressor.ready", gpu=gpu, count=2)
 
 
 @pytest.mark.long
 def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlHost) -> None:
     """The loaded library no longer works; the next probe loads the new one."""
-    with nvml.sentinel(1, *QUICK) as one:
-        one.wait_for("stressor.ready", gpu=0)
+    with nvml.sentinel(1, *QUICK) as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
         nvml.inject("memory 18")
-        assert one.wait_for("driver.unavailable")["code"] == "lib_rm_version_mismatch"
+        assert sentinel.wait_for("driver.unavailable")["code"] == "lib_rm_version_mismatch"
         nvml.inject()
-        one.wait_for("probe.ready")
+        sentinel.wait_for("probe.ready")
         with nvml.job() as newcomer:
             assert newcomer.got_memory()
-        assert "stressor.stopped" not in one.names()
+        assert "stressor.stopped" not in sentinel.names()
 
 
 @pytest.mark.long
 def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost) -> None:
-    with nvml.sentinel(2, *QUICK) as one:
-        wait_until_both_are_held(one)
+    with nvml.sentinel(2, *QUICK) as sentinel:
+        wait_until_both_are_held(sentinel)
         for nth, (fault, words) in enumerate(ERRORS.items(), start=1):
             nvml.inject(fault.format(nvml.uuid(0)))
-            assert words in one.wait_for("gpu.unknown", gpu=0, count=nth)["reason"], fault
-            assert one.wait_for("stressor.stopped", gpu=0, count=nth)["cause"] == "unknown"
+            assert words in sentinel.wait_for("gpu.unknown", gpu=0, count=nth)["reason"], fault
+            assert sentinel.wait_for("stressor.stopped", gpu=0, count=nth)["cause"] == "unknown"
             if nth == len(ERRORS):
                 with nvml.job(1) as newcomer:
                     assert newcomer.got_memory()
             nvml.inject()
-            one.wait_for("stressor.ready", gpu=0, count=nth + 1)
-        one.wait_for("stressor.ready", gpu=1, count=2)
-        assert "stressor.stopped" not in one.names(1)
-        assert "probe.exited" not in one.names()
+            sentinel.wait_for("stressor.ready", gpu=0, count=nth + 1)
+        sentinel.wait_for("stressor.ready", gpu=1, count=2)
+        assert "stressor.stopped" not in sentinel.names(1)
+        assert "probe.exited" not in sentinel.names()
 
 
 @pytest.mark.long
 def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> None:
     """Real drivers have listed such PIDs: they are foreign and cause no crash."""
-    with nvml.sentinel(2, *QUICK) as one:
-        wait_until_both_are_held(one)
+    with nvml.sentinel(2, *QUICK) as sentinel:
+        wait_until_both_are_held(sentinel)
         for nth, pid in enumerate(IMPOSSIBLE_PIDS, start=1):
             nvml.inject(*[f"pid@{nvml.uuid(0)} {pid}"] * 2)
-            busy = one.wait_for("gpu.busy", gpu=0, count=nth)
+            busy = sentinel.wait_for("gpu.busy", gpu=0, count=nth)
             assert busy["processes"] == [{"pid": pid, "name": None, "user": None}]
-            one.wait_for("gpu.handed_over", gpu=0, count=nth)
+            sentinel.wait_for("gpu.handed_over", gpu=0, count=nth)
             nvml.inject()
-            one.wait_for("stressor.ready", gpu=0, count=nth + 1)
-        assert one.names().count("gpu.busy") == len(IMPOSSIBLE_PIDS)
-        assert "stressor.stopped" not in one.names(1)
+            sentinel.wait_for("stressor.ready", gpu=0, count=nth + 1)
+        assert sentinel.names().count("gpu.busy") == len(IMPOSSIBLE_PIDS)
+        assert "stressor.stopped" not in sentinel.names(1)

@@ -13,28 +13,28 @@ QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--w
 pytestmark = [needs_namespaces, pytest.mark.usefixtures("fake_torch")]
 
 
-def occupied(one: SentinelProcess) -> None:
-    one.wait_for("stressor.ready", gpu=0)
+def occupied(sentinel: SentinelProcess) -> None:
+    sentinel.wait_for("stressor.ready", gpu=0)
 
 
 @pytest.mark.long
 def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -> None:
     """Its PID is not listed there; only memory shows its start, presence and exit."""
-    with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as one:
-        occupied(one)
-        learned = one.wait_for("gpu.identity", gpu=0)
+    with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as sentinel:
+        occupied(sentinel)
+        learned = sentinel.wait_for("gpu.identity", gpu=0)
         assert learned["mode"] == "direct"
         assert "PID namespace" in learned["hidden"]
         with host.job() as newcomer:
             assert newcomer.got_memory()
-            handed = one.wait_for("gpu.handed_over", gpu=0)
+            handed = sentinel.wait_for("gpu.handed_over", gpu=0)
             assert handed["evidence"] == "memory"
             assert handed["processes"] == []
-            busy = one.wait_for("gpu.busy", gpu=0)
+            busy = sentinel.wait_for("gpu.busy", gpu=0)
             assert "idle.memory" in busy["reason"]
             newcomer.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=0, count=2)
-        assert one.names().count("gpu.yielding") == 1
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        assert sentinel.names().count("gpu.yielding") == 1
 
 
 @pytest.mark.long
@@ -42,45 +42,45 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
     host: GpuHost,
 ) -> None:
     slow = (*QUICK, "--workload", "bad_workloads.slow_import:well_behaved")
-    with host.sentinel(1, *slow, within=OWN_NAMESPACE) as one:
+    with host.sentinel(1, *slow, within=OWN_NAMESPACE) as sentinel:
         for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
-            one.wait_for("stressor.starting", gpu=0, count=nth)
+            sentinel.wait_for("stressor.starting", gpu=0, count=nth)
             if phase == "import":
-                eventually(one.stressors)
+                eventually(sentinel.stressors)
             elif phase == "allocation":
                 eventually(lambda: not host.empty())
             with host.job() as newcomer:
                 assert newcomer.got_memory(), phase
-                one.wait_for("gpu.handed_over", gpu=0, count=nth)
+                sentinel.wait_for("gpu.handed_over", gpu=0, count=nth)
                 newcomer.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=0)
-        assert "stressor.failed" not in one.names()
+        sentinel.wait_for("stressor.ready", gpu=0)
+        assert "stressor.failed" not in sentinel.names()
 
 
 def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
-    with host.sentinel(1, *QUICK) as one:
-        occupied(one)
-        assert one.wait_for("gpu.identity", gpu=0)["complete"]
+    with host.sentinel(1, *QUICK) as sentinel:
+        occupied(sentinel)
+        assert sentinel.wait_for("gpu.identity", gpu=0)["complete"]
         with host.job(within=OWN_NAMESPACE) as newcomer:
             assert newcomer.got_memory()
-            handed = one.wait_for("gpu.handed_over", gpu=0)
-            (process,) = one.wait_for("gpu.busy", gpu=0)["processes"]
+            handed = sentinel.wait_for("gpu.handed_over", gpu=0)
+            (process,) = sentinel.wait_for("gpu.busy", gpu=0)["processes"]
             assert process["pid"] != newcomer.pid, "the host's PID, and not that of unshare"
             assert handed["exit_s"] <= handed["memory_back_s"]
             newcomer.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=0, count=2)
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
 
 
 def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> None:
     with host.job(share=0.05, stay=600) as first:
         assert first.got_memory()
         flags = (*QUICK, "--status-every", "1s")
-        with host.sentinel(1, *flags, within=OWN_NAMESPACE) as one:
-            status = one.wait_for("gpu.status", gpu=0, count=2)
+        with host.sentinel(1, *flags, within=OWN_NAMESPACE) as sentinel:
+            status = sentinel.wait_for("gpu.status", gpu=0, count=2)
             assert status["rule"] == "idle.memory"
             first.kill()
-            occupied(one)
-            assert "gpu.yielding" not in one.names()
+            occupied(sentinel)
+            assert "gpu.yielding" not in sentinel.names()
 
 
 # --- drivers that list our own processes under other PIDs --------------------------------------
@@ -93,15 +93,15 @@ def test_a_driver_that_does_not_list_the_stressor_is_supported(
     simulated: SimulatedHost, fault: str, mode: str
 ) -> None:
     simulated.registry.plant(simulated.uuid(), fault)
-    with simulated.sentinel(1, *QUICK, within=OWN_NAMESPACE) as one:
-        occupied(one)
-        assert one.wait_for("gpu.identity", gpu=0)["mode"] == mode
+    with simulated.sentinel(1, *QUICK, within=OWN_NAMESPACE) as sentinel:
+        occupied(sentinel)
+        assert sentinel.wait_for("gpu.identity", gpu=0)["mode"] == mode
         with simulated.job() as newcomer:
             assert newcomer.got_memory()
-            assert one.wait_for("gpu.handed_over", gpu=0)["evidence"] == "memory"
+            assert sentinel.wait_for("gpu.handed_over", gpu=0)["evidence"] == "memory"
             newcomer.wait_for_exit()
-        one.wait_for("stressor.ready", gpu=0, count=2)
-        assert one.names().count("gpu.yielding") == 1
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        assert sentinel.names().count("gpu.yielding") == 1
 
 
 @pytest.mark.long
@@ -109,12 +109,12 @@ def test_newcomers_are_found_by_memory_without_listed_processes(
     simulated: SimulatedHost,
 ) -> None:
     simulated.registry.plant(simulated.uuid(), "blind")
-    with simulated.sentinel(1, *QUICK) as one:
-        occupied(one)
-        assert not one.wait_for("gpu.identity", gpu=0)["complete"]
+    with simulated.sentinel(1, *QUICK) as sentinel:
+        occupied(sentinel)
+        assert not sentinel.wait_for("gpu.identity", gpu=0)["complete"]
         with simulated.job(share=0.05, stay=5) as newcomer:
             assert newcomer.got_memory()
-            one.wait_for("gpu.handed_over", gpu=0)
-            assert "idle.memory" in one.wait_for("gpu.busy", gpu=0)["reason"]
+            sentinel.wait_for("gpu.handed_over", gpu=0)
+            assert "idle.memory" in sentinel.wait_for("gpu.busy", gpu=0)["reason"]
             newcomer.kill()
-        one.wait_for("stressor.ready", gpu=0, count=2)
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)

@@ -25,11 +25,11 @@ STUBBORN = ("--poll", "200ms", "--workload", "bad_workloads:stubborn")
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
-def occupied(one: SentinelProcess, gpus: range) -> list[psutil.Process]:
+def occupied(sentinel: SentinelProcess, gpus: range) -> list[psutil.Process]:
     """Wait until every GPU is occupied; return the stressors."""
     for gpu in gpus:
-        one.wait_for("stressor.ready", gpu=gpu)
-    stressors = one.stressors()
+        sentinel.wait_for("stressor.ready", gpu=gpu)
+    stressors = sentinel.stressors()
     assert len(stressors) == len(gpus)
     return stressors
 
@@ -44,44 +44,44 @@ def occupied(one: SentinelProcess, gpus: range) -> list[psutil.Process]:
 )
 def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -> None:
     gpus = host.gpus(2)
-    with host.sentinel(gpus, *QUICK) as one:
-        stressors = occupied(one, gpus)
-        assert one.stop(number) == 0
+    with host.sentinel(gpus, *QUICK) as sentinel:
+        stressors = occupied(sentinel, gpus)
+        assert sentinel.stop(number) == 0
         assert all(map(gone, stressors))
-        assert not one.errors
-        stops = [event for event in one.events if event["event"] == "stressor.stopped"]
+        assert not sentinel.errors
+        stops = [event for event in sentinel.events if event["event"] == "stressor.stopped"]
         assert [stop["cause"] for stop in stops] == ["shutdown" for _ in gpus]
-        assert one.events[-1]["event"] == "sentinel.stopped"
+        assert sentinel.events[-1]["event"] == "sentinel.stopped"
 
 
 def test_the_second_interrupt_waits_for_no_grace(host: GpuHost) -> None:
     gpus = host.gpus(1)
-    with host.sentinel(gpus, *STUBBORN, "--grace", "5m") as one:
-        stressors = occupied(one, gpus)
-        one.process.send_signal(signal.SIGINT)
-        one.wait_for("sentinel.stopping")
-        one.process.send_signal(signal.SIGINT)
-        assert one.wait_for_exit() == 130
+    with host.sentinel(gpus, *STUBBORN, "--grace", "5m") as sentinel:
+        stressors = occupied(sentinel, gpus)
+        sentinel.process.send_signal(signal.SIGINT)
+        sentinel.wait_for("sentinel.stopping")
+        sentinel.process.send_signal(signal.SIGINT)
+        assert sentinel.wait_for_exit() == 130
         assert all(map(gone, stressors))
-        assert not one.errors
+        assert not sentinel.errors
 
 
 def test_children_that_ignore_a_stop_are_killed_after_the_grace(host: GpuHost) -> None:
     gpus = host.gpus(3)
-    with host.sentinel(gpus, *STUBBORN, "--grace", "1s") as one:
-        stressors = occupied(one, gpus)
-        assert one.stop() == 0
-        stopping = one.wait_for("sentinel.stopping")
-        assert one.wait_for("sentinel.stopped")["at"] - stopping["at"] >= 1.0
+    with host.sentinel(gpus, *STUBBORN, "--grace", "1s") as sentinel:
+        stressors = occupied(sentinel, gpus)
+        assert sentinel.stop() == 0
+        stopping = sentinel.wait_for("sentinel.stopping")
+        assert sentinel.wait_for("sentinel.stopped")["at"] - stopping["at"] >= 1.0
         assert all(map(gone, stressors))
 
 
 def test_the_children_of_a_killed_supervisor_end(host: GpuHost) -> None:
     gpus = host.gpus(2)
-    with host.sentinel(gpus, *QUICK) as one:
-        occupied(one, gpus)
-        family = one.children()
-        one.process.kill()
+    with host.sentinel(gpus, *QUICK) as sentinel:
+        occupied(sentinel, gpus)
+        family = sentinel.children()
+        sentinel.process.kill()
         eventually(lambda: all(map(gone, family)))
 
 
@@ -90,23 +90,23 @@ def test_the_starting_children_of_a_killed_supervisor_end(
     host: GpuHost,
 ) -> None:
     gpus = host.gpus(2)
-    with host.sentinel(gpus, *QUICK) as one:
-        one.wait_for("stressor.starting", count=len(gpus))
-        family = one.children()
-        one.process.kill()
+    with host.sentinel(gpus, *QUICK) as sentinel:
+        sentinel.wait_for("stressor.starting", count=len(gpus))
+        family = sentinel.children()
+        sentinel.process.kill()
         eventually(lambda: all(map(gone, family)))
 
 
 def test_a_stopped_supervisor_frees_every_gpu_and_continues_later(host: GpuHost) -> None:
     gpus = host.gpus(2)
-    with host.sentinel(gpus, *QUICK) as one:
-        stressors = occupied(one, gpus)
-        one.process.send_signal(signal.SIGSTOP)
+    with host.sentinel(gpus, *QUICK) as sentinel:
+        stressors = occupied(sentinel, gpus)
+        sentinel.process.send_signal(signal.SIGSTOP)
         eventually(lambda: all(map(gone, stressors)) and all(map(host.empty, gpus)))
-        one.process.send_signal(signal.SIGCONT)
+        sentinel.process.send_signal(signal.SIGCONT)
         for gpu in gpus:
-            one.wait_for("stressor.ready", gpu=gpu, count=2)
-        assert "stressor.failed" not in one.names()
+            sentinel.wait_for("stressor.ready", gpu=gpu, count=2)
+        assert "stressor.failed" not in sentinel.names()
         with host.job() as newcomer:
             assert newcomer.got_memory()
 
@@ -115,11 +115,11 @@ def test_a_stopped_supervisor_frees_every_gpu_and_continues_later(host: GpuHost)
 def test_a_stopped_supervisor_frees_a_gpu_with_a_stuck_interpreter(host: GpuHost) -> None:
     stuck = ("--workload", "bad_workloads:holds_the_interpreter", "--poll", "200ms")
     gpus = host.gpus(1)
-    with host.sentinel(gpus, *stuck) as one:
-        stressors = occupied(one, gpus)
-        one.process.send_signal(signal.SIGSTOP)
+    with host.sentinel(gpus, *stuck) as sentinel:
+        stressors = occupied(sentinel, gpus)
+        sentinel.process.send_signal(signal.SIGSTOP)
         eventually(lambda: all(map(gone, stressors)))
-        one.process.send_signal(signal.SIGCONT)
+        sentinel.process.send_signal(signal.SIGCONT)
 
 
 class Terminal:
@@ -204,29 +204,29 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
     host: GpuHost, number: signal.Signals, code: int
 ) -> None:
     gpus = host.gpus(1)
-    with host.sentinel(gpus, *QUICK) as one:
+    with host.sentinel(gpus, *QUICK) as sentinel:
         # The probe starts first and finds the GPUs a moment later.
-        eventually(one.children)
-        one.process.send_signal(number)
-        assert one.wait_for_exit() in {code, 0}  # 0 if it was ready before the signal
-        assert "Traceback" not in one.errors
+        eventually(sentinel.children)
+        sentinel.process.send_signal(number)
+        assert sentinel.wait_for_exit() in {code, 0}  # 0 if it was ready before the signal
+        assert "Traceback" not in sentinel.errors
 
 
 @pytest.mark.long
 def test_sentinel_ends_after_its_run_time(host: GpuHost) -> None:
     gpus = host.gpus(1)
-    with host.sentinel(gpus, *QUICK, "--for", "2s") as one:
-        assert one.wait_for_exit() == 0
-        assert one.wait_for("sentinel.stopping")["reason"] == "its time is over"
+    with host.sentinel(gpus, *QUICK, "--for", "2s") as sentinel:
+        assert sentinel.wait_for_exit() == 0
+        assert sentinel.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
 @pytest.mark.long
 def test_sentinel_survives_a_closed_standard_output(host: GpuHost) -> None:
     gpus = host.gpus(1)
-    with host.sentinel(gpus, *QUICK, read=False) as one:
-        assert one.process.stdout is not None
-        one.process.stdout.close()
+    with host.sentinel(gpus, *QUICK, read=False) as sentinel:
+        assert sentinel.process.stdout is not None
+        sentinel.process.stdout.close()
         eventually(lambda: not host.empty())
         with host.job() as newcomer:
             assert newcomer.got_memory()
-        assert one.stop() == 0
+        assert sentinel.stop() == 0
