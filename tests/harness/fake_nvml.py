@@ -48,17 +48,17 @@ LIBRARY = r"""
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#define MOST 16
-#define LONG 128
+#define MAX_ITEMS 16
+#define TEXT_SIZE 128
 typedef unsigned long long u64;
 typedef struct { unsigned pid; u64 memory; unsigned gi, ci; } process;
 static const u64 GIB = 1ull << 30, UNKNOWN = ~0ull;
 
 /* --- the file ----------------------------------------------------------------------------- */
 
-/* Find the n-th line of that name; without one, the word is empty. */
+/* Read the word of the n-th line with this name; empty if there is none. */
 static int line(const char *name, int n, char *word) {
-    char here[LONG];
+    char here[TEXT_SIZE];
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
     int found = 0;
@@ -71,100 +71,101 @@ static int line(const char *name, int n, char *word) {
     return found;
 }
 static int for_gpu(const char *name, const char *uuid, int n, char *word) {
-    char whole[2 * LONG];
+    char whole[2 * TEXT_SIZE];
     snprintf(whole, sizeof whole, "%s@%s", name, uuid);
     return line(whole, n, word);
 }
-static int act(const char *word) {
+static int obey(const char *word) {
     if (!strcmp(word, "hang")) for (;;) pause();
     if (!strcmp(word, "crash")) abort();
     if (!strcmp(word, "segfault")) *(volatile int *)8 = 1;
     return atoi(word);
 }
 static int fault(const char *function) {
-    char word[LONG];
-    return line(function, 0, word) ? act(word) : 0;
+    char word[TEXT_SIZE];
+    return line(function, 0, word) ? obey(word) : 0;
 }
 
 /* --- GPUs: a handle refers to one of these permanently ---------------------------------------- */
 
-static char known[MOST][LONG];
-static pthread_mutex_t knowing = PTHREAD_MUTEX_INITIALIZER;
+static char known[MAX_ITEMS][TEXT_SIZE];
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int number_of(const char *uuid) {
     int i;
-    pthread_mutex_lock(&knowing);
-    for (i = 0; i < MOST - 1 && *known[i] && strcmp(known[i], uuid); i++) {}
+    pthread_mutex_lock(&known_lock);
+    for (i = 0; i < MAX_ITEMS - 1 && *known[i] && strcmp(known[i], uuid); i++) {}
     strcpy(known[i], uuid);
-    pthread_mutex_unlock(&knowing);
+    pthread_mutex_unlock(&known_lock);
     return i;
 }
 static int listed(int index, char *uuid) {
-    static const char *usual[] = {"GPU-11111111-0000-0000-0000-000000000000",
+    static const char *default_uuids[] = {"GPU-11111111-0000-0000-0000-000000000000",
                                   "GPU-22222222-0000-0000-0000-000000000000"};
     if (line("gpu", index, uuid)) return 1;
     if (index > 1 || line("gpu", 0, uuid)) return 0;
-    strcpy(uuid, usual[index]);
+    strcpy(uuid, default_uuids[index]);
     return 1;
 }
 static int where(const char *wanted) {
-    char uuid[LONG];
+    char uuid[TEXT_SIZE];
     for (int index = 0; listed(index, uuid); index++)
         if (!strcmp(uuid, wanted)) return index;
     return -1;
 }
 static int at(void *handle) { return ((long)handle - 1) % 100; }
 static const char *name_of(void *handle) { return known[at(handle)]; }
-static int use(const char *function, void *handle) {
-    char word[LONG];
-    if (where(name_of(handle)) < 0) return line("left", 0, word) ? act(word) : 15;
-    if ((long)handle < 100 && line("stale", 0, word)) return act(word);
-    if (for_gpu(function, name_of(handle), 0, word)) return act(word);
+static int fault_of(const char *function, void *handle) {
+    char word[TEXT_SIZE];
+    if (where(name_of(handle)) < 0) return line("left", 0, word) ? obey(word) : 15;
+    if ((long)handle < 100 && line("stale", 0, word)) return obey(word);
+    if (for_gpu(function, name_of(handle), 0, word)) return obey(word);
     return fault(function);
 }
-#define TRY(name) do { int code = fault(name); if (code) return code; } while (0)
-#define USE(name) do { int code = use(name, device); if (code) return code; } while (0)
+#define CHECK(name) do { int code = fault(name); if (code) return code; } while (0)
+#define CHECK_GPU(name) do { int code = fault_of(name, device); if (code) return code; } while (0)
 
-int nvmlInitWithFlags(unsigned flags) { TRY("init"); return 0; }
+int nvmlInitWithFlags(unsigned flags) { CHECK("init"); return 0; }
 const char *nvmlErrorString(int code) { return "an error"; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) {
-    char word[LONG];
-    TRY("version");
+    char word[TEXT_SIZE];
+    CHECK("version");
     if (line("driver", 0, word)) snprintf(text, size, "%s", word);
     else snprintf(text, size, "%s", line("undecodable", 0, word) ? "\xff\xfe" : "580.159");
     return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) {
-    char uuid[LONG];
-    TRY("count"); for (*count = 0; listed(*count, uuid); ++*count) {} return 0; }
+    char uuid[TEXT_SIZE];
+    CHECK("count"); for (*count = 0; listed(*count, uuid); ++*count) {} return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-    char uuid[LONG], word[LONG];
-    TRY(index ? "handle1" : "handle0");
+    char uuid[TEXT_SIZE], word[TEXT_SIZE];
+    CHECK(index ? "handle1" : "handle0");
     if (!listed(index, uuid)) return 2;
-    if (for_gpu("handle", uuid, 0, word)) return act(word);
+    if (for_gpu("handle", uuid, 0, word)) return obey(word);
     *device = (void *)(long)(number_of(uuid) + 1); return 0; }
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-    TRY("byuuid");
+    CHECK("byuuid");
     if (where(uuid) < 0) return 6;
     *device = (void *)(long)(number_of(uuid) + 101); return 0; }
 int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
-    USE("uuid"); snprintf(text, size, "%s", name_of(device)); return 0; }
+    CHECK_GPU("uuid"); snprintf(text, size, "%s", name_of(device)); return 0; }
 int nvmlDeviceGetName(void *device, char *text, unsigned size) {
-    USE("name"); snprintf(text, size, at(device) ? "NVIDIA \xff\xfe" : "NVIDIA H200"); return 0; }
+    CHECK_GPU("name");
+    snprintf(text, size, at(device) ? "NVIDIA \xff\xfe" : "NVIDIA H200"); return 0; }
 typedef struct { char legacy[16]; unsigned numbers[5]; char bus_id[32]; } pci;
 int nvmlDeviceGetPciInfo_v3(void *device, pci *info) {
-    USE("bus"); snprintf(info->bus_id, 32, "00000000:%02X:00.0", 10 + at(device)); return 0; }
+    CHECK_GPU("bus"); snprintf(info->bus_id, 32, "00000000:%02X:00.0", 10 + at(device)); return 0; }
 
 /* --- processes ------------------------------------------------------------------------------- */
 
-/* The PID that keeps a lock: 0 if none does, or if it is not visible in this PID namespace. */
-static int keeper(const char *path, int *kept) {
+/* Find the PID that holds a lock: 0 if it is free or its PID is not visible in this namespace. */
+static int holder_pid(const char *path, int *held) {
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     int file = open(path, O_RDONLY);
-    *kept = 0;
+    *held = 0;
     if (file < 0) return 0;
-    if (fcntl(file, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) *kept = 1;
+    if (fcntl(file, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) *held = 1;
     close(file);
-    return *kept ? lock.l_pid : 0;
+    return *held ? lock.l_pid : 0;
 }
 static double figure(const char *text, const char *name) {
     const char *place = strstr(text, name);
@@ -175,7 +176,7 @@ static int members(const char *uuid, process *out, u64 *used) {
     char path[1024], text[512];
     struct timespec now;
     struct dirent *entry;
-    int n = 0, pid, kept;
+    int n = 0, pid, held;
     *used = 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
     snprintf(path, sizeof path, "%s/%s", getenv("FAKE_NVML_WORLD"), uuid);
@@ -190,10 +191,11 @@ static int members(const char *uuid, process *out, u64 *used) {
         text[fread(text, 1, sizeof text - 1, file)] = 0;
         fclose(file);
         strcpy(path + strlen(path) - 6, ".lock");
-        pid = keeper(path, &kept);
-        if (!kept) continue;
+        pid = holder_pid(path, &held);
+        if (!held) continue;
         *used += figure(text, "\"memory\"");
-        if (figure(text, "\"listed_at\"") > now.tv_sec + now.tv_nsec / 1e9 || n == MOST) continue;
+        if (figure(text, "\"listed_at\"") > now.tv_sec + now.tv_nsec / 1e9 || n == MAX_ITEMS)
+            continue;
         process one = {pid, figure(text, "\"memory\""), -1, -1};
         if (pid) out[n++] = one;
     }
@@ -206,8 +208,8 @@ static int members(const char *uuid, process *out, u64 *used) {
 typedef struct { u64 total, reserved, used, free; } amounts;
 static amounts memory_of(void *device) {
     amounts m = {16 * GIB, GIB, 2 * GIB, 13 * GIB};
-    process ignored[MOST];
-    char word[LONG];
+    process ignored[MAX_ITEMS];
+    char word[TEXT_SIZE];
     if (getenv("FAKE_NVML_WORLD")) {
         m.reserved = 0;
         members(name_of(device), ignored, &m.used);
@@ -219,7 +221,7 @@ static amounts memory_of(void *device) {
 }
 typedef struct { u64 total, free, used; } memory_v1;
 int nvmlDeviceGetMemoryInfo(void *device, memory_v1 *m) {
-    USE("memory"); USE("memory_v1");
+    CHECK_GPU("memory"); CHECK_GPU("memory_v1");
     amounts all = memory_of(device);
     m->total = all.total; m->used = all.used + all.reserved; m->free = all.free; return 0; }
 
@@ -235,62 +237,63 @@ static int list(unsigned *count, process *out, const process *all, unsigned n) {
 }
 static int compute(void *device, unsigned *count, process *out) {
     static int grown;
-    process all[3 * MOST] = {{100, GIB, -1, -1}, {200, UNKNOWN, -1, -1}, {300, 2, -1, -1},
+    process all[3 * MAX_ITEMS] = {{100, GIB, -1, -1}, {200, UNKNOWN, -1, -1}, {300, 2, -1, -1},
                              {400, 3, -1, -1}, {100, 2 * GIB, -1, -1}};
     unsigned n = at(device) ? 0 : 5;
     u64 ignored;
-    char word[LONG];
-    USE("compute");
+    char word[TEXT_SIZE];
+    CHECK_GPU("compute");
     if (getenv("FAKE_NVML_WORLD")) n = members(name_of(device), all, &ignored);
-    for (int i = 0; i < MOST && for_gpu("pid", name_of(device), i, word); i++) {
-        process odd = {strtoul(word, NULL, 10), UNKNOWN, -1, -1};
-        all[n++] = odd;
+    for (int i = 0; i < MAX_ITEMS && for_gpu("pid", name_of(device), i, word); i++) {
+        process extra = {strtoul(word, NULL, 10), UNKNOWN, -1, -1};
+        all[n++] = extra;
     }
     if (*count && line("grow", 0, word) && grown < atoi(word)) { grown++; return 7; }
     if (*count && line("overflow", 0, word)) { *count += 50; return 0; }
     return list(count, out, all, n); }
 static int graphics(void *device, unsigned *count, process *out) {
     process all[] = {{400, 3, -1, -1}, {500, 4, -1, -1}};
-    USE("graphics");
+    CHECK_GPU("graphics");
     return list(count, out, all, at(device) || getenv("FAKE_NVML_WORLD") ? 0 : 2); }
 static int mps(void *device, unsigned *count, process *out) {
     process all[] = {{300, UNKNOWN, -1, -1}};
-    USE("mps"); return list(count, out, all, at(device) || getenv("FAKE_NVML_WORLD") ? 0 : 1); }
+    CHECK_GPU("mps");
+    return list(count, out, all, at(device) || getenv("FAKE_NVML_WORLD") ? 0 : 1); }
 int nvmlDeviceGetComputeRunningProcesses_v2(void *d, unsigned *n, process *p) {
     return compute(d, n, p); }
 #ifndef OLD
 typedef struct { unsigned version; u64 total, reserved, free, used; } memory_v2;
 int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *m) {
-    USE("memory"); USE("memory_v2"); if (m->version != 0x02000028) return 25;
+    CHECK_GPU("memory"); CHECK_GPU("memory_v2"); if (m->version != 0x02000028) return 25;
     amounts all = memory_of(device);
     m->total = all.total; m->reserved = all.reserved; m->used = all.used; m->free = all.free;
     return 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *n, process *p) {
-    USE("compute_v3"); return compute(device, n, p); }
+    CHECK_GPU("compute_v3"); return compute(device, n, p); }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *d, unsigned *n, process *p) {
     return graphics(d, n, p); }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *d, unsigned *n, process *p) {
     return mps(d, n, p); }
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
-    USE("mig"); *now = at(device) && !getenv("FAKE_NVML_WORLD"); *pending = 0; return 0; }
+    CHECK_GPU("mig"); *now = at(device) && !getenv("FAKE_NVML_WORLD"); *pending = 0; return 0; }
 #endif
 
 /* --- the rest --------------------------------------------------------------------------------- */
 
 int nvmlDeviceGetComputeMode(void *device, unsigned *mode) {
-    USE("mode"); *mode = at(device) && !getenv("FAKE_NVML_WORLD") ? 3 : 0; return 0; }
+    CHECK_GPU("mode"); *mode = at(device) && !getenv("FAKE_NVML_WORLD") ? 3 : 0; return 0; }
 int nvmlDeviceGetDisplayActive(void *device, unsigned *active) {
-    USE("display"); *active = at(device) && !getenv("FAKE_NVML_WORLD"); return 0; }
+    CHECK_GPU("display"); *active = at(device) && !getenv("FAKE_NVML_WORLD"); return 0; }
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {
-    USE("utilization"); rates[0] = 43; rates[1] = 7; return 0; }
+    CHECK_GPU("utilization"); rates[0] = 43; rates[1] = 7; return 0; }
 typedef struct { unsigned pid; u64 at; unsigned sm, memory, encoder, decoder; } sample;
 int nvmlDeviceGetProcessUtilization(void *device, sample *out, unsigned *count, u64 since) {
-    char word[LONG];
+    char word[TEXT_SIZE];
     unsigned room = *count, pid, sm;
     u64 at;
-    USE("samples");
+    CHECK_GPU("samples");
     *count = 0;
-    for (int i = 0; i < MOST && for_gpu("sample", name_of(device), i, word); i++) {
+    for (int i = 0; i < MAX_ITEMS && for_gpu("sample", name_of(device), i, word); i++) {
         if (sscanf(word, "%u:%llu:%u", &pid, &at, &sm) != 3 || at <= since) continue;
         sample one = {pid, at, sm, 0, 0, 0};
         if (*count < room) out[*count] = one;
@@ -298,25 +301,25 @@ int nvmlDeviceGetProcessUtilization(void *device, sample *out, unsigned *count, 
     }
     return !*count ? 6 : room < *count ? 7 : 0; }
 int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *degrees) {
-    USE("temperature"); if (sensor) return 2; *degrees = 41; return 0; }
+    CHECK_GPU("temperature"); if (sensor) return 2; *degrees = 41; return 0; }
 int nvmlDeviceGetClockInfo(void *device, unsigned which, unsigned *megahertz) {
-    USE("clock"); if (which != 1 && which != 2) return 2;
+    CHECK_GPU("clock"); if (which != 1 && which != 2) return 2;
     *megahertz = which == 1 ? 1980 : 3201; return 0; }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
-    USE("power"); *milliwatts = 91500; return 0; }
+    CHECK_GPU("power"); *milliwatts = 91500; return 0; }
 int nvmlDeviceGetTotalEnergyConsumption(void *device, u64 *millijoules) {
     /* A counter that grows by 600 W. */
     struct timespec now;
-    USE("energy");
+    CHECK_GPU("energy");
     clock_gettime(CLOCK_MONOTONIC, &now);
     *millijoules = (now.tv_sec + now.tv_nsec / 1e9) * 600000; return 0; }
 typedef struct {
     unsigned id, scope; long long at, took; unsigned kind; int code; u64 value; } field;
 int nvmlDeviceGetFieldValues(void *device, int count, field *fields) {
-    char word[LONG];
+    char word[TEXT_SIZE];
     unsigned id;
     u64 value;
-    USE("fields");
+    CHECK_GPU("fields");
     for (int n = 0; n < count; n++) {
         fields[n].kind = 3; fields[n].code = 3; fields[n].value = 0;
         for (int i = 0; for_gpu("field", name_of(device), i, word); i++)
@@ -325,22 +328,22 @@ int nvmlDeviceGetFieldValues(void *device, int count, field *fields) {
     }
     return 0; }
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, u64 *reasons) {
-    USE("reasons"); *reasons = 0x4 | 0x1000; return 0; }
+    CHECK_GPU("reasons"); *reasons = 0x4 | 0x1000; return 0; }
 int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *milliwatts) {
-    USE("limit"); *milliwatts = 700000; return 0; }
+    CHECK_GPU("limit"); *milliwatts = 700000; return 0; }
 int nvmlDeviceGetPerformanceState(void *device, unsigned *state) {
-    USE("pstate"); *state = at(device) ? 32 : 0; return 0; }
+    CHECK_GPU("pstate"); *state = at(device) ? 32 : 0; return 0; }
 int nvmlDeviceGetTemperatureThreshold(void *device, unsigned which, unsigned *degrees) {
     static const unsigned of[] = {95, 89, 0, 87};
-    USE("threshold"); if (which > 3) return 2; *degrees = of[which]; return 0; }
+    CHECK_GPU("threshold"); if (which > 3) return 2; *degrees = of[which]; return 0; }
 int nvmlDeviceGetFanSpeed(void *device, unsigned *percent) {
-    USE("fan"); *percent = 40; return at(device) ? 0 : 3; }
+    CHECK_GPU("fan"); *percent = 40; return at(device) ? 0 : 3; }
 int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *generation) {
-    USE("pcie"); *generation = 5; return 0; }
+    CHECK_GPU("pcie"); *generation = 5; return 0; }
 int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *width) {
-    USE("pcie"); *width = 16; return 0; }
+    CHECK_GPU("pcie"); *width = 16; return 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
-    USE("minor"); *minor = 7 - at(device); return 0; }
+    CHECK_GPU("minor"); *minor = 7 - at(device); return 0; }
 """
 
 
