@@ -112,6 +112,8 @@ class Connection(http.client.HTTPConnection):
         self.address = address
         self._deadline = time.monotonic() + timeout
         self._on_connect = on_connect
+        #: Kept because ``sock`` is None from the head of the last response on.
+        self._socket: _DeadlineSocket | None = None
 
     def connect(self) -> None:
         """Connect to the address."""
@@ -122,12 +124,13 @@ class Connection(http.client.HTTPConnection):
             self.sock.deadline = self._deadline
         else:
             self.sock = _connect_unix(self.address.socket, self._deadline)
+        self._socket = self.sock
         self._on_connect(self.sock)
 
     def postpone(self, timeout: float) -> None:
         """Move the deadline to ``timeout`` seconds from now."""
-        if self.sock is not None:
-            self.sock.deadline = time.monotonic() + timeout
+        if self._socket is not None:
+            self._socket.deadline = time.monotonic() + timeout
 
 
 def _connect_unix(path: str, deadline: float) -> _DeadlineSocket:

@@ -1,7 +1,7 @@
 """A fake ``sentinel run`` that only serves a status, controlled by ``$FAKE_SENTINEL``.
 
-The variable is ``held``, any other word for a GPU that is not held, or ``exit CODE TEXT``. SIGTERM
-ends the program, which then creates the file ``ended`` in ``$FAKE_SENTINEL_FOLDER``.
+The variable is ``held``, any other word for a GPU that is not held, or ``exit CODE [TEXT]``.
+SIGTERM ends the program, which then creates the file ``ended`` in ``$FAKE_SENTINEL_FOLDER``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
 mode = os.environ["FAKE_SENTINEL"]
 if mode.startswith("exit "):
-    _, code, text = mode.split(" ", 2)
-    sys.stderr.write(f"sentinel: {text}\n")
+    _, code, *text = mode.split(" ", 2)
+    sys.stderr.writelines(f"sentinel: {line}\n" for line in text)
     sys.exit(int(code))
 with stub_daemon(Path(os.environ["SENTINEL_SOCKET"])) as daemon:
     stressor = "RUNNING" if mode == "held" else "STOPPED"

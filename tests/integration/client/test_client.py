@@ -1,4 +1,4 @@
-"""The client against a daemon that answers rightly, wrongly, slowly, or not at all."""
+"""The client, with a daemon whose replies are correct, invalid, slow or missing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 
 import sentinel
 from sentinel.client import Client, connect
+from sentinel.client.transport import Address, stream_lines
 from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
@@ -54,7 +55,7 @@ def client(daemon: StubDaemon) -> Client:
 # --- the verbs -------------------------------------------------------------------------------
 
 
-def test_the_status_is_read_into_values_and_what_is_new_in_it_is_kept(
+def test_the_status_is_parsed_and_unknown_fields_are_kept(
     daemon: StubDaemon, client: Client
 ) -> None:
     later = {**STATUS, "gpus": [GPU | {"colour": "green"}], "mood": "good"}
@@ -94,7 +95,7 @@ def test_the_status_is_read_into_values_and_what_is_new_in_it_is_kept(
         (lambda c: c.unreserve("1a/b"), "DELETE /v1/reservations/1a%2Fb", None),
     ],
 )
-def test_each_verb_asks_for_what_it_says(
+def test_each_verb_sends_its_request(
     daemon: StubDaemon,
     client: Client,
     verb: Callable[[Client], sentinel.client.Outcome],
@@ -107,7 +108,7 @@ def test_each_verb_asks_for_what_it_says(
     assert daemon.requests == [(request_, body)]
 
 
-def test_one_gpu_is_asked_for_by_its_name(daemon: StubDaemon, client: Client) -> None:
+def test_one_gpu_is_requested_by_its_pci_address(daemon: StubDaemon, client: Client) -> None:
     daemon.replies["GET /v1/gpus/01%3A00.0"] = Reply(GPU)
     assert client.gpu("01:00.0").index == 0
 
@@ -115,7 +116,7 @@ def test_one_gpu_is_asked_for_by_its_name(daemon: StubDaemon, client: Client) ->
 @pytest.mark.parametrize(
     ("gpus", "asked"), [(2, {"count": 2}), ([0, "GPU-ab"], {"gpus": ["0", "GPU-ab"]})]
 )
-def test_a_reservation_is_for_so_many_gpus_or_for_these(
+def test_a_reservation_is_for_a_number_of_gpus_or_for_selected_ones(
     daemon: StubDaemon, client: Client, gpus: Any, asked: dict[str, object]
 ) -> None:
     daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
@@ -128,13 +129,13 @@ def test_a_reservation_is_for_so_many_gpus_or_for_these(
 
 
 @pytest.mark.parametrize("size", [2e9, True, None, b"4GiB", "4 gigs"])
-def test_a_size_that_is_none_is_never_sent(daemon: StubDaemon, client: Client, size: Any) -> None:
+def test_an_invalid_size_is_never_sent(daemon: StubDaemon, client: Client, size: Any) -> None:
     with pytest.raises(ConfigError, match=r"^size: "):
         client.allocate("x", size)
     assert daemon.requests == []
 
 
-#: Listens on a socket that is its first argument, so that the kernel names it, and does no more.
+#: Only listens on the socket of its first argument, so that the kernel reports its PID.
 LISTENS = """
 import socket, sys, time
 socket.socket(fileno=int(sys.argv[1])).listen(64)
@@ -143,17 +144,18 @@ time.sleep(60)
 """
 
 
-def says_that_it_is(daemon: StubDaemon, pid: int) -> None:
+def report_pid(daemon: StubDaemon, pid: int) -> None:
+    """Set the PID in the status of the daemon."""
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "pid": pid}})
     daemon.replies["POST /v1/shutdown"] = Reply({"text": "it ends"})
 
 
-def test_a_shutdown_returns_once_the_process_is_gone(daemon: StubDaemon, client: Client) -> None:
+def test_a_shutdown_returns_after_the_process_has_ended(daemon: StubDaemon, client: Client) -> None:
     command = [sys.executable, "-c", LISTENS, str(daemon.listening)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[daemon.listening]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"\n"
-        says_that_it_is(daemon, process.pid)
+        report_pid(daemon, process.pid)
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
             client.shutdown(wait=0.1)
         threading.Timer(0.3, process.kill).start()
@@ -162,38 +164,38 @@ def test_a_shutdown_returns_once_the_process_is_gone(daemon: StubDaemon, client:
         assert time.monotonic() - began > 0.1
 
 
-def test_a_shutdown_does_not_wait_for_a_stranger_with_the_daemons_number(
+def test_a_shutdown_does_not_wait_for_an_unrelated_process_with_the_pid(
     daemon: StubDaemon, client: Client
 ) -> None:
-    with subprocess.Popen(["sleep", "60"]) as stranger:
-        says_that_it_is(daemon, stranger.pid)
+    with subprocess.Popen(["sleep", "60"]) as unrelated:
+        report_pid(daemon, unrelated.pid)
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
             client.shutdown(wait=0.1)
         threading.Timer(0.3, daemon.socket.unlink).start()
         assert client.shutdown(wait=TIMEOUT_S).text == "it ends"
-        assert stranger.poll() is None
-        stranger.kill()
+        assert unrelated.poll() is None
+        unrelated.kill()
 
 
-def test_a_shutdown_does_not_take_a_strangers_end_for_the_daemons(
+def test_the_end_of_an_unrelated_process_does_not_end_a_shutdown(
     daemon: StubDaemon, client: Client
 ) -> None:
-    with subprocess.Popen(["sleep", "60"]) as stranger:
-        says_that_it_is(daemon, stranger.pid)
-        threading.Timer(0.1, stranger.kill).start()
+    with subprocess.Popen(["sleep", "60"]) as unrelated:
+        report_pid(daemon, unrelated.pid)
+        threading.Timer(0.1, unrelated.kill).start()
         with pytest.raises(TimedOutError, match=r"has not ended within 1 s"):
             client.shutdown(wait=1)
 
 
-@pytest.mark.parametrize(("status", "well"), [(200, True), (503, False)])
-def test_health_is_what_the_daemon_says(
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_health_is_that_of_the_daemon(
     daemon: StubDaemon,
     client: Client,
     status: int,
-    well: bool,  # noqa: FBT001
+    healthy: bool,  # noqa: FBT001
 ) -> None:
     daemon.replies["GET /v1/health"] = Reply({}, status)
-    assert client.health() is well
+    assert client.health() is healthy
 
 
 # --- events ----------------------------------------------------------------------------------
@@ -215,14 +217,26 @@ data: {"count": 3}
 """
 
 
-def test_events_come_one_by_one_with_their_numbers(daemon: StubDaemon, client: Client) -> None:
+def test_events_have_numbers_names_and_fields(daemon: StubDaemon, client: Client) -> None:
     daemon.replies["GET /v1/events?since=6"] = Reply(STREAM)
     busy, lost = client.events(since=6)
     assert (busy.id, busy.name, busy.fields["gpu"]) == (7, "gpu.busy", "GPU-1")
     assert (lost.id, lost.name, lost.fields) == (None, "lost", {"count": 3})
 
 
-def test_events_that_are_refused_or_make_no_sense_are_errors(
+def test_a_started_stream_has_a_deadline_of_its_own(daemon: StubDaemon) -> None:
+    daemon.replies["GET /v1/events"] = Reply(STREAM)
+    sockets: list[Any] = []
+    address = Address(socket=str(daemon.socket))
+    lines = stream_lines(
+        address, "/v1/events", {}, TIMEOUT_S, silence=10 * TIMEOUT_S, on_connect=sockets.append
+    )
+    assert next(lines) == ": heartbeat"
+    assert sockets[0].remaining_s() > TIMEOUT_S
+    lines.close()  # type: ignore[attr-defined]
+
+
+def test_rejected_requests_and_invalid_events_are_errors(
     daemon: StubDaemon, client: Client
 ) -> None:
     daemon.replies["GET /v1/events"] = problem("unavailable", "too many subscribers", 503)
@@ -233,7 +247,7 @@ def test_events_that_are_refused_or_make_no_sense_are_errors(
         list(client.events())
 
 
-# --- what goes wrong -------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,10 +262,10 @@ def test_events_that_are_refused_or_make_no_sense_are_errors(
         ("not_found", ServiceError, 2),
         ("ending", ServiceError, 2),
         ("unavailable", ServiceError, 2),
-        ("of tomorrow", ServiceError, 2),
+        ("unknown_code", ServiceError, 2),
     ],
 )
-def test_a_problem_is_the_error_that_it_means(
+def test_a_problem_is_raised_as_the_error_of_its_code(
     daemon: StubDaemon, client: Client, code: str, kind: type[SentinelError], exit_code: int
 ) -> None:
     daemon.replies["POST /v1/stop"] = problem(code, "GPU 7: no\nthere are 0, 1")
@@ -266,10 +280,10 @@ def _no_socket(folder: Path) -> Path:
     return folder / "none"
 
 
-def _nobody_listens(folder: Path) -> Path:
+def _no_listener(folder: Path) -> Path:
     path = folder / "stale"
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as closed:
+        closed.bind(str(path))
     return path
 
 
@@ -279,8 +293,8 @@ def _a_file(folder: Path) -> Path:
     return path / "in a file"
 
 
-@pytest.mark.parametrize("place", [_no_socket, _nobody_listens, _a_file])
-def test_where_no_daemon_listens_it_is_not_running(
+@pytest.mark.parametrize("place", [_no_socket, _no_listener, _a_file])
+def test_without_a_listener_the_daemon_is_not_running(
     place: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     path = place(tmp_path)
@@ -296,14 +310,14 @@ def test_a_socket_path_that_is_too_long_is_an_error_with_the_path() -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may use every socket")
-def test_a_socket_that_may_not_be_used_is_said_to_be_so(daemon: StubDaemon, client: Client) -> None:
+def test_missing_access_to_the_socket_is_an_error(daemon: StubDaemon, client: Client) -> None:
     daemon.socket.chmod(0)
     with pytest.raises(AccessDeniedError, match="this user may not use the daemon"):
         client.status()
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("reply", "message"),
     [
         (b"", "closed the connection"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", "closed the connection"),
@@ -315,16 +329,16 @@ def test_a_socket_that_may_not_be_used_is_said_to_be_so(daemon: StubDaemon, clie
         (b"HTTP/1.1 200 OK\r\n\r\n{}", "uses version None of the API"),
     ],
 )
-def test_an_answer_that_is_none_is_told_in_words(
-    daemon: StubDaemon, client: Client, sent: bytes, told: str
+def test_an_invalid_reply_is_described(
+    daemon: StubDaemon, client: Client, reply: bytes, message: str
 ) -> None:
-    daemon.replies["GET /v1/status"] = Reply(sent)
-    with pytest.raises(ServiceError, match=told):
+    daemon.replies["GET /v1/status"] = Reply(reply)
+    with pytest.raises(ServiceError, match=message):
         client.status()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"index": "0"}, r"gpus\[0\].index: expected a whole number"),
         ({"memory_used": 1.5}, r"memory_used: expected a whole number"),
@@ -336,16 +350,16 @@ def test_an_answer_that_is_none_is_told_in_words(
         ({"uuid": None}, r"uuid: expected text"),
     ],
 )
-def test_a_field_that_is_not_what_it_must_be_is_named(
-    daemon: StubDaemon, client: Client, change: dict[str, object], told: str
+def test_an_invalid_field_is_named(
+    daemon: StubDaemon, client: Client, change: dict[str, object], message: str
 ) -> None:
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, **change}]})
-    with pytest.raises(ServiceError, match=told):
+    with pytest.raises(ServiceError, match=message):
         client.status()
 
 
 @pytest.mark.parametrize("moment", [7, "soon", "2026-11-21T20:00:00"])
-def test_a_moment_without_its_offset_is_none(
+def test_a_time_without_an_offset_is_invalid(
     daemon: StubDaemon, client: Client, moment: object
 ) -> None:
     odd = {**RESERVATION, "until": moment}
@@ -355,15 +369,13 @@ def test_a_moment_without_its_offset_is_none(
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
-def test_a_daemon_that_hangs_costs_the_time_that_is_allowed(
-    daemon: StubDaemon, begun: bytes
-) -> None:
+def test_a_request_to_a_hung_daemon_times_out(daemon: StubDaemon, begun: bytes) -> None:
     daemon.replies["GET /v1/status"] = Reply(begun, 0)
     with pytest.raises(TimedOutError, match="did not answer within 300 ms"):
         connect(daemon.socket, timeout=0.3).status()
 
 
-def test_a_daemon_that_dribbles_costs_no_more(tmp_path: Path) -> None:
+def test_the_deadline_holds_for_a_reply_that_arrives_byte_by_byte(tmp_path: Path) -> None:
     path = tmp_path / "s"
     done = threading.Event()
 
@@ -386,7 +398,7 @@ def test_a_daemon_that_dribbles_costs_no_more(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_daemon_with_no_room_for_another_connection_is_waited_for(tmp_path: Path) -> None:
+def test_a_client_waits_while_the_backlog_of_the_daemon_is_full(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.create_server(str(path), family=socket.AF_UNIX, backlog=0) as listening:
         with socket.socket(socket.AF_UNIX) as first:
@@ -394,22 +406,22 @@ def test_a_daemon_with_no_room_for_another_connection_is_waited_for(tmp_path: Pa
             with pytest.raises(TimedOutError):
                 connect(path, timeout=0.3).status()
         listening.accept()[0].close()
-        with pytest.raises(TimedOutError):  # there is room now, and no answer
+        with pytest.raises(TimedOutError):  # it is connected now, and gets no reply
             connect(path, timeout=0.3).status()
 
 
-# --- TCP, and the way to the daemon -----------------------------------------------------------
+# --- TCP -------------------------------------------------------------------------------------
 
 
-def test_over_tcp_the_token_is_shown(tmp_path: Path) -> None:
+def test_requests_over_tcp_have_the_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
-    heard = []
+    requests = []
 
     def answer(listening: socket.socket) -> None:
         one, _ = listening.accept()
         with one:
-            heard.append(one.recv(4096).decode())
+            requests.append(one.recv(4096).decode())
             body = json.dumps({"schema_version": 1, "reservations": []})
             one.sendall(f"HTTP/1.1 200 OK\r\n\r\n{body}".encode())
 
@@ -419,19 +431,19 @@ def test_over_tcp_the_token_is_shown(tmp_path: Path) -> None:
         thread.start()
         assert connect(tcp=f"127.0.0.1:{port}", token=token).reservations() == ()
         thread.join()
-    assert "Authorization: Bearer s3cret\r\n" in heard[0]
-    assert f"Host: 127.0.0.1:{port}\r\n" in heard[0]
+    assert "Authorization: Bearer s3cret\r\n" in requests[0]
+    assert f"Host: 127.0.0.1:{port}\r\n" in requests[0]
     with pytest.raises(NotRunningError):
         connect(tcp=f"127.0.0.1:{port}", token=token).reservations()
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:0", "host:70000", ":80"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_an_invalid_address_is_rejected(address: str) -> None:
     with pytest.raises(ConfigError, match="is not an address"):
         connect(tcp=address)
 
 
-def test_a_token_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_token_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the token cannot be read from"):
         connect(tcp="127.0.0.1:1", token=tmp_path / "none")
     (tmp_path / "empty").write_text("\n")
@@ -439,8 +451,8 @@ def test_a_token_that_is_not_there_is_named(tmp_path: Path) -> None:
         connect(tcp="127.0.0.1:1", token=tmp_path / "empty")
 
 
-def test_the_library_is_light_until_it_is_used() -> None:
-    """Neither the package nor the client may bring in what takes long to import."""
+def test_the_package_imports_its_modules_at_first_use() -> None:
+    """The client imports no module that is slow to import."""
     heavy = "{'torch', 'numpy', 'click', 'rich', 'pydantic', 'psutil', 'structlog'}"
     program = (
         "import sys, sentinel; assert not [n for n in sys.modules if n.startswith('sentinel.')];"
@@ -451,6 +463,6 @@ def test_the_library_is_light_until_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("name", sentinel.__all__)
-def test_what_the_package_names_is_there_when_it_is_used(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(sentinel, name) is not None
     assert name in dir(sentinel)

@@ -1,4 +1,4 @@
-"""A script holds GPUs by a sentinel of its own, which ends with it, whatever ends it."""
+"""Private sentinels occupy GPUs for a script, and end with it."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from tests.harness.timing import TIMEOUT_S
 FAKE_SENTINEL = (sys.executable, str(TESTS / "fake_sentinel.py"))
 
 
-@pytest.fixture
-def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Replace sentinel by a fake; return a function that sets its mode."""
+@pytest.fixture(name="set_mode")
+def fake_sentinel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Replace the sentinel by a fake; return a function that sets its mode."""
     monkeypatch.setattr(hold, "SENTINEL", FAKE_SENTINEL)
     monkeypatch.setenv("FAKE_SENTINEL_FOLDER", str(tmp_path))
 
-    def choose(how: str) -> None:
-        monkeypatch.setenv("FAKE_SENTINEL", how)
+    def set_mode(mode: str) -> None:
+        monkeypatch.setenv("FAKE_SENTINEL", mode)
 
-    return choose
+    return set_mode
 
 
-def test_gpus_are_held_while_the_block_lasts(
-    pretend: Callable[[str], None], tmp_path: Path
+def test_gpus_are_held_for_the_duration_of_the_block(
+    set_mode: Callable[[str], None], tmp_path: Path
 ) -> None:
-    pretend("held")
+    set_mode("held")
     with sentinel.hold(gpus=[0, "GPU-ab"], memory="20GiB", flags=["--util", "50%"]) as held:
         assert held.wait_held(TIMEOUT_S).gpus[0].occupied
         words = Path(f"/proc/{held.pid}/cmdline").read_bytes().decode().split("\0")
@@ -59,10 +59,10 @@ def test_gpus_are_held_while_the_block_lasts(
     assert (tmp_path / "ended").exists()
 
 
-def test_an_error_in_the_block_lets_go_as_well(
-    pretend: Callable[[str], None], tmp_path: Path
+def test_an_error_in_the_block_releases_the_gpus(
+    set_mode: Callable[[str], None], tmp_path: Path
 ) -> None:
-    pretend("held")
+    set_mode("held")
 
     def work() -> None:
         with sentinel.hold() as held:
@@ -75,25 +75,25 @@ def test_an_error_in_the_block_lets_go_as_well(
 
 
 @pytest.mark.parametrize(
-    ("how", "kind", "told"),
+    ("mode", "kind", "message"),
     [
         ("exit 75 GPU 0 is held by pid 7", GpuHeldError, "GPU 0 is held by pid 7"),
         ("exit 4 no GPU matches '9'", NoSuchGpuError, "no GPU matches '9'"),
         ("exit 5 no driver", DriverUnavailableError, "no driver"),
         ("exit 2 --memory: no", ConfigError, "--memory: no"),
-        ("7", ServiceError, "ended with exit code 7"),
+        ("exit 7", ServiceError, "ended with exit code 7"),
     ],
 )
-def test_a_sentinel_that_cannot_begin_says_why(
-    pretend: Callable[[str], None], how: str, kind: type[SentinelError], told: str
+def test_a_failed_start_is_the_error_of_its_exit_code(
+    set_mode: Callable[[str], None], mode: str, kind: type[SentinelError], message: str
 ) -> None:
-    pretend(how)
-    with sentinel.hold() as held, pytest.raises(kind, match=told):
+    set_mode(mode)
+    with sentinel.hold() as held, pytest.raises(kind, match=message):
         held.wait_held(TIMEOUT_S)
 
 
-def test_a_gpu_that_is_not_held_in_time_says_why(pretend: Callable[[str], None]) -> None:
-    pretend("busy")
+def test_a_timeout_names_the_reason_of_each_gpu(set_mode: Callable[[str], None]) -> None:
+    set_mode("busy")
     with sentinel.hold() as held, pytest.raises(TimedOutError, match="GPU 0: in use by others"):
         held.wait_held(1.5)
 
@@ -111,10 +111,10 @@ with sentinel.hold() as held:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_script_that_is_killed_lets_go(
-    pretend: Callable[[str], None], tmp_path: Path, number: signal.Signals
+def test_the_end_of_the_script_ends_its_sentinel(
+    set_mode: Callable[[str], None], tmp_path: Path, number: signal.Signals
 ) -> None:
-    pretend("held")
+    set_mode("held")
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
         assert script.stdout is not None
@@ -124,11 +124,11 @@ def test_a_script_that_is_killed_lets_go(
         eventually(lambda: (stat := read_stat(pid)) is None or not stat.alive)
 
 
-def test_a_thread_that_holds_and_ends_takes_nothing_along(
-    pretend: Callable[[str], None], tmp_path: Path
+def test_the_sentinel_survives_the_thread_that_started_it(
+    set_mode: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """The kernel tells a child of the end of the thread that made it, not of the process."""
-    pretend("held")
+    """The kernel sends the parent-death signal when the creating thread ends."""
+    set_mode("held")
     entered: list[sentinel.Hold] = []
     holding = sentinel.hold()
     thread = threading.Thread(target=lambda: entered.append(holding.__enter__()))
@@ -141,14 +141,14 @@ def test_a_thread_that_holds_and_ends_takes_nothing_along(
     assert (tmp_path / "ended").exists()
 
 
-def test_the_example_holds_a_gpu_and_lets_go(
-    pretend: Callable[[str], None],
+def test_the_example_holds_and_releases_a_gpu(
+    set_mode: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pretend("held")
+    set_mode("held")
     example = Path(__file__).parents[3] / "examples" / "hold" / "hold.py"
     monkeypatch.setattr(sys, "argv", [str(example), "--simulate", "1", "--seconds", "0.1"])
     runpy.run_path(str(example), run_name="__main__")
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["GPU 0 (Simulated GPU) is held: 14.0 GiB", "still held", "released"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["GPU 0 (Simulated GPU) is held: 14.0 GiB", "still held", "released"]
