@@ -78,29 +78,29 @@ EVENTS: tuple[dict[str, Any], ...] = (
 @contextmanager
 def api_with_events(folder: Path) -> Iterator[ApiServer]:
     """Run an API process that has received every kind of event."""
-    with ApiServer(folder, tcp=True, metrics=True) as front:
+    with ApiServer(folder, tcp=True, metrics=True) as api:
         for event in EVENTS:
             name, *more = event.items()
-            front.publish(name[1], gpu=UUIDS[0], **dict(more))
-        front.publish("probe.hung")
-        front.publish("probe.exited", gpu=UUIDS[1])
-        front.publish("driver.unavailable", code="driver_not_loaded")
-        yield front
+            api.publish(name[1], gpu=UUIDS[0], **dict(more))
+        api.publish("probe.hung")
+        api.publish("probe.exited", gpu=UUIDS[1])
+        api.publish("driver.unavailable", code="driver_not_loaded")
+        yield api
 
 
-def send_all_views(front: ApiServer) -> None:
+def send_all_views(api: ApiServer) -> None:
     """Reset the fake supervisor and send complete views of two GPUs."""
-    front.reset()
-    with front.change_supervisor() as supervisor:
+    api.reset()
+    with api.change_supervisor() as supervisor:
         supervisor.gpus = {UUIDS[index]: full_view(index) for index in range(2)}
     # The exposition may be a quarter of a second old.
-    eventually(lambda: value_of(scrape(front), "sentinel_gpu_findings_total", gpu="0") == 4)
+    eventually(lambda: value_of(scrape(api), "sentinel_gpu_findings_total", gpu="0") == 4)
 
 
-def get_metrics(front: ApiServer, **headers: str) -> tuple[int, dict[str, str], bytes]:
+def get_metrics(api: ApiServer, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """Request the metrics at the scrape address."""
     return ask(
-        http.client.HTTPConnection("127.0.0.1", front.metrics_port, timeout=TIMEOUT_S), **headers
+        http.client.HTTPConnection("127.0.0.1", api.metrics_port, timeout=TIMEOUT_S), **headers
     )
 
 
@@ -127,8 +127,8 @@ def samples(text: str) -> Samples:
     return found
 
 
-def scrape(front: ApiServer) -> Samples:
-    status, _, body = get_metrics(front)
+def scrape(api: ApiServer) -> Samples:
+    status, _, body = get_metrics(api)
     assert status == 200
     return samples(body.decode())
 

@@ -32,65 +32,65 @@ MOST = 100 * GIB
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
-        yield front
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
+        yield api
 
 
 @pytest.fixture
-def front(service: ApiServer) -> ApiServer:
+def api(service: ApiServer) -> ApiServer:
     service.reset()
     return service
 
 
-def allocate(front: ApiServer, name: str = "llm", size: int = MOST, **wish: Any) -> Reply:
+def allocate(api: ApiServer, name: str = "llm", size: int = MOST, **wish: Any) -> Reply:
     return ask(
-        front, "POST", "/v1/allocations", {"id": name, "size": size, "pid": os.getpid(), **wish}
+        api, "POST", "/v1/allocations", {"id": name, "size": size, "pid": os.getpid(), **wish}
     )
 
 
-def held(front: ApiServer, index: int = 0, **changes: Any) -> None:
+def held(api: ApiServer, index: int = 0, **changes: Any) -> None:
     """Show a stressor that holds nearly all memory of a GPU, with further changes."""
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         view = supervisor.gpus[UUIDS[index]]
         full = replace(view, held=130 * GIB, memory_used=130 * GIB)
         supervisor.gpus[UUIDS[index]] = replace(full, **changes)
 
 
-def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(front: ApiServer) -> None:
-    held(front)
-    made = allocate(front)
+def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(api: ApiServer) -> None:
+    held(api)
+    made = allocate(api)
     assert made.status == 201, made
     one = made.body["allocation"]
     assert (one["id"], one["gpu"], one["index"], one["size"]) == ("llm", UUIDS[0], 0, MOST)
     assert one["holder"]["pid"] == os.getpid()
-    assert front.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
-    assert front.supervisor.allocations["llm"].confirmed
-    shown = ask(front, "GET", "/v1/allocations").body
-    assert shown["allocations"] == [one] == ask(front, "GET", "/v1/status").body["allocations"]
+    assert api.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
+    assert api.supervisor.allocations["llm"].confirmed
+    shown = ask(api, "GET", "/v1/allocations").body
+    assert shown["allocations"] == [one] == ask(api, "GET", "/v1/status").body["allocations"]
     first, second = shown["gpus"]
     assert (first["total"], first["limit"], first["allocated"]) == (140 * GIB, 139 * GIB, MOST)
     assert (first["available"], first["count"]) == (39 * GIB, 1)
     assert (second["available"], second["count"]) == (139 * GIB, 0)
-    only = ask(front, "GET", "/v1/allocations?gpu=1").body
+    only = ask(api, "GET", "/v1/allocations?gpu=1").body
     assert (only["allocations"], [gpu["index"] for gpu in only["gpus"]]) == ([], [1])
-    ended = ask(front, "DELETE", "/v1/allocations/llm")
+    ended = ask(api, "DELETE", "/v1/allocations/llm")
     assert (ended.status, ended.body["gpus"]) == (200, [UUIDS[0]])
-    assert ask(front, "DELETE", "/v1/allocations/llm").body["code"] == "not_found"
+    assert ask(api, "DELETE", "/v1/allocations/llm").body["code"] == "not_found"
 
 
-def test_the_stressor_continues_if_enough_memory_is_free(front: ApiServer) -> None:
-    assert allocate(front, size=GIB).status == 201
-    assert front.supervisor.gpus[UUIDS[0]].stressor == "RUNNING"
+def test_the_stressor_continues_if_enough_memory_is_free(api: ApiServer) -> None:
+    assert allocate(api, size=GIB).status == 201
+    assert api.supervisor.gpus[UUIDS[0]].stressor == "RUNNING"
 
 
-def test_an_unavailable_amount_is_refused_without_side_effects(front: ApiServer) -> None:
-    assert allocate(front).status == 201
+def test_an_unavailable_amount_is_refused_without_side_effects(api: ApiServer) -> None:
+    assert allocate(api).status == 201
     for name, size in (("llm", GIB), ("other", 40 * GIB)):
-        refused = allocate(front, name, size)
+        refused = allocate(api, name, size)
         assert (refused.status, refused.body["code"]) == (409, "conflict")
         assert "can be allocated" in refused.body["detail"]
-    assert not [order for order in front.commands if isinstance(order, Deallocate)]
-    assert set(front.supervisor.allocations) == {"llm"}
+    assert not [order for order in api.commands if isinstance(order, Deallocate)]
+    assert set(api.supervisor.allocations) == {"llm"}
 
 
 @pytest.mark.parametrize(
@@ -104,53 +104,51 @@ def test_an_unavailable_amount_is_refused_without_side_effects(front: ApiServer)
     ],
 )
 def test_memory_is_not_allocated_before_a_reading_shows_it_free(
-    front: ApiServer, so: dict[str, Any], why: str
+    api: ApiServer, so: dict[str, Any], why: str
 ) -> None:
-    held(front, **so)
-    with front.change_supervisor() as supervisor:
+    held(api, **so)
+    with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
         supervisor.stops_reading = "read" in so
         if "ended" in so:  # the readings are not renewed
             supervisor.gpus[UUIDS[0]] = replace(supervisor.gpus[UUIDS[0]], read=1e11)
-    late = allocate(front, wait_s=0.3)
+    late = allocate(api, wait_s=0.3)
     assert (late.status, late.body["code"]) == (504, "timeout"), late
     assert why in late.body["detail"]
-    front.wait_for(lambda: isinstance(front.commands[-1], Deallocate))
-    assert not front.supervisor.allocations
+    api.wait_for(lambda: isinstance(api.commands[-1], Deallocate))
+    assert not api.supervisor.allocations
 
 
-def test_outstanding_allocations_are_not_free_memory(front: ApiServer) -> None:
-    held(front, memory_used=0, held=0)
+def test_outstanding_allocations_are_not_free_memory(api: ApiServer) -> None:
+    held(api, memory_used=0, held=0)
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
-            assert allocate(front, "theirs", 60 * GIB, pid=other.pid).status == 201
+            assert allocate(api, "theirs", 60 * GIB, pid=other.pid).status == 201
             with (
-                front.change_supervisor() as supervisor
+                api.change_supervisor() as supervisor
             ):  # a process without an allocation has 40 GiB
                 view = supervisor.gpus[UUIDS[0]]
                 supervisor.gpus[UUIDS[0]] = replace(view, memory_used=40 * GIB)
-            late = allocate(front, "ours", 60 * GIB, wait_s=0.1)
+            late = allocate(api, "ours", 60 * GIB, wait_s=0.1)
             assert late.status == 504
             assert "20.0 GiB too little" in late.body["detail"]
             guest = GpuProcess(pid=other.pid, memory=30 * GIB)
-            with (
-                front.change_supervisor() as supervisor
-            ):  # a part of this belongs to the allocation
+            with api.change_supervisor() as supervisor:  # a part of this belongs to the allocation
                 view = supervisor.gpus[UUIDS[0]]
                 supervisor.gpus[UUIDS[0]] = replace(view, allocated_processes=(guest,))
-            assert allocate(front, "ours", 60 * GIB, wait_s=5).status == 201
+            assert allocate(api, "ours", 60 * GIB, wait_s=5).status == 201
         finally:
             other.kill()
 
 
-def test_memory_of_a_holders_children_counts_towards_its_allocation(front: ApiServer) -> None:
-    held(front, memory_used=0, held=0)
-    assert allocate(front, size=80 * GIB).status == 201
+def test_memory_of_a_holders_children_counts_towards_its_allocation(api: ApiServer) -> None:
+    held(api, memory_used=0, held=0)
+    assert allocate(api, size=80 * GIB).status == 201
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             guest = GpuProcess(pid=child.pid, memory=80 * GIB)
-            held(front, memory_used=80 * GIB, held=0, allocated_processes=(guest,))
-            assert allocate(front, "more", 50 * GIB).status == 201
+            held(api, memory_used=80 * GIB, held=0, allocated_processes=(guest,))
+            assert allocate(api, "more", 50 * GIB).status == 201
         finally:
             child.kill()
 
@@ -168,82 +166,82 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(front: ApiSe
     ],
 )
 def test_an_invalid_request_is_refused_with_its_field(
-    front: ApiServer, wish: dict[str, Any], told: str
+    api: ApiServer, wish: dict[str, Any], told: str
 ) -> None:
     body = {"id": "llm", "size": GIB, "wait_s": 0, **wish}
-    reply = ask(front, "POST", "/v1/allocations", body)
+    reply = ask(api, "POST", "/v1/allocations", body)
     assert (reply.status, reply.body["code"]) == (422, "invalid")
     assert told in reply.body["detail"]
-    assert front.commands == []
+    assert api.commands == []
 
 
-def test_an_unknown_gpu_is_named_in_the_error(front: ApiServer) -> None:
-    assert allocate(front, gpu="7").body["code"] == "no_such_gpu"
-    assert ask(front, "GET", "/v1/allocations?gpu=7").body["code"] == "no_such_gpu"
+def test_an_unknown_gpu_is_named_in_the_error(api: ApiServer) -> None:
+    assert allocate(api, gpu="7").body["code"] == "no_such_gpu"
+    assert ask(api, "GET", "/v1/allocations?gpu=7").body["code"] == "no_such_gpu"
 
 
-def test_an_allocation_over_tcp_is_bound_to_no_process(front: ApiServer) -> None:
-    token = Path(front.spec.token or "").read_text().strip()
+def test_an_allocation_over_tcp_is_bound_to_no_process(api: ApiServer) -> None:
+    token = Path(api.spec.token or "").read_text().strip()
     body = {"id": "far", "size": GIB}
     headers = {"authorization": f"Bearer {token}"}
 
     def post(body: object) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
         return exchange(connection, "POST", "/v1/allocations", body, headers)
 
     assert post(body).status == 201
-    order = next(order for order in front.commands if isinstance(order, Allocate))
+    order = next(order for order in api.commands if isinstance(order, Allocate))
     assert (order.by.via, order.by.pid, order.by.started) == ("tcp", None, None)
     refused = post({**body, "id": "other", "pid": os.getpid()})
     assert "cannot name one: leave pid out" in refused.body["detail"]
 
 
-def test_an_allocation_ends_with_its_process(front: ApiServer) -> None:
+def test_an_allocation_ends_with_its_process(api: ApiServer) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        assert allocate(front, size=GIB, pid=process.pid).status == 201
+        assert allocate(api, size=GIB, pid=process.pid).status == 201
         process.kill()
-    front.wait_for(lambda: not front.supervisor.allocations)
-    order = front.commands[-1]
+    api.wait_for(lambda: not api.supervisor.allocations)
+    order = api.commands[-1]
     assert isinstance(order, Deallocate)
     assert (order.id, order.by.via) == ("llm", "service")
 
 
-def test_an_allocation_for_the_caller_ends_with_the_caller(front: ApiServer) -> None:
+def test_an_allocation_for_the_caller_ends_with_the_caller(api: ApiServer) -> None:
     program = (
         "import sys; from sentinel.client import connect;"
         "got = connect(sys.argv[1]).allocate('own', '1GiB');"
         "print(got.holder.pid, flush=True); input()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, front.path],
+        [sys.executable, "-c", program, api.path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as client:
         assert client.stdout is not None
         assert int(client.stdout.readline()) == client.pid
-        assert set(front.supervisor.allocations) == {"own"}
+        assert set(api.supervisor.allocations) == {"own"}
         client.communicate("\n")
-    front.wait_for(lambda: not front.supervisor.allocations)
+    api.wait_for(lambda: not api.supervisor.allocations)
 
 
-def test_a_reused_name_is_watched_again(front: ApiServer) -> None:
+def test_a_reused_name_is_watched_again(api: ApiServer) -> None:
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
-        assert allocate(front, size=GIB, pid=first.pid).status == 201
-        stat = front.supervisor.allocations["llm"]
+        assert allocate(api, size=GIB, pid=first.pid).status == 201
+        stat = api.supervisor.allocations["llm"]
         with (
-            front.change_supervisor() as supervisor
+            api.change_supervisor() as supervisor
         ):  # ended and allocated again before the next views
             later = Caller(via="unix", uid=os.getuid(), pid=second.pid, started=started(second.pid))
             supervisor.allocations["llm"] = replace(stat, by=later)
-        ask(front, "GET", "/v1/status")
+        ask(api, "GET", "/v1/status")
         first.kill()
         first.wait()
-        before = len(front.commands)
-        ask(front, "GET", "/v1/status")
-        assert front.commands[before:] == []
+        before = len(api.commands)
+        ask(api, "GET", "/v1/status")
+        assert api.commands[before:] == []
         second.kill()
-    front.wait_for(lambda: not front.supervisor.allocations)
+    api.wait_for(lambda: not api.supervisor.allocations)
 
 
 def started(pid: int) -> int:
@@ -252,56 +250,56 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def leave(front: ApiServer, deaf: tuple[Any, ...]) -> None:
+def leave(api: ApiServer, deaf: tuple[Any, ...]) -> None:
     """Request memory, and disconnect while a command of these types has no reply."""
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         supervisor.unanswered = deaf
-    client = UnixConnection(front.path)
+    client = UnixConnection(api.path)
     body = json.dumps({"id": "llm", "size": GIB, "pid": os.getpid()})
     client.request("POST", "/v1/allocations", body, {"content-type": "application/json"})
-    front.wait_for(lambda: bool(front.commands) and isinstance(front.commands[-1], deaf))
+    api.wait_for(lambda: bool(api.commands) and isinstance(api.commands[-1], deaf))
     client.close()
 
 
-def test_a_client_that_disconnects_before_the_reply_gets_no_allocation(front: ApiServer) -> None:
-    leave(front, (Confirm,))
-    front.wait_for(lambda: isinstance(front.commands[-1], Deallocate))
-    assert not front.supervisor.allocations
+def test_a_client_that_disconnects_before_the_reply_gets_no_allocation(api: ApiServer) -> None:
+    leave(api, (Confirm,))
+    api.wait_for(lambda: isinstance(api.commands[-1], Deallocate))
+    assert not api.supervisor.allocations
 
 
-def test_an_applied_command_of_a_disconnected_client_is_undone(front: ApiServer) -> None:
-    leave(front, (Allocate,))
-    order = front.commands[-1]
+def test_an_applied_command_of_a_disconnected_client_is_undone(api: ApiServer) -> None:
+    leave(api, (Allocate,))
+    order = api.commands[-1]
     assert isinstance(order, Allocate)
     threads = threading.active_count()
     with (
-        front.change_supervisor() as supervisor
+        api.change_supervisor() as supervisor
     ):  # the command is applied now, and its reply has no receiver
         supervisor.allocate(order)
-    front.wait_for(lambda: isinstance(front.commands[-1], Deallocate))
-    assert not front.supervisor.allocations
+    api.wait_for(lambda: isinstance(api.commands[-1], Deallocate))
+    assert not api.supervisor.allocations
     assert threading.active_count() == threads
 
 
-def test_another_allocation_of_the_same_name_is_not_undone(front: ApiServer) -> None:
-    assert allocate(front, size=GIB).status == 201
-    leave(front, (Allocate,))
-    seen = len(front.commands)
-    ask(front, "GET", "/v1/status")
-    assert front.commands[seen:] == []
-    assert set(front.supervisor.allocations) == {"llm"}
+def test_another_allocation_of_the_same_name_is_not_undone(api: ApiServer) -> None:
+    assert allocate(api, size=GIB).status == 201
+    leave(api, (Allocate,))
+    seen = len(api.commands)
+    ask(api, "GET", "/v1/status")
+    assert api.commands[seen:] == []
+    assert set(api.supervisor.allocations) == {"llm"}
 
 
-def test_an_allocation_that_ended_meanwhile_is_reported_as_ended(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_an_allocation_that_ended_meanwhile_is_reported_as_ended(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
-    held(front)
+    held(api)
     replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(allocate(front, wait_s=TIMEOUT_S)))
+    client = threading.Thread(target=lambda: replies.append(allocate(api, wait_s=TIMEOUT_S)))
     client.start()
-    front.wait_for(lambda: bool(front.supervisor.allocations))
-    assert ask(front, "DELETE", "/v1/allocations/llm").status == 200
-    held(front, memory_used=0)
+    api.wait_for(lambda: bool(api.supervisor.allocations))
+    assert ask(api, "DELETE", "/v1/allocations/llm").status == 200
+    held(api, memory_used=0)
     client.join()
     assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
     assert "was ended before it was complete" in replies[0].body["detail"]
@@ -318,8 +316,8 @@ def test_only_the_user_of_a_process_and_root_may_name_it() -> None:
     assert f"process {pid} belongs to user {uid}" in refused.value.detail
 
 
-def test_the_caller_is_identified_by_its_start_time(front: ApiServer) -> None:
-    assert allocate(front, size=GIB).status == 201
-    order = next(order for order in front.commands if isinstance(order, Allocate))
+def test_the_caller_is_identified_by_its_start_time(api: ApiServer) -> None:
+    assert allocate(api, size=GIB).status == 201
+    order = next(order for order in api.commands if isinstance(order, Allocate))
     stat = own_stat()
     assert (order.by.pid, order.by.started) == (stat.pid, stat.started)

@@ -26,14 +26,14 @@ from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
-        yield front
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
+        yield api
 
 
 @contextlib.contextmanager
-def watching(front: ApiServer, query: str = "") -> Iterator[Iterator[Event]]:
-    connection = UnixConnection(front.path)
+def watching(api: ApiServer, query: str = "") -> Iterator[Iterator[Event]]:
+    connection = UnixConnection(api.path)
     connection.request("GET", f"/v1/watch{query}")
     response = connection.getresponse()
     assert response.status == 200
@@ -45,19 +45,19 @@ def until(stream: Iterator[Event], name: str) -> Event:
     return next(event for event in stream if event.name == name)
 
 
-def test_the_first_message_is_the_complete_status(front: ApiServer) -> None:
-    front.reset()
-    with watching(front) as stream:
+def test_the_first_message_is_the_complete_status(api: ApiServer) -> None:
+    api.reset()
+    with watching(api) as stream:
         first = next(stream)
         assert first.name == "status"
-        assert first.data.keys() == ask(front, "GET", "/v1/status").body.keys()
+        assert first.data.keys() == ask(api, "GET", "/v1/status").body.keys()
         assert [gpu["uuid"] for gpu in first.data["gpus"]] == list(UUIDS)
-        assert first.data["daemon"]["tcp"] == f"127.0.0.1:{front.port}"
+        assert first.data["daemon"]["tcp"] == f"127.0.0.1:{api.port}"
 
 
-def test_later_messages_have_only_changes(front: ApiServer) -> None:
-    front.reset()
-    with watching(front) as stream:
+def test_later_messages_have_only_changes(api: ApiServer) -> None:
+    api.reset()
+    with watching(api) as stream:
         next(stream)
         quiet = [until(stream, "changes").data for _ in range(2)]
         assert quiet[-1].keys() == {
@@ -66,7 +66,7 @@ def test_later_messages_have_only_changes(front: ApiServer) -> None:
         assert (quiet[-1]["gpus"], quiet[-1]["daemon"], quiet[-1]["reservations"]) == (
             *([], None, None),
         )
-        with front.change_supervisor() as supervisor:
+        with api.change_supervisor() as supervisor:
             supervisor.gpus[UUIDS[1]] = replace(supervisor.gpus[UUIDS[1]], temperature_c=71)
             supervisor.phase = Phase.WAITING
         changed = next(one.data for one in stream if one.data.get("gpus"))
@@ -75,27 +75,27 @@ def test_later_messages_have_only_changes(front: ApiServer) -> None:
         assert changed["reservations"] is None
 
 
-def test_the_start_and_the_end_of_a_reservation_are_changes(front: ApiServer) -> None:
-    front.reset()
-    with watching(front) as stream:
+def test_the_start_and_the_end_of_a_reservation_are_changes(api: ApiServer) -> None:
+    api.reset()
+    with watching(api) as stream:
         next(stream)
-        made = ask(front, "POST", "/v1/reservations", {"count": 1, "reason": "demo"}).body
+        made = ask(api, "POST", "/v1/reservations", {"count": 1, "reason": "demo"}).body
         begun = next(one.data for one in stream if one.data.get("reservations"))
         assert [one["reason"] for one in begun["reservations"]] == ["demo"]
-        ask(front, "DELETE", f"/v1/reservations/{made['reservation']['id']}")
+        ask(api, "DELETE", f"/v1/reservations/{made['reservation']['id']}")
         ended = next(one.data for one in stream if one.data.get("reservations") is not None)
         while ended["reservations"]:  # its confirmation is a change as well
             ended = next(one.data for one in stream if one.data.get("reservations") is not None)
 
 
-def test_changes_are_sent_at_most_once_a_second(front: ApiServer) -> None:
-    front.reset()
-    with watching(front) as stream:
+def test_changes_are_sent_at_most_once_a_second(api: ApiServer) -> None:
+    api.reset()
+    with watching(api) as stream:
         next(stream)
         until(stream, "changes")
         began = time.monotonic()
         for degrees in range(20):
-            with front.change_supervisor() as supervisor:
+            with api.change_supervisor() as supervisor:
                 supervisor.gpus[UUIDS[0]] = replace(
                     supervisor.gpus[UUIDS[0]], temperature_c=degrees
                 )
@@ -106,32 +106,32 @@ def test_changes_are_sent_at_most_once_a_second(front: ApiServer) -> None:
         assert len(seen) <= 2 + (time.monotonic() - began)
 
 
-def test_missed_events_are_sent_before_new_ones(front: ApiServer) -> None:
-    seen = front.publish("gpu.first")
-    front.publish("gpu.missed")
-    with watching(front, f"?since={seen}") as stream:
+def test_missed_events_are_sent_before_new_ones(api: ApiServer) -> None:
+    seen = api.publish("gpu.first")
+    api.publish("gpu.missed")
+    with watching(api, f"?since={seen}") as stream:
         assert until(stream, "gpu.missed").id == str(seen + 1)
-        front.publish("gpu.next")
+        api.publish("gpu.next")
         assert until(stream, "gpu.next").id == str(seen + 2)
 
 
-def test_change_feeds_count_as_followers(front: ApiServer) -> None:
+def test_change_feeds_count_as_followers(api: ApiServer) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_SUBSCRIBERS):
-            stack.enter_context(watching(front))
-        assert ask(front, "GET", "/v1/events").status == 503
-        assert ask(front, "GET", "/v1/watch").status == 503
+            stack.enter_context(watching(api))
+        assert ask(api, "GET", "/v1/events").status == 503
+        assert ask(api, "GET", "/v1/watch").status == 503
 
 
 @pytest.mark.long
 def test_a_feed_without_views_is_an_error_and_no_stream(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front:
-        front.stop_supervisor()
-        front.kill()
-        front.supervisor.sends_no_views = True
-        front.start()
-        front.wait_for(lambda: front.heartbeats > 0)
-        assert ask(front, "GET", "/v1/watch").body["code"] == "unavailable"
+    with ApiServer(tmp_path) as api:
+        api.stop_supervisor()
+        api.kill()
+        api.supervisor.sends_no_views = True
+        api.start()
+        api.wait_for(lambda: api.heartbeats > 0)
+        assert ask(api, "GET", "/v1/watch").body["code"] == "unavailable"
 
 
 SPEC = ApiSpec(socket="s", state="s", log=None, began=0.0, version="1")
@@ -203,9 +203,9 @@ def test_a_slow_client_receives_the_complete_status_again() -> None:
 
 
 def over_tcp(
-    front: ApiServer, path: str, headers: Mapping[str, str] = {}
+    api: ApiServer, path: str, headers: Mapping[str, str] = {}
 ) -> tuple[int, bytes, Mapping[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     with contextlib.closing(connection):
         connection.request("GET", path, headers=dict(headers))
         response = connection.getresponse()
@@ -215,23 +215,23 @@ def over_tcp(
 
 @pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
 def test_the_page_needs_no_token_and_has_a_content_security_policy(
-    front: ApiServer, path: str
+    api: ApiServer, path: str
 ) -> None:
-    status, body, headers = over_tcp(front, path)
+    status, body, headers = over_tcp(api, path)
     assert status == 200
     assert body
     assert headers.items() >= HEADERS.items()
-    assert over_tcp(front, path, {"If-None-Match": headers["etag"]})[:2] == (304, b"")
+    assert over_tcp(api, path, {"If-None-Match": headers["etag"]})[:2] == (304, b"")
 
 
 @pytest.mark.parametrize(
     "headers", [{"Host": "elsewhere.example"}, {"Origin": "http://elsewhere.example"}]
 )
-def test_the_page_is_refused_to_other_origins(front: ApiServer, headers: dict[str, str]) -> None:
-    assert over_tcp(front, "/", headers)[0] == 403
+def test_the_page_is_refused_to_other_origins(api: ApiServer, headers: dict[str, str]) -> None:
+    assert over_tcp(api, "/", headers)[0] == 403
 
 
 @pytest.mark.parametrize("path", ["/page/", "/page/__init__.py", "/page/../gate.py", "/v1/watch"])
-def test_every_other_path_needs_the_token(front: ApiServer, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
+def test_every_other_path_needs_the_token(api: ApiServer, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     assert exchange(connection, "GET", path).status == 401

@@ -28,18 +28,18 @@ MIB = 2**20
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
     folder = tmp_path_factory.mktemp("service")
-    with ApiServer(folder, given=given, environment={"HOME": str(folder)}) as front:
-        yield front
+    with ApiServer(folder, given=given, environment={"HOME": str(folder)}) as api:
+        yield api
 
 
 @pytest.fixture
-def front(service: ApiServer) -> ApiServer:
+def api(service: ApiServer) -> ApiServer:
     service.reset()
     return service
 
 
-def ask(front: ApiServer, method: str, path: str, body: object = None) -> tuple[int, Any]:
-    connection = UnixConnection(front.path)
+def ask(api: ApiServer, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    connection = UnixConnection(api.path)
     try:
         raw = None if body is None else json.dumps(body)
         headers = {} if raw is None else {"content-type": "application/json"}
@@ -55,20 +55,20 @@ def ask(front: ApiServer, method: str, path: str, body: object = None) -> tuple[
     return response.status, answer
 
 
-def data(front: ApiServer, path: str) -> Any:
-    status, answer = ask(front, "GET", path)
+def data(api: ApiServer, path: str) -> Any:
+    status, answer = ask(api, "GET", path)
     assert status == 200, answer
     return answer["data"]
 
 
-def so(front: ApiServer, index: int = 0, **changes: Any) -> None:
-    with front.change_supervisor() as supervisor:
+def so(api: ApiServer, index: int = 0, **changes: Any) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
 
-def hot(front: ApiServer) -> None:
+def hot(api: ApiServer) -> None:
     so(
-        front,
+        api,
         health=GpuHealth.THROTTLED,
         multiplier=0.5,
         temperature_c=80,
@@ -79,9 +79,9 @@ def hot(front: ApiServer) -> None:
     )
 
 
-def test_a_gpu_has_the_documented_fields(front: ApiServer) -> None:
-    hot(front)
-    got = data(front, "/status?gpu_id=0")
+def test_a_gpu_has_the_documented_fields(api: ApiServer) -> None:
+    hot(api)
+    got = data(api, "/status?gpu_id=0")
     assert got.pop("timestamp") is not None
     assert got == {
         "available": True,
@@ -111,16 +111,16 @@ def test_a_gpu_has_the_documented_fields(front: ApiServer) -> None:
         },
         "throttling": {"is_throttled": True, "should_throttle": True, "speed_multiplier": 0.5},
     }
-    every = data(front, "/status/all")
+    every = data(api, "/status/all")
     assert every["gpu_count"] == 2
     # An unreadable value is neither a good state nor zero.
     other = every["gpus"][1]
     assert (other["state"], other["temperature_celsius"]) == ("unavailable", None)
 
 
-def test_metrics_history_and_trend_have_the_documented_fields(front: ApiServer) -> None:
-    hot(front)
-    one = data(front, "/metrics?gpu_id=0")
+def test_metrics_history_and_trend_have_the_documented_fields(api: ApiServer) -> None:
+    hot(api)
+    one = data(api, "/metrics?gpu_id=0")
     assert one.keys() == {
         "timestamp",
         "gpu_id",
@@ -135,33 +135,33 @@ def test_metrics_history_and_trend_have_the_documented_fields(front: ApiServer) 
         "state",
     }
     assert (one["fan_speed_percent"], one["power_draw_watts"]) == (30.0, 450.0)
-    past = data(front, "/metrics/history?gpu_id=0&limit=1")
+    past = data(api, "/metrics/history?gpu_id=0&limit=1")
     assert past["count"] == 1
     assert past["metrics"][0]["temperature_celsius"] == 80.0
     assert past["metrics"][0]["state"] == "throttled"
-    assert data(front, "/metrics/history")["count"] >= 2  # of both GPUs
-    trend = data(front, "/temperature/trend?gpu_id=0&duration=5")
+    assert data(api, "/metrics/history")["count"] >= 2  # of both GPUs
+    trend = data(api, "/temperature/trend?gpu_id=0&duration=5")
     assert (trend["duration_minutes"], trend["current_temp"], trend["max_temp"]) == (5, 80.0, 80.0)
     assert trend.keys() >= {"min_temp", "avg_temp", "trend", "sample_count", "is_stable"}
 
 
-def test_the_throttling_state_is_that_of_the_worst_gpu(front: ApiServer) -> None:
-    so(front, 1, health=GpuHealth.CRITICAL, multiplier=0.0)
-    assert data(front, "/throttle/status") == {
+def test_the_throttling_state_is_that_of_the_worst_gpu(api: ApiServer) -> None:
+    so(api, 1, health=GpuHealth.CRITICAL, multiplier=0.0)
+    assert data(api, "/throttle/status") == {
         "should_throttle": True,
         "speed_multiplier": 0.0,
         "is_throttled": True,
         "current_state": "critical",
         "gpu_id": 1,
     }
-    so(front, 0, health=GpuHealth.NORMAL, multiplier=0.8)
-    normal = data(front, "/throttle/status?gpu_id=0")
+    so(api, 0, health=GpuHealth.NORMAL, multiplier=0.8)
+    normal = data(api, "/throttle/status?gpu_id=0")
     assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)
 
 
-def test_memory_is_allocated_by_the_same_commands(front: ApiServer) -> None:
+def test_memory_is_allocated_by_the_same_commands(api: ApiServer) -> None:
     body = {"allocation_id": "llm_model", "required_mb": 2048, "gpu_id": 1, "pid": os.getpid()}
-    status, made = ask(front, "POST", "/memory/allocate", body)
+    status, made = ask(api, "POST", "/memory/allocate", body)
     assert status == 200, made
     left = 139 * 1024 - 2048
     assert made["data"] == {
@@ -169,50 +169,50 @@ def test_memory_is_allocated_by_the_same_commands(front: ApiServer) -> None:
         "allocated_mb": 2048.0,
         "available_mb": left,
     }
-    order = next(order for order in front.commands if isinstance(order, Allocate))
+    order = next(order for order in api.commands if isinstance(order, Allocate))
     assert (order.gpu, order.size) == (UUIDS[1], 2048 * MIB)
-    stats = data(front, "/status?gpu_id=1")["memory"]["allocation_stats"]
+    stats = data(api, "/status?gpu_id=1")["memory"]["allocation_stats"]
     assert stats["allocations"] == {"llm_model": 2048.0}
-    assert data(front, "/memory/available?gpu_id=1") == {"gpu_id": 1, "available_mb": left}
-    status, taken = ask(front, "POST", "/memory/allocate", body)
+    assert data(api, "/memory/available?gpu_id=1") == {"gpu_id": 1, "available_mb": left}
+    status, taken = ask(api, "POST", "/memory/allocate", body)
     assert status == 409
     assert "can be allocated" in taken["error"]
-    status, given = ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})
+    status, given = ask(api, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})
     assert given["data"] == {"allocation_id": "llm_model", "available_mb": 139 * 1024}
-    assert ask(front, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404
+    assert ask(api, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404
 
 
-def test_monitoring_cannot_be_disabled(front: ApiServer) -> None:
+def test_monitoring_cannot_be_disabled(api: ApiServer) -> None:
     for verb in ("start", "stop"):
-        status, answer = ask(front, "POST", f"/monitoring/{verb}")
+        status, answer = ask(api, "POST", f"/monitoring/{verb}")
         assert (status, answer.keys()) == (200, {"success", "message"})
-    assert front.commands == []
+    assert api.commands == []
 
 
-def given(front: ApiServer) -> dict[str, str]:
+def given(api: ApiServer) -> dict[str, str]:
     """Return the settings of the last Configure."""
-    order = next(order for order in reversed(front.commands) if isinstance(order, Configure))
+    order = next(order for order in reversed(api.commands) if isinstance(order, Configure))
     return {value.key: value.text for value in order.given}
 
 
-def test_the_configuration_maps_sentinels_settings_to_its_names(front: ApiServer) -> None:
+def test_the_configuration_maps_sentinels_settings_to_its_names(api: ApiServer) -> None:
     change = {"temp_throttle": 80, "memory_limit_mb": 7168, "memory_normal": 80, "history_size": 50}
-    status, changed = ask(front, "PUT", "/config", change)
+    status, changed = ask(api, "PUT", "/config", change)
     assert status == 200, changed
-    assert given(front) == {
+    assert given(api) == {
         "memory.target": "50%",
         "throttle.temp_throttle": "80",
         "throttle.memory_normal": "80%",
         "budget.limit": "7168MiB",
     }
-    config = data(front, "/config")
+    config = data(api, "/config")
     assert config == changed["data"]
     assert {key: config[key] for key in change} == change
     assert (config["temp_optimal"], config["memory_optimal"]) == (65.0, 70.0)
     assert (config["throttle_cooldown_seconds"], config["critical_pause_seconds"]) == (30.0, 60.0)
     assert (config["memory_reserve_mb"], config["monitor_interval"]) == (512.0, 1.0)
     back = {"temp_throttle": 85, "memory_normal": 85, "history_size": 200}
-    assert ask(front, "PUT", "/config", back)[0] == 200
+    assert ask(api, "PUT", "/config", back)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -249,43 +249,43 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
     ],
 )
 def test_an_invalid_change_is_refused_with_its_field_and_changes_nothing(
-    front: ApiServer, change: dict[str, Any], told: str
+    api: ApiServer, change: dict[str, Any], told: str
 ) -> None:
-    before = data(front, "/config")
-    status, answer = ask(front, "PUT", "/config", change)
+    before = data(api, "/config")
+    status, answer = ask(api, "PUT", "/config", change)
     assert status == 422
     assert told in answer["error"]
-    assert data(front, "/config") == before
-    assert front.commands == []
+    assert data(api, "/config") == before
+    assert api.commands == []
 
 
 @pytest.mark.parametrize(
     "path", ["/status?gpu_id=9", "/metrics?gpu_id=9", "/memory/available?gpu_id=9"]
 )
-def test_an_unknown_gpu_is_an_error(front: ApiServer, path: str) -> None:
-    status, answer = ask(front, "GET", path)
+def test_an_unknown_gpu_is_an_error(api: ApiServer, path: str) -> None:
+    status, answer = ask(api, "GET", path)
     assert status == 404
     assert "'9'" in answer["error"]
 
 
-def test_a_changed_setting_keeps_all_others(front: ApiServer) -> None:
-    assert plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}}).status == 200
-    assert given(front)["memory.target"] == "50%"
-    assert given(front)["util.target"] == "50%"
-    assert len(front.commands) == 1  # no Resume is sent
-    shown = plain(front, "GET", "/v1/settings").body["settings"]
+def test_a_changed_setting_keeps_all_others(api: ApiServer) -> None:
+    assert plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}}).status == 200
+    assert given(api)["memory.target"] == "50%"
+    assert given(api)["util.target"] == "50%"
+    assert len(api.commands) == 1  # no Resume is sent
+    shown = plain(api, "GET", "/v1/settings").body["settings"]
     assert shown["util.target"] == {"text": "50%", "source": "--util"}
     assert shown["workload"] == {"text": "gemm", "source": None}
-    assert plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": None}}).status == 200
-    assert "util.target" not in given(front)
+    assert plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": None}}).status == 200
+    assert "util.target" not in given(api)
     for wrong in ({"util.goal": "50%"}, {"util.goal": None}, {"util.target": "900%"}):
-        refused = plain(front, "PATCH", "/v1/settings", {"settings": wrong})
+        refused = plain(api, "PATCH", "/v1/settings", {"settings": wrong})
         assert (refused.status, refused.body["code"]) == (422, "invalid")
-    assert len(front.commands) == 2
-    front.supervisor.configure_error = "not now"
-    refused = plain(front, "PATCH", "/v1/settings", {"settings": {"util.target": "40%"}})
+    assert len(api.commands) == 2
+    api.supervisor.configure_error = "not now"
+    refused = plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": "40%"}})
     assert "not now" in refused.body["detail"]
-    shown = plain(front, "GET", "/v1/settings").body["settings"]
+    shown = plain(api, "GET", "/v1/settings").body["settings"]
     assert shown["util.target"]["source"] is None
 
 
@@ -298,17 +298,17 @@ def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path)
     single = GivenOverride(selector="1", source=f"{file}: gpu.1", given=(hot,))
     flag = GivenSetting(key="util.target", text="50%", source="--util")
     told: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
-    with ApiServer(tmp_path, environment={"HOME": str(tmp_path)}, **told) as front:
-        shown = plain(front, "GET", "/v1/settings").body
+    with ApiServer(tmp_path, environment={"HOME": str(tmp_path)}, **told) as api:
+        shown = plain(api, "GET", "/v1/settings").body
         assert shown["settings"][hot.key] == {"text": "83", "source": source}
         assert shown["gpus"]["1"] == {hot.key: {"text": "83", "source": source}}
-        assert data(front, "/config")["temp_throttle"] == 83
-        assert data(front, "/status")["thresholds"]["temp_throttle"] == 83
+        assert data(api, "/config")["temp_throttle"] == 83
+        assert data(api, "/status")["thresholds"]["temp_throttle"] == 83
         file.write_text("[throttle]\ntemp_throttle = 82\n")
-        assert plain(front, "POST", "/v1/reload").status == 200
-        assert given(front) == {hot.key: "82", "util.target": "50%"}
-        assert data(front, "/config")["temp_throttle"] == 82
-        assert plain(front, "GET", "/v1/settings").body["gpus"] == {}
+        assert plain(api, "POST", "/v1/reload").status == 200
+        assert given(api) == {hot.key: "82", "util.target": "50%"}
+        assert data(api, "/config")["temp_throttle"] == 82
+        assert plain(api, "GET", "/v1/settings").body["gpus"] == {}
 
 
 def test_the_openapi_document_is_that_of_the_daemon() -> None:

@@ -30,8 +30,8 @@ SIZE = 64 * 2**20
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), history=SIZE) as front:
-        yield front
+    with ApiServer(tmp_path_factory.mktemp("service"), history=SIZE) as api:
+        yield api
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def client(service: ApiServer) -> Client:
     return connect(service.path, timeout=TIMEOUT_S)
 
 
-def warm(front: ApiServer, *degrees: int) -> None:
+def warm(api: ApiServer, *degrees: int) -> None:
     """Show GPU 0 at these temperatures, each until it is stored for a separate second."""
-    client = connect(front.path, timeout=TIMEOUT_S)
+    client = connect(api.path, timeout=TIMEOUT_S)
     for value in degrees:
-        with front.change_supervisor() as supervisor:
+        with api.change_supervisor() as supervisor:
             supervisor.gpus[UUIDS[0]] = replace(
                 supervisor.gpus[UUIDS[0]], temperature_c=value, read=time.monotonic(), power_w=100.0
             )
@@ -142,22 +142,22 @@ def test_a_removed_gpu_is_found_by_its_uuid(service: ApiServer, client: Client) 
 
 
 def test_without_a_file_the_last_hour_is_kept_in_memory(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front:
-        eventually(lambda: ask(front, "GET", "/v1/history/readings?gpu=0").body["readings"])
+    with ApiServer(tmp_path) as api:
+        eventually(lambda: ask(api, "GET", "/v1/history/readings?gpu=0").body["readings"])
         assert not list(tmp_path.glob("history*"))
-        assert not front.warnings
+        assert not api.warnings
 
 
 @pytest.mark.long
 def test_a_full_disk_is_reported_once_and_queries_are_answered(tiny_disk: Path) -> None:
-    with ApiServer(tiny_disk, history=SIZE) as front:
-        front.wait_for(lambda: any(one.about == "history" for one in front.warnings))
-        front.publish("gpu.busy", gpu=UUIDS[0], index=0)
-        client = connect(front.path, timeout=TIMEOUT_S)
+    with ApiServer(tiny_disk, history=SIZE) as api:
+        api.wait_for(lambda: any(one.about == "history" for one in api.warnings))
+        api.publish("gpu.busy", gpu=UUIDS[0], index=0)
+        client = connect(api.path, timeout=TIMEOUT_S)
         eventually(lambda: client.recorded_events() and client.history(0) and client.usage(0))
-        before = front.heartbeats
-        front.wait_for(lambda: front.heartbeats > before + 3)  # the write was repeated by then
-        assert [one.about for one in front.warnings].count("history") == 1
+        before = api.heartbeats
+        api.wait_for(lambda: api.heartbeats > before + 3)  # the write was repeated by then
+        assert [one.about for one in api.warnings].count("history") == 1
 
 
 @pytest.mark.long
@@ -166,37 +166,37 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
 ) -> None:
     path = tmp_path / "history.db"
     known: set[int] = set()
-    front = ApiServer(tmp_path, history=SIZE)
-    with front:
+    api = ApiServer(tmp_path, history=SIZE)
+    with api:
         for turn in range(2):
             ended = threading.Event()
-            talker = threading.Thread(target=talk, args=(front, ended, known))
+            talker = threading.Thread(target=talk, args=(api, ended, known))
             talker.start()
             time.sleep(random.Random(turn).uniform(0.2, 0.8))  # the kill comes at any moment
             ended.set()
-            front.kill()
+            api.kill()
             talker.join()
             assert is_intact(path)
             kept = numbers(path)
             assert known <= kept, "what a client was told is there"
-            front.start()
-            front.wait_for(lambda: front.heartbeats > 0)
+            api.start()
+            api.wait_for(lambda: api.heartbeats > 0)
         assert known
-        assert not [one for one in front.warnings if one.about == "history"]
-        client = connect(front.path, timeout=TIMEOUT_S)
+        assert not [one for one in api.warnings if one.about == "history"]
+        client = connect(api.path, timeout=TIMEOUT_S)
         uses = client.usage(0)
         assert [(use.pid, use.going_on) for use in uses] == [(4711, True)], "one, over all of it"
 
 
-def talk(front: ApiServer, ended: threading.Event, known: set[int]) -> None:
+def talk(api: ApiServer, ended: threading.Event, known: set[int]) -> None:
     """Publish events and query them; every returned event was written before."""
     number = max(known, default=0)
     while not ended.is_set():
         for _ in range(5):
             number += 1
-            front.publish("gpu.idle", number=number)
+            api.publish("gpu.idle", number=number)
         try:
-            body = ask(front, "GET", "/v1/history/events?limit=1000").body
+            body = ask(api, "GET", "/v1/history/events?limit=1000").body
         except (
             OSError,
             ValueError,

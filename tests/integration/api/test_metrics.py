@@ -44,12 +44,12 @@ from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with api_with_events(tmp_path_factory.mktemp("service")) as front:
-        yield front
+    with api_with_events(tmp_path_factory.mktemp("service")) as api:
+        yield api
 
 
 @pytest.fixture
-def front(service: ApiServer) -> ApiServer:
+def api(service: ApiServer) -> ApiServer:
     send_all_views(service)
     return service
 
@@ -57,8 +57,8 @@ def front(service: ApiServer) -> ApiServer:
 # --- values ----------------------------------------------------------------------------------
 
 
-def test_measurements_are_exported_in_base_units(front: ApiServer) -> None:
-    page = scrape(front)
+def test_measurements_are_exported_in_base_units(api: ApiServer) -> None:
+    page = scrape(api)
     raw = make_telemetry(0.0)
     wanted = {
         "sentinel_gpu_temperature_celsius": raw.temperature_c,
@@ -86,8 +86,8 @@ def test_measurements_are_exported_in_base_units(front: ApiServer) -> None:
     assert value_of(page, why, gpu="0", reason="gpu_idle") == 0
 
 
-def test_every_telemetry_field_has_its_own_series(front: ApiServer) -> None:
-    page = scrape(front)
+def test_every_telemetry_field_has_its_own_series(api: ApiServer) -> None:
+    page = scrape(api)
     values = [value for found in page.values() for _, value in found]
     raw = make_telemetry(0.0)
     elsewhere = {"at", "reasons", "remap_pending", "remap_failed"}
@@ -98,8 +98,8 @@ def test_every_telemetry_field_has_its_own_series(front: ApiServer) -> None:
             assert values.count(number) == 2, field.name  # one for each GPU
 
 
-def test_gpu_labels_are_those_of_dcgm_exporter(front: ApiServer) -> None:
-    ((labels, _),) = matching_samples(scrape(front), "sentinel_gpu_power_watts", gpu="1")
+def test_gpu_labels_are_those_of_dcgm_exporter(api: ApiServer) -> None:
+    ((labels, _),) = matching_samples(scrape(api), "sentinel_gpu_power_watts", gpu="1")
     assert labels == {
         "gpu": "1",
         "UUID": UUIDS[1],
@@ -110,15 +110,15 @@ def test_gpu_labels_are_those_of_dcgm_exporter(front: ApiServer) -> None:
     }
 
 
-def test_no_label_has_unbounded_values(front: ApiServer) -> None:
-    text = get_metrics(front)[2].decode()
+def test_no_label_has_unbounded_values(api: ApiServer) -> None:
+    text = get_metrics(api)[2].decode()
     found = {name for family in parse_text(text) for one in family.samples for name in one.labels}
     assert found == {label for metric in METRICS for label in metric.labels} | {"le"}
     assert not found & {"pid", "job", "user", "id"}
 
 
-def test_the_current_state_is_1_and_all_others_are_0(front: ApiServer) -> None:
-    page = scrape(front)
+def test_the_current_state_is_1_and_all_others_are_0(api: ApiServer) -> None:
+    page = scrape(api)
     for name, states, now in (
         ("sentinel_gpu_state", collector.OCCUPANCY, "busy"),
         ("sentinel_gpu_stressor_state", collector.STRESSOR, "running"),
@@ -147,8 +147,8 @@ def test_the_exported_states_are_those_of_the_supervisor() -> None:
     assert {"enabled", *map(str.lower, re.findall(r'admin="(\w+)"', code))} == set(collector.ADMIN)
 
 
-def test_events_are_counted(front: ApiServer) -> None:
-    page = scrape(front)
+def test_events_are_counted(api: ApiServer) -> None:
+    page = scrape(api)
 
     def of_gpu(name: str, **labels: str) -> float | None:
         return value_of(page, f"sentinel_gpu_{name}", gpu="0", **labels)
@@ -177,30 +177,30 @@ def test_events_are_counted(front: ApiServer) -> None:
     assert value_of(page, "sentinel_events_lost_total") == 0
 
 
-def test_lost_events_are_counted_by_their_numbers(front: ApiServer) -> None:
-    front._published += 3
-    front.publish("gpu.idle")
-    eventually(lambda: value_of(scrape(front), "sentinel_events_lost_total") == 3)
+def test_lost_events_are_counted_by_their_numbers(api: ApiServer) -> None:
+    api._published += 3
+    api.publish("gpu.idle")
+    eventually(lambda: value_of(scrape(api), "sentinel_events_lost_total") == 3)
 
 
-def test_a_malformed_line_is_ignored(front: ApiServer) -> None:
-    before = value_of(scrape(front), "sentinel_gpu_verification_errors_total", gpu="1")
-    front.publish("stressor.mismatch", gpu=UUIDS[1], errors=None)
-    front.publish("gpu.busy", gpu=UUIDS[1], processes="not a list")
-    front.publish("gpu.handed_over", gpu=UUIDS[1], processes=[None], kill_s="soon")
-    front.publish("stressor.mismatch", gpu=UUIDS[1], errors=2)
+def test_a_malformed_line_is_ignored(api: ApiServer) -> None:
+    before = value_of(scrape(api), "sentinel_gpu_verification_errors_total", gpu="1")
+    api.publish("stressor.mismatch", gpu=UUIDS[1], errors=None)
+    api.publish("gpu.busy", gpu=UUIDS[1], processes="not a list")
+    api.publish("gpu.handed_over", gpu=UUIDS[1], processes=[None], kill_s="soon")
+    api.publish("stressor.mismatch", gpu=UUIDS[1], errors=2)
     errors = "sentinel_gpu_verification_errors_total"
-    eventually(lambda: value_of(scrape(front), errors, gpu="1") == (before or 0) + 2)
+    eventually(lambda: value_of(scrape(api), errors, gpu="1") == (before or 0) + 2)
 
 
-def test_stressor_seconds_grow_only_while_a_stressor_runs(front: ApiServer) -> None:
+def test_stressor_seconds_grow_only_while_a_stressor_runs(api: ApiServer) -> None:
     def stress(gpu: str) -> float:
-        return value_of(scrape(front), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
+        return value_of(scrape(api), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
 
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[1]] = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", pid=None)
     state = {"gpu": "1", "state": "stopped"}
-    eventually(lambda: value_of(scrape(front), "sentinel_gpu_stressor_state", **state) == 1)
+    eventually(lambda: value_of(scrape(api), "sentinel_gpu_stressor_state", **state) == 1)
     before, began = (stress("0"), stress("1")), time.monotonic()
     eventually(lambda: stress("0") > before[0] + 0.5)
     assert (
@@ -209,8 +209,8 @@ def test_stressor_seconds_grow_only_while_a_stressor_runs(front: ApiServer) -> N
     assert stress("1") == before[1]
 
 
-def test_memory_and_cpu_time_are_exported_for_each_own_process(front: ApiServer) -> None:
-    page = scrape(front)
+def test_memory_and_cpu_time_are_exported_for_each_own_process(api: ApiServer) -> None:
+    page = scrape(api)
     for process in ("supervisor", "service"):
         resident = value_of(page, "sentinel_process_resident_memory_bytes", process=process)
         assert resident is not None
@@ -220,16 +220,16 @@ def test_memory_and_cpu_time_are_exported_for_each_own_process(front: ApiServer)
     assert child > 2**22
 
 
-def test_allocated_memory_is_summed_for_each_gpu(front: ApiServer) -> None:
+def test_allocated_memory_is_summed_for_each_gpu(api: ApiServer) -> None:
     given = [
         Allocation(id=str(n), gpu=UUIDS[0], size=2**30, by=Caller(via="unix"), since=0.0)
         for n in range(2)
     ]
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         host = supervisor.host
         supervisor.host = lambda: replace(host(), allocations=tuple(given))  # type: ignore[method-assign]
-    eventually(lambda: value_of(scrape(front), "sentinel_gpu_allocations", gpu="0") == 2)
-    page = scrape(front)
+    eventually(lambda: value_of(scrape(api), "sentinel_gpu_allocations", gpu="0") == 2)
+    page = scrape(api)
     assert value_of(page, "sentinel_gpu_memory_allocated_bytes", gpu="0") == 2**31
     assert value_of(page, "sentinel_gpu_memory_allocated_bytes", gpu="1") == 0
 
@@ -239,14 +239,14 @@ def test_allocated_memory_is_summed_for_each_gpu(front: ApiServer) -> None:
 MEASURED = {f"sentinel_gpu_{name}" for name in collector.MEASURED.values()}
 
 
-def measured(front: ApiServer) -> set[str]:
+def measured(api: ApiServer) -> set[str]:
     """Select the exported measurements of the first GPU."""
-    page = scrape(front)
+    page = scrape(api)
     return {name for name in MEASURED if matching_samples(page, name, gpu="0")}
 
 
-def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_an_unknown_value_has_no_series(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         bare = gpu_view(0)
         supervisor.gpus[UUIDS[0]] = replace(
             bare,
@@ -257,8 +257,8 @@ def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
             occupancy="UNKNOWN",
             stressor="STOPPED",
         )
-    eventually(lambda: not measured(front))
-    page = scrape(front)
+    eventually(lambda: not measured(api))
+    page = scrape(api)
     names = {name for name in page if matching_samples(page, name, gpu="0")}
     assert not names & {
         "sentinel_gpu_memory_held_bytes",
@@ -273,14 +273,14 @@ def test_an_unknown_value_has_no_series(front: ApiServer) -> None:
     assert value_of(page, "sentinel_gpu_power_watts", gpu="1") is not None
 
 
-def test_a_stale_value_is_not_exported(front: ApiServer) -> None:
+def test_a_stale_value_is_not_exported(api: ApiServer) -> None:
     old = time.monotonic() - 60
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         supervisor.stops_reading = True
         view = supervisor.gpus[UUIDS[0]]
         supervisor.gpus[UUIDS[0]] = replace(view, read=old, telemetry=make_telemetry(old))
-    eventually(lambda: not measured(front))
-    page = scrape(front)
+    eventually(lambda: not measured(api))
+    page = scrape(api)
     for name in ("reading", "telemetry"):
         age = value_of(page, f"sentinel_gpu_{name}_age_seconds", gpu="0")
         assert age is not None
@@ -288,11 +288,11 @@ def test_a_stale_value_is_not_exported(front: ApiServer) -> None:
 
 
 @pytest.mark.long
-def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.sends_no_views = True
-    eventually(lambda: value_of(scrape(front), "sentinel_up") == 0)
-    page = scrape(front)
+    eventually(lambda: value_of(scrape(api), "sentinel_up") == 0)
+    page = scrape(api)
     assert not MEASURED & page.keys()
     assert not {name for name in page if name.endswith("state")}
     age = value_of(page, "sentinel_view_age_seconds")
@@ -305,43 +305,43 @@ def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(front: ApiServ
 # --- the page --------------------------------------------------------------------------------
 
 
-def test_the_exposition_is_text_or_openmetrics(front: ApiServer) -> None:
-    _, plain, body = get_metrics(front)
+def test_the_exposition_is_text_or_openmetrics(api: ApiServer) -> None:
+    _, plain, body = get_metrics(api)
     assert plain["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "sentinel_build_info" in samples(body.decode())
     for accept in (
         "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
         "application/openmetrics-text;version=99.0.0;escaping=no-such",
     ):
-        _, headers, body = get_metrics(front, accept=accept)
+        _, headers, body = get_metrics(api, accept=accept)
         assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0;")
         families = parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
         assert {family.name for family in families} >= {"sentinel_build"}
     for accept in ("application/openmetrics-text;version=x", "text/plain;version=x", "image/png"):
-        assert get_metrics(front, accept=accept)[1]["content-type"] == plain["content-type"]
+        assert get_metrics(api, accept=accept)[1]["content-type"] == plain["content-type"]
 
 
-def test_the_exposition_is_compressed_on_request(front: ApiServer) -> None:
-    _, headers, body = get_metrics(front, accept_encoding="gzip")
+def test_the_exposition_is_compressed_on_request(api: ApiServer) -> None:
+    _, headers, body = get_metrics(api, accept_encoding="gzip")
     assert headers["content-encoding"] == "gzip"
     page = gzip.decompress(body)
     assert "sentinel_build_info" in samples(page.decode())
     assert len(body) < len(page) / 5
 
 
-def test_metrics_over_the_api_need_its_access_rights(front: ApiServer) -> None:
+def test_metrics_over_the_api_need_its_access_rights(api: ApiServer) -> None:
     def names() -> set[str]:
-        status, _, body = ask(UnixConnection(front.path))
+        status, _, body = ask(UnixConnection(api.path))
         assert status == 200
         return set(samples(body.decode()))
 
     eventually(lambda: names() >= {"sentinel_up", "sentinel_gpu_power_watts"})
 
     def over_tcp(**headers: str) -> int:
-        to = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
+        to = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
         return ask(to, **headers)[0]
 
-    token = Path(front.spec.token or "").read_text().strip()
+    token = Path(api.spec.token or "").read_text().strip()
     assert over_tcp(Authorization=f"Bearer {token}") == 200
     assert over_tcp() == 401
 
@@ -359,12 +359,12 @@ def test_metrics_over_the_api_need_its_access_rights(front: ApiServer) -> None:
     ],
 )
 def test_the_scrape_endpoint_serves_only_metrics(
-    front: ApiServer, method: str, path: str, status: int
+    api: ApiServer, method: str, path: str, status: int
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", front.metrics_port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", api.metrics_port, timeout=TIMEOUT_S)
     got, headers, body = ask(connection, method, path)
     assert got == status
-    assert not front.commands
+    assert not api.commands
     if method == "HEAD":
         assert int(headers["content-length"]) > 1000
         assert body == b""
@@ -373,25 +373,25 @@ def test_the_scrape_endpoint_serves_only_metrics(
         assert headers["content-type"] == "application/problem+json"
 
 
-def test_many_scrape_connections_do_not_affect_the_api(front: ApiServer) -> None:
-    many = [socket.create_connection(("127.0.0.1", front.metrics_port)) for _ in range(33)]
+def test_many_scrape_connections_do_not_affect_the_api(api: ApiServer) -> None:
+    many = [socket.create_connection(("127.0.0.1", api.metrics_port)) for _ in range(33)]
     try:
         many[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert many[-1].recv(64).startswith(b"HTTP/1.1 503")
-        assert ask(UnixConnection(front.path))[0] == 200
+        assert ask(UnixConnection(api.path))[0] == 200
     finally:
         for connection in many:
             connection.close()
-    eventually(lambda: get_metrics(front)[0] == 200)
+    eventually(lambda: get_metrics(api)[0] == 200)
 
 
 @pytest.mark.long
 def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Path) -> None:
-    with ApiServer(tmp_path, metrics=True) as front:
-        began = value_of(scrape(front), "sentinel_service_start_time_seconds")
-        front.kill()
-        front.start()
-        page = scrape(front)  # the connection waits to be accepted
+    with ApiServer(tmp_path, metrics=True) as api:
+        began = value_of(scrape(api), "sentinel_service_start_time_seconds")
+        api.kill()
+        api.start()
+        page = scrape(api)  # the connection waits to be accepted
         again = value_of(page, "sentinel_service_start_time_seconds")
         assert began is not None
         assert again is not None
@@ -400,9 +400,9 @@ def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Pat
 
 @pytest.mark.long
 def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
-    front = ApiServer(tmp_path, metrics=True)
-    front.supervisor.sends_no_views = True
-    with front:
-        status, _, body = get_metrics(front)
+    api = ApiServer(tmp_path, metrics=True)
+    api.supervisor.sends_no_views = True
+    with api:
+        status, _, body = get_metrics(api)
         assert status == 503
         assert json.loads(body)["code"] == "unavailable"

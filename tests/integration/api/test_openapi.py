@@ -11,13 +11,13 @@ from tests.harness.openapi_document import openapi_document
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
-        yield front
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
+        yield api
 
 
-def test_the_served_document_is_the_generated_one(front: ApiServer) -> None:
-    assert ask(front, "GET", "/openapi.json").body == openapi_document()
+def test_the_served_document_is_the_generated_one(api: ApiServer) -> None:
+    assert ask(api, "GET", "/openapi.json").body == openapi_document()
 
 
 def test_every_path_has_a_version_and_all_errors_have_one_shape() -> None:

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
-        yield front
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
+        yield api
 
 
 @FINITE.parametrize()
@@ -43,11 +43,11 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     phases=(Phase.generate,),  # shrinking takes minutes
     database=None,
 )
-def test_the_api_conforms_to_its_document(front: ApiServer, case: Case) -> None:
-    front.reset()
-    token = Path(front.spec.token or "").read_text().strip()
+def test_the_api_conforms_to_its_document(api: ApiServer, case: Case) -> None:
+    api.reset()
+    token = Path(api.spec.token or "").read_text().strip()
     response = case.call(
-        base_url=f"http://127.0.0.1:{front.port}", headers={"Authorization": f"Bearer {token}"}
+        base_url=f"http://127.0.0.1:{api.port}", headers={"Authorization": f"Bearer {token}"}
     )
     # 503 and 504 are valid responses; 500 is a fault of the API.
     assert response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR

@@ -26,22 +26,22 @@ from tests.harness.timing import TIMEOUT_S
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service")) as front:
-        yield front
+    with ApiServer(tmp_path_factory.mktemp("service")) as api:
+        yield api
 
 
 @pytest.fixture
-def front(service: ApiServer) -> ApiServer:
+def api(service: ApiServer) -> ApiServer:
     service.reset()
     return service
 
 
-def reserve(front: ApiServer, **wish: Any) -> Reply:
-    return ask(front, "POST", "/v1/reservations", wish)
+def reserve(api: ApiServer, **wish: Any) -> Reply:
+    return ask(api, "POST", "/v1/reservations", wish)
 
 
-def on_disk(front: ApiServer) -> list[str]:
-    return [one.id for one in load(Path(front.spec.state) / NAME)[0]]
+def on_disk(api: ApiServer) -> list[str]:
+    return [one.id for one in load(Path(api.spec.state) / NAME)[0]]
 
 
 def eventually(met: Any) -> None:
@@ -51,51 +51,51 @@ def eventually(met: Any) -> None:
         time.sleep(0.01)
 
 
-def test_a_reservation_is_granted_shown_stored_and_ended(front: ApiServer) -> None:
-    made = reserve(front, count=1, seconds=60, reason="demo")
+def test_a_reservation_is_granted_shown_stored_and_ended(api: ApiServer) -> None:
+    made = reserve(api, count=1, seconds=60, reason="demo")
     assert made.status == 201
     one = made.body["reservation"]
     assert len(one["id"]) == 8
     assert one["gpus"] == [UUIDS[0]]
     assert one["reason"] == "demo"
     assert one["until"] > one["since"]
-    assert front.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
-    (record,), _ = load(Path(front.spec.state) / NAME)
+    assert api.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
+    (record,), _ = load(Path(api.spec.state) / NAME)
     assert (record.id, record.gpus, record.boot) == (one["id"], (UUIDS[0],), boot_id())
     assert abs(record.since - time.time()) < 10
-    (held,) = front.supervisor.reservations.values()
+    (held,) = api.supervisor.reservations.values()
     assert (record.since_monotonic, record.until_monotonic) == (held.since, held.until)
-    assert ask(front, "GET", "/v1/reservations").body["reservations"] == [one]
-    ended = ask(front, "DELETE", f"/v1/reservations/{one['id']}")
+    assert ask(api, "GET", "/v1/reservations").body["reservations"] == [one]
+    ended = ask(api, "DELETE", f"/v1/reservations/{one['id']}")
     assert (ended.status, ended.body["text"]) == (200, "ended")
-    eventually(lambda: on_disk(front) == [])
+    eventually(lambda: on_disk(api) == [])
 
 
-def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(front: ApiServer) -> None:
-    first = reserve(front, gpus=["0"], reason="first").body["reservation"]["id"]
-    refused = reserve(front, count=2, wait_s=0)
+def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(api: ApiServer) -> None:
+    first = reserve(api, gpus=["0"], reason="first").body["reservation"]["id"]
+    refused = reserve(api, count=2, wait_s=0)
     assert (refused.status, refused.body["code"]) == (409, "conflict")
     assert "reserved" in refused.body["detail"]
     replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(reserve(front, count=2, wait_s=15)))
+    client = threading.Thread(target=lambda: replies.append(reserve(api, count=2, wait_s=15)))
     client.start()
-    front.wait_for(lambda: len(front.commands) >= 4)
-    ask(front, "DELETE", f"/v1/reservations/{first}")
+    api.wait_for(lambda: len(api.commands) >= 4)
+    ask(api, "DELETE", f"/v1/reservations/{first}")
     client.join()
     assert replies[0].status == 201
     assert replies[0].body["reservation"]["gpus"] == list(UUIDS)
     # The command is not repeated without a change.
-    assert sum(isinstance(order, Reserve) for order in front.commands) <= 6
+    assert sum(isinstance(order, Reserve) for order in api.commands) <= 6
 
 
-def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
-    late = reserve(front, gpus=["1"], wait_s=0.1)
+    late = reserve(api, gpus=["1"], wait_s=0.1)
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPU 1" in late.body["detail"]
-    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
-    assert not front.supervisor.reservations
+    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    assert not api.supervisor.reservations
 
 
 @pytest.mark.parametrize(
@@ -110,57 +110,57 @@ def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(front: ApiServer) ->
     ],
 )
 def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
-    front: ApiServer, left: dict[str, Any], why: str
+    api: ApiServer, left: dict[str, Any], why: str
 ) -> None:
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         view = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", held=None)
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
         supervisor.keeps_memory = True
-    late = reserve(front, gpus=["1"], wait_s=0.1)
+    late = reserve(api, gpus=["1"], wait_s=0.1)
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPU 1" in late.body["detail"]
     assert why in late.body["detail"]
-    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
-    with front.change_supervisor() as supervisor:
+    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
-    assert reserve(front, gpus=["1"]).status == 201
+    assert reserve(api, gpus=["1"]).status == 201
 
 
 @pytest.mark.parametrize("stressor", ["BACKOFF", "FATAL"])
-def test_a_gpu_with_a_failed_stressor_can_be_reserved(front: ApiServer, stressor: str) -> None:
-    with front.change_supervisor() as supervisor:
+def test_a_gpu_with_a_failed_stressor_can_be_reserved(api: ApiServer, stressor: str) -> None:
+    with api.change_supervisor() as supervisor:
         view = supervisor.gpus[UUIDS[1]]
         supervisor.gpus[UUIDS[1]] = replace(view, stressor=stressor, ended=1.0, read=2.0)
-    assert reserve(front, gpus=["1"], wait_s=0.1).status == 201
+    assert reserve(api, gpus=["1"], wait_s=0.1).status == 201
 
 
-def test_a_client_that_disconnects_while_waiting_gets_no_reservation(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
-    client = UnixConnection(front.path)
+    client = UnixConnection(api.path)
     headers = {"content-type": "application/json"}
     client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
-    front.wait_for(lambda: bool(front.supervisor.reservations))
+    api.wait_for(lambda: bool(api.supervisor.reservations))
     client.close()
-    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
-    assert not front.supervisor.reservations
+    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    assert not api.supervisor.reservations
 
 
 def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
-    front: ApiServer,
+    api: ApiServer,
 ) -> None:
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         supervisor.unanswered = (Confirm,)
-    client = UnixConnection(front.path)
+    client = UnixConnection(api.path)
     headers = {"content-type": "application/json"}
     client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
-    front.wait_for(lambda: len(front.commands) == 2)
-    assert [type(order) for order in front.commands] == [Reserve, Confirm]
+    api.wait_for(lambda: len(api.commands) == 2)
+    assert [type(order) for order in api.commands] == [Reserve, Confirm]
     time.sleep(0.3)  # views arrive, and a confirmation would be stored by now
-    assert on_disk(front) == []
+    assert on_disk(api) == []
     client.close()  # before the client received the reply
-    front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
-    assert not front.supervisor.reservations
+    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    assert not api.supervisor.reservations
 
 
 @pytest.mark.long
@@ -168,26 +168,24 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
     tmp_path: Path,
 ) -> None:
     (tmp_path / f"{NAME}.new").mkdir()  # the write fails and is retried
-    with ApiServer(tmp_path) as front:
-        client = UnixConnection(front.path)
+    with ApiServer(tmp_path) as api:
+        client = UnixConnection(api.path)
         headers = {"content-type": "application/json"}
         client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
-        front.wait_for(
-            lambda: any(held.confirmed for held in front.supervisor.reservations.values())
-        )
+        api.wait_for(lambda: any(held.confirmed for held in api.supervisor.reservations.values()))
         client.close()
-        front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
-        assert not front.supervisor.reservations
+        api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+        assert not api.supervisor.reservations
 
 
-def test_a_reservation_that_ends_before_its_confirmation_is_an_error(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_a_reservation_that_ends_before_its_confirmation_is_an_error(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
     replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(reserve(front, gpus=["0"])))
+    client = threading.Thread(target=lambda: replies.append(reserve(api, gpus=["0"])))
     client.start()
-    front.wait_for(lambda: bool(front.supervisor.reservations))
-    with front.change_supervisor() as supervisor:
+    api.wait_for(lambda: bool(api.supervisor.reservations))
+    with api.change_supervisor() as supervisor:
         supervisor.reservations.clear()
         supervisor.free_memory()
     client.join()
@@ -207,8 +205,8 @@ sys.stdin.read()
 """
 
 
-def test_a_bound_reservation_ends_with_its_process(front: ApiServer) -> None:
-    command = [sys.executable, "-c", ASKS, front.path, str(ROOT)]
+def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
+    command = [sys.executable, "-c", ASKS, api.path, str(ROOT)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -217,21 +215,21 @@ def test_a_bound_reservation_ends_with_its_process(front: ApiServer) -> None:
         assert made["bound"]
         assert made["holder"]["pid"] == holder.pid
         time.sleep(0.5)  # views arrive meanwhile
-        assert made["id"] in front.supervisor.reservations
+        assert made["id"] in api.supervisor.reservations
         holder.kill()
-        front.wait_for(lambda: isinstance(front.commands[-1], Unreserve))
-        assert not front.supervisor.reservations
-    assert front.commands[-1].by.via == "service"
+        api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+        assert not api.supervisor.reservations
+    assert api.commands[-1].by.via == "service"
 
 
 def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front, subprocess.Popen(["sleep", "600"]) as holder:
-        front.kill()
+    with ApiServer(tmp_path) as api, subprocess.Popen(["sleep", "600"]) as holder:
+        api.kill()
         stat = own_stat()
         gone = Caller(via="unix", uid=0, pid=stat.pid, started=stat.started - 1)
         is_alive = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
         for name, by in (("gone", gone), ("lives", is_alive)):
-            front.supervisor.reservations[name] = Reservation(
+            api.supervisor.reservations[name] = Reservation(
                 id=name,
                 gpus=(),
                 reason="",
@@ -240,15 +238,15 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
                 bound=True,
                 confirmed=True,
             )
-        front.commands.clear()
-        front.start()
-        front.wait_for(lambda: bool(front.commands))
+        api.commands.clear()
+        api.start()
+        api.wait_for(lambda: bool(api.commands))
         # The report is repeated until it takes effect, so several are possible on a busy host.
-        assert {order.id for order in front.commands if isinstance(order, Unreserve)} == {"gone"}
-        assert list(front.supervisor.reservations) == ["lives"]
-        eventually(lambda: on_disk(front) == ["lives"])
+        assert {order.id for order in api.commands if isinstance(order, Unreserve)} == {"gone"}
+        assert list(api.supervisor.reservations) == ["lives"]
+        eventually(lambda: on_disk(api) == ["lives"])
         holder.kill()
-        front.wait_for(lambda: not front.supervisor.reservations)
+        api.wait_for(lambda: not api.supervisor.reservations)
 
 
 def started(pid: int) -> int:
@@ -259,18 +257,18 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def test_the_end_of_a_holder_is_reported_until_it_takes_effect(front: ApiServer) -> None:
+def test_the_end_of_a_holder_is_reported_until_it_takes_effect(api: ApiServer) -> None:
     with subprocess.Popen(["true"]) as holder:
         by = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         supervisor.sends_no_replies = True
         supervisor.reservations["x"] = Reservation(
             id="x", gpus=(), reason="", by=by, since=time.monotonic(), bound=True
         )
-    front.wait_for(lambda: len(front.commands) >= 2)
-    with front.change_supervisor() as supervisor:
+    api.wait_for(lambda: len(api.commands) >= 2)
+    with api.change_supervisor() as supervisor:
         supervisor.sends_no_replies = False
-    front.wait_for(lambda: not front.supervisor.reservations)
+    api.wait_for(lambda: not api.supervisor.reservations)
 
 
 @pytest.mark.long
@@ -278,17 +276,17 @@ def test_an_unwritable_file_is_reported_once_and_the_reservation_is_kept(
     tmp_path: Path,
 ) -> None:
     (tmp_path / f"{NAME}.new").mkdir()
-    with ApiServer(tmp_path) as front:
-        made = reserve(front, count=1)
+    with ApiServer(tmp_path) as api:
+        made = reserve(api, count=1)
         assert made.status == 201
-        front.wait_for(lambda: bool(front.warnings))
-        (trouble,) = front.warnings
+        api.wait_for(lambda: bool(api.warnings))
+        (trouble,) = api.warnings
         assert trouble.about == "reservations"
         assert "cannot be written: Is a directory" in trouble.text
         (tmp_path / f"{NAME}.new").rmdir()
-        with front.change_supervisor() as supervisor:
+        with api.change_supervisor() as supervisor:
             supervisor.reservations = {
                 name: replace(held, reason="again")
                 for name, held in supervisor.reservations.items()
             }
-        eventually(lambda: on_disk(front) == list(front.supervisor.reservations))
+        eventually(lambda: on_disk(api) == list(api.supervisor.reservations))

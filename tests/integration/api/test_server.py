@@ -34,18 +34,18 @@ STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
-        yield front
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
+        yield api
 
 
-def connect(front: ApiServer) -> socket.socket:
+def connect(api: ApiServer) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            connection.connect(front.path)
+            connection.connect(api.path)
         except BlockingIOError:  # more than the backlog
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -77,14 +77,14 @@ def all_of(connection: socket.socket) -> bytes:
 
 @pytest.mark.long
 def test_connections_without_a_complete_request_in_time_are_closed(
-    front: ApiServer,
+    api: ApiServer,
 ) -> None:
     began = time.monotonic()
-    silent, half, loris = connect(front), connect(front), connect(front)
+    silent, half, loris = connect(api), connect(api), connect(api)
     half.sendall(STATUS)
-    body = connect(front)
+    body = connect(api)
     body.sendall(b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
-    idle = connect(front)
+    idle = connect(api)
     idle.sendall(STATUS + b"\r\n")
     assert idle.recv(15) == b"HTTP/1.1 200 OK"
     loris.settimeout(0.25)
@@ -94,7 +94,7 @@ def test_connections_without_a_complete_request_in_time_are_closed(
             loris.sendall(b"X")
             closed = loris.recv(1) == b""
         except TimeoutError:
-            assert ask(front, "GET", "/v1/health").status == 200
+            assert ask(api, "GET", "/v1/health").status == 200
         except (BrokenPipeError, ConnectionResetError):
             closed = True
     assert time.monotonic() - began > 4
@@ -137,9 +137,9 @@ def test_connections_without_a_complete_request_in_time_are_closed(
     ],
 )
 def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
-    front: ApiServer, sent: bytes, status: int, code: str
+    api: ApiServer, sent: bytes, status: int, code: str
 ) -> None:
-    with connect(front) as connection:
+    with connect(api) as connection:
         connection.sendall(sent)
         reply = all_of(connection)
     assert reply.startswith(f"HTTP/1.1 {status} ".encode()), reply
@@ -212,41 +212,41 @@ def test_a_client_that_does_not_read_before_the_close_is_disconnected(
     asyncio.run(leave(sent))
 
 
-def test_a_client_that_disconnects_during_a_request_leaks_nothing(front: ApiServer) -> None:
+def test_a_client_that_disconnects_during_a_request_leaks_nothing(api: ApiServer) -> None:
     for sent in (b"", b"GET", STATUS, STATUS + b"\r\n", b"POST /v1/stop HTTP/1.1\r\nHo"):
-        with connect(front) as connection:
+        with connect(api) as connection:
             connection.sendall(sent)
-    assert ask(front, "GET", "/v1/health").status == 200
+    assert ask(api, "GET", "/v1/health").status == 200
 
 
 @pytest.mark.parametrize("path", ["pause", "stop", "restart", "shutdown", "reservations"])
 @pytest.mark.parametrize("sent", [b"", b'{"gpus": [', b"{}"])
 def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
-    front: ApiServer, path: str, sent: bytes
+    api: ApiServer, path: str, sent: bytes
 ) -> None:
-    front.reset()
+    api.reset()
     head = f"POST /v1/{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with connect(front) as connection:
+    with connect(api) as connection:
         connection.sendall(head.encode() + b"Content-Length: 15\r\n\r\n" + sent)
     # A later request to the same loop: the earlier one was processed before.
-    assert ask(front, "POST", "/v1/start").status == 200
-    assert [type(order) for order in front.commands] == [Resume]
+    assert ask(api, "POST", "/v1/start").status == 200
+    assert [type(order) for order in api.commands] == [Resume]
 
 
-def test_pipelined_requests_are_answered_in_order(front: ApiServer) -> None:
+def test_pipelined_requests_are_answered_in_order(api: ApiServer) -> None:
     request = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n"
-    with connect(front) as connection:
+    with connect(api) as connection:
         connection.sendall((request + b"\r\n") * 9 + request + b"Connection: close\r\n\r\n")
         assert all_of(connection).count(b"HTTP/1.1 200 OK") == 10
 
 
 @pytest.mark.long
-def test_a_thousand_concurrent_clients_are_all_answered(front: ApiServer) -> None:
+def test_a_thousand_concurrent_clients_are_all_answered(api: ApiServer) -> None:
     async def client() -> int:
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
         # With a full backlog, asyncio assumes a connection too early, so the socket connects here.
-        while connection.connect_ex(front.path) == errno.EAGAIN:  # noqa: ASYNC110 - see above
+        while connection.connect_ex(api.path) == errno.EAGAIN:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.02)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         writer.write(STATUS + b"Connection: close\r\n\r\n")
@@ -261,13 +261,13 @@ def test_a_thousand_concurrent_clients_are_all_answered(front: ApiServer) -> Non
     count = Counter(asyncio.run(all_at_once()))
     assert count.keys() <= {200, 503}
     assert count[200] >= 512
-    assert ask(front, "GET", "/v1/health").status == 200
+    assert ask(api, "GET", "/v1/health").status == 200
 
 
-def test_connections_above_the_limit_are_refused_until_others_close(front: ApiServer) -> None:
+def test_connections_above_the_limit_are_refused_until_others_close(api: ApiServer) -> None:
     many: list[socket.socket] = []
     try:
-        many.extend(connect(front) for _ in range(600))
+        many.extend(connect(api) for _ in range(600))
         many[-1].sendall(STATUS + b"\r\n")
         reply = all_of(many[-1])
         assert b" 503 " in reply.partition(b"\r\n")[0]
@@ -277,15 +277,15 @@ def test_connections_above_the_limit_are_refused_until_others_close(front: ApiSe
     finally:
         for connection in many:
             connection.close()
-    assert ask(front, "GET", "/v1/health").status == 200
+    assert ask(api, "GET", "/v1/health").status == 200
 
 
 def test_the_connection_limits_of_tcp_and_the_unix_socket_are_separate(
-    front: ApiServer,
+    api: ApiServer,
 ) -> None:
     many: list[socket.socket] = []
     try:
-        where = ("127.0.0.1", front.port)
+        where = ("127.0.0.1", api.port)
         strangers = [socket.create_connection(where, TIMEOUT_S) for _ in range(150)]
         many.extend(strangers)
         request = STATUS + b"Connection: close\r\n\r\n"
@@ -293,26 +293,26 @@ def test_the_connection_limits_of_tcp_and_the_unix_socket_are_separate(
             strangers[nth].sendall(request)
             assert all_of(strangers[nth]).startswith(b"HTTP/1.1 " + status)
         assert all_of(strangers[-1]) == b""
-        assert len(list(Path(f"/proc/{front.child.pid}/fd").iterdir())) < 2 * 64 + 50
-        ours = [connect(front) for _ in range(500)]
+        assert len(list(Path(f"/proc/{api.child.pid}/fd").iterdir())) < 2 * 64 + 50
+        ours = [connect(api) for _ in range(500)]
         many.extend(ours)
         ours[-1].sendall(request)
         assert all_of(ours[-1]).startswith(b"HTTP/1.1 200")
         for stranger in strangers:
             stranger.close()
-        many.extend(connect(front) for _ in range(100))
+        many.extend(connect(api) for _ in range(100))
         many[-1].sendall(request)
         assert all_of(many[-1]).startswith(b"HTTP/1.1 503")
-        assert over_tcp(front, token(front)).status == 200
+        assert over_tcp(api, token(api)).status == 200
     finally:
         for connection in many:
             connection.close()
-    assert ask(front, "GET", "/v1/health").status == 200
+    assert ask(api, "GET", "/v1/health").status == 200
 
 
-def test_the_api_process_stays_small_and_leaks_no_connection(front: ApiServer) -> None:
-    ask(front, "GET", "/openapi.json")
-    process = Path(f"/proc/{front.child.pid}")
+def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> None:
+    ask(api, "GET", "/openapi.json")
+    process = Path(f"/proc/{api.child.pid}")
     memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
     assert memory is not None
     assert int(memory[1]) < 80_000
@@ -343,15 +343,15 @@ print(data.decode())
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_has_access_only_by_the_group_of_the_socket() -> None:
     # Other users cannot enter pytest's folders.
-    with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as front:
+    with tempfile.TemporaryDirectory() as folder, ApiServer(Path(folder)) as api:
         Path(folder).chmod(0o755)
-        Path(front.path).chmod(0o666)
-        front.kill()
-        os.chown(front.path, 0, 12345)
-        front.start()  # the group of the socket is read once
+        Path(api.path).chmod(0o666)
+        api.kill()
+        os.chown(api.path, 0, 12345)
+        api.start()  # the group of the socket is read once
 
         def as_nobody(*groups: str) -> str:
-            command = [sys.executable, "-c", AS_NOBODY, front.path, *groups]
+            command = [sys.executable, "-c", AS_NOBODY, api.path, *groups]
             return subprocess.run(
                 command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
             ).stdout
@@ -362,52 +362,52 @@ def test_another_user_has_access_only_by_the_group_of_the_socket() -> None:
         assert as_nobody("12345").startswith("HTTP/1.1 200")
 
 
-def over_tcp(front: ApiServer, headers: dict[str, str], path: str = "/v1/status") -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
+def over_tcp(api: ApiServer, headers: dict[str, str], path: str = "/v1/status") -> Reply:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     return exchange(connection, "GET", path, headers=headers)
 
 
-def token(front: ApiServer) -> dict[str, str]:
-    return {"Authorization": f"Bearer {Path(front.spec.token or '').read_text().strip()}"}
+def token(api: ApiServer) -> dict[str, str]:
+    return {"Authorization": f"Bearer {Path(api.spec.token or '').read_text().strip()}"}
 
 
-def test_the_token_is_private_to_its_owner(front: ApiServer) -> None:
-    path = Path(front.spec.token or "")
+def test_the_token_is_private_to_its_owner(api: ApiServer) -> None:
+    path = Path(api.spec.token or "")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(path.read_text().strip()) >= 32
 
 
-def test_access_over_tcp_needs_the_token(front: ApiServer) -> None:
-    good = token(front)
-    assert over_tcp(front, good).status == 200
+def test_access_over_tcp_needs_the_token(api: ApiServer) -> None:
+    good = token(api)
+    assert over_tcp(api, good).status == 200
     for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good["Authorization"][7:]}):
-        refused = over_tcp(front, wrong)
+        refused = over_tcp(api, wrong)
         assert (refused.status, refused.body["code"]) == (401, "unauthorized")
         assert refused.headers["www-authenticate"] == "Bearer"
-    Path(front.spec.token or "").chmod(0o644)
-    assert over_tcp(front, good).status == 401  # others may have read this token
-    Path(front.spec.token or "").chmod(0o600)
+    Path(api.spec.token or "").chmod(0o644)
+    assert over_tcp(api, good).status == 401  # others may have read this token
+    Path(api.spec.token or "").chmod(0o600)
 
 
-def test_other_origins_are_refused_over_tcp(front: ApiServer) -> None:
-    good, here = token(front), f"127.0.0.1:{front.port}"
-    assert over_tcp(front, {**good, "Host": f"localhost:{front.port}"}).status == 200
-    assert over_tcp(front, {**good, "Origin": f"http://{here}"}).status == 200
+def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
+    good, here = token(api), f"127.0.0.1:{api.port}"
+    assert over_tcp(api, {**good, "Host": f"localhost:{api.port}"}).status == 200
+    assert over_tcp(api, {**good, "Origin": f"http://{here}"}).status == 200
     for wrong in (
         {"Host": "rebound.example"},
-        {"Host": f"rebound.example:{front.port}"},
+        {"Host": f"rebound.example:{api.port}"},
         {"Host": ""},
         {"Origin": "http://elsewhere.example"},
         {"Origin": "null"},
     ):
-        refused = over_tcp(front, {**good, **wrong})
+        refused = over_tcp(api, {**good, **wrong})
         assert (refused.status, refused.body["code"]) == (403, "forbidden"), wrong
 
 
-def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: ApiServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=TIMEOUT_S)
+def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     wish = {"count": 1, "bound": True}
-    refused = exchange(connection, "POST", "/v1/reservations", wish, token(front))
+    refused = exchange(connection, "POST", "/v1/reservations", wish, token(api))
     assert (refused.status, refused.body["code"]) == (422, "invalid")
 
 
@@ -415,43 +415,43 @@ def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(front: ApiSe
 
 
 def test_a_replaced_api_process_serves_waiting_clients(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front:
-        front.kill()
-        with connect(front) as connection:
+    with ApiServer(tmp_path) as api:
+        api.kill()
+        with connect(api) as connection:
             connection.sendall(STATUS + b"Connection: close\r\n\r\n")
-            front.start()
+            api.start()
             assert all_of(connection).startswith(b"HTTP/1.1 200")
 
 
-def test_the_peer_credentials_of_the_socket_are_the_supervisors(front: ApiServer) -> None:
-    address = Address(socket=front.path)
-    assert listener_pid(address, TIMEOUT_S) == os.getpid() != front.child.pid
+def test_the_peer_credentials_of_the_socket_are_the_supervisors(api: ApiServer) -> None:
+    address = Address(socket=api.path)
+    assert listener_pid(address, TIMEOUT_S) == os.getpid() != api.child.pid
 
 
 def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front:
-        with front.change_supervisor() as supervisor:
+    with ApiServer(tmp_path) as api:
+        with api.change_supervisor() as supervisor:
             supervisor.keeps_memory = True
-        events = UnixConnection(front.path)
+        events = UnixConnection(api.path)
         events.request("GET", "/v1/events")
-        waiting = UnixConnection(front.path)
+        waiting = UnixConnection(api.path)
         waiting.request("POST", "/v1/stop")
-        front.wait_for(lambda: bool(front.commands))
-        front.stop_supervisor()
-        front.child.channel.close()
+        api.wait_for(lambda: bool(api.commands))
+        api.stop_supervisor()
+        api.child.channel.close()
         assert waiting.getresponse().status == 503
         assert events.getresponse().read().startswith(b":")
-        front.child.process.join(TIMEOUT_S)
-        assert front.child.process.exitcode == 0
+        api.child.process.join(TIMEOUT_S)
+        assert api.child.process.exitcode == 0
         events.close()
         waiting.close()
 
 
 def test_a_malformed_message_ends_the_api_process(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front:
-        front.child.channel.send(b"nonsense")
-        front.child.process.join(TIMEOUT_S)
-        assert front.child.process.exitcode == 1
+    with ApiServer(tmp_path) as api:
+        api.child.channel.send(b"nonsense")
+        api.child.process.join(TIMEOUT_S)
+        assert api.child.process.exitcode == 1
 
 
 def test_importing_the_main_module_imports_no_web_server() -> None:

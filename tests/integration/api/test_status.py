@@ -33,12 +33,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     folder = tmp_path_factory.mktemp("service")
     config = folder / "config.toml"
     config.write_text('poll = "2s"\n[gpu.1]\nworkload = "hold"\n')
-    with ApiServer(folder, config=str(config), environment={"SENTINEL_REARM": "7s"}) as front:
-        yield front
+    with ApiServer(folder, config=str(config), environment={"SENTINEL_REARM": "7s"}) as api:
+        yield api
 
 
 @pytest.fixture
-def front(service: ApiServer) -> ApiServer:
+def api(service: ApiServer) -> ApiServer:
     service.reset()
     (Path(service.spec.state) / "config.toml").write_text(
         'poll = "2s"\n[gpu.1]\nworkload = "hold"\n'
@@ -49,11 +49,11 @@ def front(service: ApiServer) -> ApiServer:
 # --- looking ---------------------------------------------------------------------------------
 
 
-def test_the_status_has_daemon_gpus_ages_and_reservations(front: ApiServer) -> None:
-    ask(front, "POST", "/v1/reservations", {"gpus": ["1"], "seconds": 60, "reason": "demo"})
-    status = ask(front, "GET", "/v1/status").body
+def test_the_status_has_daemon_gpus_ages_and_reservations(api: ApiServer) -> None:
+    ask(api, "POST", "/v1/reservations", {"gpus": ["1"], "seconds": 60, "reason": "demo"})
+    status = ask(api, "GET", "/v1/status").body
     assert status["daemon"]["phase"] == "occupying"
-    assert status["daemon"]["socket"] == front.path
+    assert status["daemon"]["socket"] == api.path
     assert status["daemon"]["version"] == "1.2.3"
     assert status["daemon"]["age_s"] < 5
     assert "+" in status["daemon"]["since"] or status["daemon"]["since"].endswith("Z")
@@ -79,8 +79,8 @@ def test_the_status_has_daemon_gpus_ages_and_reservations(front: ApiServer) -> N
     ("selector", "index"),
     [("0", 0), (UUIDS[1], 1), ("gpu-aabb", 1), ("00000000:02:00.0", 1), ("1:0.0", 0)],
 )
-def test_a_gpu_is_found_by_each_selector(front: ApiServer, selector: str, index: int) -> None:
-    found = ask(front, "GET", f"/v1/gpus/{selector}")
+def test_a_gpu_is_found_by_each_selector(api: ApiServer, selector: str, index: int) -> None:
+    found = ask(api, "GET", f"/v1/gpus/{selector}")
     assert found.status == 200
     assert found.body["index"] == index
 
@@ -90,108 +90,108 @@ def test_a_gpu_is_found_by_each_selector(front: ApiServer, selector: str, index:
     [("7", 404, "no_such_gpu"), ("GPU-aa", 404, "no_such_gpu"), ("all", 422, "invalid")],
 )
 def test_an_ambiguous_or_unknown_selector_is_refused_with_the_candidates(
-    front: ApiServer, selector: str, status: int, code: str
+    api: ApiServer, selector: str, status: int, code: str
 ) -> None:
-    refused = ask(front, "GET", f"/v1/gpus/{selector}")
+    refused = ask(api, "GET", f"/v1/gpus/{selector}")
     assert (refused.status, refused.body["code"]) == (status, code)
 
 
 # --- orders ----------------------------------------------------------------------------------
 
 
-def test_each_command_has_its_caller(front: ApiServer) -> None:
-    ask(front, "POST", "/v1/start")
-    by = front.commands[-1].by
+def test_each_command_has_its_caller(api: ApiServer) -> None:
+    ask(api, "POST", "/v1/start")
+    by = api.commands[-1].by
     assert (by.via, by.uid, by.pid) == ("unix", os.getuid(), os.getpid())
     assert by.started == own_stat().started
 
 
-def test_a_start_and_a_shutdown_are_passed_on(front: ApiServer) -> None:
-    started = ask(front, "POST", "/v1/start", {})
+def test_a_start_and_a_shutdown_are_passed_on(api: ApiServer) -> None:
+    started = ask(api, "POST", "/v1/start", {})
     assert started.body["text"] == "idle GPUs are occupied"
     assert started.body["gpus"] == list(UUIDS)
-    assert ask(front, "POST", "/v1/shutdown").status == 200
-    assert [type(order) for order in front.commands] == [Resume, ShutDown]
+    assert ask(api, "POST", "/v1/shutdown").status == 200
+    assert [type(order) for order in api.commands] == [Resume, ShutDown]
 
 
-def test_a_drain_is_answered_when_all_memory_is_free(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_a_drain_is_answered_when_all_memory_is_free(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
     replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(ask(front, "POST", "/v1/stop")))
+    client = threading.Thread(target=lambda: replies.append(ask(api, "POST", "/v1/stop")))
     client.start()
-    front.wait_for(lambda: bool(front.commands))
+    api.wait_for(lambda: bool(api.commands))
     time.sleep(0.1)  # a reply would have arrived by now
     assert not replies
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         supervisor.free_memory()
     client.join()
     assert replies[0].status == 200
 
 
-def test_a_drain_that_times_out_names_the_held_gpus(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_a_drain_that_times_out_names_the_held_gpus(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
-    late = ask(front, "POST", "/v1/stop", {"wait_s": 0.1})
+    late = ask(api, "POST", "/v1/stop", {"wait_s": 0.1})
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPU 0 (stopping for" in late.body["detail"]
     assert "1.0 GiB" in late.body["detail"]
-    assert ask(front, "POST", "/v1/stop", {"wait_s": 0}).status == 200
+    assert ask(api, "POST", "/v1/stop", {"wait_s": 0}).status == 200
 
 
 @pytest.mark.parametrize("left", [{"leaked": True}, {"ended": 3.0}, {"read": None}])
 def test_a_drain_is_not_answered_before_a_reading_shows_the_memory_free(
-    front: ApiServer, left: dict[str, Any]
+    api: ApiServer, left: dict[str, Any]
 ) -> None:
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         view = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", ended=1.0, read=2.0)
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
-    late = ask(front, "POST", "/v1/stop", {"wait_s": 0.1})
+    late = ask(api, "POST", "/v1/stop", {"wait_s": 0.1})
     assert (late.status, late.body["code"]) == (504, "timeout")
-    with front.change_supervisor() as supervisor:  # a foreign process has no effect
+    with api.change_supervisor() as supervisor:  # a foreign process has no effect
         supervisor.gpus[UUIDS[1]] = replace(view, occupancy="BUSY")
-    assert ask(front, "POST", "/v1/stop").status == 200
-    with front.change_supervisor() as supervisor:  # no GPU is read after the release of the driver
+    assert ask(api, "POST", "/v1/stop").status == 200
+    with api.change_supervisor() as supervisor:  # no GPU is read after the release of the driver
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
-    assert ask(front, "POST", "/v1/pause", {"release": True}).status == 200
+    assert ask(api, "POST", "/v1/pause", {"release": True}).status == 200
 
 
-def test_a_pause_accepts_any_selector_and_waits_only_for_its_gpus(front: ApiServer) -> None:
-    paused = ask(front, "POST", "/v1/pause", {"gpus": ["GPU-aabb"], "seconds": 60})
+def test_a_pause_accepts_any_selector_and_waits_only_for_its_gpus(api: ApiServer) -> None:
+    paused = ask(api, "POST", "/v1/pause", {"gpus": ["GPU-aabb"], "seconds": 60})
     assert paused.body["gpus"] == [UUIDS[1]]
-    (order,) = front.commands
+    (order,) = api.commands
     assert isinstance(order, PauseGpus)
     assert (order.gpus, order.seconds, order.release) == ((UUIDS[1],), 60, False)
-    assert ask(front, "POST", "/v1/resume", {"gpus": ["1"]}).status == 200
-    assert isinstance(front.commands[-1], ResumeGpus)
-    assert ask(front, "POST", "/v1/pause", {"gpus": ["5"]}).body["code"] == "no_such_gpu"
+    assert ask(api, "POST", "/v1/resume", {"gpus": ["1"]}).status == 200
+    assert isinstance(api.commands[-1], ResumeGpus)
+    assert ask(api, "POST", "/v1/pause", {"gpus": ["5"]}).body["code"] == "no_such_gpu"
 
 
-def test_a_pause_that_releases_the_driver_waits_until_it_is_released(front: ApiServer) -> None:
-    assert ask(front, "POST", "/v1/pause", {"release": True}).status == 200
-    assert front.supervisor.phase is Phase.RELEASED
+def test_a_pause_that_releases_the_driver_waits_until_it_is_released(api: ApiServer) -> None:
+    assert ask(api, "POST", "/v1/pause", {"release": True}).status == 200
+    assert api.supervisor.phase is Phase.RELEASED
 
 
-def test_a_silent_supervisor_is_reported_to_clients(front: ApiServer) -> None:
-    assert ask(front, "GET", "/v1/health").status == 200
-    with front.change_supervisor() as supervisor:
+def test_a_silent_supervisor_is_reported_to_clients(api: ApiServer) -> None:
+    assert ask(api, "GET", "/v1/health").status == 200
+    with api.change_supervisor() as supervisor:
         supervisor.sends_no_replies = supervisor.sends_no_views = True
     began = time.monotonic()
-    silent = ask(front, "POST", "/v1/start")
+    silent = ask(api, "POST", "/v1/start")
     assert (silent.status, silent.body["code"]) == (503, "unavailable")
     assert time.monotonic() - began > 4.5
-    while (health := ask(front, "GET", "/v1/health")).status == 200:
+    while (health := ask(api, "GET", "/v1/health")).status == 200:
         pass
     assert (health.status, health.body["code"]) == (503, "unavailable")
-    assert ask(front, "GET", "/v1/status").body["daemon"]["age_s"] > 4  # with its age
+    assert ask(api, "GET", "/v1/status").body["daemon"]["age_s"] > 4  # with its age
 
 
 # --- settings --------------------------------------------------------------------------------
 
 
-def test_a_reload_reads_flags_variables_and_the_file_again(front: ApiServer) -> None:
-    assert ask(front, "POST", "/v1/reload").status == 200
-    (order,) = front.commands
+def test_a_reload_reads_flags_variables_and_the_file_again(api: ApiServer) -> None:
+    assert ask(api, "POST", "/v1/reload").status == 200
+    (order,) = api.commands
     assert isinstance(order, Configure)
     given = {value.key: value.text for value in order.given}
     assert given == {"poll": "2s", "rearm": "7s"}
@@ -199,44 +199,44 @@ def test_a_reload_reads_flags_variables_and_the_file_again(front: ApiServer) -> 
     assert order.overrides[0].given[0].text == "hold"
 
 
-def test_a_reload_of_an_invalid_file_changes_nothing_and_has_a_reason(front: ApiServer) -> None:
-    Path(front.spec.config or "").write_text('poll = "a while"\n')
-    refused = ask(front, "POST", "/v1/reload")
+def test_a_reload_of_an_invalid_file_changes_nothing_and_has_a_reason(api: ApiServer) -> None:
+    Path(api.spec.config or "").write_text('poll = "a while"\n')
+    refused = ask(api, "POST", "/v1/reload")
     assert (refused.status, refused.body["code"]) == (422, "invalid")
     assert "config.toml: poll: 'a while' is not a duration" in refused.body["detail"]
-    assert not front.commands
+    assert not api.commands
 
 
-def test_settings_that_the_supervisor_refuses_are_refused(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_settings_that_the_supervisor_refuses_are_refused(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.configure_error = "there is no workload 'gem'"
-    refused = ask(front, "POST", "/v1/reload")
+    refused = ask(api, "POST", "/v1/reload")
     assert refused.status == 422
     assert refused.body["detail"] == "there is no workload 'gem'"
 
 
-def test_a_restart_configures_resumes_and_keeps_the_new_flags(front: ApiServer) -> None:
-    done = ask(front, "POST", "/v1/restart", {"settings": {"util.every": "500ms"}})
+def test_a_restart_configures_resumes_and_keeps_the_new_flags(api: ApiServer) -> None:
+    done = ask(api, "POST", "/v1/restart", {"settings": {"util.every": "500ms"}})
     assert done.status == 200
-    configure, occupy = front.commands
+    configure, occupy = api.commands
     given = ("500ms", "--util-every")
     assert isinstance(occupy, Resume)
     assert isinstance(configure, Configure)
     assert [(v.text, v.source) for v in configure.given if v.key == "util.every"] == [given]
-    ask(front, "POST", "/v1/reload")
-    again = front.commands[-1]
+    ask(api, "POST", "/v1/reload")
+    again = api.commands[-1]
     assert isinstance(again, Configure)
     assert again.given == configure.given
-    ask(front, "POST", "/v1/restart", {"settings": {}})
-    bare = front.commands[-2]
+    ask(api, "POST", "/v1/restart", {"settings": {}})
+    bare = api.commands[-2]
     assert isinstance(bare, Configure)
     assert [v.text for v in bare.given if v.key == "util.every"] == []
 
 
-def test_settings_fixed_at_the_start_need_not_be_repeated_at_a_restart(front: ApiServer) -> None:
-    ask(front, "POST", "/v1/restart", {"settings": {"poll": "500ms", "util.every": "5s"}})
-    ask(front, "POST", "/v1/restart", {"settings": {"power": "400W"}})
-    again = front.commands[-2]
+def test_settings_fixed_at_the_start_need_not_be_repeated_at_a_restart(api: ApiServer) -> None:
+    ask(api, "POST", "/v1/restart", {"settings": {"poll": "500ms", "util.every": "5s"}})
+    ask(api, "POST", "/v1/restart", {"settings": {"power": "400W"}})
+    again = api.commands[-2]
     assert isinstance(again, Configure)
     flags = {v.key: v.text for v in again.given if v.source.startswith("--")}
     assert flags == {"poll": "500ms", "power": "400W"}
@@ -244,38 +244,38 @@ def test_settings_fixed_at_the_start_need_not_be_repeated_at_a_restart(front: Ap
 
 @pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])
 def test_a_restart_with_an_invalid_setting_releases_nothing(
-    front: ApiServer, settings: dict[str, str]
+    api: ApiServer, settings: dict[str, str]
 ) -> None:
-    refused = ask(front, "POST", "/v1/restart", {"settings": settings})
+    refused = ask(api, "POST", "/v1/restart", {"settings": settings})
     assert refused.status == 422
     assert "poll" in refused.body["detail"]
-    assert not front.commands
+    assert not api.commands
 
 
-def test_a_rejected_restart_changes_nothing(front: ApiServer) -> None:
-    with front.change_supervisor() as supervisor:
+def test_a_rejected_restart_changes_nothing(api: ApiServer) -> None:
+    with api.change_supervisor() as supervisor:
         supervisor.configure_error = "no"
         supervisor.phase = Phase.RELEASED
-    assert ask(front, "POST", "/v1/restart", {"settings": {"poll": "700ms"}}).status == 422
-    assert [type(order) for order in front.commands] == [Configure]
-    assert front.supervisor.phase is Phase.RELEASED
-    with front.change_supervisor() as supervisor:
+    assert ask(api, "POST", "/v1/restart", {"settings": {"poll": "700ms"}}).status == 422
+    assert [type(order) for order in api.commands] == [Configure]
+    assert api.supervisor.phase is Phase.RELEASED
+    with api.change_supervisor() as supervisor:
         supervisor.configure_error = None
-    assert ask(front, "POST", "/v1/reload").status == 200
-    reload = front.commands[-1]
+    assert ask(api, "POST", "/v1/reload").status == 200
+    reload = api.commands[-1]
     assert isinstance(reload, Configure)
     assert "700ms" not in [value.text for value in reload.given]
 
 
-def test_settings_are_read_again_at_the_supervisors_request(front: ApiServer) -> None:
-    front.child.send(ReloadConfig())
-    front.wait_for(lambda: bool(front.commands))
-    assert isinstance(front.commands[0], Configure)
-    Path(front.spec.config or "").write_text("polll = 1\n")
-    front.child.send(ReloadConfig())
-    front.wait_for(lambda: bool(front.warnings))
-    assert front.warnings[0].about == "settings"
-    assert "Did you mean poll" in front.warnings[0].text
+def test_settings_are_read_again_at_the_supervisors_request(api: ApiServer) -> None:
+    api.child.send(ReloadConfig())
+    api.wait_for(lambda: bool(api.commands))
+    assert isinstance(api.commands[0], Configure)
+    Path(api.spec.config or "").write_text("polll = 1\n")
+    api.child.send(ReloadConfig())
+    api.wait_for(lambda: bool(api.warnings))
+    assert api.warnings[0].about == "settings"
+    assert "Did you mean poll" in api.warnings[0].text
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -307,32 +307,32 @@ def test_settings_are_read_again_at_the_supervisors_request(front: ApiServer) ->
     ],
 )
 def test_every_error_has_one_shape(
-    front: ApiServer, method: str, path: str, body: object, status: int, code: str
+    api: ApiServer, method: str, path: str, body: object, status: int, code: str
 ) -> None:
-    refused = ask(front, method, path, body)
+    refused = ask(api, method, path, body)
     assert (refused.status, refused.body["code"]) == (status, code)
-    assert not any(isinstance(order, Drain) for order in front.commands)
+    assert not any(isinstance(order, Drain) for order in api.commands)
 
 
 @pytest.mark.parametrize(("refusal", "status"), [(Refusal.ENDING, 503), (Refusal.CONFLICT, 409)])
 def test_a_rejection_of_the_supervisor_becomes_a_status_code(
-    front: ApiServer, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, status: int
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, status: int
 ) -> None:
-    answer = front.supervisor.reply_to
+    answer = api.supervisor.reply_to
 
     def refuse(order: Resume) -> CommandReply:
         return replace(answer(order), refused=refusal, text="no")
 
-    monkeypatch.setattr(front.supervisor, "reply_to", refuse)
-    refused = ask(front, "POST", "/v1/start")
+    monkeypatch.setattr(api.supervisor, "reply_to", refuse)
+    refused = ask(api, "POST", "/v1/start")
     assert (refused.status, refused.body["code"]) == (status, refusal.value)
 
 
 @pytest.mark.long
 def test_a_daemon_with_a_lost_socket_requests_its_shutdown(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front:
-        Path(front.path).rename(tmp_path / "elsewhere")
-        front.wait_for(lambda: bool(front.commands))
-        (order,) = front.commands
+    with ApiServer(tmp_path) as api:
+        Path(api.path).rename(tmp_path / "elsewhere")
+        api.wait_for(lambda: bool(api.commands))
+        (order,) = api.commands
         assert isinstance(order, ShutDown)
-        assert [trouble.about for trouble in front.warnings] == ["socket"]
+        assert [trouble.about for trouble in api.warnings] == ["socket"]

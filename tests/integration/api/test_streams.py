@@ -27,16 +27,16 @@ from tests.harness.timing import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service")) as front:
-        yield front
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service")) as api:
+        yield api
 
 
 @contextlib.contextmanager
 def following(
-    front: ApiServer, query: str = "", headers: Mapping[str, str] = {}
+    api: ApiServer, query: str = "", headers: Mapping[str, str] = {}
 ) -> Iterator[Iterator[Event]]:
-    connection = UnixConnection(front.path)
+    connection = UnixConnection(api.path)
     connection.request("GET", f"/v1/events{query}", headers=dict(headers))
     response = connection.getresponse()
     assert response.status == 200
@@ -46,47 +46,47 @@ def following(
     connection.close()
 
 
-def test_a_client_receives_each_event_when_it_is_published(front: ApiServer) -> None:
-    with following(front) as stream:
-        number = front.publish("gpu.idle", gpu="GPU-1")
+def test_a_client_receives_each_event_when_it_is_published(api: ApiServer) -> None:
+    with following(api) as stream:
+        number = api.publish("gpu.idle", gpu="GPU-1")
         assert next(stream) == Event(
             str(number), "gpu.idle", {"event": "gpu.idle", "time": "now", "gpu": "GPU-1"}
         )
-        front.publish("gpu.yielding")
+        api.publish("gpu.yielding")
         assert next(stream).name == "gpu.yielding"
 
 
-def test_a_stream_is_silent_without_events(front: ApiServer) -> None:
-    connection = UnixConnection(front.path)
+def test_a_stream_is_silent_without_events(api: ApiServer) -> None:
+    connection = UnixConnection(api.path)
     connection.request("GET", "/v1/events")
     response = connection.getresponse()
     time.sleep(0.6)  # views arrive meanwhile
-    number = front.publish()
+    number = api.publish()
     assert [response.readline() for _ in range(3)][2] == f"id: {number}\n".encode()
     connection.close()
 
 
 @pytest.mark.parametrize("way", ["query", "header"])
-def test_a_reconnected_client_receives_the_missed_events(front: ApiServer, way: str) -> None:
-    seen = front.publish()
-    missed = [str(front.publish("gpu.claimed", number=number)) for number in range(3)]
-    front.publish("gpu.last")
-    with following(front, "?since=0") as stream:  # all events have arrived
+def test_a_reconnected_client_receives_the_missed_events(api: ApiServer, way: str) -> None:
+    seen = api.publish()
+    missed = [str(api.publish("gpu.claimed", number=number)) for number in range(3)]
+    api.publish("gpu.last")
+    with following(api, "?since=0") as stream:  # all events have arrived
         list(iter(lambda: next(stream).name, "gpu.last"))
     query = f"?since={seen}" if way == "query" else ""
     headers = {} if way == "query" else {"Last-Event-ID": str(seen)}
-    with following(front, query, headers) as stream:
+    with following(api, query, headers) as stream:
         assert [next(stream).id for _ in missed] == missed
 
 
-def test_events_that_left_the_buffer_are_counted(front: ApiServer) -> None:
-    first = front.publish("gpu.first")
+def test_events_that_left_the_buffer_are_counted(api: ApiServer) -> None:
+    first = api.publish("gpu.first")
     for _ in range(MAX_EVENTS + 100):
-        last = front.publish()
-    front.publish("gpu.last")
-    with following(front, "?since=0") as stream:
+        last = api.publish()
+    api.publish("gpu.last")
+    with following(api, "?since=0") as stream:
         list(iter(lambda: next(stream).name, "gpu.last"))
-    with following(front, f"?since={first - 1}") as stream:
+    with following(api, f"?since={first - 1}") as stream:
         lost = next(stream)
         kept = next(stream)
     assert lost.name == "lost"
@@ -94,34 +94,34 @@ def test_events_that_left_the_buffer_are_counted(front: ApiServer) -> None:
     assert kept.id == str(last + 2 - MAX_EVENTS)
 
 
-def test_followers_are_limited_and_a_departure_admits_another(front: ApiServer) -> None:
+def test_followers_are_limited_and_a_departure_admits_another(api: ApiServer) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_SUBSCRIBERS):
-            stack.enter_context(following(front))
-        refused = ask(front, "GET", "/v1/events")
+            stack.enter_context(following(api))
+        refused = ask(api, "GET", "/v1/events")
         assert (refused.status, refused.body["code"]) == (503, "unavailable")
-    while ask_for_events(front) == 503:  # the next iteration of the loop notices the departures
+    while ask_for_events(api) == 503:  # the next iteration of the loop notices the departures
         pass
-    with following(front) as stream:
-        front.publish("gpu.after")
+    with following(api) as stream:
+        api.publish("gpu.after")
         assert next(stream).name == "gpu.after"
 
 
 @pytest.mark.long
 def test_concurrent_followers_are_counted_before_their_admission(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front, contextlib.ExitStack() as stack:
-        many = [UnixConnection(front.path) for _ in range(2 * MAX_SUBSCRIBERS)]
-        os.kill(front.child.pid, signal.SIGSTOP)
+    with ApiServer(tmp_path) as api, contextlib.ExitStack() as stack:
+        many = [UnixConnection(api.path) for _ in range(2 * MAX_SUBSCRIBERS)]
+        os.kill(api.child.pid, signal.SIGSTOP)
         for connection in many:
             stack.callback(connection.close)
             connection.request("GET", "/v1/events")
-        os.kill(front.child.pid, signal.SIGCONT)
+        os.kill(api.child.pid, signal.SIGCONT)
         statuses = Counter(connection.getresponse().status for connection in many)
     assert statuses == {200: MAX_SUBSCRIBERS, 503: MAX_SUBSCRIBERS}
 
 
-def ask_for_events(front: ApiServer) -> int:
-    connection = UnixConnection(front.path)
+def ask_for_events(api: ApiServer) -> int:
+    connection = UnixConnection(api.path)
     connection.request("GET", "/v1/events")
     with contextlib.closing(connection):
         return connection.getresponse().status
@@ -129,10 +129,10 @@ def ask_for_events(front: ApiServer) -> int:
 
 @pytest.mark.long
 def test_a_position_with_a_daemon_id_misses_no_event_of_another_daemon(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as front:
-        client = connect(front.path)
+    with ApiServer(tmp_path) as api:
+        client = connect(api.path)
         for number in range(3):
-            front.publish(f"gpu.e{number}")
+            api.publish(f"gpu.e{number}")
         with client.events(0) as stream:
             assert next(stream).name == "gpu.e0"
             daemon = stream.daemon
@@ -142,7 +142,7 @@ def test_a_position_with_a_daemon_id_misses_no_event_of_another_daemon(tmp_path:
         with client.events(2, "another") as stream:
             assert next(stream).name == "gpu.e0"
         with client.events(None, daemon).open() as stream:
-            front.publish("gpu.new")
+            api.publish("gpu.new")
             assert next(stream).name == "gpu.new"
 
 
@@ -154,30 +154,30 @@ def test_a_follower_receives_every_event_after_its_last_one(tmp_path: Path) -> N
         assert since is None or again.wait(TIMEOUT_S)
         return client.events(since, daemon)
 
-    with ApiServer(tmp_path) as front:
-        client = connect(front.path)
+    with ApiServer(tmp_path) as api:
+        client = connect(api.path)
         follower = Follower(events, lambda event: heard.append(event.name))
         follower.start()
         for number in range(5):
-            front.publish(f"old.{number}")
+            api.publish(f"old.{number}")
         eventually(lambda: len(heard) == 5)
-        front.kill()
-        front.spec = replace(front.spec, began=front.spec.began + 60)
-        front._published = 0
-        front.start()
-        front.wait_for(lambda: front.heartbeats > 0)
+        api.kill()
+        api.spec = replace(api.spec, began=api.spec.began + 60)
+        api._published = 0
+        api.start()
+        api.wait_for(lambda: api.heartbeats > 0)
         for number in range(8):
-            front.publish(f"new.{number}")
-        eventually(lambda: len(list(kept(front))) == 8)
+            api.publish(f"new.{number}")
+        eventually(lambda: len(list(kept(api))) == 8)
         again.set()
         eventually(lambda: "new.7" in heard)
         follower.stop()
     assert heard == [*(f"old.{n}" for n in range(5)), *(f"new.{n}" for n in range(8))]
 
 
-def kept(front: ApiServer) -> Iterator[str]:
+def kept(api: ApiServer) -> Iterator[str]:
     """Yield the names of the stored events."""
-    with connect(front.path).events(0).open() as stream:
+    with connect(api.path).events(0).open() as stream:
         for event in stream if stream.newest else ():
             yield event.name
             if event.id == stream.newest:

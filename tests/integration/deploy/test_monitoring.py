@@ -45,12 +45,12 @@ needs_prometheus = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with api_with_events(tmp_path_factory.mktemp("service")) as front:
-        yield front
+    with api_with_events(tmp_path_factory.mktemp("service")) as api:
+        yield api
 
 
 @pytest.fixture
-def front(service: ApiServer) -> ApiServer:
+def api(service: ApiServer) -> ApiServer:
     send_all_views(service)
     return service
 
@@ -58,8 +58,8 @@ def front(service: ApiServer) -> ApiServer:
 # --- documents, rules and dashboard ----------------------------------------------------------
 
 
-def test_the_exposition_has_every_defined_metric(front: ApiServer) -> None:
-    exported = {family.name for family in parse_text(get_metrics(front)[2].decode())}
+def test_the_exposition_has_every_defined_metric(api: ApiServer) -> None:
+    exported = {family.name for family in parse_text(get_metrics(api)[2].decode())}
     assert exported == {metric.name.removesuffix("_total") for metric in METRICS}
 
 
@@ -99,8 +99,8 @@ def _queries(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", [RULES, DASHBOARD, DOCUMENT], ids=lambda path: path.name)
-def test_every_query_uses_existing_metrics_labels_and_values(front: ApiServer, path: Path) -> None:
-    page = scrape(front)
+def test_every_query_uses_existing_metrics_labels_and_values(api: ApiServer, path: Path) -> None:
+    page = scrape(api)
     queries = expressions(path) if path != DOCUMENT else _examples()
     assert len([query for query in queries if "sentinel_" in query]) > 5
     known_labels = {label for metric in METRICS for label in metric.labels}
@@ -163,8 +163,8 @@ def promtool(*words: str, text: str | None = None) -> None:
 
 
 @needs_promtool
-def test_promtool_accepts_the_metrics(front: ApiServer) -> None:
-    promtool("check", "metrics", text=get_metrics(front)[2].decode())
+def test_promtool_accepts_the_metrics(api: ApiServer) -> None:
+    promtool("check", "metrics", text=get_metrics(api)[2].decode())
 
 
 @needs_promtool
