@@ -40,6 +40,15 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
+class ChildExitCode(IntEnum):
+    """The exit codes of the supervisor's children; any other is a crash."""
+
+    DONE = 0
+    LEASE_RAN_OUT = 80
+    ORPHANED = 81
+    FAILED = 82
+
+
 class SentinelError(Exception):
     """The base of all errors: what is wrong, where it came from and what to do.
 

@@ -14,8 +14,9 @@ from multiprocessing.connection import wait as wait_for_files
 from typing import TypeVar
 
 from sentinel.errors import WireError
+from sentinel.host.child_setup import Inherited
 from sentinel.protocol.inflight_calls import InflightCalls, gpu_of
-from sentinel.supervisor.child_process import ChildHandle, Inherited
+from sentinel.supervisor.child_process import ChildHandle
 
 T = TypeVar("T")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import Protocol
+from multiprocessing import reduction
+from typing import Any, Protocol
 
 from setproctitle import setproctitle
 
-from sentinel.protocol.stressor import ChildExitCode
+from sentinel.errors import ChildExitCode
 
 _PR_SET_PDEATHSIG = 1
 
@@ -19,6 +20,20 @@ class InheritedFd(Protocol):
 
     def detach(self) -> int:
         """Return the descriptor in the child, once."""
+
+
+class Inherited:
+    """A file descriptor that a spawned child gets a duplicate of; ``detach()`` there returns it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _identity, (reduction.DupFd(self._fd),)
+
+
+def _identity(value: object) -> object:
+    return value
 
 
 def setup_child_process(parent: int, title: str) -> None:

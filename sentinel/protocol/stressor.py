@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 from sentinel.protocol.gpu import Gpu
 
@@ -208,15 +208,6 @@ class FindingAck:
 
 StressorCommand = Lease | Stop | Pace | FindingAck
 STRESSOR_COMMANDS: tuple[type[StressorCommand], ...] = typing.get_args(StressorCommand)
-
-
-class ChildExitCode(IntEnum):
-    """The exit codes of the supervisor's children; any other is a crash."""
-
-    DONE = 0
-    LEASE_RAN_OUT = 80
-    ORPHANED = 81
-    FAILED = 82
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,11 @@ import threading
 import time
 from pathlib import Path
 
-from sentinel.errors import WireError
+from sentinel.errors import ChildExitCode, WireError
 from sentinel.host.procfs import own_stat, read_stat
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import (
     STRESSOR_COMMANDS,
-    ChildExitCode,
     ChildMessage,
     Finding,
     FindingAck,

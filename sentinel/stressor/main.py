@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.errors import ConfigError, SentinelError, WorkloadError
+from sentinel.errors import ChildExitCode, ConfigError, SentinelError, WorkloadError
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import (
-    ChildExitCode,
     CreatingContext,
     Failed,
     FailureKind,

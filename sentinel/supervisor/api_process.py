@@ -12,6 +12,7 @@ from typing import Any
 from sentinel.api import main as api_main
 from sentinel.core.observation import ApiFacts
 from sentinel.errors import WireError
+from sentinel.host.child_setup import Inherited
 from sentinel.protocol.commands import (
     API_MESSAGES,
     ApiHeartbeat,
@@ -23,7 +24,7 @@ from sentinel.protocol.commands import (
     ServiceWarning,
 )
 from sentinel.protocol.views import GpuView, HostView, LogRecord
-from sentinel.supervisor.child_process import Child, ChildHandle, Inherited, ReplaceableProcess
+from sentinel.supervisor.child_process import Child, ChildHandle, ReplaceableProcess
 
 #: Datagrams taken in one tick; the rest waits for the next.
 _MAX_MESSAGES_PER_TICK = 64

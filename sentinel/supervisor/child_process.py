@@ -16,10 +16,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import reduction
 from multiprocessing.connection import wait as wait_for_files
 from multiprocessing.context import SpawnProcess
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit
@@ -34,20 +33,6 @@ NOT_SPAWNED = 71
 
 #: How long ``close`` waits for killed children, in seconds.
 _KILL_TIMEOUT_S = 1.0
-
-
-class Inherited:
-    """A file descriptor that a spawned child gets a duplicate of; ``detach()`` there returns it."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _identity, (reduction.DupFd(self._fd),)
-
-
-def _identity(value: object) -> object:
-    return value
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.core.observation import Call, ProbeFacts
+from sentinel.host.child_setup import Inherited
 from sentinel.probe import main as probe_main
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.inflight_calls import InflightCalls, gpu_of, places
@@ -16,7 +17,7 @@ from sentinel.protocol.probe import (
     Unavailable,
     Watch,
 )
-from sentinel.supervisor.child_process import ChildHandle, Inherited, ReplaceableProcess
+from sentinel.supervisor.child_process import ChildHandle, ReplaceableProcess
 
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.
 _MAX_MESSAGES_PER_TICK = 4096

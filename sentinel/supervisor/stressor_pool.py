@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildFacts
+from sentinel.host.child_setup import Inherited
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,
@@ -21,7 +22,7 @@ from sentinel.protocol.stressor import (
     StressorSpec,
 )
 from sentinel.stressor import main as stressor_process
-from sentinel.supervisor.child_process import ChildHandle, Inherited, Received
+from sentinel.supervisor.child_process import ChildHandle, Received
 
 #: Datagrams taken from one stressor in one tick. A stressor sends a handful in its life, a selftest
 #: three dozen, and one a second besides. More at once is a flood, which must not delay the others.

@@ -21,9 +21,9 @@ from sentinel.core.decide import Decision, first_state
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import Call, ChildExit, ChildFacts, ProbeFacts
 from sentinel.core.state import State
+from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.probe import Inventory, Watch
-from sentinel.protocol.stressor import ChildExitCode
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.testing.api import FakeApi

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from sentinel.api import main
 from sentinel.client.transport import Address, Connection
+from sentinel.host.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
     Allocate,
@@ -48,7 +49,7 @@ from sentinel.protocol.views import (
     Phase,
     Reservation,
 )
-from sentinel.supervisor.child_process import Child, Inherited
+from sentinel.supervisor.child_process import Child
 from tests.harness.timing import TIMEOUT_S
 
 KINDS: tuple[type[ApiMessage], ...] = (

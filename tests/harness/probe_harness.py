@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sentinel.host.child_setup import Inherited
 from sentinel.probe.main import run
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavailable, Watch
-from sentinel.supervisor.child_process import Inherited
 from tests.harness.timing import TIMEOUT_S
 
 #: A poll interval longer than any test, so that every reading has another cause.

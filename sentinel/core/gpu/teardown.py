@@ -19,8 +19,9 @@ from sentinel.core.stressor_state import (
     Stopped,
     Stopping,
 )
+from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import ChildExitCode, Failed, FailureKind
+from sentinel.protocol.stressor import Failed, FailureKind
 
 #: A GPU with so many failures within an hour is FATAL; before that, the pause after a failure
 #: doubles from the minimum to the maximum, in seconds.

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.protocol.stressor import ChildExitCode, Failed, FailureKind, Progress
+from sentinel.errors import ChildExitCode
+from sentinel.protocol.stressor import Failed, FailureKind, Progress
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child, stressors

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.errors import ChildExitCode
 from sentinel.protocol.stressor import (
-    ChildExitCode,
     Failed,
     FailureKind,
     Finding,

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.errors import ChildExitCode
+from sentinel.host.child_setup import Inherited
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.stressor import (
-    ChildExitCode,
     CreatingContext,
     MemoryTarget,
     Progress,
     Ready,
     Stop,
 )
-from sentinel.supervisor.child_process import Inherited
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 

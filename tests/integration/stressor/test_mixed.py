@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sentinel.errors import ConfigError
-from sentinel.protocol.stressor import ChildExitCode, FindingPlace, Progress, Ready
+from sentinel.errors import ChildExitCode, ConfigError
+from sentinel.protocol.stressor import FindingPlace, Progress, Ready
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads import mixed as module
