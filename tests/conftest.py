@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -45,6 +46,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.pluginmanager.hasplugin("schemathesis"):
         return None
     return collection_path.name == "test_openapi_conformance.py" or None
+
+
+def pytest_collection() -> None:
+    """Pause the garbage collector: nothing that collection creates is garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedSetupScheduling:

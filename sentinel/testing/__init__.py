@@ -54,9 +54,9 @@ SIGKILL = 9
 #: More ticks than this without any time passing are a loop that never waits.
 MAX_TICKS_AT_ONCE = 50
 #: A run takes coarse steps after so long, in seconds: by then nothing that a test did is new.
-FINE_S = 2.0
-#: The maximum coarse step, in seconds; well below the poll interval of a real probe.
-COARSE_TICK_S = 0.25
+FINE_S = 1.0
+#: The maximum coarse step, in seconds; below the shortest phase of a child's start.
+COARSE_TICK_S = 0.4
 
 
 class World:

@@ -67,6 +67,7 @@ def test_a_reserved_gpu_is_free_when_its_uuid_is_printed(here: Daemon) -> None:
     here.wait_until_occupied(0, 1)
 
 
+@pytest.mark.long
 def test_the_library_has_the_same_commands(here: Daemon) -> None:
     client = here.client
     events = client.events()

@@ -141,6 +141,7 @@ def test_a_removed_gpu_is_found_by_its_uuid(service: ApiServer, client: Client) 
         client.history(gone[:12])
 
 
+@pytest.mark.long
 def test_without_a_file_the_last_hour_is_kept_in_memory(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         eventually(lambda: ask(api, "GET", "/v1/history/readings?gpu=0").body["readings"])

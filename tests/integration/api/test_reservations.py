@@ -222,6 +222,7 @@ def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
     assert api.commands[-1].by.via == "service"
 
 
+@pytest.mark.long
 def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api, subprocess.Popen(["sleep", "600"]) as holder:
         api.kill()

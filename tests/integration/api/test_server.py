@@ -428,6 +428,7 @@ def test_the_peer_credentials_of_the_socket_are_the_supervisors(api: ApiServer) 
     assert listener_pid(address, TIMEOUT_S) == os.getpid() != api.child.pid
 
 
+@pytest.mark.long
 def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         with api.change_supervisor() as supervisor:
@@ -447,6 +448,7 @@ def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> Non
         waiting.close()
 
 
+@pytest.mark.long
 def test_a_malformed_message_ends_the_api_process(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         api.child.channel.send(b"nonsense")

@@ -146,6 +146,7 @@ def test_a_position_with_a_daemon_id_misses_no_event_of_another_daemon(tmp_path:
             assert next(stream).name == "gpu.new"
 
 
+@pytest.mark.long
 def test_a_follower_receives_every_event_after_its_last_one(tmp_path: Path) -> None:
     heard: list[str] = []
     again = threading.Event()

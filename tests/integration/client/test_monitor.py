@@ -123,6 +123,7 @@ def test_an_unknown_name_is_an_error_with_the_known_names(name: str) -> None:
 # --- through a daemon ------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_callbacks_receive_the_gpu_and_the_event_although_others_fail(
     front: ApiServer, monitor: sentinel.Monitor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,6 +219,7 @@ def test_a_callback_can_stop_the_monitor(front: ApiServer, monitor: sentinel.Mon
     assert calls == [first]
 
 
+@pytest.mark.long
 def test_the_monitor_continues_with_the_next_api_process(
     front: ApiServer, monitor: sentinel.Monitor
 ) -> None:

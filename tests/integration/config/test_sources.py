@@ -41,6 +41,7 @@ def run_command(host: SimulatedHost, *arguments: str, **variables: str) -> tuple
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_each_gpu_gets_its_own_settings_from_the_file(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_dry_run_beside_a_daemon_takes_no_lock_and_starts_no_stressor(
         assert dry.stop() == 0
 
 
+@pytest.mark.long
 def test_config_show_prints_an_equivalent_file(simulated: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     file.write_text(FILE)

@@ -50,6 +50,7 @@ def test_a_nice_start_is_a_warning(simulated: SimulatedHost) -> None:
     assert done.returncode in {1, 2}
 
 
+@pytest.mark.long
 def test_without_a_driver_all_other_lines_are_present(tmp_path: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this host has a real driver")

@@ -73,6 +73,7 @@ def test_memory_growth_after_ready_is_reported(simulated: SimulatedHost) -> None
     assert figures["grown"] == 64 * 2**20
 
 
+@pytest.mark.long
 def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None:
     with simulated.job(share=0.5, stay=60.0) as job:
         assert job.got_memory()

@@ -39,6 +39,7 @@ def test_a_second_sentinel_starts_no_stressor_and_names_the_first(host: GpuHost)
             assert not second.events
 
 
+@pytest.mark.long
 def test_the_lock_of_a_dead_sentinel_is_free(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK) as first:
         first.wait_for("stressor.ready")

@@ -60,6 +60,7 @@ def test_the_example_runs_with_its_option(start: Callable[..., Child], workload:
     assert child.stop() == ChildExitCode.DONE
 
 
+@pytest.mark.long
 def test_the_example_refuses_an_invalid_option(start: Callable[..., Child], workload: str) -> None:
     failed = start(f"{workload}:length=1000").wait_for(Failed)
     assert failed.kind is FailureKind.UNUSABLE

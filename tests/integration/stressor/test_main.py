@@ -62,6 +62,7 @@ def test_importing_the_main_module_imports_neither_torch_nor_a_plugin() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_importing_torch_without_numpy_prints_no_warning() -> None:
     script = (
         "import sys\n"
@@ -74,6 +75,7 @@ def test_importing_torch_without_numpy_prints_no_warning() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_a_gemm_stressor_holds_steady_memory_and_ends_on_request(
     spawn: Start, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> lis
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short_phases")
 def test_all_phases_run_in_order_and_each_pass_has_another_seed(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch

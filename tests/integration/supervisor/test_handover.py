@@ -90,6 +90,7 @@ def test_sentinel_occupies_yields_and_occupies_again(host: GpuHost) -> None:
         assert host.empty()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_simultaneous_newcomers_get_their_memory_and_other_gpus_are_kept(host: GpuHost) -> None:
     gpus = host.gpus(3)

@@ -286,6 +286,7 @@ def test_the_target_power_is_measured_by_an_independent_reader(simulated: Simula
         assert running.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_resting_duty_cycle_holds_its_memory_and_is_no_hang(
     simulated: SimulatedHost,

@@ -71,6 +71,7 @@ def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
         sentinel.wait_for("stressor.ready", gpu=0, count=2)
 
 
+@pytest.mark.long
 def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> None:
     with host.job(share=0.05, stay=600) as first:
         assert first.got_memory()
@@ -86,9 +87,8 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> No
 # --- drivers that list our own processes under other PIDs --------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "mode"), [pytest.param("leaks", "mapped", marks=pytest.mark.long), ("blind", "blind")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
 def test_a_driver_that_does_not_list_the_stressor_is_supported(
     simulated: SimulatedHost, fault: str, mode: str
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -
         assert sentinel.events[-1]["event"] == "sentinel.stopped"
 
 
+@pytest.mark.long
 def test_the_second_interrupt_waits_for_no_grace(host: GpuHost) -> None:
     gpus = host.gpus(1)
     with host.sentinel(gpus, *STUBBORN, "--grace", "5m") as sentinel:
@@ -97,6 +98,7 @@ def test_the_starting_children_of_a_killed_supervisor_end(
         eventually(lambda: all(map(gone, family)))
 
 
+@pytest.mark.long
 def test_a_stopped_supervisor_frees_every_gpu_and_continues_later(host: GpuHost) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK) as sentinel:
