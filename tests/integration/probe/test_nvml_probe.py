@@ -52,7 +52,7 @@ def inject(faults: Path, text: str) -> float:
     return time.monotonic()
 
 
-@pytest.mark.parametrize("function", ["memory", "compute"])
+@pytest.mark.parametrize("function", ["memory", pytest.param("compute", marks=pytest.mark.long)])
 def test_no_error_of_one_gpu_stops_reads_of_the_other(
     running_probe: tuple[ProbeHarness, Path], function: str
 ) -> None:

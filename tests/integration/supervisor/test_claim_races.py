@@ -87,7 +87,7 @@ def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
     daemon.wait_until_occupied(0)
 
 
-@pytest.mark.parametrize("what", ["state", "log", "prints"])
+@pytest.mark.parametrize("what", ["state", pytest.param("log", marks=pytest.mark.long), "prints"])
 def test_an_unwritable_state_or_log_folder_prevents_the_start(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:

@@ -201,7 +201,10 @@ def test_ctrl_z_on_a_terminal_frees_the_gpu_and_fg_occupies_it_again(host: GpuHo
         assert b"Traceback" not in terminal.read_until(b"exit code 0")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)],
+)
 def test_a_signal_before_it_is_ready_has_its_own_exit_code(
     host: GpuHost, number: signal.Signals, code: int
 ) -> None:
