@@ -311,6 +311,7 @@ def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path)
         assert plain(api, "GET", "/v1/settings").body["gpus"] == {}
 
 
+@pytest.mark.long
 def test_the_openapi_document_is_that_of_the_daemon() -> None:
     paths = openapi_document()["paths"]
     ours = {path.removeprefix("/api/gpu"): set(paths[path]) for path in paths if "/api/gpu" in path}

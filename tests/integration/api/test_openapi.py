@@ -16,6 +16,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield api
 
 
+@pytest.mark.long
 def test_the_served_document_is_the_generated_one(api: ApiServer) -> None:
     assert ask(api, "GET", "/openapi.json").body == openapi_document()
 

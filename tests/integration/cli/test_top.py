@@ -118,6 +118,7 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
     terminal.shows("exit code 0")
 
 
+@pytest.mark.long
 def test_top_continues_after_errors_of_the_daemon(daemon: StubDaemon, terminal: Terminal) -> None:
     terminal.shows("occupied")
     daemon.replies["GET /v1/status"] = Reply(b"")

@@ -41,6 +41,7 @@ def call_hook(source: Path, hook: str, *args: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_an_editable_install_needs_no_dependency_at_build_time(tmp_path: Path) -> None:
     source = copy_of_the_sources(tmp_path)
     assert call_hook(source, "get_requires_for_build_editable") == []

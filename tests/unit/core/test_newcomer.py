@@ -184,6 +184,7 @@ def test_rearm_times_are_random() -> None:
 def test_the_rearm_time_grows_with_frequent_newcomers() -> None:
     world, supervisor = occupied(config=Config(rearm=2.0, rearm_longest=20.0))
     world.random_value = lambda: 0.5
+    world.tick = 0.1
     alone: list[float] = []
     for _ in range(8):
         world.newcomer(0)
