@@ -110,7 +110,13 @@ with sentinel.hold() as held:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_the_end_of_the_script_ends_its_sentinel(
     set_mode: Callable[[str], None], tmp_path: Path, number: signal.Signals
 ) -> None:

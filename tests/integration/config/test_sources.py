@@ -110,6 +110,7 @@ def test_config_show_prints_an_equivalent_file(simulated: SimulatedHost, tmp_pat
     assert values("--config", str(copy)) == values(*flags)
 
 
+@pytest.mark.long
 def test_an_invalid_file_or_variable_prevents_the_start(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:

@@ -39,8 +39,8 @@ def yielded(world: World, supervisor: Supervisor) -> None:
 
 
 def long_after(world: World, supervisor: Supervisor, seconds: float) -> None:
-    """Run for many seconds, with one tick per poll."""
-    world.tick = 0.2
+    """Run for many seconds, two ticks a second."""
+    world.tick = 0.5
     world.run_for(supervisor, seconds)
 
 

@@ -162,7 +162,7 @@ def test_the_watchdog_is_sent_in_time_and_not_without_readings() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config())
     sent, times = SentNotifications(), []
-    for _ in range(2400):
+    for _ in range(1200):
         supervisor.turn()
         what = Observation(now=world.now, readings=supervisor._readings)
         step = next_notification(supervisor.state, what, Config(), sent, 2.0)
