@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sentinel.config.model import Config
 from sentinel.core.actions import (
@@ -28,7 +29,7 @@ from sentinel.core.actions import (
 )
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health, leaks, lifecycle, pace_controller
-from sentinel.core.gpu.step import step_gpu
+from sentinel.core.gpu.step import reattribute, step_gpu
 from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.identity import Identity
@@ -202,6 +203,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (
         _step_api,
+        partial(_reattribute, reaction.state),
         probe_supervision.step,
         _step_paces,
         _stop_all,
@@ -215,7 +217,8 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         state = step.state
         actions += step.actions
         events += step.events
-    outdated = config is not judged_by or state.suspects != before.suspects
+    regranted = _regranted(reaction.state, state)
+    outdated = config is not judged_by or state.suspects != before.suspects or bool(regranted)
     state = _with_changes(before, state, seen.now)
     if (finished := shutdown.is_over(state, seen.now)) != state.finished:
         state = replace(state, finished=finished)
@@ -226,6 +229,29 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         events=tuple(events),
         wake_at=seen.now if outdated else _wake_at(state, seen, config),
     )
+
+
+def _regranted(before: State, state: State) -> list[str]:
+    """List the GPUs whose allocations have changed."""
+    return [
+        uuid
+        for uuid, gpu_state in state.gpu_states.items()
+        if gpu_state.allocations != before.gpu_states[uuid].allocations
+    ]
+
+
+def _reattribute(before: State, state: State, seen: Observation, config: Config) -> NodeStep:
+    """Attribute the processes of GPUs with changed allocations again, before a start and a view."""
+    regranted = _regranted(before, state)
+
+    def step(gpu_state: GpuState) -> Step:
+        uuid = gpu_state.gpu.uuid
+        if uuid not in regranted:
+            return Step(gpu_state=gpu_state)
+        unusable = _why_unusable(state, uuid, seen.now)
+        return reattribute(gpu_state, seen, config.of(uuid), unusable)
+
+    return _step_each(state, step)
 
 
 def _start_nothing(state: State, _: Observation, __: Config) -> NodeStep:

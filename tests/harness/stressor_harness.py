@@ -31,7 +31,7 @@ from sentinel.protocol.stressor import (
     StressorSpec,
 )
 from sentinel.stressor import main
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 M = TypeVar("M", CreatingContext, Failed, Finding, Note, Progress, Ready)
 
@@ -155,7 +155,7 @@ def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., 
         workload: str,
         *,
         memory: MemoryTarget = DEFAULT,
-        lease: float = 3.0,
+        lease: float = 3.0 * MACHINE_SLOWNESS,
         locks: tuple[object, ...] = (),
         simulated: bool = True,
     ) -> Child:

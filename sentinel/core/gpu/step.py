@@ -72,6 +72,19 @@ def step_gpu(
     return Step(gpu_state=gpu_state, actions=(*found.actions, *step.actions), events=tuple(events))
 
 
+def reattribute(
+    gpu_state: GpuState, seen: Observation, config: Config, unusable: str | None
+) -> Step:
+    """Apply changed allocations to the reading of this tick; the next tick acts on the result."""
+    before, reading = gpu_state.occupancy, seen.readings.get(gpu_state.gpu.uuid)
+    gpu_state = _attributed(gpu_state, reading, config)
+    gpu_state, events = _update_occupancy(gpu_state, reading, seen.now, config, unusable)
+    became_busy = any(event.name == "gpu.busy" for event in events)
+    if became_busy and not gpu_state.leaks and not isinstance(before, Busy):
+        gpu_state = _extend_rearm(gpu_state, before, seen, config)
+    return Step(gpu_state=gpu_state, events=tuple(events))
+
+
 def _fold(gpu_state: GpuState, reading: Reading | None, seen: Observation) -> tuple[Step, Step]:
     """Apply the findings and the other facts about the child."""
     facts = seen.children.get(gpu_state.gpu.uuid)

@@ -133,11 +133,12 @@ def test_an_elementwise_stressor_ends_when_its_lease_expires(start: Start) -> No
     piece = 512 * 2**20 // 4096
     assert progress.bytes == 3 * piece * progress.iterations > 0
     assert child.used() == ready.held + CONTEXT
-    assert child.wait_for_end() == ChildExitCode.LEASE_RAN_OUT
+    # On a busy machine, the kernel timer may be first.
+    assert child.wait_for_end() in {ChildExitCode.LEASE_RAN_OUT, -signal.SIGALRM}
 
 
 def test_a_hold_stressor_takes_all_free_memory_and_ends_with_its_supervisor(start: Start) -> None:
-    child = start("hold", memory=MemoryTarget(size=64 * GIB))
+    child = start("hold", memory=MemoryTarget(size=64 * GIB), lease=TIMEOUT_S)
     ready = child.wait_for(Ready)
     assert (ready.asked, ready.refused) == (64 * GIB, True)
     assert ready.chunks == (16 * GIB - CONTEXT) // (GIB // 2)

@@ -71,6 +71,46 @@ def wait_for_smaller_stressor(world: World, supervisor: Supervisor) -> None:
     world.run_for(supervisor, 0.5)
 
 
+def test_deallocation_under_a_live_process_yields_at_once_and_is_in_the_reply() -> None:
+    world, supervisor = held()
+    allocate(world, supervisor)
+    wait_for_smaller_stressor(world, supervisor)
+    world.at(0).foreign = [process(5000, 20 * GIB, started=70)]
+    world.run_for(supervisor, 2)
+    assert send(world, supervisor, Deallocate, id="llm") is None
+    view = world.api.views["GPU-0"]
+    assert view.occupancy == "BUSY"
+    assert [one.pid for one in view.processes] == [5000]
+    assert view.allocated_processes == ()
+    before = world.now
+    world.run(supervisor, lambda: not isinstance(stressor(supervisor), Running))
+    assert world.now == before
+
+
+def test_no_stressor_starts_when_an_allocation_ends_under_a_live_process() -> None:
+    world, supervisor = held(Config(rearm=0.5, rearm_longest=0.5))
+    world.at(0).foreign = [process(5000, 2 * GIB, started=70)]
+    world.run_for(supervisor, 30)
+    assert send(world, supervisor, Allocate, id="llm", gpu="GPU-0", size=40 * GIB) is None
+    world.run_for(supervisor, 2.5)
+    starts = len(world.spawner.started)
+    assert send(world, supervisor, Deallocate, id="llm") is None
+    world.run_for(supervisor, 5)
+    assert len(world.spawner.started) == starts
+
+
+def test_an_allocation_to_a_running_process_is_in_the_reply() -> None:
+    world, supervisor = held()
+    world.at(0).foreign = [process(5000, 20 * GIB, started=70)]
+    world.run_for(supervisor, 3)
+    assert world.api.views["GPU-0"].occupancy == "BUSY"
+    assert send(world, supervisor, Allocate, id="llm", gpu="GPU-0", size=40 * GIB) is None
+    view = world.api.views["GPU-0"]
+    assert (view.occupancy, view.rule, view.processes) == ("IDLE", "confirm", ())
+    assert [one.pid for one in view.allocated_processes] == [5000]
+    assert view.outstanding < 22 * GIB
+
+
 def test_an_allocation_frees_its_memory_and_restarts_a_smaller_stressor() -> None:
     world, supervisor = held()
     allocate(world, supervisor)
