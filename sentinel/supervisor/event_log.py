@@ -14,12 +14,10 @@ from datetime import datetime
 from io import TextIOBase
 from typing import Any, TextIO, cast
 
-from sentinel.core.actions import Event
-from sentinel.host.import_stubs import without_rich
-from sentinel.protocol.gpu import Gpu
+import structlog
 
-with without_rich():
-    import structlog
+from sentinel.core.actions import Event
+from sentinel.protocol.gpu import Gpu
 
 #: The most events that wait for a slow reader; about 5 MB.
 MAX_QUEUED_EVENTS = 10_000

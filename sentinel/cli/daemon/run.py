@@ -10,19 +10,22 @@ from typing import TextIO, cast
 
 import click
 
-from sentinel.cli import survey_format
 from sentinel.cli.event_format import text_lines, wants_colour
 from sentinel.cli.setting_options import log_format, settings, simulate_option
 from sentinel.config.sources import Sources, as_values, checked
-from sentinel.diagnostics import survey
 from sentinel.errors import ExitCode
 from sentinel.host import simulation
+from sentinel.host.import_stubs import without_rich
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import places, prepare
 from sentinel.protocol.gpu import Gpu
-from sentinel.supervisor import bootstrap
-from sentinel.supervisor.discovery import Options, Serve
-from sentinel.supervisor.event_log import Sink, json_lines
+
+with without_rich():  # only here: a program that embeds a supervisor may need rich
+    from sentinel.cli import survey_format
+    from sentinel.diagnostics import survey
+    from sentinel.supervisor import bootstrap
+    from sentinel.supervisor.discovery import Options, Serve
+    from sentinel.supervisor.event_log import Sink, json_lines
 
 
 @click.command("run")
