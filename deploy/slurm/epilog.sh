@@ -1,8 +1,8 @@
 #!/bin/sh
-# Slurm's Epilog: gives sentinel back the GPUs that the prolog had it keep off.
+# Slurm's Epilog: ends the reservation that the prolog made.
 #
-# In slurm.conf: Epilog=/etc/slurm/sentinel/epilog.sh. It ends with 0 always: a GPU that stays reserved
-# lies idle, and that is no reason for Slurm to drain the node.
+# In slurm.conf: Epilog=/etc/slurm/sentinel/epilog.sh. It always exits with 0: a GPU that stays reserved
+# is idle, which is no reason for Slurm to drain the node.
 set -u
 
 PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Slurm's Prolog: has sentinel give up the GPUs of a job before it starts, and keep off until the epilog.
+# Slurm's Prolog: reserves the GPUs of a job before it starts, until the epilog.
 #
 # In slurm.conf: Prolog=/etc/slurm/sentinel/prolog.sh and PrologFlags=Alloc, so that it runs when the
 # job gets its GPUs and not only at its first step. It runs as root, as slurmd does.
 #
-# It ends with 0 as soon as nothing of sentinel's is on the GPUs, and so where no daemon runs. With
-# anything else Slurm drains the node and puts the job back into the queue: then somebody else is on
-# a GPU of the job, or its memory did not come back.
+# It exits with 0 once sentinel uses none of these GPUs, also if no daemon runs. With any other exit
+# code Slurm drains the node and requeues the job: a foreign process uses a GPU of the job, or the
+# memory was not freed.
 set -u
 
 # slurmd gives no PATH.

@@ -28,7 +28,7 @@ def command() -> None:
 @click.option("--origin", is_flag=True, help="Add the source of each value.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Show every setting in force, as an equivalent file."""
+    """Show every setting of a new run, as an equivalent file."""
     checked(sources)
     if as_json:
         print_json(_as_json(sources))

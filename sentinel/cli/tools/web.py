@@ -43,7 +43,7 @@ def address(status: Status) -> str:
     if not daemon.tcp:
         raise ConfigError(
             "the page requires a TCP address, and this daemon listens only at its socket",
-            "Set one: sentinel start --tcp 127.0.0.1:8765, or api.tcp in its file.",
+            "Run: sentinel shutdown; sentinel start --tcp 127.0.0.1:8765. Or set api.tcp.",
         )
     host, _, port = daemon.tcp.rpartition(":")
     host = host.strip("[]")
