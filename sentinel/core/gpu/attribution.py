@@ -1,4 +1,4 @@
-"""Attribute the processes and the memory of one reading to their owners, once. Pure."""
+"""Attribute the processes and the memory of one reading to their owners. Pure."""
 
 from __future__ import annotations
 
