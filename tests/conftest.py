@@ -58,6 +58,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedSetupScheduling:
     return SharedSetupScheduling(config, log)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from torch import Tensor
 
 from sentinel.stressor.verification.matmul import DTYPES, MEMORY
@@ -13,10 +14,14 @@ from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
 from sentinel.stressor.verification.sizing import assemble, cube
 from tests.harness.workload_harness import Workbench, workbench
 
+#: All dtypes. The CPU emulates fp8 at 60 ns per multiplication.
+ALL_DTYPES = [
+    pytest.param(name, marks=pytest.mark.long if name == "fp8" else ()) for name in DTYPES
+]
 #: All dtypes, and memory traffic.
-ALL = [*DTYPES, "memory"]
+ALL = [*ALL_DTYPES, "memory"]
 
-#: Rows of the matrices. The CPU emulates fp8 at 60 ns per multiplication.
+#: Rows of the matrices.
 SIZE = 16
 
 #: The simulated size of a chunk. Its tensor has 2 KiB: one result in fp64, four in bf16.

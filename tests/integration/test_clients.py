@@ -209,6 +209,7 @@ def alone(
     return simulated
 
 
+@pytest.mark.long
 def test_a_script_holds_gpus_and_releases_them(alone: SimulatedHost) -> None:
     with sentinel.hold(gpus=[1], memory="50%", simulate=2) as first:
         status = first.wait_held(TIMEOUT_S)

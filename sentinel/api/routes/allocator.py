@@ -77,7 +77,14 @@ def resolve_holder(by: Caller, pid: int | None) -> Caller:
     before = read_stat(pid)
     uid = _uid_of(pid)
     stat = read_stat(pid)
-    if before is None or stat is None or uid is None or not stat.alive or stat != before:
+    # The same process both times. Its state and its name may have changed in between.
+    if (
+        before is None
+        or stat is None
+        or uid is None
+        or not stat.alive
+        or stat.started != before.started
+    ):
         raise ProblemError(Code.INVALID, f"pid: process {pid} is not visible here.")
     if by.uid not in {0, uid}:
         why = f"pid: process {pid} belongs to user {uid}; only that user and root may name it."

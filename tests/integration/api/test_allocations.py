@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -314,6 +314,32 @@ def test_only_the_user_of_a_process_and_root_may_name_it() -> None:
         resolve_holder(Caller(via="unix", uid=uid + 1, pid=1, started=1), pid)
     assert refused.value.code is Code.FORBIDDEN
     assert f"process {pid} belongs to user {uid}" in refused.value.detail
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Provide a function that changes what the second of two reads of a process finds."""
+    first = replace(own_stat(), started=1)
+
+    def read(**changes: Any) -> None:
+        lines = iter([first, replace(first, **changes)])
+        monkeypatch.setattr("sentinel.api.routes.allocator.read_stat", lambda _: next(lines))
+
+    return read
+
+
+def test_a_named_process_may_change_its_state_and_its_name(reads: Callable[..., None]) -> None:
+    reads(state="D", name="python3")
+    by = Caller(via="unix", uid=os.getuid(), pid=1, started=1)
+    assert resolve_holder(by, os.getpid()).started == 1
+
+
+@pytest.mark.parametrize("changes", [{"started": 2}, {"state": "Z"}])
+def test_a_named_process_must_not_end(reads: Callable[..., None], changes: dict[str, Any]) -> None:
+    reads(**changes)
+    by = Caller(via="unix", uid=os.getuid(), pid=1, started=1)
+    with pytest.raises(ProblemError, match="is not visible here"):
+        resolve_holder(by, os.getpid())
 
 
 def test_the_caller_is_identified_by_its_start_time(api: ApiServer) -> None:

@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import signal
-import socket
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import psutil
 import pytest
 
 from sentinel.diagnostics.one_shot import START, Failure, OneShotResult, run_one_shot
 from sentinel.errors import WireError
-from sentinel.host.child_setup import InheritedFd
-from sentinel.protocol.codec import encode
-from sentinel.protocol.inflight_calls import InflightCalls, slots_of
+from sentinel.protocol.inflight_calls import slots_of
 from sentinel.protocol.inspection import CallResult, InspectionDone, WorkloadInfo
 from sentinel.supervisor import child_process
+from tests.harness.scripted_child import run_script
 from tests.harness.timing import TIMEOUT_S
-
-
-def run_script(
-    script: Sequence[object], channel: socket.socket, parent: int, board: InheritedFd
-) -> None:
-    """Follow a script: send a message, announce a ``call``, ``exit``, or raise a ``signal``."""
-    calls = InflightCalls.attach(board.detach())
-    for step in script:
-        match step:
-            case ("exit", int(code)):
-                os._exit(code)
-            case ("signal", int(number)):
-                os.kill(os.getpid(), number)
-            case ("call", int(slot), str(name)):
-                calls.announce(slot, name)
-            case ("finish", int(slot)):
-                calls.finish(slot)
-            case bytes():
-                channel.sendall(step)
-            case _:
-                channel.sendall(encode(step))
-    time.sleep(600)
 
 
 class Results:

@@ -13,10 +13,10 @@ from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.golden import key_of
-from sentinel.stressor.verification.matmul import DTYPES
 from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads.gemm import gemm, run_seeds
 from tests.harness.pipeline_harness import (
+    ALL_DTYPES,
     newest,
     pipeline_bench,
     pipeline_of,
@@ -132,7 +132,7 @@ def test_no_checksum_is_recorded_before_the_checks_are_proved(
 # --- the workload ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", ALL_DTYPES)
 def test_the_workload_runs_until_it_is_stopped(large_bench: Workbench, name: str) -> None:
     bench = large_bench
     threading.Timer(0.1, bench.stop).start()

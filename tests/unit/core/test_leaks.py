@@ -39,8 +39,8 @@ def yielded(world: World, supervisor: Supervisor) -> None:
 
 
 def long_after(world: World, supervisor: Supervisor, seconds: float) -> None:
-    """Run for many seconds, two ticks a second."""
-    world.tick = 0.5
+    """Run for many seconds, a tick per second."""
+    world.tick = 1.0
     world.run_for(supervisor, seconds)
 
 

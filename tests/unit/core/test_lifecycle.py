@@ -63,6 +63,7 @@ def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
     assert isinstance(given_up, Fatal)
     assert "10 failures" in given_up.reason
     assert "no luck" in given_up.reason
+    world.tick = 4.0
     world.run_for(supervisor, 2000)
     assert len(world.spawner.started) == 10
 

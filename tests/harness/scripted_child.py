@@ -1,0 +1,34 @@
+"""A one-shot process that follows a script. It imports no pytest, so that it starts fast."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from sentinel.host.child_setup import InheritedFd
+from sentinel.protocol.codec import encode
+from sentinel.protocol.inflight_calls import InflightCalls
+
+
+def run_script(
+    script: Sequence[object], channel: socket.socket, parent: int, board: InheritedFd
+) -> None:
+    """Follow a script: send a message, announce a ``call``, ``exit``, or raise a ``signal``."""
+    calls = InflightCalls.attach(board.detach())
+    for step in script:
+        match step:
+            case ("exit", int(code)):
+                os._exit(code)
+            case ("signal", int(number)):
+                os.kill(os.getpid(), number)
+            case ("call", int(slot), str(name)):
+                calls.announce(slot, name)
+            case ("finish", int(slot)):
+                calls.finish(slot)
+            case bytes():
+                channel.sendall(step)
+            case _:
+                channel.sendall(encode(step))
+    time.sleep(600)
