@@ -181,8 +181,8 @@ def test_opens_of_a_device_node_boost_the_reads_of_a_held_gpu(
     """A burst of opens, as by a CUDA program, triggers a read that shows growth."""
     probe = start(poll=NEVER, watch_interval=NEVER)
     first, second = probe.inventory().gpus
-    probe.watch((first, second), held=(first,))
     before_s = time.monotonic()
+    probe.watch((first, second), held=(first,))
     probe.reading(lambda r: r.uuid == first.uuid and r.at >= before_s)
     assert registry.attach(first.uuid).allocate(MIB)
     done = threading.Event()
