@@ -40,7 +40,7 @@ from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord
 #: The longest warning, in characters; it must fit into a datagram.
 _MAX_WARNING_LENGTH = 4000
 #: The caller of commands without a client.
-_THIS_PROCESS = Caller(via="service")
+_THIS_PROCESS = Caller(via="sentinel")
 
 
 class ApiContext:

@@ -165,6 +165,8 @@ def _gpus(gpus: Sequence[_Fields]) -> str:
 def _caller(by: _Fields | None) -> str:
     if by is None:
         return "its time has expired"
+    if by["via"] == "sentinel":
+        return "its process or its request has ended"
     user = f"uid {by['uid']}" if by["uid"] is not None else "a client"
     process = "" if by["pid"] is None else f" (pid {by['pid']})"
     return f"by {user}{process} over {by['via']}"

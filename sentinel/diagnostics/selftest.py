@@ -119,7 +119,7 @@ def _code(proofs: Sequence[SelftestResult], error: SentinelError | None) -> Exit
 
 
 class _Listener(Listener):
-    """Collects the results, and ends with the last one or with a fault that was not planted."""
+    """Collects the results, and ends with the last one or with a fault that was not injected."""
 
     def __init__(self, workload: str, report: Callable[[SelftestResult], object]) -> None:
         super().__init__(workload)
@@ -171,7 +171,7 @@ class _Listener(Listener):
 
 
 def _describe(finding: Finding) -> str:
-    """Describe a finding that was not planted."""
+    """Describe a finding that was not injected."""
     where = f" at {finding.first}" if finding.first else ""
     dtype = f" of {finding.dtype}" if finding.dtype else ""
     return f"a {finding.place.value}{dtype} was wrong{where} although no bit was flipped in it"

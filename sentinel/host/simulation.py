@@ -139,18 +139,18 @@ class Registry:
         return sum(not share.pid for share in self._shares(gpu))
 
     def fault(self, gpu: str) -> str | None:
-        """Read the fault that a test planted on ``gpu``; see probe/simulated_driver.py."""
+        """Read the fault that a test injected into ``gpu``; see probe/simulated_driver.py."""
         try:
             return (self.folder / gpu / "fault").read_text().strip() or None
         except FileNotFoundError:
             return None
 
-    def plant(self, gpu: str, fault: str | None) -> None:
+    def inject(self, gpu: str, fault: str | None) -> None:
         """Plant a fault on ``gpu`` for a test, or remove it."""
-        _plant(self.folder / gpu / "fault", fault)
+        _write_fact(self.folder / gpu / "fault", fault)
 
     def heat(self, gpu: str) -> int | None:
-        """Read the temperature that a test planted on ``gpu``, in degrees Celsius."""
+        """Read the temperature that a test injected into ``gpu``, in degrees Celsius."""
         try:
             return int((self.folder / gpu / "heat").read_text())
         except (FileNotFoundError, ValueError):
@@ -158,7 +158,7 @@ class Registry:
 
     def warm(self, gpu: str, degrees: int | None) -> None:
         """Plant this temperature on ``gpu`` for a test, or remove it."""
-        _plant(self.folder / gpu / "heat", None if degrees is None else str(degrees))
+        _write_fact(self.folder / gpu / "heat", None if degrees is None else str(degrees))
 
     def attach(self, gpu: str) -> Membership:
         """Join ``gpu`` as this process, holding nothing yet; opens its node."""
@@ -270,8 +270,8 @@ def _holder_pid(lock: str) -> int | None:
     return None if kind == fcntl.F_UNLCK else pid
 
 
-def _plant(path: Path, text: str | None) -> None:
-    """Write the file of a planted fact, or remove it."""
+def _write_fact(path: Path, text: str | None) -> None:
+    """Write the file of an injected fact, or remove it."""
     if text is None:
         path.unlink(missing_ok=True)
     else:

@@ -124,9 +124,9 @@ class SimulatedDriver:
 
     def temperature(self, uuid: str) -> int | None:
         """Return a simulated temperature in degrees Celsius."""
-        planted = self._registry.heat(uuid)
-        if planted is not None:
-            return planted
+        injected = self._registry.heat(uuid)
+        if injected is not None:
+            return injected
         return _IDLE_HEAT + round(_WORK_HEAT * (self.utilization(uuid) or 0.0))
 
     def power(self, uuid: str) -> float | None:

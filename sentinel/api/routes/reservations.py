@@ -73,7 +73,7 @@ async def _reserve(context: ApiContext, by: Caller, body: ReservationRequest) ->
     except BaseException:
         # No client knows its id, so no client would end it. If there is no such reservation, the
         # refusal concerns no client either.
-        context.supervisor.post(Unreserve, by=Caller(via="service"), id=id_)
+        context.supervisor.post(Unreserve, by=Caller(via="sentinel"), id=id_)
         raise
     return Reserved(reservation=reservation(confirmed, context.views, time.monotonic()))
 

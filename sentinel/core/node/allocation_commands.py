@@ -42,7 +42,7 @@ def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
     for gpu_state in tuple(state.gpu_states.values()):
         for allocation in gpu_state.allocations.values():
             if not allocation.confirmed:
-                state, ended = _end(state, allocation, Caller(via="service"), now)
+                state, ended = _end(state, allocation, Caller(via="sentinel"), now)
                 events += ended
     return state, events
 

@@ -66,7 +66,7 @@ def apply_commands(state: State, seen: Observation, config: Config) -> CommandBa
             number=command.number, refused=done.refused, text=done.text, gpus=done.gpus
         )
         events = done.events
-        if done.refused is not None and command.by.via == "service":
+        if done.refused is not None and command.by.via == "sentinel":
             events = []  # the API process reports its own commands
         elif done.refused is not None:
             name = type(command).__name__.lower()
@@ -158,7 +158,7 @@ def _change_daemon(
         case ShutDown():
             client = f"uid {by.uid}" if by.uid is not None else f"a client over {by.via}"
             reason = f"requested by {client}"
-            if by.via == "service":
+            if by.via == "sentinel":
                 reason = "no client can reach it any more"
             return CommandResult(state, "releases every GPU and shuts down", gpus, stop=reason)
 

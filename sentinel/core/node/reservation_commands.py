@@ -148,7 +148,7 @@ def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
     events: list[Event] = []
     for reservation in tuple(state.reservations.values()):
         if not reservation.confirmed:
-            state, ended = _end_reservation(state, reservation, Caller(via="service"), now)
+            state, ended = _end_reservation(state, reservation, Caller(via="sentinel"), now)
             events += ended
     return state, events
 

@@ -154,7 +154,7 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(api: ApiServ
 
 
 @pytest.mark.parametrize(
-    ("wish", "told"),
+    ("wish", "expected"),
     [
         ({"id": ""}, "body.id"),
         ({"id": "a/b"}, "body.id"),
@@ -166,12 +166,12 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(api: ApiServ
     ],
 )
 def test_an_invalid_request_is_refused_with_its_field(
-    api: ApiServer, wish: dict[str, Any], told: str
+    api: ApiServer, wish: dict[str, Any], expected: str
 ) -> None:
     body = {"id": "llm", "size": GIB, "wait_s": 0, **wish}
     reply = ask(api, "POST", "/v1/allocations", body)
     assert (reply.status, reply.body["code"]) == (422, "invalid")
-    assert told in reply.body["detail"]
+    assert expected in reply.body["detail"]
     assert api.commands == []
 
 
@@ -203,7 +203,7 @@ def test_an_allocation_ends_with_its_process(api: ApiServer) -> None:
     api.wait_for(lambda: not api.supervisor.allocations)
     order = api.commands[-1]
     assert isinstance(order, Deallocate)
-    assert (order.id, order.by.via) == ("llm", "service")
+    assert (order.id, order.by.via) == ("llm", "sentinel")
 
 
 def test_an_allocation_for_the_caller_ends_with_the_caller(api: ApiServer) -> None:

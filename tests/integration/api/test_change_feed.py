@@ -156,7 +156,7 @@ def test_a_failed_update_is_reported_once_and_later_ones_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second and the third update fail; then the complete status follows."""
-    said: list[str] = []
+    warnings: list[str] = []
     changed, looks = ChangeFeed._difference, iter([False, True, True])
 
     def fails(watch: ChangeFeed, before: HostView) -> Changes:
@@ -165,7 +165,7 @@ def test_a_failed_update_is_reported_once_and_later_ones_are_sent(
         return changed(watch, before)
 
     async def scene() -> list[bytes]:
-        watch = ChangeFeed(SPEC, some_views(), EventBuffer(), said.append)
+        watch = ChangeFeed(SPEC, some_views(), EventBuffer(), warnings.append)
         keeping = asyncio.create_task(watch.run())
         pieces = watch.follow(None)
         async with asyncio.timeout(20):
@@ -180,7 +180,7 @@ def test_a_failed_update_is_reported_once_and_later_ones_are_sent(
     assert names[:2] == [status, changes]
     assert names[2:].count(status) in {1, 2}
     assert names[-1] == changes
-    assert said == [
+    assert warnings == [
         "a bug in sentinel, a change was not published: RuntimeError('what a bug says')"
     ]
 

@@ -232,7 +232,7 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"temp_max": 80}, "The keys are: temp_optimal, temp_normal,"),
         ({"temp_throttle": "hot"}, "body.temp_throttle"),
@@ -249,12 +249,12 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
     ],
 )
 def test_an_invalid_change_is_refused_with_its_field_and_changes_nothing(
-    api: ApiServer, change: dict[str, Any], told: str
+    api: ApiServer, change: dict[str, Any], expected: str
 ) -> None:
     before = data(api, "/config")
     status, answer = ask(api, "PUT", "/config", change)
     assert status == 422
-    assert told in answer["error"]
+    assert expected in answer["error"]
     assert data(api, "/config") == before
     assert api.commands == []
 
@@ -297,8 +297,8 @@ def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path)
     hot = GivenSetting(key="throttle.temp_throttle", text="83", source=source)
     single = GivenOverride(selector="1", source=f"{file}: gpu.1", given=(hot,))
     flag = GivenSetting(key="util.target", text="50%", source="--util")
-    told: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
-    with ApiServer(tmp_path, environment={"HOME": str(tmp_path)}, **told) as api:
+    expected: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
+    with ApiServer(tmp_path, environment={"HOME": str(tmp_path)}, **expected) as api:
         shown = plain(api, "GET", "/v1/settings").body
         assert shown["settings"][hot.key] == {"text": "83", "source": source}
         assert shown["gpus"]["1"] == {hot.key: {"text": "83", "source": source}}

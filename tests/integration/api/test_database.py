@@ -394,12 +394,12 @@ def test_the_history_stays_in_memory_while_the_disk_is_full(
     tiny_disk: Path,
 ) -> None:
     past = HistoryHarness(tiny_disk / "history.db")
-    said = [
+    warnings = [
         trouble for _ in range(5) for trouble in past.write_views(busy_view(past.now, process(7)))
     ]
     past.write_event("gpu.busy")
-    assert len(said) == 1
-    assert "disk" in said[0] or "cannot be written" in said[0]
+    assert len(warnings) == 1
+    assert "disk" in warnings[0] or "cannot be written" in warnings[0]
     assert len(past.readings()) == 1
     past.advance(6)
     remount(tiny_disk, "4m")
@@ -420,13 +420,13 @@ def test_a_temporarily_full_disk_loses_no_row(tiny_disk: Path) -> None:
                 file.write(bytes(4096))
         except OSError:
             pass
-    said = []
+    warnings = []
     for number in range(40):
-        said += past.write_event(f"full.{number}", text="x" * 2000)
+        warnings += past.write_event(f"full.{number}", text="x" * 2000)
         past.write_views(make_view(past.now))
         past.advance(1)
-    assert len(said) == 1, "once, and not each time"
-    assert "full" in said[0]
+    assert len(warnings) == 1, "once, and not each time"
+    assert "full" in warnings[0]
     assert len(past.events()) == 41, "of file and memory as one"
     assert len(past.readings()) == 40
     filler.unlink()

@@ -247,10 +247,10 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
     assert below[0] == "0"
     assert "%" in below[-2]
 
-    said = json.loads(daemon.run("history", "--gpu", "0", "--since", "10m", "--json"))
-    assert said["schema_version"] == 1
-    assert [use["ours"] for use in said["usage"]] == [True, False, True]
-    (reading,) = said["gpus"]
+    body = json.loads(daemon.run("history", "--gpu", "0", "--since", "10m", "--json"))
+    assert body["schema_version"] == 1
+    assert [use["ours"] for use in body["usage"]] == [True, False, True]
+    (reading,) = body["gpus"]
     assert 0 < reading["ours"] < 1
     assert 0 < reading["busy"] < 1
 

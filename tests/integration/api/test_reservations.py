@@ -219,7 +219,7 @@ def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
         holder.kill()
         api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
         assert not api.supervisor.reservations
-    assert api.commands[-1].by.via == "service"
+    assert api.commands[-1].by.via == "sentinel"
 
 
 @pytest.mark.long

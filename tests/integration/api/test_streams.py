@@ -188,7 +188,7 @@ def kept(api: ApiServer) -> Iterator[str]:
 # --- the ring alone --------------------------------------------------------------------------
 
 
-def said(number: int, size: int = 0) -> LoggedEvent:
+def logged_event(number: int, size: int = 0) -> LoggedEvent:
     fields = {"event": f"e{number}", "fill": "x" * size}
     return LoggedEvent.of(LogRecord(number=number, event=fields))
 
@@ -201,7 +201,7 @@ def names(piece: bytes) -> list[str]:
 def test_a_slow_follower_receives_the_number_of_lost_events() -> None:
     event_buffer = EventBuffer()
     for number in range(1, 2 * MAX_EVENTS + 1):
-        event_buffer.add(said(number, 100))
+        event_buffer.add(logged_event(number, 100))
     piece, last = event_buffer.after(10)
     assert names(piece)[:2] == ["lost", f"e{MAX_EVENTS + 1}"]
     assert f'"count": {MAX_EVENTS - 10}' in piece.decode()
@@ -211,13 +211,13 @@ def test_a_slow_follower_receives_the_number_of_lost_events() -> None:
 def test_a_gap_in_the_numbers_counts_as_lost_events() -> None:
     event_buffer = EventBuffer()
     for number in (1, 2, 5):
-        event_buffer.add(said(number))
+        event_buffer.add(logged_event(number))
     assert names(event_buffer.after(1)[0]) == ["e2", "lost", "e5"]
 
 
 def test_restarted_numbers_of_a_new_daemon_skip_no_event() -> None:
     event_buffer = EventBuffer()
-    event_buffer.add(said(1))
+    event_buffer.add(logged_event(1))
     assert names(event_buffer.after(900)[0]) == ["e1"]
 
 
@@ -225,7 +225,7 @@ def test_large_events_push_out_old_ones(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pipelines, "MAX_BYTES", 100_000)
     event_buffer = EventBuffer()
     for number in range(1, 21):
-        event_buffer.add(said(number, 20_000))
+        event_buffer.add(logged_event(number, 20_000))
     piece, _ = event_buffer.after(0)
     assert names(piece)[:2] == ["lost", "e17"]
 

@@ -58,9 +58,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Daem
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as front:
-        yield front
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
+        yield api
 
 
 @contextmanager
@@ -76,12 +76,12 @@ def opened(
         assert page.errors == []
 
 
-def address(front: ApiServer) -> str:
-    return f"http://127.0.0.1:{front.port}/#token={token(front)}"
+def address(api: ApiServer) -> str:
+    return f"http://127.0.0.1:{api.port}/#token={token(api)}"
 
 
-def token(front: ApiServer) -> str:
-    return Path(front.spec.token or "").read_text().strip()
+def token(api: ApiServer) -> str:
+    return Path(api.spec.token or "").read_text().strip()
 
 
 def state(index: int) -> str:
@@ -178,18 +178,18 @@ def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
 # --- with a supervisor that is a script --------------------------------------------------------
 
 
-def test_external_text_is_never_interpreted_as_markup(front: ApiServer, chrome: Browser) -> None:
-    front.reset()
-    with front.change_supervisor() as supervisor:
+def test_external_text_is_never_interpreted_as_markup(api: ApiServer, chrome: Browser) -> None:
+    api.reset()
+    with api.change_supervisor() as supervisor:
         others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
         view = supervisor.gpus[UUIDS[0]]
         busy = {"stressor": "STOPPED", "occupancy": "BUSY", "processes": others, "reason": HOSTILE}
         supervisor.gpus[UUIDS[0]] = replace(view, name=HOSTILE, held=None, **busy)  # type: ignore[arg-type]
-    with opened(chrome, address(front)) as page:
-        front.publish(
+    with opened(chrome, address(api)) as page:
+        api.publish(
             "gpu.busy", index=0, at=1.0, reason=HOSTILE, processes=[{"pid": 1, "name": HOSTILE}]
         )
-        front.publish("gpu.reserved", index=0, at=2.0, reason=HOSTILE, for_s=None, by=None)
+        api.publish("gpu.reserved", index=0, at=2.0, reason=HOSTILE, for_s=None, by=None)
         page.wait_until("document.querySelectorAll('#timeline li').length === 2")
         page.evaluate("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
         for part in ("#gpu-0", "#timeline", "#facts", "#detail-dialog"):
@@ -215,9 +215,9 @@ def test_the_timeline_describes_every_event_of_the_catalogue_but_details(
     examples = [json.loads(line) for line in EXAMPLES.read_text().splitlines()]
     assert {event["event"] for event in examples} == set(EVENTS)
     listed = [event for event in examples if EVENTS[event["event"]].kind is not Kind.DETAIL]
-    with ApiServer(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+    with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
         for event in examples:
-            front.publish(event["event"], **{key: event[key] for key in event.keys() - {"event"}})
+            api.publish(event["event"], **{key: event[key] for key in event.keys() - {"event"}})
         shown = timeline(page, len(listed))
     for event, (word, gpus, text) in zip(listed, shown, strict=True):
         name = event["event"]
@@ -231,10 +231,10 @@ def test_the_timeline_describes_every_event_of_the_catalogue_but_details(
 
 
 def test_equal_events_of_several_gpus_are_one_item(tmp_path: Path, chrome: Browser) -> None:
-    with ApiServer(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+    with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
         for index in (0, 1, 3):
-            front.publish("gpu.unknown", index=index, at=10.0, reason="no answer")
-        front.publish("gpu.unknown", index=4, at=20.0, reason="no answer")
+            api.publish("gpu.unknown", index=index, at=10.0, reason="no answer")
+        api.publish("gpu.unknown", index=4, at=20.0, reason="no answer")
         assert timeline(page, 2) == [
             ("unknown", "GPU 0\N{EN DASH}1, 3", "no answer"),
             ("unknown", "GPU 4", "no answer"),
@@ -250,9 +250,9 @@ def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: B
         " kind.dispatchEvent(new Event('change')); }}"
     )
     everything = ("gpu.idle", "gpu.yielding", "gpu.overheat", "gpu.resumed")
-    with ApiServer(tmp_path, tcp=True) as front, opened(chrome, address(front)) as page:
+    with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
         for name in everything:
-            front.publish(name, index=0, by=None)
+            api.publish(name, index=0, by=None)
         timeline(page, len(everything))
         for text, wanted in (
             ("hand-overs", "yielding"),
@@ -268,12 +268,12 @@ def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: B
     ("width", "height", "mobile"), [(1280, 800, False), (390, 844, True)], ids=["desk", "phone"]
 )
 def test_sixteen_gpus_fit_the_page(
-    front: ApiServer, chrome: Browser, width: int, height: int, *, mobile: bool
+    api: ApiServer, chrome: Browser, width: int, height: int, *, mobile: bool
 ) -> None:
-    front.reset()
-    with front.change_supervisor():
-        front.supervisor = ExampleNode()
-    with opened(chrome, address(front), width, height, mobile=mobile) as page:
+    api.reset()
+    with api.change_supervisor():
+        api.supervisor = ExampleNode()
+    with opened(chrome, address(api), width, height, mobile=mobile) as page:
         page.wait_until("document.querySelectorAll('.card').length === 16")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         cards = "[...document.querySelectorAll('.card')]"
@@ -292,43 +292,41 @@ def test_sixteen_gpus_fit_the_page(
         ]
 
 
-def test_stale_views_show_no_gpu_as_idle(front: ApiServer, chrome: Browser) -> None:
-    front.reset()
-    with opened(chrome, address(front)) as page:
+def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> None:
+    api.reset()
+    with opened(chrome, address(api)) as page:
         page.wait_until(f"{state(0)} === 'occupied'")
-        with front.change_supervisor() as supervisor:
+        with api.change_supervisor() as supervisor:
             supervisor.sends_no_views = True
         page.wait_until(f"{state(0)} === 'unknown'")
         assert "state is not updated" in page.evaluate("document.getElementById('lost').innerText")
-        with front.change_supervisor() as supervisor:
+        with api.change_supervisor() as supervisor:
             supervisor.sends_no_views = False
         page.wait_until(f"{state(0)} === 'occupied'")
         page.wait_until(LIVE)
 
 
 def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
-    front: ApiServer, chrome: Browser
+    api: ApiServer, chrome: Browser
 ) -> None:
-    front.reset()
+    api.reset()
     with chrome.page() as page:
-        page.navigate(f"http://127.0.0.1:{front.port}/#token=wrong")
+        page.navigate(f"http://127.0.0.1:{api.port}/#token=wrong")
         page.wait_until("document.querySelector('#token-dialog')?.open")
         assert "The token is wrong" in page.evaluate(
             "document.querySelector('#token-dialog').innerText"
         )
-        page.type_text(token(front))
+        page.type_text(token(api))
         page.press("Enter")
         page.wait_until(LIVE)
         assert page.evaluate("document.querySelectorAll('.card').length") == 2
         assert page.errors == []
 
 
-def test_the_theme_is_the_systems_until_another_is_chosen(
-    front: ApiServer, chrome: Browser
-) -> None:
-    front.reset()
+def test_the_theme_is_the_systems_until_another_is_chosen(api: ApiServer, chrome: Browser) -> None:
+    api.reset()
     theme = "document.documentElement.dataset.theme"
-    with opened(chrome, address(front)) as page:
+    with opened(chrome, address(api)) as page:
         for wanted in ("dark", "light"):
             feature = {"name": "prefers-color-scheme", "value": wanted}
             page.call("Emulation.setEmulatedMedia", features=[feature])
@@ -336,7 +334,7 @@ def test_the_theme_is_the_systems_until_another_is_chosen(
         page.evaluate("document.getElementById('theme').click()")
         page.evaluate("document.getElementById('theme').click()")
         assert page.evaluate(theme) == "dark"
-        page.navigate(address(front).partition("#")[0] + "?again")
+        page.navigate(address(api).partition("#")[0] + "?again")
         page.wait_until(f"{LIVE} && {theme} === 'dark'")
 
 

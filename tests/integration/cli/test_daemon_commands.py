@@ -90,8 +90,8 @@ def test_status_as_json_is_the_response_of_the_daemon(
 ) -> None:
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "new": 1})
     assert run_command_line(["status", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {"schema_version": 1, "running": True, **STATUS, "new": 1}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"schema_version": 1, "running": True, **STATUS, "new": 1}
 
 
 # --- orders ----------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def test_a_command_is_sent_and_its_response_printed(
     assert capsys.readouterr().out == "so be it\n"
     assert daemon.requests == [(request_, body)]
     assert run_command_line([*typed, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["schema_version"], said["gpus"]) == (1, [UUID])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["schema_version"], printed["gpus"]) == (1, [UUID])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_rejection_is_printed_to_standard_error(
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "expected"),
     [
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
@@ -173,12 +173,12 @@ def test_a_rejection_is_printed_to_standard_error(
     ],
 )
 def test_a_usage_error_sends_no_request(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str], told: str
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str], expected: str
 ) -> None:
     assert run_command_line(typed) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(f"sentinel: {told}")
+    assert output.err.startswith(f"sentinel: {expected}")
     assert daemon.requests == []
 
 
@@ -198,9 +198,9 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
     assert daemon.requests == [("POST /v1/reservations", asked)]
     assert run_command_line([*typed, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["reservation"] == two
-    assert said["schema_version"] == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["reservation"] == two
+    assert printed["schema_version"] == 1
 
 
 def test_unreserve_all_mine_keeps_reservations_of_other_users(
@@ -249,8 +249,8 @@ def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: StubDaemon) 
     program = '\necho $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
     with run_exec(daemon, "--gpus", "1", "--", "sh", "-c", program, "sh", "--help") as process:
         out, err = process.communicate(timeout=TIMEOUT_S)
-    said, ignored = out.splitlines()
-    assert said == f"{process.pid} {UUID} --help"
+    line, ignored = out.splitlines()
+    assert line == f"{process.pid} {UUID} --help"
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
     assert (process.returncode, err) == (7, "")
     ((_, asked),) = daemon.requests
@@ -379,14 +379,14 @@ def test_the_completion_lists_commands_and_options(
     words: str, word: int, expected: set[str], other: set[str]
 ) -> None:
     variables = {"_SENTINEL_COMPLETE": "bash_complete", "COMP_WORDS": words}
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", "sentinel"],
         env={**os.environ, **variables, "COMP_CWORD": str(word)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     ).stdout
-    offered = {line.partition(",")[2] for line in said.splitlines()}
+    offered = {line.partition(",")[2] for line in printed.splitlines()}
     assert expected <= offered
     assert not other & offered
 

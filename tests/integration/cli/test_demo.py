@@ -22,9 +22,9 @@ def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
         *("ends and frees", "GPU 0     occupied", "stopping", "exit code 0"),
         "The foreign job got its memory.",
     )
-    told = done.stdout
+    rest = done.stdout
     for word in story:
-        assert word in told, f"no {word!r} in its place in:\n{done.stdout}"
-        told = told.partition(word)[2]
+        assert word in rest, f"no {word!r} in its place in:\n{done.stdout}"
+        rest = rest.partition(word)[2]
     assert "GPU 0 got its" in done.stdout
     assert "GPU 1     yielding" not in done.stdout

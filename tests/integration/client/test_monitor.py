@@ -32,27 +32,27 @@ from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
-    with ApiServer(tmp_path_factory.mktemp("service"), given=given) as front:
-        yield front
+    with ApiServer(tmp_path_factory.mktemp("shared_api"), given=given) as api:
+        yield api
 
 
 @pytest.fixture
-def front(service: ApiServer) -> ApiServer:
-    service.reset()
-    return service
+def api(shared_api: ApiServer) -> ApiServer:
+    shared_api.reset()
+    return shared_api
 
 
 @pytest.fixture
-def monitor(front: ApiServer) -> Iterator[sentinel.Monitor]:
-    with sentinel.Monitor(front.path) as monitor:
+def monitor(api: ApiServer) -> Iterator[sentinel.Monitor]:
+    with sentinel.Monitor(api.path) as monitor:
         yield monitor
 
 
-def change_gpu(front: ApiServer, index: int = 0, **changes: Any) -> None:
+def change_gpu(api: ApiServer, index: int = 0, **changes: Any) -> None:
     """Change fields of a GPU's view."""
-    with front.change_supervisor() as supervisor:
+    with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
 
@@ -63,9 +63,9 @@ def started(pid: int) -> int:
     return stat.started
 
 
-def publish_health(front: ApiServer, before: str, now: str, index: int = 0) -> None:
+def publish_health(api: ApiServer, before: str, now: str, index: int = 0) -> None:
     """Publish a change of a GPU's health."""
-    front.publish(
+    api.publish(
         "gpu.health_changed",
         gpu=UUIDS[index],
         before=before,
@@ -125,7 +125,7 @@ def test_an_unknown_name_is_an_error_with_the_known_names(name: str) -> None:
 
 @pytest.mark.long
 def test_callbacks_receive_the_gpu_and_the_event_although_others_fail(
-    front: ApiServer, monitor: sentinel.Monitor, caplog: pytest.LogCaptureFixture
+    api: ApiServer, monitor: sentinel.Monitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[tuple[str, GpuStatus, EventInfo]] = []
     done = threading.Event()
@@ -146,16 +146,16 @@ def test_callbacks_receive_the_gpu_and_the_event_although_others_fail(
     ignored = monitor.on("critical", keep("critical"))
     monitor.off("critical", ignored)
     monitor.on("idle", lambda *_: done.set())
-    publish_health(front, "optimal", "normal")  # before start()
+    publish_health(api, "optimal", "normal")  # before start()
     monitor.start()
     monitor.start()  # has no effect
-    change_gpu(front, health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
-    publish_health(front, "normal", "throttled")
-    publish_health(front, "throttled", "critical", 1)
-    publish_health(front, "critical", "normal", 1)
-    front.publish("gpu.paused", gpu=UUIDS[1], for_s=None)
-    front.publish("service.ready")
-    front.publish("gpu.idle", gpu=UUIDS[1])
+    change_gpu(api, health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
+    publish_health(api, "normal", "throttled")
+    publish_health(api, "throttled", "critical", 1)
+    publish_health(api, "critical", "normal", 1)
+    api.publish("gpu.paused", gpu=UUIDS[1], for_s=None)
+    api.publish("service.ready")
+    api.publish("gpu.idle", gpu=UUIDS[1])
     assert done.wait(TIMEOUT_S)
     assert [(name, gpu.index, event.name) for name, gpu, event in calls] == [
         ("state_change", 0, "gpu.health_changed"),
@@ -173,13 +173,13 @@ def test_callbacks_receive_the_gpu_and_the_event_although_others_fail(
 
 
 @contextlib.contextmanager
-def silent(front: ApiServer) -> Iterator[None]:
+def silent(api: ApiServer) -> Iterator[None]:
     """Stop the API process, so that its streams send no comments."""
-    os.kill(front.child.process.pid or 0, signal.SIGSTOP)
+    os.kill(api.child.process.pid or 0, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(front.child.process.pid or 0, signal.SIGCONT)
+        os.kill(api.child.process.pid or 0, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -190,19 +190,19 @@ def endless_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("endless_streams")
 def test_the_thread_ends_although_its_stream_is_silent(
-    front: ApiServer, monitor: sentinel.Monitor
+    api: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     monitor.start()
     assert monitor.running
     (thread,) = [one for one in threading.enumerate() if one.name == "sentinel-monitor"]
-    with silent(front):
+    with silent(api):
         monitor.stop()
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
     assert not monitor.running
 
 
-def test_a_callback_can_stop_the_monitor(front: ApiServer, monitor: sentinel.Monitor) -> None:
+def test_a_callback_can_stop_the_monitor(api: ApiServer, monitor: sentinel.Monitor) -> None:
     calls = []
 
     def once(gpu: GpuStatus, event: EventInfo) -> None:
@@ -212,8 +212,8 @@ def test_a_callback_can_stop_the_monitor(front: ApiServer, monitor: sentinel.Mon
     monitor.on("idle", once)
     monitor.start()
     (thread,) = [one for one in threading.enumerate() if one.name == "sentinel-monitor"]
-    first = front.publish("gpu.idle", gpu=UUIDS[0])
-    front.publish("gpu.idle", gpu=UUIDS[0])
+    first = api.publish("gpu.idle", gpu=UUIDS[0])
+    api.publish("gpu.idle", gpu=UUIDS[0])
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert calls == [first]
@@ -221,27 +221,27 @@ def test_a_callback_can_stop_the_monitor(front: ApiServer, monitor: sentinel.Mon
 
 @pytest.mark.long
 def test_the_monitor_continues_with_the_next_api_process(
-    front: ApiServer, monitor: sentinel.Monitor
+    api: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     called = threading.Event()
     monitor.on("idle", lambda *_: called.set())
     monitor.start()
-    front.kill()
-    front.start()
-    front.wait_for(lambda: front.heartbeats > 0)
+    api.kill()
+    api.start()
+    api.wait_for(lambda: api.heartbeats > 0)
 
     def event_arrives() -> bool:
-        front.publish("gpu.idle", gpu=UUIDS[0])
+        api.publish("gpu.idle", gpu=UUIDS[0])
         return called.wait(0.1)
 
     eventually(event_arrives)
     assert monitor.running
 
 
-def test_the_state_is_that_of_the_selected_gpu(front: ApiServer, monitor: sentinel.Monitor) -> None:
+def test_the_state_is_that_of_the_selected_gpu(api: ApiServer, monitor: sentinel.Monitor) -> None:
     assert monitor.is_available()
     assert monitor.reason == ""
-    change_gpu(front, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
+    change_gpu(api, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
     eventually(lambda: monitor.status(1).health == "throttled")
     assert [gpu.index for gpu in monitor.status_all()] == [0, 1]
     assert (monitor.should_throttle(1), monitor.speed_multiplier(1)) == (True, 0.5)
@@ -251,10 +251,10 @@ def test_the_state_is_that_of_the_selected_gpu(front: ApiServer, monitor: sentin
 
 
 def test_an_update_changes_single_settings_and_keeps_the_others(
-    front: ApiServer, monitor: sentinel.Monitor
+    api: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     assert monitor.update_config({"throttle.temp_throttle": 80}).text
-    order = front.commands[-1]
+    order = api.commands[-1]
     assert isinstance(order, Configure)
     given = {value.key: value.text for value in order.given}
     assert given == {"memory.target": "50%", "throttle.temp_throttle": "80"}
@@ -264,7 +264,7 @@ def test_an_update_changes_single_settings_and_keeps_the_others(
 
 
 def test_memory_is_allocated_for_the_duration_of_a_block(
-    front: ApiServer, monitor: sentinel.Monitor
+    api: ApiServer, monitor: sentinel.Monitor
 ) -> None:
     before = monitor.available()
     with monitor.allocation("llm", "2GiB") as got:
@@ -273,7 +273,7 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         with pytest.raises(ConflictError, match="can be allocated"):
             monitor.allocate("llm", "1GiB")
         assert [one.id for one in monitor.client.allocations()] == ["llm"]
-    assert [type(order) for order in front.commands if type(order) in {Allocate, Deallocate}] == [
+    assert [type(order) for order in api.commands if type(order) in {Allocate, Deallocate}] == [
         Allocate,
         Allocate,
         Deallocate,
@@ -281,7 +281,7 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
     with monitor.allocation("llm", 2**20):
         monitor.deallocate("llm")  # the end of the block is no error then
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
-        with front.change_supervisor() as supervisor:  # and the name may have another owner
+        with api.change_supervisor() as supervisor:  # and the name may have another owner
             supervisor.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
             supervisor.allocations["llm"] = replace(supervisor.allocations["llm"], confirmed=True)
     assert [one.holder.pid for one in monitor.client.allocations()] == [1]
@@ -290,10 +290,10 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
 
 
 def test_events_are_iterated_with_for_and_with_async_for(
-    front: ApiServer, monitor: sentinel.Monitor
+    api: ApiServer, monitor: sentinel.Monitor
 ) -> None:
-    first = front.publish("gpu.idle", gpu=UUIDS[0])
-    front.publish("gpu.busy", gpu=UUIDS[0])
+    first = api.publish("gpu.idle", gpu=UUIDS[0])
+    api.publish("gpu.busy", gpu=UUIDS[0])
     with monitor.events(since=first - 1) as events:
         assert [next(events).name, next(events).name] == ["gpu.idle", "gpu.busy"]
 
@@ -312,9 +312,9 @@ def test_events_are_iterated_with_for_and_with_async_for(
 
 @pytest.mark.usefixtures("endless_streams")
 def test_a_cancelled_wait_for_an_event_leaves_no_thread(
-    front: ApiServer, monitor: sentinel.Monitor
+    api: ApiServer, monitor: sentinel.Monitor
 ) -> None:
-    first = front.publish("gpu.idle", gpu=UUIDS[0])
+    first = api.publish("gpu.idle", gpu=UUIDS[0])
 
     async def wait(waiting: asyncio.Event) -> None:
         async for _ in monitor.events(since=first - 1):
@@ -324,7 +324,7 @@ def test_a_cancelled_wait_for_an_event_leaves_no_thread(
         waiting = asyncio.Event()
         task = asyncio.create_task(wait(waiting))
         await waiting.wait()
-        with silent(front):
+        with silent(api):
             await asyncio.sleep(0.2)  # the thread waits for the second event by then
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

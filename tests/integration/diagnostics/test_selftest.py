@@ -90,19 +90,19 @@ def test_exactly_the_flipped_bits_are_found(
 ) -> None:
     chosen = [word for name in dtypes for word in ("--dtype", name)]
     code, out, _ = run(capsys, "--flips", "3", "--rounds", "20", *chosen, "--json")
-    said = json.loads(out)
-    assert (code, said["well"], said["simulated"]) == (0, True, True)
-    assert said["incomplete"] is None
+    report = json.loads(out)
+    assert (code, report["well"], report["simulated"]) == (0, True, True)
+    assert report["incomplete"] is None
     places = ["result", "memory", "input", "reference", "clean"]
-    trials = [(trial["dtype"], trial["place"]) for trial in said["trials"]]
+    trials = [(trial["dtype"], trial["place"]) for trial in report["trials"]]
     assert trials == [(name, place) for name in dtypes for place in places]
-    for trial in said["trials"]:
+    for trial in report["trials"]:
         if trial["place"] == "clean":
             assert trial["tried"] >= 20
             assert trial["found"] == 0
         else:
             assert trial["tried"] == trial["found"] == 3
-    assert registry.memory(said["gpu"]).used == 0
+    assert registry.memory(report["gpu"]).used == 0
 
 
 @pytest.mark.long
@@ -128,9 +128,9 @@ def test_a_gpu_in_use_is_not_occupied(
         code, out, err = run(capsys, "--json")
     finally:
         newcomer.close()
-    said = json.loads(out)
-    assert (said["well"], said["trials"]) == (False, [])
-    assert said["incomplete"] in err
+    report = json.loads(out)
+    assert (report["well"], report["trials"]) == (False, [])
+    assert report["incomplete"] in err
     assert code == 3
     assert "GPU 0 is not idle: in use by others: " in err
     assert f"(pid {os.getpid()})" in err
@@ -141,8 +141,8 @@ def test_a_gpu_in_use_is_not_occupied(
 def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> None:
     with begun(host, "--dtype", "fp32", "--flips", "2", "--rounds", ENDLESS) as process:
         assert process.stdout is not None
-        told = [" ".join(process.stdout.readline().split()) for _ in range(4)]
-        assert told[-1] == "ok fp32 reference 2 of 2 flipped bits found"
+        lines = [" ".join(process.stdout.readline().split()) for _ in range(4)]
+        assert lines[-1] == "ok fp32 reference 2 of 2 flipped bits found"
         family = children(process)
         assert len(family) >= 2
         with host.job(stay=TIMEOUT_S) as newcomer:
@@ -169,11 +169,11 @@ def test_a_signal_ends_the_selftest_and_completed_trials_are_reported(
         out, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 3, err
         eventually(lambda: all(map(gone, family)))
-    said = json.loads(out)
-    assert said["well"] is False
-    assert f"it was ended by {number.name}; " in said["incomplete"]
-    assert said["incomplete"] in err
-    assert all(trial["well"] for trial in said["trials"])
+    report = json.loads(out)
+    assert report["well"] is False
+    assert f"it was ended by {number.name}; " in report["incomplete"]
+    assert report["incomplete"] in err
+    assert all(trial["well"] for trial in report["trials"])
     assert simulated.empty()
 
 

@@ -336,12 +336,12 @@ def test_an_injected_fault_affects_its_gpu_until_it_is_removed(
     registry: Registry, fault: str
 ) -> None:
     first, second = registry.gpus()
-    registry.plant(first.uuid, fault)
+    registry.inject(first.uuid, fault)
     assert registry.fault(first.uuid) == fault
     assert registry.fault(second.uuid) is None
-    registry.plant(first.uuid, None)
+    registry.inject(first.uuid, None)
     assert registry.fault(first.uuid) is None
-    registry.plant(first.uuid, None)
+    registry.inject(first.uuid, None)
 
 
 def test_every_gpu_has_a_device_node_that_can_be_watched_and_opened(registry: Registry) -> None:

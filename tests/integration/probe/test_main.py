@@ -211,13 +211,13 @@ def test_a_fault_is_published_as_a_reading(
     """A fault is published, the other GPU is still read, and a recovery is published."""
     probe = start()
     first, second = probe.inventory().gpus
-    registry.plant(first.uuid, fault)
+    registry.inject(first.uuid, fault)
     for _ in range(2):
         broken = probe.reading(lambda r: r.fault is not None)
         assert (broken.uuid, broken.lost) == (first.uuid, lost)
         assert (broken.memory, broken.processes) == (None, None)
         assert probe.reading(of(second)).fault is None
-    registry.plant(first.uuid, None)
+    registry.inject(first.uuid, None)
     recovered = probe.reading(lambda r: r.uuid == first.uuid and r.fault is None)
     assert recovered.memory is not None
 
@@ -230,7 +230,7 @@ def test_a_hanging_call_is_announced_and_delays_no_other_gpu(
     first, second = probe.inventory().gpus
     probe.reading(of(first))
     before = time.monotonic()
-    registry.plant(first.uuid, "hang")
+    registry.inject(first.uuid, "hang")
     until(lambda: any(gpu_of(slot) == 0 and since > before for slot, _, since in hung(probe)))
     slot, call, began = hung(probe)[0]
     assert (gpu_of(slot), call) == (0, "memory")
@@ -253,7 +253,7 @@ def test_the_call_of_a_crash_remains_in_shared_memory(registry: Registry, start:
     probe = start(poll=NEVER)
     first, second = probe.inventory().gpus
     probe.read_all((first, second))
-    registry.plant(second.uuid, "crash")
+    registry.inject(second.uuid, "crash")
     probe.watch((first, second), held=(second,))
     probe.process.join(TIMEOUT_S)
     assert probe.process.exitcode == -signal.SIGABRT
@@ -266,14 +266,14 @@ def test_a_skipped_gpu_is_not_called_until_a_watch_names_it(
 ) -> None:
     """The GPU stays in the inventory, but only a watch list that names it causes calls."""
     first, second = registry.gpus()
-    registry.plant(first.uuid, "crash")
+    registry.inject(first.uuid, "crash")
     probe = start(skip=(first.uuid,))
     assert probe.inventory().gpus == (first, second)
     for watched in ((), (second,)):
         probe.watch((second,), held=watched)
         for _ in range(5):
             assert probe.reading(lambda _: True).uuid == second.uuid
-    registry.plant(first.uuid, None)
+    registry.inject(first.uuid, None)
     probe.watch((first, second))
     assert probe.reading(of(first)).fault is None
 

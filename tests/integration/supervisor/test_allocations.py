@@ -87,14 +87,14 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
 @pytest.mark.long
 def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Daemon) -> None:
     example = ROOT / "examples" / "monitor" / "monitor.py"
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, example, "--simulate", "1", "--jobs", "2"],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=TIMEOUT_S,
     ).stdout
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "1 GiB of GPU 0 are allocated",
         "job 0: a batch of 32",
         "job 1: a batch of 32",

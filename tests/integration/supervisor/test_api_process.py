@@ -120,18 +120,18 @@ def test_log_records_during_a_reply_are_not_lost(
 ) -> None:
     """The event log is written by another thread, at any time."""
     service, (child,) = deaf
-    said: list[int] = []
+    numbers: list[int] = []
     done = threading.Event()
 
     def write() -> None:
         for number in range(2000):
             service.publish({"event": f"{number}"})
-            while number - len(said) > _MAY_WAIT:
+            while number - len(numbers) > _MAY_WAIT:
                 time.sleep(0)  # until the test has received
         done.set()
 
     def listen() -> None:
-        said.extend(
+        numbers.extend(
             one.number
             for one in heard(child.theirs, (LogRecord, CommandReply))
             if isinstance(one, LogRecord)
@@ -149,7 +149,7 @@ def test_log_records_during_a_reply_are_not_lost(
     for _ in range(100):
         service.collect()
         listen()
-    assert said == list(range(1, 2001))
+    assert numbers == list(range(1, 2001))
 
 
 def test_log_records_before_the_start_reach_the_api_process(
@@ -186,7 +186,7 @@ def test_pending_messages_are_not_sent_to_a_replacement(
 def test_a_replacement_gets_the_settings_that_were_accepted_last(
     monkeypatch: pytest.MonkeyPatch, refused: Refusal | None
 ) -> None:
-    told: list[ApiSpec] = []
+    specs: list[ApiSpec] = []
     made: list[Deaf] = []
 
     class Asks(Deaf):
@@ -196,7 +196,7 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
             return [codec.encode(WISH)]
 
     def spawn(_: object, spec: ApiSpec, *__: object) -> Deaf:
-        told.append(spec)
+        specs.append(spec)
         return Asks(made)
 
     monkeypatch.setattr(child_process, "Child", spawn)
@@ -207,9 +207,9 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
     service.send(CommandReply(number=WISH.number, refused=refused))
     service.kill(1)
     service.start(2)
-    assert told[0] == began
+    assert specs[0] == began
     wanted = replace(began, given=WISH.given, overrides=WISH.overrides)
-    assert told[1] == (wanted if refused is None else began)
+    assert specs[1] == (wanted if refused is None else began)
     for child in made:
         child.theirs.close()
         child.channel.close()
@@ -229,7 +229,7 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
             late.set()
 
         with pytest.raises(ProblemError, match="did not answer"):
-            await channel.request(Unreserve, heard, by=Caller(via="service"), id="a")
+            await channel.request(Unreserve, heard, by=Caller(via="sentinel"), id="a")
         theirs.send(codec.encode(CommandReply(number=1, text="late")))
         async with asyncio.timeout(10):
             await late.wait()
@@ -248,13 +248,13 @@ def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
         channel = SupervisorLink(ours, lambda _: None, lambda _: None)
         while channel.send(ApiHeartbeat()):
             pass
-        channel.post(Unreserve, by=Caller(via="service"), id="a")
-        channel.post(Unreserve, by=Caller(via="service"), id="b")
+        channel.post(Unreserve, by=Caller(via="sentinel"), id="a")
+        channel.post(Unreserve, by=Caller(via="sentinel"), id="b")
         found: list[Command] = []
         async with asyncio.timeout(10):
             while len(found) < 2:
-                said = heard(theirs, (ApiHeartbeat, Unreserve))
-                found += [one for one in said if isinstance(one, Unreserve)]
+                messages = heard(theirs, (ApiHeartbeat, Unreserve))
+                found += [m for m in messages if isinstance(m, Unreserve)]
                 await asyncio.sleep(0)
         theirs.close()
         await asyncio.sleep(0.01)

@@ -93,14 +93,14 @@ def test_an_unwritable_state_or_log_folder_prevents_the_start(
 ) -> None:
     if what == "state":
         monkeypatch.setenv("STATE_DIRECTORY", "/proc/nowhere")
-        told = "the folder /proc/nowhere cannot be created: "
+        expected = "the folder /proc/nowhere cannot be created: "
     else:
         file = daemon.places.log if what == "log" else daemon.places.stderr
         file.mkdir()
-        told = f"{file} cannot be written: Is a directory. Nothing was started."
-    said = daemon.run_unchecked("start", "--simulate", "1")
-    assert (said.code, said.out) == (2, "")
-    assert told in said.err
+        expected = f"{file} cannot be written: Is a directory. Nothing was started."
+    done = daemon.run_unchecked("start", "--simulate", "1")
+    assert (done.code, done.out) == (2, "")
+    assert expected in done.err
     assert running(daemon.places) is None
     assert not daemon.places.socket.exists()
     assert daemon.pids_on_gpus() == []
@@ -111,9 +111,9 @@ def test_a_full_disk_of_the_socket_prevents_the_start(
 ) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))
     monkeypatch.setenv("SENTINEL_SOCKET", str(tiny_disk / "s.sock"))
-    said = daemon.run_unchecked("start", "--simulate", "1")
-    assert said.code == 2
-    assert f"{tiny_disk}/s.sock.lock cannot be written: No space left on device" in said.err
+    done = daemon.run_unchecked("start", "--simulate", "1")
+    assert done.code == 2
+    assert f"{tiny_disk}/s.sock.lock cannot be written: No space left on device" in done.err
     assert not (tiny_disk / "s.sock").exists()
     assert daemon.pids_on_gpus() == []
 

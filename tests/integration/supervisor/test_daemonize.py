@@ -233,9 +233,9 @@ def test_the_command_starts_a_daemon_and_enables_it_the_next_time(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file.toml").write_text('rearm = "1s"')
     flags = ("--config", "file.toml", "--gpus", "0", "--gpus", "1", "--goldens", "g", "--poll=1s")
-    said = run(*flags)()
+    output = run(*flags)()
     pid = running(where)
-    assert f"started: pid {pid}\nsocket {where.socket}\nlog    {where.log}\n" in said
+    assert f"started: pid {pid}\nsocket {where.socket}\nlog    {where.log}\n" in output
     assert "runs already" in run()()
     assert "occupying every idle GPU" in run()()
     again = json.loads(run("--json")())

@@ -20,7 +20,7 @@ def inject_leak(simulated: SimulatedHost, sentinel: SentinelProcess) -> None:
     """Leak memory after the stressor's baseline is known."""
     sentinel.wait_for("stressor.ready", gpu=0)
     eventually(lambda: any(event.get("running_s", 0) > 0.5 for event in sentinel.events))
-    simulated.registry.plant(simulated.uuid(), "unattributed")
+    simulated.registry.inject(simulated.uuid(), "unattributed")
 
 
 @pytest.mark.long
@@ -38,7 +38,7 @@ def test_a_leak_is_reported_and_a_context_is_opened_and_closed(simulated: Simula
         assert len(shares) == 2
         assert simulated.held() == 0
         assert sentinel.names().count("stressor.starting") == 1
-        simulated.registry.plant(simulated.uuid(), None)
+        simulated.registry.inject(simulated.uuid(), None)
         sentinel.wait_for("stressor.ready", gpu=0, count=2)
         assert "stressor.failed" not in sentinel.names()
 

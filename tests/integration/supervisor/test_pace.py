@@ -80,9 +80,9 @@ def test_an_endless_rest_sends_progress_and_ends_with_the_next_pace(
     bench.ctx.report()
     assert bench.ctx.pace()
     timer.join()
-    said = bench.received()
-    assert said
-    assert all(isinstance(message, Progress) for message in said)
+    messages = bench.received()
+    assert messages
+    assert all(isinstance(message, Progress) for message in messages)
     at = worked(bench)
     assert bench.ctx.pace()
     assert bench.ctx.pace()
@@ -113,7 +113,7 @@ def test_a_wait_for_the_device_includes_the_rest(bench: Bench) -> None:
     assert not bench.ctx.drain()
     timer.join()
     bench.ctx.finish()
-    assert sum(said.checks for said in bench.received() if isinstance(said, Progress)) == 3
+    assert sum(m.checks for m in bench.received() if isinstance(m, Progress)) == 3
 
 
 def test_the_hook_for_results_is_called_only_before_a_rest(bench: Bench) -> None:
@@ -142,12 +142,12 @@ def test_a_fault_is_reported_before_a_rest(
     """Each quantum is followed by a rest; the first quantum with a fault is examined before it."""
     bench.lease_keeper._armed = True
     bench.ctx.quantum = 1e-9  # of the smallest amount of work
-    told: list[str] = []
+    places: list[str] = []
     place = "elsewhere"
     pace = bench.ctx.pace
 
     def find(_: Finding) -> None:
-        told.append(place)
+        places.append(place)
         bench.lease_keeper.stopped.set()
 
     def fault_and_rest(before_rest: Callable[[], object] = lambda: None) -> bool:
@@ -168,7 +168,7 @@ def test_a_fault_is_reported_before_a_rest(
     monkeypatch.setattr(bench.ctx, "find", find)
     monkeypatch.setattr(bench.ctx, "pace", fault_and_rest)
     workload(bench.ctx)
-    assert told[0] == "before a rest"
+    assert places[0] == "before a rest"
 
 
 def test_a_stop_ends_the_rest_within_a_window(bench: Bench) -> None:
@@ -198,8 +198,8 @@ def test_a_workload_does_not_rest_before_its_memory_has_settled(bench: Bench) ->
 
 
 def test_an_invalid_share_is_clamped(bench: Bench) -> None:
-    for said, kept in ((7.0, 1.0), (-1.0, 0.0)):
-        order(bench, Pace(share=said))
+    for share, kept in ((7.0, 1.0), (-1.0, 0.0)):
+        order(bench, Pace(share=share))
         assert bench.lease_keeper.share == kept
 
 
@@ -256,15 +256,15 @@ def test_the_target_utilisation_is_reached_on_every_gpu(host: GpuHost) -> None:
     with host.sentinel(1, *flags) as running:
         assert running.wait_for("stressor.pace", gpu=0)["share"] == 0.3
         eventually(lambda: abs(mean_of_last(running, "utilization", 4) - 0.3) < 0.06)
-        (said,) = [e for e in running.events if e["event"] == "stressor.pace"]
-        assert said["util_target"] == 0.3
+        (pace,) = [e for e in running.events if e["event"] == "stressor.pace"]
+        assert pace["util_target"] == 0.3
         assert running.stop() == 0
 
 
 def mean_of_last(running: SentinelProcess, field: str, count: int) -> float:
     """Compute the mean of the last figures in the status of the GPU, or an impossible value."""
-    said = [e[field] for e in running.events if e["event"] == "gpu.status" and e.get("share")]
-    known = [value for value in said[1:] if value is not None]
+    values = [e[field] for e in running.events if e["event"] == "gpu.status" and e.get("share")]
+    known = [value for value in values[1:] if value is not None]
     return fmean(known[-count:]) if len(known) >= count else -1.0
 
 

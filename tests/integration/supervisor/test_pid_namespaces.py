@@ -92,7 +92,7 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> No
 def test_a_driver_that_does_not_list_the_stressor_is_supported(
     simulated: SimulatedHost, fault: str, mode: str
 ) -> None:
-    simulated.registry.plant(simulated.uuid(), fault)
+    simulated.registry.inject(simulated.uuid(), fault)
     with simulated.sentinel(1, *QUICK, within=OWN_NAMESPACE) as sentinel:
         occupied(sentinel)
         assert sentinel.wait_for("gpu.identity", gpu=0)["mode"] == mode
@@ -108,7 +108,7 @@ def test_a_driver_that_does_not_list_the_stressor_is_supported(
 def test_newcomers_are_found_by_memory_without_listed_processes(
     simulated: SimulatedHost,
 ) -> None:
-    simulated.registry.plant(simulated.uuid(), "blind")
+    simulated.registry.inject(simulated.uuid(), "blind")
     with simulated.sentinel(1, *QUICK) as sentinel:
         occupied(sentinel)
         assert not sentinel.wait_for("gpu.identity", gpu=0)["complete"]

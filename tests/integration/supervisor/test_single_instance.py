@@ -109,9 +109,9 @@ def test_one_of_two_concurrent_claims_wins_and_the_other_names_it(
             pair = (one, two) if turn % 2 else (two, one)
             for process in pair:
                 tell(process)
-            said = {process: json.loads(hear(process)) for process in pair}
-            (winner,) = [process for process, error in said.items() if error is None]
-            (error,) = [error for error in said.values() if error is not None]
+            errors = {process: json.loads(hear(process)) for process in pair}
+            (winner,) = [process for process, error in errors.items() if error is None]
+            (error,) = [error for error in errors.values() if error is not None]
             assert f"pid {winner.pid} of uid {os.getuid()} since 2" in error
             assert str(tmp_path / "s.sock") in error
             assert connects(tmp_path / "s.sock")
