@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.costs import Costs
+from benchmarks.faults import FAULTS, Faults
 from benchmarks.handover_race import Races
 from benchmarks.host_gpus import Host, RealHost, SimulatedHost
 from benchmarks.processes import HOST, PLACES, Rig
@@ -75,6 +76,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
         for workload in ("hold", "gemm"):
             race = partial(races.while_it_starts, where, workload)
             yield Cell(name=f"{workload}-starting{place}", rounds=10, seconds=12, run=race)
+    yield from fault_cells(rig, races)
     yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
     if len(rig.host.cards) > 1:
         yield Cell(
@@ -110,6 +112,15 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
         yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
     run = partial(races.against_floor, "bare", workload)
     yield Cell(name=f"floor-{workload}", rounds=7, seconds=12, run=run)
+
+
+def fault_cells(rig: Rig, races: Races) -> Iterator[Cell]:
+    """List the races after the death or the stop of one of sentinel's processes."""
+    faults = Faults(rig, races)
+    for fault in FAULTS:
+        for workload in WORKLOADS:
+            race = partial(faults.race, fault, workload)
+            yield Cell(name=f"{workload}-{fault}", rounds=20, seconds=18, run=race)
 
 
 def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[Record]]:
@@ -173,6 +184,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=Path("handover.jsonl"), metavar="FILE")
     parser.add_argument("--table", action="store_true", help="only render the results as tables")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds of each race")
+    parser.add_argument("--rounds", type=int, metavar="N", help="at most N rounds of each race")
     parser.add_argument("--only", default="", metavar="CELL,...", help="only these cells")
     parser.add_argument("--list", action="store_true", help="list the cells and end")
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")
@@ -215,7 +227,8 @@ def main() -> int:
             machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
             results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
             for cell in plan:
-                rounds = min(QUICK, cell.rounds) if given.quick else cell.rounds
+                most = given.rounds or (QUICK if given.quick else cell.rounds)
+                rounds = min(most, cell.rounds)
                 run_cell(rig, cell, results, rounds, deadline)
     report = Report(results)
     print(report.render())

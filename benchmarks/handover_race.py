@@ -53,12 +53,12 @@ class Races:
         """Give a newcomer an empty GPU."""
         self._rig.no_sentinel()
         card = self._rig.host.cards[0]
-        newcomer = self._newcomer(kind, card, ahead)
+        newcomer = self.newcomer(kind, card, ahead)
         # The memory watch takes the driver's lock, too, so the baseline needs the same watch.
         self._rig.reader(card)
         self._rig.wait_empty([card])
         newcomer.send_line("go")
-        return [self._outcome(kind, card, newcomer)]
+        return [self.outcome(kind, card, newcomer)]
 
     def against_sentinel(self, kind: str, workload: str, ahead: int) -> list[Record]:
         """Race one newcomer against a sentinel on the first GPU."""
@@ -116,7 +116,7 @@ class Races:
         card = self._rig.host.cards[0]
         self._ask("bare", card)
         with self._rig.at(place):
-            newcomer = self._newcomer("bare", card, ahead)
+            newcomer = self.newcomer("bare", card, ahead)
             sentinel = self._rig.sentinel(workload, [card])
             before = len(sentinel.lines)
             if sentinel.last_of(card.uuid) != "stressor.starting":
@@ -124,9 +124,9 @@ class Races:
             self._rig.wait_used([card], _BEGUN)
             time.sleep(random.uniform(*_WHILE_IT_STARTS))
             newcomer.send_line("go")
-            record = self._outcome("bare", card, newcomer)
+            record = self.outcome("bare", card, newcomer)
             yielded = sentinel.wait_event("gpu.yielding", card.uuid, 15, before)
-            outcome = self._handover(sentinel, card, before)
+            outcome = self.handover(sentinel, card, before)
         return [{**record, "workload": workload, "stressor": yielded["stressor"], **outcome}]
 
     def against_floor(self, kind: str, workload: str, ahead: int) -> list[Record]:
@@ -145,7 +145,7 @@ class Races:
         self._rig.expect(kind, card, ask, ahead)
         return ask
 
-    def _newcomer(self, kind: str, card: Card, ahead: int) -> Program:
+    def newcomer(self, kind: str, card: Card, ahead: int) -> Program:
         """Return a newcomer that waits for its start."""
         return self._rig.next_newcomer(kind, card, self._expect(kind, card, ahead))
 
@@ -162,7 +162,7 @@ class Races:
             self._free[kind] = seen.get("free") or int(card.total * 0.95)
         return int(self._free[kind] * SHARE)
 
-    def _outcome(self, kind: str, card: Card, newcomer: Program) -> Record:
+    def outcome(self, kind: str, card: Card, newcomer: Program) -> Record:
         """Return the outcome of a newcomer, and end it."""
         try:
             outcome = newcomer.wait(lambda line: "got" in line, _ANSWER)
@@ -180,7 +180,7 @@ class Races:
     ) -> list[Record]:
         self._rig.no_sentinel()
         card = self._rig.host.cards[0]
-        newcomer = self._newcomer(kind, card, ahead)
+        newcomer = self.newcomer(kind, card, ahead)
         self._rig.wait_empty([card])
         self._rig.reader(card)
         holder = self._rig.holder(card, *way)
@@ -190,14 +190,14 @@ class Races:
             newcomer.send_line("go")
             if kill:
                 holder.process.send_signal(signal.SIGKILL)
-            return [self._outcome(kind, card, newcomer)]
+            return [self.outcome(kind, card, newcomer)]
         finally:
             self._rig.end(holder)
 
     def _against_sentinel(
         self, kind: str, workload: str, ahead: int, cards: Sequence[Card]
     ) -> list[Record]:
-        newcomers = [self._newcomer(kind, card, ahead) for card in cards]
+        newcomers = [self.newcomer(kind, card, ahead) for card in cards]
         sentinel = self._rig.sentinel(workload, cards)
         readers = [self._rig.reader(card) for card in cards]
         held = [card.uuid for card in cards]
@@ -212,16 +212,16 @@ class Races:
         for newcomer in newcomers:
             newcomer.send_line("go")
         records = [
-            self._outcome(kind, card, newcomer)
+            self.outcome(kind, card, newcomer)
             for card, newcomer in zip(cards, newcomers, strict=True)
         ]
         for record, card, reader, level in zip(records, cards, readers, levels, strict=True):
             record["workload"] = workload
-            record.update(self._handover(sentinel, card, before))
+            record.update(self.handover(sentinel, card, before))
             record.update(_growth(reader, level, record))
         return records
 
-    def _handover(self, sentinel: Sentinel, card: Card, before: int) -> Record:
+    def handover(self, sentinel: Sentinel, card: Card, before: int) -> Record:
         """Return sentinel's own figures of the hand-over."""
         try:
             event = sentinel.wait_event("gpu.handed_over", card.uuid, 15, before)

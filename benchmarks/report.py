@@ -96,7 +96,8 @@ class Report:
         rows = []
         everything: list[Record] = []
         for name, records in self._races():
-            if _promised(name) and "-starting" not in name:  # there, own growth hides a newcomer's
+            # In a start, own growth hides a newcomer's; after a fault, nothing may report the kill.
+            if _promised(name) and "-starting" not in name and "fault" not in records[0]:
                 everything += records
                 rows.append(self._margin_row(name, records))
         if not rows:

@@ -309,6 +309,11 @@ class Config:
         "30s",
     )
     stale_after: float = 5.0
+    unwatched_after: float = setting(
+        "Give a GPU up if neither its stressor nor the probe has read its memory for this long.",
+        _DURATION.within("50ms", "5s"),
+        "75ms",
+    )
     grace: float = setting(
         "At an ordinary stop, kill a stressor that has not ended after this time.",
         _DURATION.within("100ms", "5m"),

@@ -41,6 +41,14 @@ class SetPace(_ChildAction):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LimitMemory(_ChildAction):
+    """Tell the child from which used memory of its GPU on it is to yield by itself."""
+
+    #: Bytes; None if only the supervisor can tell a newcomer.
+    used: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Start(_ChildAction):
     """Spawn a child on this GPU."""
 
@@ -95,6 +103,7 @@ Action = (
     | RequestStop
     | Acknowledge
     | SetPace
+    | LimitMemory
     | Start
     | KillProbe
     | StartProbe

@@ -19,6 +19,7 @@ from sentinel.core.actions import (
     Kill,
     KillApi,
     KillProbe,
+    LimitMemory,
     Reply,
     RequestReload,
     RequestStop,
@@ -29,6 +30,7 @@ from sentinel.core.actions import (
 )
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health, leaks, lifecycle, pace_controller
+from sentinel.core.gpu.newcomer import memory_limit
 from sentinel.core.gpu.step import reattribute, step_gpu
 from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState, Unknown
@@ -204,6 +206,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     for part in (
         _step_api,
         partial(_reattribute, reaction.state),
+        _limit_memory,
         probe_supervision.step,
         _step_paces,
         _stop_all,
@@ -250,6 +253,21 @@ def _reattribute(before: State, state: State, seen: Observation, config: Config)
             return Step(gpu_state=gpu_state)
         unusable = _why_unusable(state, uuid, seen.now)
         return reattribute(gpu_state, seen, config.of(uuid), unusable)
+
+    return _step_each(state, step)
+
+
+def _limit_memory(state: State, _: Observation, __: Config) -> NodeStep:
+    """Tell each stressor how much memory may be used; before the reply to an allocation."""
+
+    def step(gpu_state: GpuState) -> Step:
+        running = gpu_state.stressor
+        limit = memory_limit(gpu_state)
+        if not isinstance(running, Running) or limit == running.memory_limit:
+            return Step(gpu_state=gpu_state)
+        action = LimitMemory(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation, used=limit)
+        gpu_state = replace(gpu_state, stressor=replace(running, memory_limit=limit))
+        return Step(gpu_state=gpu_state, actions=(action,))
 
     return _step_each(state, step)
 
@@ -340,7 +358,7 @@ def _rank(action: Action) -> int:
             return 0
         case KillProbe() | KillApi():
             return 1
-        case RequestStop() | Acknowledge() | SetPace() | Reply() | RequestReload():
+        case RequestStop() | Acknowledge() | SetPace() | LimitMemory() | Reply() | RequestReload():
             return 2
         case StartProbe() | StartApi():
             return 3

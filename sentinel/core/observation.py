@@ -52,6 +52,16 @@ class ChildFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchTimes:
+    """When the memory of a held GPU was last read; 0.0 if never."""
+
+    #: By the probe.
+    probe: float = 0.0
+    #: By the stressor itself, with a result within its limit.
+    stressor: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProbeFacts:
     """New facts about the probe, and its calls in flight."""
 
@@ -89,6 +99,8 @@ class Observation:
     readings: Mapping[str, Reading] = field(default_factory=dict)
     #: By UUID of the GPU.
     children: Mapping[str, ChildFacts] = field(default_factory=dict)
+    #: When the memory of each held GPU was last read.
+    watched: Mapping[str, WatchTimes] = field(default_factory=dict)
     probe: ProbeFacts | None = None
     api: ApiFacts | None = None
     #: A reload of the settings was requested.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit
 from sentinel.protocol.gpu import GpuProcess
-from sentinel.protocol.stressor import Failed, Progress, Ready
+from sentinel.protocol.stressor import Failed, MemoryContention, Progress, Ready
 
 
 class EvidenceKind(StrEnum):
@@ -39,6 +39,7 @@ class StopCause(StrEnum):
 
     YIELD = "yield"
     UNKNOWN = "unknown"
+    UNWATCHED = "unwatched"
     SHUTDOWN = "shutdown"
     POLICY = "policy"
     START_TIMEOUT = "start_timeout"
@@ -65,10 +66,10 @@ class Starting:
     #: PIDs that were listed before the spawn.
     before: tuple[int, ...] = ()
     child: OwnChild | None = None
-    #: The child has begun to create its CUDA context.
-    attaching: bool = False
-    #: Memory that another process took while the child filled its own, in bytes.
-    contention: int | None = None
+    #: When the child began to create its CUDA context.
+    attaching: float | None = None
+    #: What the child saw of another process that took memory while it filled its own.
+    contention: MemoryContention | None = None
     #: The child only opens and closes a context, and never becomes Ready.
     clearing: bool = False
 
@@ -121,6 +122,10 @@ class Running:
     expected: int | None = None
     #: The part of ``expected`` that ignored processes held, in bytes.
     ignored_memory: int = 0
+    #: The used memory beyond which the child yields by itself, as last sent to it, in bytes.
+    memory_limit: int | None = None
+    #: What the child saw of a newcomer.
+    contention: MemoryContention | None = None
     #: Since when there is unexplained memory.
     grown_since: float | None = None
     progress: Progress | None = None

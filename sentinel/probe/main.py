@@ -20,11 +20,18 @@ from sentinel.probe.publisher import Publisher
 from sentinel.probe.reader import Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places, slots_of
+from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places
 from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
+from sentinel.protocol.shared_memory import Stamps
 
 
-def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: InheritedFd) -> None:
+def run(
+    spec: ProbeSpec,
+    channel: socket.socket,
+    parent: int,
+    inflight_calls: InheritedFd,
+    stamps: InheritedFd,
+) -> None:
     """Read GPUs until the other end of ``channel`` is closed; the target of a spawned process.
 
     It sends an Inventory and then Readings. Without a driver it sends Unavailable and ends: with
@@ -38,6 +45,7 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: In
         channel: A socket of whole messages (SOCK_SEQPACKET); when it is full, readings are dropped.
         parent: The PID of the supervisor.
         inflight_calls: The board on which each driver call is announced before it is made.
+        stamps: Shared memory for the time at which the memory of each GPU was last read.
     """
     setup_child_process(parent, "sentinel: probe, reads GPUs")
     channel.settimeout(None)
@@ -56,10 +64,11 @@ def run(spec: ProbeSpec, channel: socket.socket, parent: int, inflight_calls: In
         inflight_calls=announcements,
         identifier=ProcessIdentifier(),
         publisher=publisher,
+        stamps=Stamps(stamps.detach(), MAX_GPUS),
         wake=scheduler.wake,
     )
     readers = [
-        Reader(uuid=uuid, slots=slots_of(place), spec=spec, services=services)
+        Reader(uuid=uuid, place=place, spec=spec, services=services)
         for place, uuid in enumerate(places([gpu.uuid for gpu in inventory.gpus], spec.known))
     ]
     # Memory jobs come first and side by side, as they must never wait for a full poll.

@@ -18,8 +18,9 @@ from sentinel.probe.driver import Driver, DriverError, GpuLostError, ReadError
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
-from sentinel.protocol.inflight_calls import InflightCalls
+from sentinel.protocol.inflight_calls import InflightCalls, slots_of
 from sentinel.protocol.probe import ProbeSpec
+from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.telemetry import Telemetry
 
 T = TypeVar("T")
@@ -57,6 +58,8 @@ class SharedServices:
     inflight_calls: InflightCalls
     identifier: ProcessIdentifier
     publisher: Publisher
+    #: When the memory of each GPU was last read; each job that does so writes its own GPU's.
+    stamps: Stamps
     #: Has the scheduler check what is due.
     wake: Callable[[], None]
 
@@ -116,7 +119,7 @@ class Reader:
 
     Args:
         uuid: The GPU.
-        slots: The board's slots of the two jobs: for memory, and for polls.
+        place: The index of the GPU in the shared memory.
         spec: The intervals.
         services: The parts that all readers share.
 
@@ -125,13 +128,12 @@ class Reader:
         poll: The job that reads everything at every poll, and the processes after a memory jump.
     """
 
-    def __init__(
-        self, *, uuid: str, slots: tuple[int, int], spec: ProbeSpec, services: SharedServices
-    ) -> None:
+    def __init__(self, *, uuid: str, place: int, spec: ProbeSpec, services: SharedServices) -> None:
         self.uuid = uuid
         self.poll_memory = ReadJob(self._poll_memory)
         self.poll = ReadJob(self._poll)
-        self._memory_slot, self._poll_slot = slots
+        self._place = place
+        self._memory_slot, self._poll_slot = slots_of(place)
         self._spec = spec
         self._services = services
         # Written by other threads, each as a whole.
@@ -327,6 +329,7 @@ class Reader:
         memory = self._call(slot, "memory", self._services.driver.memory)
         if self._memory is None or self._memory[0] < began:
             self._memory = (began, time.monotonic() - began, memory)
+            self._services.stamps.set(self._place, began)
         return memory
 
     def _read_processes(self) -> None:

@@ -98,6 +98,15 @@ GPU_EVENTS = (
         (Field("reason", TEXT, "why"),),
     ),
     EventType(
+        "gpu.unwatched",
+        "unwatched",
+        Kind.FINDING,
+        "nobody has read its memory for {unwatched_s:duration}: it is given up",
+        "Neither the stressor nor the probe has read the memory of a held GPU for longer than"
+        " `--unwatched-after`, so that nobody would notice a newcomer. The stressor is killed.",
+        (Field("unwatched_s", SECONDS, "since the last read"),),
+    ),
+    EventType(
         "gpu.yielding",
         "yielding",
         Kind.YIELD,

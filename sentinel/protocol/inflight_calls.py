@@ -7,11 +7,12 @@ call; and they survive the process.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import time
 from collections.abc import Sequence
+
+from sentinel.protocol.shared_memory import allocate
 
 #: The most GPUs that have slots.
 MAX_GPUS = 128
@@ -58,12 +59,7 @@ class InflightCalls:
     @classmethod
     def create(cls) -> InflightCalls:
         """Create an empty board; a child attaches to its ``fd``."""
-        fd = os.memfd_create("sentinel-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, _SIZE)
-        # Sealed against truncation: reading beyond the end would kill the supervisor by SIGBUS.
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        return cls(fd)
+        return cls(allocate("sentinel-calls", _SIZE))
 
     @classmethod
     def attach(cls, fd: int) -> InflightCalls:

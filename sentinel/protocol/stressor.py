@@ -135,10 +135,16 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryContention:
-    """While the stressor filled its memory, another process took some."""
+    """The stressor saw another process take memory, and yields by itself."""
 
     #: Bytes taken by the other process.
     grown: int
+    #: When the read that showed it began; 0.0 if the stressor was still taking its own memory.
+    at: float = 0.0
+    #: How long that read took, in seconds.
+    took: float = 0.0
+    #: When the stressor killed itself; None if it exits in an ordinary way.
+    killed_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +189,18 @@ STRESSOR_MESSAGES: tuple[type[ChildMessage], ...] = typing.get_args(ChildMessage
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Renew the lease of the stressor."""
+    """Let the stressor live for a while from now on."""
+
+    #: Seconds; short where the stressor depends on the supervisor to see a newcomer.
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryLimit:
+    """The stressor yields by itself once more memory of its GPU is used than this."""
+
+    #: Bytes of used memory; None if only the supervisor can tell a newcomer.
+    used: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +223,7 @@ class FindingAck:
     number: int
 
 
-StressorCommand = Lease | Stop | Pace | FindingAck
+StressorCommand = Lease | MemoryLimit | Stop | Pace | FindingAck
 STRESSOR_COMMANDS: tuple[type[StressorCommand], ...] = typing.get_args(StressorCommand)
 
 
@@ -228,8 +245,12 @@ class StressorSpec:
     chunk: int
     workload: str
     options: Mapping[str, str]
-    #: Seconds without a Lease after which the child ends.
+    #: Seconds of the first lease.
     lease: float
+    #: Seconds between two reads of the used memory by the child itself.
+    watch_interval: float = 0.025
+    #: Whether the child kills itself at a newcomer, or asks its workload to end.
+    yields_at_once: bool = True
     #: Bytes to leave free, whatever the target.
     reserve: int = 0
     #: Whether processes may be hidden, so that the child watches for contention while it takes its

@@ -25,6 +25,7 @@ from sentinel.protocol.stressor import (
     Finding,
     FindingAck,
     Lease,
+    MemoryLimit,
     Note,
     Pace,
     Progress,
@@ -48,18 +49,21 @@ class LeaseKeeper:
 
     Args:
         channel: The SOCK_SEQPACKET socket to the supervisor.
-        lease: The duration of a lease in seconds.
+        lease: The duration of the first lease in seconds, and of no later one more.
 
     Attributes:
         stopped: Set when the workload is to end.
         share: The share of the time for which the device is to be busy, from 0 to 1.
         pace_changed: Set by a new share or a stop; the waiter clears it before it waits.
+        memory_limit: Used memory of the GPU beyond which a newcomer is there, in bytes; None if
+            that is not known here.
     """
 
     def __init__(self, channel: socket.socket, lease: float) -> None:
         self.stopped = threading.Event()
         self.share = 1.0
         self.pace_changed = threading.Event()
+        self.memory_limit: int | None = None
         self._acknowledged = threading.Condition()
         self._acknowledged_to = 0
         self._channel = channel
@@ -88,21 +92,20 @@ class LeaseKeeper:
         If the channel is full, a Progress or a Note is dropped, since another one follows. Any
         other message is retried for a second.
         """
-        data = encode(message)
-        deadline = time.monotonic() + (
-            0.0 if isinstance(message, Note | Progress) else _SEND_TIMEOUT_S
-        )
-        while True:
-            try:
-                self._channel.send(data, socket.MSG_DONTWAIT)
-            except (BlockingIOError, InterruptedError):
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(_RETRY_INTERVAL_S)
-            except OSError:  # the supervisor is gone; the thread notices and ends this process
-                return False
-            else:
-                return True
+        if isinstance(message, Note | Progress):
+            return self.try_send(message)
+        deadline = time.monotonic() + _SEND_TIMEOUT_S
+        while not (sent := self.try_send(message)) and time.monotonic() < deadline:
+            time.sleep(_RETRY_INTERVAL_S)
+        return sent
+
+    def try_send(self, message: ChildMessage) -> bool:
+        """Send ``message`` if the channel has room now, and return whether it had."""
+        try:
+            self._channel.send(encode(message), socket.MSG_DONTWAIT)
+        except OSError:  # full, or the supervisor is gone: the thread notices that
+            return False
+        return True
 
     def report_finding(self, finding: Finding) -> bool:
         """Send ``finding`` until the supervisor acknowledges it, and return whether it did.
@@ -118,7 +121,16 @@ class LeaseKeeper:
                     return True
         return False
 
+    def stop(self) -> None:
+        """Ask the workload to end; without a context, end at once."""
+        if not self._armed:
+            os._exit(ChildExitCode.DONE)
+        self.stopped.set()
+        self.pace_changed.set()
+
     def _set_timer(self) -> None:
+        # The first lease is the longest. A short one would end a process whose kernels are loaded
+        # for the first time, which holds the interpreter lock for longer.
         signal.setitimer(signal.ITIMER_REAL, self._lease + _TIMER_SLACK_S)
 
     def _watch(self) -> None:
@@ -132,21 +144,22 @@ class LeaseKeeper:
             # any two lines, and leases that queued up meanwhile must count before a deadline that
             # passed meanwhile.
             now = time.monotonic()
-            if self._drain():
-                deadline = time.monotonic() + self._lease
+            lease = self._drain()
+            if lease is not None:
+                deadline = time.monotonic() + lease
                 if self._armed:
                     self._set_timer()
             elif now >= deadline:
                 _end(ChildExitCode.LEASE_RAN_OUT)
 
-    def _drain(self) -> bool:
-        """Process all queued messages, and return whether the lease was renewed."""
-        renewed = False
+    def _drain(self) -> float | None:
+        """Process all queued messages; return the seconds of the last lease, or None."""
+        lease: float | None = None
         while True:
             try:
                 data = self._channel.recv(MAX_DATAGRAM_BYTES, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
-                return renewed
+                return lease
             except OSError:
                 data = b""
             if not data:
@@ -154,10 +167,12 @@ class LeaseKeeper:
             # An invalid message does not renew the lease, so the deadline decides.
             with contextlib.suppress(WireError):
                 match decode(data, STRESSOR_COMMANDS):
-                    case Lease():
-                        renewed = True
+                    case Lease(seconds=seconds):
+                        lease = seconds
+                    case MemoryLimit(used=used):
+                        self.memory_limit = used
                     case Stop():
-                        self._stop()
+                        self.stop()
                     case Pace(share=share):
                         self.share = min(1.0, max(0.0, share))
                         self.pace_changed.set()
@@ -165,13 +180,6 @@ class LeaseKeeper:
                         with self._acknowledged:
                             self._acknowledged_to = max(self._acknowledged_to, number)
                             self._acknowledged.notify_all()
-
-    def _stop(self) -> None:
-        """Ask the workload to end; without a context, end at once."""
-        if not self._armed:
-            os._exit(ChildExitCode.DONE)
-        self.stopped.set()
-        self.pace_changed.set()
 
 
 def _end(code: ChildExitCode) -> None:

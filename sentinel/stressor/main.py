@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sentinel.errors import ChildExitCode, ConfigError, SentinelError, WorkloadError
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.golden_store import Goldens
+from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
     CreatingContext,
     Failed,
@@ -23,6 +24,7 @@ from sentinel.protocol.stressor import (
     MemoryContention,
     StressorSpec,
 )
+from sentinel.stressor import self_watch
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.loader import describe, import_torch, load_workload
 from sentinel.stressor.options import bind_options, start
@@ -42,7 +44,11 @@ _ALLOCATION_RULE = (
 
 
 def run(
-    spec: StressorSpec, channel: socket.socket, parent: int, locks: tuple[InheritedFd, ...]
+    spec: StressorSpec,
+    channel: socket.socket,
+    parent: int,
+    stamps: InheritedFd,
+    locks: tuple[InheritedFd, ...],
 ) -> None:
     """Run as the stressor that ``spec`` describes; never returns.
 
@@ -53,12 +59,13 @@ def run(
         spec: The GPU, the memory and the workload.
         channel: The SOCK_SEQPACKET socket to the supervisor.
         parent: The PID of the supervisor.
+        stamps: Shared memory for the time of the last own look at the GPU's memory.
         locks: Descriptors whose locks last as long as this process.
     """
     code = ChildExitCode.FAILED
     try:
         lease_keeper = LeaseKeeper(channel, spec.lease)
-        last = _run_stages(spec, lease_keeper, parent, locks)
+        last = _run_stages(spec, lease_keeper, parent, stamps, locks)
         if last is None:
             code = ChildExitCode.DONE
         else:
@@ -68,7 +75,11 @@ def run(
 
 
 def _run_stages(
-    spec: StressorSpec, lease_keeper: LeaseKeeper, parent: int, locks: tuple[InheritedFd, ...]
+    spec: StressorSpec,
+    lease_keeper: LeaseKeeper,
+    parent: int,
+    stamps: InheritedFd,
+    locks: tuple[InheritedFd, ...],
 ) -> Failed | MemoryContention | None:
     """Run all stages; return the final message, or None after a stop."""
     stage = "the start of the stressor"
@@ -81,6 +92,8 @@ def _run_stages(
         for lock in locks:
             lock.detach()
         lease_keeper.start()
+        if not spec.clearing:
+            self_watch.start(spec, lease_keeper, Stamps(stamps.detach(), 1))
         version = _import_torch()
         workload = load_workload(spec.workload)
         options = bind_options(workload, spec.options)

@@ -36,14 +36,13 @@ from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
 from sentinel.supervisor.event_log import EventLog, Sink, event_object
+from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
 from sentinel.supervisor.stressor_pool import StressorPool
 
-#: How long a stressor runs without a new lease, in seconds.
-LEASE = 3.0
 #: How long a terminal without a reader may delay the exit.
 LOG_FLUSH_TIMEOUT_S = 2.0
 
@@ -63,9 +62,9 @@ class HostClock:
         """Draw a random number from 0 to 1."""
         return random.random()  # noqa: S311 - spreads pauses, not a secret
 
-    def wait(self, files: Sequence[int], timeout: float) -> None:
+    def wait(self, files: Sequence[int], timeout: float) -> bool:
         """Wait until one of ``files`` is readable, at most ``timeout`` seconds."""
-        wait_for_files(files, timeout)
+        return bool(wait_for_files(files, timeout))
 
 
 def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -> ExitCode:
@@ -279,7 +278,9 @@ def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], S
             reserve=config.reserve,
             workload=name,
             options=options,
-            lease=LEASE,
+            lease=LONG_LEASE_S,
+            watch_interval=config.watch_interval,
+            yields_at_once=config.yield_how == "kill",
             check_contention=found.hidden is not None,
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,

@@ -17,6 +17,7 @@ from sentinel.core.actions import (
     Kill,
     KillApi,
     KillProbe,
+    LimitMemory,
     Reply,
     RequestReload,
     RequestStop,
@@ -26,20 +27,20 @@ from sentinel.core.actions import (
     StartProbe,
 )
 from sentinel.core.decide import Decision, conclude, react, watch
+from sentinel.core.gpu.watchers import held_since
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
 from sentinel.core.node.watchdog import SentNotifications, next_notification
-from sentinel.core.observation import Observation
+from sentinel.core.observation import Observation, WatchTimes
 from sentinel.core.state import ApiUp, State
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import GpuView
+from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
 
-#: The interval of lease renewals, in seconds.
-RENEW_EVERY_S = 0.5
 #: Readings are gathered for so long while nothing is held, in seconds.
 GATHER_S = 0.02
 #: The minimum interval of views that changed, and the interval of all views, in seconds.
@@ -88,7 +89,8 @@ class Supervisor:
         self._views_at = self._all_views_at = 0.0
         self._readings: dict[str, Reading] = {}
         self._watch: Watch | None = None
-        self._wake_at = self._due = self._renew_at = parts.clock.now()
+        self._leases = Leases(parts.spawner)
+        self._wake_at = self._due = parts.clock.now()
 
     def run(self) -> ExitCode:
         """Tick until a shutdown is finished.
@@ -133,8 +135,19 @@ class Supervisor:
         """Wait until something happens or is due."""
         files = [*self._probe.files(), *self._spawner.files(), *self._interrupts.files()]
         files += self._api.files() if self._api is not None else []
-        self._due = min(self._wake_at, self._renew_at) if self._has_children() else self._wake_at
-        self._clock.wait(files, max(0.0, self._due - self._clock.now()))
+        has_children = self._has_children()
+        self._due = min(self._wake_at, self._leases.due) if has_children else self._wake_at
+        while True:
+            pause = max(0.0, self._due - self._clock.now())
+            if self._leases.any_short:
+                pause = min(pause, RENEW_SHORT_EVERY_S)
+            happened = self._clock.wait(files, pause)
+            now = self._clock.now()
+            # Short leases are renewed without a tick, which takes twenty times as long.
+            if happened or now >= self._due or not has_children:
+                break
+            if not self._leases.renew(self.state, self.config, now, self._watch_times()):
+                break
         if not self._has_children() and not (self._watch and self._watch.held):
             # Nothing is held, so nothing is urgent: gather the readings of one poll.
             self._clock.wait(self._interrupts.files(), GATHER_S)
@@ -152,6 +165,7 @@ class Supervisor:
             random_value=self._clock.random_value(),
             readings=dict(self._readings),
             children=children,
+            watched=self._watch_times(),
             probe=facts,
             api=self._api.collect() if self._api is not None else None,
             reload_requested=self._interrupts.reload_requested(),
@@ -160,6 +174,16 @@ class Supervisor:
             at_once=at_once,
             stalled=max(0.0, now - self._due),
         )
+
+    def _watch_times(self) -> dict[str, WatchTimes]:
+        """Return when the memory of each held GPU was last read, by the probe and its stressor."""
+        return {
+            uuid: WatchTimes(
+                probe=self._probe.read_at(uuid), stressor=self._spawner.watched_at(uuid)
+            )
+            for uuid, gpu_state in self.state.gpu_states.items()
+            if held_since(gpu_state) is not None
+        }
 
     def _act(self, action: Action) -> None:
         """Perform one action."""
@@ -172,6 +196,8 @@ class Supervisor:
                 self._spawner.acknowledge(uuid, generation, number)
             case SetPace(uuid=uuid, generation=generation, share=share):
                 self._spawner.set_pace(uuid, generation, share)
+            case LimitMemory(uuid=uuid, generation=generation, used=used):
+                self._spawner.limit_memory(uuid, generation, used)
             case Start(uuid=uuid) as start:
                 self._spawner.start(
                     self.state.gpu_states[uuid].gpu,
@@ -231,9 +257,8 @@ class Supervisor:
         if wanted != self._watch:
             self._watch = wanted
             self._probe.watch(wanted)
-        if self._has_children() and now >= self._renew_at:
-            self._spawner.renew_leases()
-            self._renew_at = now + RENEW_EVERY_S
+        if self._has_children():
+            self._leases.renew(self.state, self.config, now, self._watch_times())
 
     def _notify(self, seen: Observation) -> None:
         """Send a due systemd notification."""

@@ -26,8 +26,12 @@ class Clock(Protocol):
     def random_value(self) -> float:
         """Return an unpredictable number from 0 to 1."""
 
-    def wait(self, files: Sequence[int], timeout: float) -> None:
-        """Wait until one of ``files`` is readable, for at most ``timeout`` seconds."""
+    def wait(self, files: Sequence[int], timeout: float) -> bool:
+        """Wait until one of ``files`` is readable, for at most ``timeout`` seconds.
+
+        Returns:
+            Whether one is.
+        """
 
 
 class Probe(Protocol):
@@ -41,6 +45,9 @@ class Probe(Protocol):
 
     def watch(self, what: Watch) -> None:
         """Send the probe what to read."""
+
+    def read_at(self, uuid: str) -> float:
+        """Return when the probe last read the memory of a GPU; long ago if never."""
 
     def gone(self) -> bool:
         """Check that no probe is left, not even one that was killed."""
@@ -79,8 +86,14 @@ class Spawner(Protocol):
     def set_pace(self, uuid: str, generation: int, share: float) -> None:
         """Set the share of the time for which the child keeps its GPU busy."""
 
-    def renew_leases(self) -> None:
-        """Renew the lease of every child."""
+    def limit_memory(self, uuid: str, generation: int, used: int | None) -> None:
+        """Tell the child from which used memory of its GPU on it is to yield by itself."""
+
+    def watched_at(self, uuid: str) -> float:
+        """Return when the child last saw its GPU's memory within its limit; long ago if never."""
+
+    def renew_lease(self, uuid: str, seconds: float) -> None:
+        """Let the child on a GPU live for so long from now on."""
 
     def files(self) -> list[int]:
         """List the descriptors to wait for."""

@@ -8,7 +8,7 @@ from sentinel.core.observation import Call, ProbeFacts
 from sentinel.host.child_setup import Inherited
 from sentinel.probe import main as probe_main
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.inflight_calls import InflightCalls, gpu_of, places
+from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, gpu_of, places
 from sentinel.protocol.probe import (
     PROBE_MESSAGES,
     Inventory,
@@ -17,6 +17,7 @@ from sentinel.protocol.probe import (
     Unavailable,
     Watch,
 )
+from sentinel.protocol.shared_memory import Stamps
 from sentinel.supervisor.child_process import ChildHandle, ReplaceableProcess
 
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.
@@ -45,13 +46,17 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
         self._spec = spec
         self._places: tuple[str, ...] = ()
         self._inflight_calls = InflightCalls.create()
+        self._stamps = Stamps.create(MAX_GPUS)
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
         """Spawn a probe with its own board of in-flight calls."""
         self._inflight_calls.close()
         self._inflight_calls = InflightCalls.create()
+        self._stamps.close()
+        self._stamps = Stamps.create(MAX_GPUS)
         spec = replace(self._spec, skip=skip, known=self._places)
-        self._handle.start(generation, spec, Inherited(self._inflight_calls.fd))
+        shared = (Inherited(self._inflight_calls.fd), Inherited(self._stamps.fd))
+        self._handle.start(generation, spec, *shared)
 
     def gone(self) -> bool:
         """Check that no probe is left, not even one that was killed."""
@@ -60,6 +65,12 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
     def watch(self, what: Watch) -> None:
         """Send the probe what to read."""
         self._handle.send(what)
+
+    def read_at(self, uuid: str) -> float:
+        """Return when the probe last read the memory of a GPU, or 0.0."""
+        if uuid not in self._places[:MAX_GPUS]:
+            return 0.0
+        return self._stamps.get(self._places.index(uuid))
 
     def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
         """Collect the new facts about the probe, and the newest reading of each GPU.

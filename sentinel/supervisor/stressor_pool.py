@@ -10,6 +10,7 @@ from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildFacts
 from sentinel.host.child_setup import Inherited
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,
     ChildMessage,
@@ -17,6 +18,7 @@ from sentinel.protocol.stressor import (
     FailureKind,
     FindingAck,
     Lease,
+    MemoryLimit,
     Pace,
     Stop,
     StressorSpec,
@@ -45,7 +47,16 @@ class _Stressor:
 
     handle: ChildHandle[ChildMessage]
     identity: OwnChild | None
+    #: When the child last saw the memory of its GPU within its limit.
+    stamps: Stamps
+    #: A message that found its channel full.
+    unsent: MemoryLimit | None = None
     killed_at: float | None = None
+
+    def send_limit(self) -> None:
+        """Send the limit of the memory that has not been sent yet."""
+        if self.unsent is not None and self.handle.send(self.unsent):
+            self.unsent = None
 
 
 class StressorPool:
@@ -75,10 +86,12 @@ class StressorPool:
             max_messages=MAX_MESSAGES_PER_TICK,
             environment={**_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": gpu.uuid},
         )
-        handle.start(generation, spec, tuple(Inherited(fd) for fd in self._locks(gpu)))
-        handle.send(Lease())
+        stamps = Stamps.create(1)
+        locks = tuple(Inherited(fd) for fd in self._locks(gpu))
+        handle.start(generation, spec, Inherited(stamps.fd), locks)
+        handle.send(Lease(seconds=spec.lease))
         identity = handle.child.identity if handle.child is not None else None
-        self._stressors[gpu.uuid] = _Stressor(handle=handle, identity=identity)
+        self._stressors[gpu.uuid] = _Stressor(handle=handle, identity=identity, stamps=stamps)
 
     def kill(self, uuid: str, generation: int) -> None:
         """Send SIGKILL to the child and its process group, and record the time."""
@@ -99,10 +112,24 @@ class StressorPool:
         """Set the share of the time for which the child keeps its GPU busy."""
         self._send(uuid, generation, Pace(share=share))
 
-    def renew_leases(self) -> None:
-        """Renew the lease of every child."""
-        for stressor in self._stressors.values():
-            stressor.handle.send(Lease())
+    def limit_memory(self, uuid: str, generation: int, used: int | None) -> None:
+        """Tell the child from which used memory of its GPU on it is to yield by itself."""
+        stressor = self._find(uuid, generation)
+        if stressor is not None:
+            stressor.unsent = MemoryLimit(used=used)
+            stressor.send_limit()
+
+    def watched_at(self, uuid: str) -> float:
+        """Return when the child last saw the memory of its GPU within its limit, or 0.0."""
+        stressor = self._stressors.get(uuid)
+        return 0.0 if stressor is None else stressor.stamps.get(0)
+
+    def renew_lease(self, uuid: str, seconds: float) -> None:
+        """Let the child on a GPU live for so long from now on."""
+        stressor = self._stressors.get(uuid)
+        if stressor is not None:
+            stressor.handle.send(Lease(seconds=seconds))
+            stressor.send_limit()
 
     def files(self) -> list[int]:
         """List the descriptors to wait for."""
@@ -128,6 +155,7 @@ class StressorPool:
             if facts != ChildFacts(generation=generation):
                 found[uuid] = facts
             if received.exit is not None:
+                stressor.stamps.close()
                 del self._stressors[uuid]
         return found
 

@@ -188,10 +188,11 @@ class FakeClock:
         """Return the next random number."""
         return self._world.random_value()
 
-    def wait(self, files: Sequence[int], timeout: float) -> None:
+    def wait(self, files: Sequence[int], timeout: float) -> bool:
         """Advance time by at most one tick, so that no change in the world is missed."""
         del files
         self._world.step(timeout)
+        return True
 
 
 class FakeInterrupts:
@@ -229,6 +230,9 @@ class FakeProbe:
         self.exits_with: int | None = None
         self._skipped: set[str] = set()
         self._inventory_due = False
+        #: The process is stopped: it reads and sends nothing.
+        self.stopped = False
+        self._read_at: dict[str, float] = {}
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
         """Start a new probe; a hang ends with the old one."""
@@ -236,11 +240,20 @@ class FakeProbe:
         self.generation, self.alive, self.skip = generation, True, skip
         self._skipped = set(skip)  # until a watch includes them
         self.hung, self.exits_with, self._inventory_due = None, None, True
+        self.stopped = False
 
     def kill(self, generation: int) -> None:
         """End the probe."""
         assert generation == self.generation
         self.alive = False
+
+    def read_at(self, uuid: str) -> float:
+        """Return when a GPU was last read: now, unless the probe is dead, hangs or leaves it."""
+        left_out = uuid in self._skipped or self._world.gpus[uuid].silent
+        if not self.alive or self.stopped or self.hung is not None or left_out:
+            return self._read_at.get(uuid, 0.0)
+        self._read_at[uuid] = self._world.now
+        return self._world.now
 
     def gone(self) -> bool:
         """Check that no probe is alive."""
@@ -265,6 +278,8 @@ class FakeProbe:
             calls = () if self.hung is None else (self.hung,)
             exit_ = ChildExit(code=self.exits_with, at=self._world.now)
             return replace(facts, exit=exit_, calls=calls), {}
+        if self.stopped:
+            return facts, {}
         if self._inventory_due:
             self._inventory_due = False
             gpus = tuple(fake.gpu for fake in self._world.gpus.values())
@@ -324,6 +339,8 @@ class FakeSpawner:
         self.acknowledged: list[tuple[str, int, int]] = []
         self.paced: list[tuple[str, int, float]] = []
         self.cleared: list[tuple[str, float]] = []
+        #: The duration of the last lease of each child, in seconds.
+        self.leases: dict[str, float] = {}
         self._new: dict[str, ChildFacts] = {}
 
     def start(
@@ -371,8 +388,19 @@ class FakeSpawner:
         if not child.unresponsive and child.dies_at is None:
             child.dies_at, child.code = self._world.now + 0.05, ChildExitCode.DONE
 
-    def renew_leases(self) -> None:
-        """Do nothing: fake children need no lease."""
+    def limit_memory(self, uuid: str, generation: int, used: int | None) -> None:
+        """Store the limit of a living child."""
+        self._own(uuid, generation).memory_limit = used
+
+    def watched_at(self, uuid: str) -> float:
+        """Return when the child last looked: now, if it has a limit and can watch."""
+        child = self._world.gpus[uuid].child
+        watches = child is not None and child.watches and child.memory_limit is not None
+        return self._world.now if watches else 0.0
+
+    def renew_lease(self, uuid: str, seconds: float) -> None:
+        """Record the lease; fake children need none."""
+        self.leases[uuid] = seconds
 
     def files(self) -> list[int]:
         """Return a number for each living child; they are never read."""

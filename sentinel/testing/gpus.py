@@ -47,6 +47,10 @@ class FakeChild:
     share: float = 1.0
     #: Free memory that it leaves to allocations, in bytes.
     committed: int = 0
+    #: The used memory beyond which it yields by itself, as last told, in bytes.
+    memory_limit: int | None = None
+    #: It reads the memory of its GPU itself.
+    watches: bool = True
     #: Messages to collect at the next tick.
     outbox: list[ChildMessage] = field(default_factory=list)
 

@@ -13,8 +13,9 @@ from sentinel.host.child_setup import Inherited
 from sentinel.probe.main import run
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.gpu import Gpu, Reading
-from sentinel.protocol.inflight_calls import InflightCalls
+from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls
 from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavailable, Watch
+from sentinel.protocol.shared_memory import Stamps
 from tests.harness.timing import TIMEOUT_S
 
 #: A poll interval longer than any test, so that every reading has another cause.
@@ -29,8 +30,10 @@ class ProbeHarness:
         self.channel, probe_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if send_buffer is not None:
             probe_channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        self.stamps = Stamps.create(MAX_GPUS)
+        shared = (Inherited(self.inflight_calls.fd), Inherited(self.stamps.fd))
         self.process = multiprocessing.get_context("spawn").Process(
-            target=run, args=(spec, probe_channel, os.getpid(), Inherited(self.inflight_calls.fd))
+            target=run, args=(spec, probe_channel, os.getpid(), *shared)
         )
         self.process.start()
         probe_channel.close()
@@ -82,6 +85,7 @@ class ProbeHarness:
         self.process.join(TIMEOUT_S)
         self.process.close()
         self.inflight_calls.close()
+        self.stamps.close()
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.config.workload_spec import parse_workload
+from sentinel.host.child_setup import Inherited
 from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
+from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
     ChildMessage,
     CreatingContext,
@@ -59,12 +61,15 @@ class Child:
         self.uuid = spec.gpu.uuid
         self.channel, child_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         context, parent = _spawning() if spawned else _forking()
-        self.process = context.Process(target=main.run, args=(spec, child_channel, parent, locks))
+        self.stamps = Stamps.create(1)
+        arguments = (spec, child_channel, parent, Inherited(self.stamps.fd), locks)
+        self.process = context.Process(target=main.run, args=arguments)
         self.process.start()
         child_channel.close()
         assert self.process.pid is not None
         self.pid = self.process.pid
         self.received: list[ChildMessage] = []
+        self._lease = spec.lease
         self._renewed_at = 0.0
 
     def wait_for(self, kind: type[M]) -> M:
@@ -104,6 +109,7 @@ class Child:
         self.process.kill()
         self.process.join()
         self.channel.close()
+        self.stamps.close()
 
     def _receive(self) -> ChildMessage | None:
         """Receive the next message, or None after a short time; renew the lease when it is due."""
@@ -111,7 +117,7 @@ class Child:
         if now - self._renewed_at >= _RENEWAL_S:
             self._renewed_at = now
             with suppress(OSError):  # the child ended; its last messages can still be read
-                self.send(Lease())
+                self.send(Lease(seconds=self._lease))
         if not select.select([self.channel], [], [], _RENEWAL_S)[0]:
             return None
         try:

@@ -76,9 +76,10 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step:
     if facts.garbage is not None and isinstance(gpu_state.stressor, Starting | Running):
         failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
         gpu_state = _to_stopping(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)
-    if facts.killed_at is not None and isinstance(gpu_state.stressor, Stopping):
-        stopping = replace(gpu_state.stressor, killed_at=facts.killed_at)
-        gpu_state = replace(gpu_state, stressor=stopping)
+    match gpu_state.stressor:
+        case Stopping(killed_at=None) as stopping if facts.killed_at is not None:
+            stopping = replace(stopping, killed_at=facts.killed_at)
+            gpu_state = replace(gpu_state, stressor=stopping)
     if facts.exit is not None:
         gpu_state, event = _exited(gpu_state, facts.exit, now)
         events += [event] if event else []
@@ -88,11 +89,23 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step:
 def _exited(gpu_state: GpuState, exit_: ChildExit, now: float) -> tuple[GpuState, Event | None]:
     """Apply the exit of the child; one that saw memory contention has yielded by itself."""
     event = None
-    if isinstance(gpu_state.stressor, Starting) and gpu_state.stressor.contention is not None:
-        grown = gpu_state.stressor.contention
-        evidence = Evidence(kind=EvidenceKind.MEMORY, at=exit_.at, grown=grown)
-        event = _yielding(gpu_state, evidence, now)
-        gpu_state = _to_stopping(gpu_state, StopCause.YIELD, now, kill_at=now, evidence=evidence)
+    match gpu_state.stressor:
+        case (
+            Starting(contention=MemoryContention() as seen)
+            | Running(contention=MemoryContention() as seen)
+        ):
+            evidence = Evidence(
+                kind=EvidenceKind.MEMORY, at=seen.at or exit_.at, took=seen.took, grown=seen.grown
+            )
+            event = _yielding(gpu_state, evidence, now)
+            gpu_state = _to_stopping(
+                gpu_state,
+                StopCause.YIELD,
+                now,
+                kill_at=now,
+                evidence=evidence,
+                kill_sent=seen.killed_at is not None,
+            )
     gpu_state = _to_stopping(gpu_state, StopCause.EXITED, now, kill_at=now)
     if isinstance(gpu_state.stressor, Stopping):
         gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, exit=exit_))
@@ -103,9 +116,9 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuS
     """Apply one message of the child; ignore it if it does not fit the state."""
     match message, gpu_state.stressor:
         case CreatingContext(), Starting() as starting:
-            return replace(gpu_state, stressor=replace(starting, attaching=True)), None
-        case MemoryContention(grown=grown), Starting() as starting:
-            return replace(gpu_state, stressor=replace(starting, contention=grown)), None
+            return replace(gpu_state, stressor=replace(starting, attaching=now)), None
+        case MemoryContention(), Starting() | Running() as live:
+            return replace(gpu_state, stressor=replace(live, contention=message)), None
         case Ready(), Starting() as starting:
             running = Running(
                 generation=starting.generation,
@@ -157,6 +170,7 @@ def step(
     now: float,
     config: Config,
     *,
+    unwatched: float | None,
     stalled: bool,
 ) -> Step:
     """Take at most one step.
@@ -167,11 +181,12 @@ def step(
         evidence: The evidence of a newcomer, or None.
         now: The time of this tick.
         config: The configuration of this GPU.
+        unwatched: For how long nobody has watched the GPU, in seconds, if that is too long.
         stalled: Whether the supervisor did not run for a while just now.
     """
     match gpu_state.stressor:
         case Starting() | Running():
-            return _supervise(gpu_state, evidence, now, config)
+            return _supervise(gpu_state, evidence, now, config, unwatched)
         case Stopping(exit=None) as stopping:
             return _await_exit(gpu_state, stopping, evidence, now)
         case Stopping() as stopping:
@@ -201,12 +216,21 @@ def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step:
             return Step(gpu_state=gpu_state)
 
 
-def _supervise(gpu_state: GpuState, evidence: Evidence | None, now: float, config: Config) -> Step:
-    """Yield to a newcomer, and end a child on an unknown GPU or past a time limit."""
+def _supervise(
+    gpu_state: GpuState,
+    evidence: Evidence | None,
+    now: float,
+    config: Config,
+    unwatched: float | None,
+) -> Step:
+    """Yield to a newcomer; end a child on an unknown or unwatched GPU or past a time limit."""
     if isinstance(gpu_state.occupancy, Unknown):
         return _kill(gpu_state, StopCause.UNKNOWN, now)
     if evidence is not None:
         return _yield(gpu_state, evidence, now, config)
+    if unwatched is not None:
+        event = gpu_event("gpu.unwatched", gpu_state, now, unwatched_s=unwatched)
+        return replace(_kill(gpu_state, StopCause.UNWATCHED, now), events=(event,))
     match gpu_state.stressor:
         case Starting(since=since) if now - since >= config.start_timeout:
             reason = f"not ready within {config.start_timeout:g} s"
@@ -300,6 +324,7 @@ def _to_stopping(
         clearing=isinstance(live, Starting) and live.clearing,
         evidence=evidence,
         kill_sent=kill_sent,
+        killed_at=live.contention.killed_at if live.contention is not None else None,
         failed=failed,
     )
     return replace(gpu_state, stressor=stopping)

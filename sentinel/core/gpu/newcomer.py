@@ -10,6 +10,7 @@ from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BY
 from sentinel.core.gpu_state import Busy, GpuState, Idle
 from sentinel.core.stressor_state import Evidence, EvidenceKind, Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
+from sentinel.protocol.stressor import MemoryContention
 
 #: The utilisation of a GPU may show a stressor's load for so long after its end, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.
@@ -36,7 +37,17 @@ def newcomer(
         now: The time of this tick.
         config: The configuration of this GPU.
     """
+    occupancy = gpu_state.occupancy
+    processes = occupancy.processes if isinstance(occupancy, Busy) else ()
     match gpu_state.stressor:
+        case Running(contention=MemoryContention() as own):
+            return Evidence(
+                kind=EvidenceKind.MEMORY,
+                at=own.at,
+                took=own.took,
+                grown=own.grown,
+                processes=processes,
+            )
         case Starting() | Running() | Stopping(evidence=None, kill_sent=False):
             pass
         case _:
@@ -45,8 +56,6 @@ def newcomer(
         return None
     grown = _grown(gpu_state, reading, reading.memory.used, now, config)
     grown = max(grown, _unlisted_memory(gpu_state, reading))
-    occupancy = gpu_state.occupancy
-    processes = occupancy.processes if isinstance(occupancy, Busy) else ()
     if grown > SLACK_BYTES:
         kind, at = EvidenceKind.MEMORY, reading.at
     elif isinstance(occupancy, Busy) and not gpu_state.leaks:
@@ -61,9 +70,9 @@ def newcomer(
 def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config: Config) -> int:
     """Compute the used memory that neither the child nor the state before it explains, in bytes."""
     match gpu_state.stressor:
-        case Starting(contention=int(contention)):
-            return contention
-        case Starting(attaching=False, baseline=baseline):
+        case Starting(contention=MemoryContention(grown=grown)):
+            return grown
+        case Starting(attaching=None, baseline=baseline):
             return used - baseline - outstanding(gpu_state)
         case Running(expected=int()) as running:
             # Outstanding allocations may be taken now; any other newcomer is listed soon.
@@ -77,6 +86,23 @@ def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config:
             return grown
         case _:
             return 0  # the child's own memory grows
+
+
+def memory_limit(gpu_state: GpuState) -> int | None:
+    """Compute the used memory beyond which a stressor yields by itself, in bytes.
+
+    Returns:
+        None while that is unknown, and where ignored processes may take memory: only the list of
+        processes tells their growth from a newcomer's.
+    """
+    running = gpu_state.stressor
+    if not isinstance(running, Running):
+        return None
+    attribution = gpu_state.attribution
+    if any(pid not in attribution.allocated for pid in attribution.ignored):
+        return None
+    explained = _explained_memory(gpu_state, running)
+    return None if explained is None else explained + outstanding(gpu_state) + SLACK_BYTES
 
 
 def free_beside_stressor(gpu_state: GpuState, reading: Reading) -> int | None:

@@ -30,7 +30,7 @@ def learn(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[Gpu
         return _learned(gpu_state, unmapped, IdentityMode.DIRECT, reason, now)
     new = [process for process in reading.processes if process.pid not in live.before]
     match live:
-        case Starting(attaching=True) if live.child.listed_as is None:
+        case Starting(attaching=float()) if live.child.listed_as is None:
             mapped = replace(unmapped, listed_as=_only_new_pid(gpu_state, new))
             return _with_child(gpu_state, mapped), []
         case Running() if reading.processes_at > live.since:

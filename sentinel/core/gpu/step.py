@@ -16,6 +16,7 @@ from sentinel.core.gpu.ignored_processes import resident_processes
 from sentinel.core.gpu.newcomer import expect, newcomer
 from sentinel.core.gpu.occupancy import occupancy
 from sentinel.core.gpu.teardown import Step
+from sentinel.core.gpu.watchers import unwatched_for
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Occupancy, Unknown
 from sentinel.core.observation import Observation
 from sentinel.core.stressor_state import Stopped, Stopping
@@ -54,7 +55,11 @@ def step_gpu(
     gpu_state, changes = _update_occupancy(gpu_state, reading, now, config, unusable)
     gpu_state = expect(gpu_state, reading, now)
     evidence = newcomer(gpu_state, reading, now, config)
-    step = lifecycle.step(gpu_state, reading, evidence, now, config, stalled=stalled)
+    times = seen.watched.get(gpu_state.gpu.uuid)
+    unwatched = None if times is None else unwatched_for(gpu_state, times, now, config)
+    step = lifecycle.step(
+        gpu_state, reading, evidence, now, config, unwatched=unwatched, stalled=stalled
+    )
     gpu_state = step.gpu_state
     names = {event.name for event in (*changes, *step.events)}
     if (

@@ -170,7 +170,13 @@ def _failure_of(
 ) -> Failed | None:
     """Return the failure behind an exit; None if Sentinel or a newcomer caused the exit."""
     match stopping.cause:
-        case StopCause.YIELD | StopCause.UNKNOWN | StopCause.SHUTDOWN | StopCause.POLICY:
+        case (
+            StopCause.YIELD
+            | StopCause.UNKNOWN
+            | StopCause.UNWATCHED
+            | StopCause.SHUTDOWN
+            | StopCause.POLICY
+        ):
             return None
         case StopCause.START_TIMEOUT | StopCause.HANG | StopCause.GARBAGE:
             cause = Failed(kind=FailureKind.WORKLOAD, reason=stopping.cause.value)

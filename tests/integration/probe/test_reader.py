@@ -18,6 +18,7 @@ from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import ProbeSpec
+from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.telemetry import Telemetry
 from tests.harness.probe_harness import NEVER, until
 from tests.harness.timing import TIMEOUT_S
@@ -114,18 +115,21 @@ def reader_over(driver: FakeDriver, poll: float = NEVER) -> Iterator[tuple[Reade
     """Provide a reader over ``driver`` and the socket of its messages."""
     channel, probe_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     inflight_calls = InflightCalls.create()
+    stamps = Stamps.create(1)
     services = SharedServices(
         driver=driver,
         inflight_calls=inflight_calls,
         identifier=ProcessIdentifier(),
         publisher=Publisher(probe_channel),
+        stamps=stamps,
         wake=lambda: None,
     )
     spec = ProbeSpec(poll=poll, watch_interval=NEVER)
     channel.setblocking(False)
     with channel, probe_channel:
-        yield Reader(uuid="GPU-1", slots=(1, 2), spec=spec, services=services), channel
+        yield Reader(uuid="GPU-1", place=0, spec=spec, services=services), channel
     inflight_calls.close()
+    stamps.close()
 
 
 def first_reading(driver: FakeDriver) -> Reading:

@@ -1,0 +1,45 @@
+"""Who watches a held GPU for newcomers: its stressor, the probe, or nobody. Pure."""
+
+from __future__ import annotations
+
+from sentinel.config.model import Config
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.observation import WatchTimes
+from sentinel.core.stressor_state import Running, Starting, Stopping
+
+
+def held_since(gpu_state: GpuState) -> float | None:
+    """Return since when a living child may hold memory, or None if none does.
+
+    Before it begins to create its context, a child holds nothing that a newcomer could miss.
+    """
+    match gpu_state.stressor:
+        case Starting(attaching=float(since)) | Running(since=since):
+            return since
+        case Stopping(exit=None, kill_sent=False, since=since):
+            return since
+        case _:
+            return None
+
+
+def watches_itself(times: WatchTimes, now: float, config: Config) -> bool:
+    """Check whether the stressor itself would notice a newcomer now."""
+    return now - times.stressor <= config.unwatched_after
+
+
+def unwatched_for(
+    gpu_state: GpuState, times: WatchTimes, now: float, config: Config
+) -> float | None:
+    """Compute for how long nobody has watched a held GPU, in seconds; None within the limit.
+
+    Args:
+        gpu_state: The GPU.
+        times: When its memory was last read.
+        now: The time.
+        config: The configuration of this GPU, with the limit.
+    """
+    since = held_since(gpu_state)
+    if since is None:
+        return None
+    blind = now - max(since, times.probe, times.stressor)
+    return blind if blind > config.unwatched_after else None

@@ -1,0 +1,115 @@
+"""Watch the memory of the own GPU, and yield at the first growth without asking anyone.
+
+The probe and the supervisor watch it, too. This thread works while either of them is dead, hangs
+or is stopped; and it acts first, since nothing has to be sent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sentinel.host.import_stubs import without_ctypes_util
+from sentinel.host.simulation import Registry
+from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.stressor import MemoryContention, StressorSpec
+from sentinel.stressor.lease import LeaseKeeper
+
+#: How long a failed read of the memory is not repeated, in seconds. Until it succeeds, the
+#: supervisor knows by the stamp that nobody watches here.
+_RETRY_S = 0.25
+
+
+def start(spec: StressorSpec, lease_keeper: LeaseKeeper, stamps: Stamps) -> None:
+    """Watch in a thread for the life of this process; without NVML, never stamp anything."""
+    watch = SelfWatch(spec, lease_keeper, stamps)
+    threading.Thread(target=watch.run, name="self-watch", daemon=True).start()
+
+
+class SelfWatch:
+    """Compares the used memory of a GPU with the supervisor's limit, and yields beyond it.
+
+    Args:
+        spec: The GPU, the interval and how to yield.
+        lease_keeper: It has the limit, and sends the message about the newcomer.
+        stamps: One time: when the memory was last read and was within the limit.
+    """
+
+    def __init__(self, spec: StressorSpec, lease_keeper: LeaseKeeper, stamps: Stamps) -> None:
+        self._spec = spec
+        self._lease_keeper = lease_keeper
+        self._stamps = stamps
+
+    def run(self) -> None:
+        """Read the memory again and again."""
+        read: Callable[[], int] | None = None
+        while True:
+            try:
+                if read is None:
+                    read = open_reader(self._spec)
+                pause = self.check(read)
+            except Exception:  # noqa: BLE001 - NVML, its binding and a broken board raise anything
+                read, pause = None, _RETRY_S
+            time.sleep(pause)
+
+    def check(self, read: Callable[[], int]) -> float:
+        """Read the memory once; return the seconds until the next read.
+
+        Raises:
+            Exception: The memory cannot be read.
+        """
+        limit = self._lease_keeper.memory_limit
+        if limit is not None:
+            began = time.monotonic()
+            used = read()
+            # The limit may have been raised meanwhile, for an allocation.
+            now_allowed = self._lease_keeper.memory_limit
+            if used > limit and now_allowed is not None and used > now_allowed:
+                self._yield(used - now_allowed, began)
+            else:
+                self._stamps.set(0, began)
+        return self._spec.watch_interval
+
+    def _yield(self, grown: int, began: float) -> None:
+        """Send what was seen, and end this process with everything that it started."""
+        now = time.monotonic()
+        at_once = self._spec.yields_at_once
+        message = MemoryContention(
+            grown=grown, at=began, took=now - began, killed_at=now if at_once else None
+        )
+        self._lease_keeper.try_send(message)
+        if at_once:
+            # This process leads its session and its group; the kernel ends all of it at once.
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        self._lease_keeper.stop()
+
+
+def open_reader(spec: StressorSpec) -> Callable[[], int]:
+    """Return a function that reads the used memory of the GPU in bytes, as the probe does.
+
+    Raises:
+        Exception: There is no NVML here, or it does not know the GPU.
+    """
+    if spec.simulation is not None:
+        registry = Registry(Path(spec.simulation))
+        return lambda: registry.memory(spec.gpu.uuid).used
+    with without_ctypes_util():
+        import pynvml
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(spec.gpu.uuid)
+
+    def read(version: int | None = pynvml.nvmlMemory_v2) -> int:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=version).used)
+
+    absent = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    try:
+        read()
+    except pynvml.NVMLError as error:
+        if error.value not in absent:
+            raise
+        return lambda: read(None)  # drivers before 510; the probe has the same figures
+    return read

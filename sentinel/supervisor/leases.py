@@ -1,0 +1,74 @@
+"""Renew the leases of the stressors.
+
+A stressor that sees newcomers itself has a long lease. One that cannot has a short one, renewed
+only while the probe reads its GPU: it ends as soon as the supervisor or the probe stops to work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sentinel.config.model import Config
+from sentinel.core.gpu import watchers
+from sentinel.core.observation import WatchTimes
+from sentinel.core.state import State
+from sentinel.supervisor.ports import Spawner
+
+#: The duration of a long lease and the interval of its renewals, in seconds.
+LONG_LEASE_S = 3.0
+RENEW_EVERY_S = 0.5
+#: The interval of the renewals of short leases, in seconds. Their duration is
+#: ``unwatched_after``, in which a newcomer has not asked for much memory yet.
+RENEW_SHORT_EVERY_S = 0.025
+
+
+class Leases:
+    """The leases of all stressors.
+
+    Args:
+        spawner: The stressors.
+
+    Attributes:
+        due: When the next long leases must be renewed.
+    """
+
+    def __init__(self, spawner: Spawner) -> None:
+        self.due = 0.0
+        self._spawner = spawner
+        self._short: set[str] = set()
+
+    @property
+    def any_short(self) -> bool:
+        """Whether there is a stressor with a short lease."""
+        return bool(self._short)
+
+    def renew(
+        self, state: State, config: Config, now: float, times: Mapping[str, WatchTimes]
+    ) -> bool:
+        """Renew the leases that are due; return False if nobody watches some held GPU.
+
+        Args:
+            state: The state after the last tick.
+            config: The configuration.
+            now: The time.
+            times: When the memory of each held GPU was last read.
+        """
+        long_is_due = now >= self.due
+        if long_is_due:
+            self.due = now + RENEW_EVERY_S
+        watched = True
+        for uuid, gpu_state in state.gpu_states.items():
+            if gpu_state.child is None:
+                self._short.discard(uuid)
+                continue
+            own, seen = config.of(uuid), times.get(uuid)
+            if seen is not None and not watchers.watches_itself(seen, now, own):
+                self._short.add(uuid)
+                if watchers.unwatched_for(gpu_state, seen, now, own) is None:
+                    self._spawner.renew_lease(uuid, own.unwatched_after)
+                else:
+                    watched = False
+            elif long_is_due or uuid in self._short:
+                self._short.discard(uuid)
+                self._spawner.renew_lease(uuid, LONG_LEASE_S)
+        return watched
