@@ -310,7 +310,8 @@ class Config:
     )
     stale_after: float = 5.0
     unwatched_after: float = setting(
-        "Give a GPU up if neither its stressor nor the probe has read its memory for this long.",
+        "Give a GPU up that its stressor cannot watch if the probe has not read its memory for this"
+        " long.",
         _DURATION.within("50ms", "5s"),
         "75ms",
     )

@@ -17,8 +17,8 @@ from sentinel.supervisor.ports import Spawner
 #: The duration of a long lease and the interval of its renewals, in seconds.
 LONG_LEASE_S = 3.0
 RENEW_EVERY_S = 0.5
-#: The interval of the renewals of short leases, in seconds. Their duration is
-#: ``unwatched_after``, in which a newcomer has not asked for much memory yet.
+#: The interval of the renewals of short leases, in seconds. Their duration is the time in which a
+#: newcomer has not asked for much memory yet.
 RENEW_SHORT_EVERY_S = 0.025
 
 
@@ -62,10 +62,10 @@ class Leases:
                 self._short.discard(uuid)
                 continue
             own, seen = config.of(uuid), times.get(uuid)
-            if seen is not None and not watchers.watches_itself(seen, now, own):
+            if seen is not None and not watchers.watches_itself(seen, now):
                 self._short.add(uuid)
                 if watchers.unwatched_for(gpu_state, seen, now, own) is None:
-                    self._spawner.renew_lease(uuid, own.unwatched_after)
+                    self._spawner.renew_lease(uuid, watchers.blind_limit(gpu_state, own))
                 else:
                     watched = False
             elif long_is_due or uuid in self._short:

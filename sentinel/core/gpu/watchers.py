@@ -7,6 +7,13 @@ from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import WatchTimes
 from sentinel.core.stressor_state import Running, Starting, Stopping
 
+#: A stressor whose last look is older does not watch, in seconds. Its thread may wait for the
+#: interpreter lock, and NVML for a context that another process creates: 0.1 s on an H200.
+SELF_WATCH_TIMEOUT_S = 0.5
+#: The limit of the probe while the stressor starts, in seconds: NVML does not answer while it
+#: creates its context, for more than 0.09 s on an H200.
+STARTING_TIMEOUT_S = 0.5
+
 
 def held_since(gpu_state: GpuState) -> float | None:
     """Return since when a living child may hold memory, or None if none does.
@@ -22,9 +29,16 @@ def held_since(gpu_state: GpuState) -> float | None:
             return None
 
 
-def watches_itself(times: WatchTimes, now: float, config: Config) -> bool:
-    """Check whether the stressor itself would notice a newcomer now."""
-    return now - times.stressor <= config.unwatched_after
+def watches_itself(times: WatchTimes, now: float) -> bool:
+    """Check whether the stressor itself would notice a newcomer."""
+    return now - times.stressor <= SELF_WATCH_TIMEOUT_S
+
+
+def blind_limit(gpu_state: GpuState, config: Config) -> float:
+    """Return for how long the probe may not read a GPU whose stressor does not watch, in s."""
+    if isinstance(gpu_state.stressor, Starting):
+        return max(config.unwatched_after, STARTING_TIMEOUT_S)
+    return config.unwatched_after
 
 
 def unwatched_for(
@@ -39,7 +53,7 @@ def unwatched_for(
         config: The configuration of this GPU, with the limit.
     """
     since = held_since(gpu_state)
-    if since is None:
+    if since is None or watches_itself(times, now):
         return None
     blind = now - max(since, times.probe, times.stressor)
-    return blind if blind > config.unwatched_after else None
+    return blind if blind > blind_limit(gpu_state, config) else None
