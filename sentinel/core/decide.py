@@ -125,13 +125,15 @@ def watch(state: State, now: float) -> Watch:
     A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
     and calls into a driver that tears a context down block, and delay the teardown.
     """
-    read, held, load = [], [], []
+    read, held, settled, load = [], [], [], []
     for uuid, gpu_state in state.gpu_states.items():
         if not probe_supervision.readable(state, gpu_state, now):
             continue
         match gpu_state.stressor:
             case Starting() | Running() | Stopping():
                 held.append(uuid)
+        if isinstance(gpu_state.stressor, Running):
+            settled.append(uuid)
         if (
             state.api is not None  # clients see the utilisation
             or leaks.needs_utilization(gpu_state, now)
@@ -140,7 +142,13 @@ def watch(state: State, now: float) -> Watch:
             load.append(uuid)
         read.append(uuid)
     telemetry = state.api is not None
-    return Watch(gpus=tuple(read), held=tuple(held), load=tuple(load), telemetry=telemetry)
+    return Watch(
+        gpus=tuple(read),
+        held=tuple(held),
+        settled=tuple(settled),
+        load=tuple(load),
+        telemetry=telemetry,
+    )
 
 
 def decide(state: State, seen: Observation, config: Config) -> Decision:

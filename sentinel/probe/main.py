@@ -146,6 +146,7 @@ def _follow_watches(
             reader.configure(
                 wanted=reader.uuid in watch.gpus,
                 held=reader.uuid in watch.held,
+                settled=reader.uuid in watch.settled,
                 load=reader.uuid in watch.load,
                 telemetry=watch.telemetry,
             )

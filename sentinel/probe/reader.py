@@ -71,6 +71,7 @@ class _Demand:
     number: int
     wanted: bool
     held: bool
+    settled: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ class Reader:
         self._spec = spec
         self._services = services
         # Written by other threads, each as a whole.
-        self._demand = _Demand(number=0, wanted=uuid not in spec.skip, held=False)
+        self._demand = _Demand(number=0, wanted=uuid not in spec.skip, held=False, settled=False)
         self._boosted_until = 0.0
         self._load_wanted = self._telemetry_wanted = False
         # The latest readings, each one value with the time when its read began.
@@ -159,15 +160,21 @@ class Reader:
         self._unsent = False
 
     def configure(
-        self, *, wanted: bool, held: bool, load: bool = False, telemetry: bool = False
+        self,
+        *,
+        wanted: bool,
+        held: bool,
+        settled: bool = False,
+        load: bool = False,
+        telemetry: bool = False,
     ) -> None:
-        """Set what to read; a change of ``wanted`` or ``held`` triggers a full reading at once.
+        """Set what to read; a change of the first three triggers a full reading at once.
 
         ``load`` and ``telemetry`` take effect at the next poll.
         """
         had, self._load_wanted, self._telemetry_wanted = self._demand, load, telemetry
-        if (had.wanted, had.held) != (wanted, held):
-            self._demand = _Demand(number=had.number + 1, wanted=wanted, held=held)
+        if (had.wanted, had.held, had.settled) != (wanted, held, settled):
+            self._demand = _Demand(number=had.number + 1, wanted=wanted, held=held, settled=settled)
         self.poll_memory.request()
         self.poll.request()
 

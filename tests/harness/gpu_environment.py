@@ -207,7 +207,10 @@ class SimulatedHost(GpuHost):
         return [sys.executable, "-m", "sentinel", *job, "--context", context]
 
     def environment(self, **more: str) -> dict[str, str]:
-        return super().environment(**more) | {"SENTINEL_SIM_DIR": str(self.folder)}
+        # On a busy host, no process can be on time to the millisecond.
+        patience = f"{min(5.0, MACHINE_SLOWNESS):.2f}s"
+        own = {"SENTINEL_SIM_DIR": str(self.folder), "SENTINEL_UNWATCHED_AFTER": patience}
+        return own | super().environment(**more)
 
 
 class RealHost(GpuHost):

@@ -25,6 +25,7 @@ from sentinel.protocol.stressor import (
     Finding,
     FindingAck,
     Lease,
+    MemoryContention,
     MemoryTarget,
     Note,
     Progress,
@@ -35,7 +36,7 @@ from sentinel.protocol.stressor import (
 from sentinel.stressor import main
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
-M = TypeVar("M", CreatingContext, Failed, Finding, Note, Progress, Ready)
+M = TypeVar("M", CreatingContext, Failed, Finding, MemoryContention, Note, Progress, Ready)
 
 _MESSAGES: tuple[type[ChildMessage], ...] = (
     CreatingContext,
@@ -44,6 +45,7 @@ _MESSAGES: tuple[type[ChildMessage], ...] = (
     Note,
     Finding,
     Failed,
+    MemoryContention,
 )
 _RENEWAL_S = 0.2
 DEFAULT = MemoryTarget(share=0.88)
@@ -99,6 +101,10 @@ class Child:
         """Request a stop; return the exit code."""
         self.send(Stop())
         return self.wait_for_end()
+
+    def watched_at(self) -> float:
+        """Read when the child last looked at the memory of its GPU, or 0.0."""
+        return self.stamps.get(0)
 
     def used(self) -> int:
         """Read the used memory of the GPU."""
@@ -164,6 +170,7 @@ def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., 
         lease: float = 3.0 * MACHINE_SLOWNESS,
         locks: tuple[object, ...] = (),
         simulated: bool = True,
+        yields_at_once: bool = True,
     ) -> Child:
         name, options = parse_workload(workload)
         spec = StressorSpec(
@@ -174,6 +181,7 @@ def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., 
             options=options,
             lease=lease,
             simulation=str(folder) if simulated else None,
+            yields_at_once=yields_at_once,
         )
         children.append(Child(spec, registry, locks, spawned=spawned))
         return children[-1]

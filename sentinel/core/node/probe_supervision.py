@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event, KillProbe, StartProbe
+from sentinel.core.gpu.watchers import held_since
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node.backoff import next_pause
 from sentinel.core.node.node_step import NodeStep
@@ -21,6 +22,8 @@ from sentinel.protocol.gpu import Reading
 CALL_TIMEOUT_S = 3.0
 #: Initialisation may be slow: 1 to 3 s a GPU where persistence mode is off.
 INITIALISATION_TIMEOUT_S = 60.0
+#: A probe that reads no held GPU for so long is stopped, in seconds; it reads them every 25 ms.
+STOPPED_AFTER_S = 1.0
 #: How often to check whether a probe killed for a release of the driver is gone, in seconds.
 GONE_POLL_S = 0.1
 #: How long a GPU is excluded after a hang or crash, at first and at most, in seconds.
@@ -163,7 +166,8 @@ def _watch(
     hung = min(stuck, key=lambda call: call.since, default=None)
     silent = seen.now - _last_sign_of_life(state, up, seen.readings)
     limit = config.stale_after if up.ready else INITIALISATION_TIMEOUT_S
-    if hung is None and silent <= limit:
+    stopped = up.ready and _reads_no_held_gpu(state, up, calls, seen)
+    if hung is None and silent <= limit and not stopped:
         return NodeStep(state=state)
     fields: dict[str, object] = {"silent_s": silent}
     if hung is not None:
@@ -174,6 +178,22 @@ def _watch(
     event = Event(name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields)
     state, _ = _down(state, "it hung", seen.now)
     return NodeStep(state=state, actions=(KillProbe(generation=up.generation),), events=(event,))
+
+
+def _reads_no_held_gpu(
+    state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation
+) -> bool:
+    """Check that no held GPU has been read for long, although no driver call explains that."""
+    in_calls = {call.uuid for call in calls}
+    blind = []
+    for uuid, times in seen.watched.items():
+        gpu_state = state.gpu_states[uuid]
+        since = held_since(gpu_state)
+        if since is None or uuid in in_calls or not readable(state, gpu_state, seen.now):
+            continue
+        last = max(since, up.since, state.stalled_at or up.since, times.probe)
+        blind.append(seen.now - last > STOPPED_AFTER_S)
+    return bool(blind) and all(blind)
 
 
 def _hangs(call: Call, now: float) -> bool:

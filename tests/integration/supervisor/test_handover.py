@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from sentinel.host.procfs import read_stat
-from tests.harness.gpu_environment import GpuHost
+from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
@@ -272,6 +273,73 @@ def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> No
         eventually(occupied)
         assert sentinel.stop() == 0
         assert len(os.read(pipe, SMALLEST_PIPE)) > SMALLEST_PIPE // 2, "the pipe was never full"
+
+
+#: By the name of the fault: the title of the process, and the signal that it gets.
+FAULTS = {
+    "probe-killed": ("sentinel: probe", signal.SIGKILL),
+    "probe-stopped": ("sentinel: probe", signal.SIGSTOP),
+    "supervisor-killed": ("sentinel: supervisor", signal.SIGKILL),
+    "supervisor-stopped": ("sentinel: supervisor", signal.SIGSTOP),
+    "api-killed": ("sentinel: api", signal.SIGKILL),
+    "api-stopped": ("sentinel: api", signal.SIGSTOP),
+}
+#: Times between a fault and the newcomer, in seconds.
+DELAYS_S = (0.02, 0.1, 0.5, 1.0, 2.5)
+COMMON = {("probe-killed", 0.02), ("probe-stopped", 0.5), ("supervisor-stopped", 0.1)}
+
+
+@contextmanager
+def broken(fault: str, sentinel: SentinelProcess) -> Iterator[None]:
+    """Kill or stop a process of a sentinel; continue a stopped one at the end."""
+    title, number = FAULTS[fault]
+    processes = [psutil.Process(sentinel.process.pid), *sentinel.children()]
+    (victim,) = [process for process in processes if titled(process, title)]
+    victim.send_signal(number)
+    try:
+        yield
+    finally:
+        if number is signal.SIGSTOP:
+            with suppress(psutil.NoSuchProcess):  # it has been replaced
+                victim.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize(
+    ("fault", "delay_s"),
+    [
+        pytest.param(fault, delay_s, marks=() if (fault, delay_s) in COMMON else pytest.mark.long)
+        for fault in FAULTS
+        for delay_s in DELAYS_S
+    ],
+)
+def test_a_newcomer_gets_its_memory_while_a_process_of_sentinel_is_dead_or_stopped(
+    host: GpuHost, fault: str, delay_s: float
+) -> None:
+    flags = (*QUICK, "--workload", "hold", "--status-every", "1s")
+    with host.sentinel(1, *flags, api=fault.startswith("api")) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        wait_until_it_watches(sentinel)
+        with broken(fault, sentinel):
+            time.sleep(delay_s)
+            with host.job() as newcomer:
+                assert newcomer.got_memory()
+
+
+def wait_until_it_watches(sentinel: SentinelProcess) -> None:
+    """Wait until the stressor knows the limit of its memory: after a reading that follows Ready."""
+    eventually(lambda: any(event.get("stressor") == "RUNNING" for event in sentinel.events))
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_a_newcomer_gets_its_memory_while_the_probe_hangs(simulated: SimulatedHost) -> None:
+    with simulated.sentinel(1, *QUICK, "--workload", "hold", "--status-every", "1s") as sentinel:
+        sentinel.wait_for("stressor.ready")
+        wait_until_it_watches(sentinel)
+        simulated.registry.inject(simulated.uuid(), "hang")
+        with simulated.job() as newcomer:
+            assert newcomer.got_memory()
+        simulated.registry.inject(simulated.uuid(), None)
 
 
 @pytest.mark.usefixtures("fake_torch")

@@ -1,0 +1,100 @@
+"""A stressor reads the memory of its own GPU, and ends itself when somebody else takes some."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import ChildExitCode
+from sentinel.protocol.stressor import MemoryContention, MemoryLimit, Ready
+from tests.harness.probe_harness import until
+from tests.harness.stressor_harness import Child, stressors
+
+MIB = 2**20
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with stressors(tmp_path) as start_one:
+        yield start_one
+
+
+def held(start: Start, **given: object) -> Child:
+    """Start a stressor that has its memory and a limit just above it."""
+    child = start("hold", **given)
+    child.wait_for(Ready)
+    child.send(MemoryLimit(used=child.used() + MIB))
+    until(lambda: child.watched_at() > 0)
+    return child
+
+
+def looks_again(child: Child) -> None:
+    """Wait for two more reads, the second of which began after this call."""
+    for _ in range(2):
+        before = child.watched_at()
+        until(lambda: child.watched_at() > before)  # noqa: B023 - called in this round only
+
+
+def test_a_newcomer_ends_the_stressor_without_the_supervisor(start: Start) -> None:
+    child = held(start)
+    before = time.monotonic()
+    with contextlib.closing(child.registry.attach(child.uuid)) as newcomer:
+        assert newcomer.allocate(2 * MIB)
+        assert child.wait_for_end() == -signal.SIGKILL
+        assert child.used() == 2 * MIB
+    seen = child.wait_for(MemoryContention)
+    assert seen.grown == MIB
+    assert seen.killed_at is not None
+    assert before <= seen.at <= seen.killed_at == seen.at + seen.took
+
+
+def test_memory_within_the_limit_is_no_newcomer(start: Start) -> None:
+    child = held(start)
+    with contextlib.closing(child.registry.attach(child.uuid)) as other:
+        assert other.allocate(MIB)
+        looks_again(child)
+        child.send(MemoryLimit(used=child.used() + 64 * MIB))
+        looks_again(child)
+        assert other.allocate(63 * MIB)
+        looks_again(child)
+    assert child.stop() == ChildExitCode.DONE
+
+
+def test_without_a_limit_it_does_not_watch(start: Start) -> None:
+    child = held(start)
+    child.send(MemoryLimit(used=None))
+    with contextlib.closing(child.registry.attach(child.uuid)) as other:
+        last = child.watched_at()
+        time.sleep(0.2)  # a thread that watches would read it
+        stopped_at = child.watched_at()
+        assert other.allocate(64 * MIB)
+        time.sleep(0.2)
+        assert child.watched_at() == stopped_at >= last
+    assert child.stop() == ChildExitCode.DONE
+
+
+def test_it_asks_its_workload_to_end_where_a_kill_is_not_wanted(start: Start) -> None:
+    child = held(start, yields_at_once=False)
+    with contextlib.closing(child.registry.attach(child.uuid)) as newcomer:
+        assert newcomer.allocate(2 * MIB)
+        assert child.wait_for(MemoryContention).killed_at is None
+        assert child.wait_for_end() == ChildExitCode.DONE
+
+
+def test_a_gpu_that_cannot_be_read_is_not_watched_until_it_can(start: Start) -> None:
+    child = held(start)
+    place = child.registry.folder / child.uuid
+    hidden = place.with_name("hidden")
+    place.rename(hidden)
+    try:
+        until(lambda: time.monotonic() - child.watched_at() > 0.3)
+    finally:
+        hidden.rename(place)
+    looks_again(child)
+    assert child.stop() == ChildExitCode.DONE

@@ -1,0 +1,206 @@
+"""A held GPU is watched by its stressor, or by the probe, or it is given up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.config.ignore_rules import parse_ignore_rules
+from sentinel.config.model import Config
+from sentinel.core.gpu import watchers
+from sentinel.core.gpu.memory_accounting import SLACK_BYTES
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.observation import ChildExit, WatchTimes
+from sentinel.core.stressor_state import Running, Starting, StopCause, Stopped, Stopping
+from sentinel.protocol.stressor import MemoryContention, Ready
+from sentinel.supervisor.loop import Supervisor
+from sentinel.testing import GIB, World
+from sentinel.testing.gpus import fake_gpu
+from tests.harness.core_scenarios import occupied, stressor
+
+CONFIG = Config(unwatched_after=0.075)
+STARTING = Starting(generation=1, since=50.0, baseline=0)
+RUNNING = Running(
+    generation=1,
+    since=100.0,
+    baseline=0,
+    unattributed=0,
+    before=(),
+    child=None,
+    ready=Ready(held=1, asked=1, chunks=1, refused=False),
+    last_progress=100.0,
+)
+STOPPING = Stopping(
+    generation=1,
+    since=100.0,
+    cause=StopCause.POLICY,
+    baseline=0,
+    unattributed=0,
+    child=None,
+    kill_at=200.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "since"),
+    [
+        (Stopped(), None),
+        (STARTING, None),
+        (replace(STARTING, attaching=60.0), 60.0),
+        (RUNNING, 100.0),
+        (STOPPING, 100.0),
+        (replace(STOPPING, kill_sent=True), None),
+        (replace(STOPPING, exit=ChildExit(code=0, at=101.0)), None),
+    ],
+)
+def test_a_living_child_holds_its_gpu_once_it_creates_its_context(
+    state: Running | Starting | Stopping | Stopped, since: float | None
+) -> None:
+    assert watchers.held_since(GpuState(gpu=fake_gpu(0), stressor=state)) == since
+
+
+@pytest.mark.parametrize(
+    ("probe", "own", "expected"),
+    [
+        (200.0, 0.0, None),
+        (199.93, 0.0, None),
+        (199.9, 0.0, 0.1),
+        (150.0, 199.6, None),
+        (150.0, 199.4, 0.6),
+        (0.0, 0.0, 100.0),
+    ],
+)
+def test_the_probe_must_read_often_where_the_stressor_does_not_watch(
+    probe: float, own: float, expected: float | None
+) -> None:
+    gpu_state = GpuState(gpu=fake_gpu(0), stressor=RUNNING)
+    times = WatchTimes(probe=probe, stressor=own)
+    blind = watchers.unwatched_for(gpu_state, times, 200.0, CONFIG)
+    assert blind == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_start_delays_the_reads_of_its_gpu() -> None:
+    starting = replace(STARTING, attaching=199.0)
+    gpu_state = GpuState(gpu=fake_gpu(0), stressor=starting)
+    assert watchers.unwatched_for(gpu_state, WatchTimes(probe=199.6), 200.0, CONFIG) is None
+    assert watchers.unwatched_for(gpu_state, WatchTimes(probe=199.4), 200.0, CONFIG)
+
+
+def unwatch(world: World) -> None:
+    """Let the stressor not watch its GPU."""
+    child = world.at(0).child
+    assert child is not None
+    child.watches = False
+
+
+def limit(supervisor: Supervisor) -> int | None:
+    running = stressor(supervisor)
+    assert isinstance(running, Running)
+    return running.memory_limit
+
+
+def test_a_gpu_that_nobody_reads_is_given_up_and_that_is_no_failure() -> None:
+    world, supervisor = occupied(config=CONFIG)
+    unwatch(world)
+    world.run_for(supervisor, 1.0)
+    assert not world.spawner.killed, "the probe reads it"
+    stopped_at = world.now
+    world.probe.stopped = True
+    world.run(supervisor, lambda: world.spawner.killed, within=0.2)
+    assert world.spawner.killed[0][1] - stopped_at < 0.075 + 2 * world.tick
+    (event,) = world.events("gpu.unwatched")
+    assert event.fields["unwatched_s"] == pytest.approx(0.1, abs=0.03)
+    world.run(supervisor, lambda: world.events("stressor.stopped"))
+    assert world.events("stressor.stopped")[0].fields["cause"] == "unwatched"
+    assert not world.events("stressor.failed")
+
+
+def test_nothing_starts_where_nothing_is_read() -> None:
+    world, supervisor = occupied(config=CONFIG)
+    unwatch(world)
+    world.probe.stopped = True
+    world.run(supervisor, lambda: world.spawner.killed, within=0.2)
+    world.run_for(supervisor, 4.0)
+    assert len(world.spawner.started) == 1
+
+
+@pytest.mark.parametrize("fault", ["dead", "stopped"])
+def test_a_stressor_that_watches_itself_survives_a_new_probe(fault: str) -> None:
+    world, supervisor = occupied(config=CONFIG)
+    if fault == "dead":
+        world.probe.exits_with = 1
+    else:
+        world.probe.stopped = True
+    world.run(supervisor, lambda: len(world.events("probe.ready")) > 1, within=4.0)
+    world.run_for(supervisor, 1.0)
+    assert not world.events("gpu.unwatched")
+    assert len(world.spawner.started) == 1
+
+
+def test_a_stressor_on_its_own_lives_on_a_long_lease_and_another_on_a_short_one() -> None:
+    world, supervisor = occupied(config=CONFIG)
+    world.run_for(supervisor, 1.0)
+    assert world.spawner.leases["GPU-0"] == 3.0
+    unwatch(world)
+    world.run_for(supervisor, 1.0)
+    assert world.spawner.leases["GPU-0"] == 0.075
+
+
+# --- the limit of the memory -----------------------------------------------------------------
+
+
+def test_the_limit_is_the_memory_after_ready_and_the_slack() -> None:
+    world, supervisor = occupied()
+    assert limit(supervisor) == world.at(0).used + SLACK_BYTES
+    child = world.at(0).child
+    assert child is not None
+    assert child.memory_limit == limit(supervisor)
+
+
+def test_the_limit_falls_with_the_memory_of_others() -> None:
+    world = World()
+    world.at(0).unlisted = 100 * 2**20
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world.run_for(supervisor, 0.5)
+    before = limit(supervisor)
+    assert before is not None
+    world.at(0).unlisted = 0
+    world.run_for(supervisor, 0.5)
+    assert limit(supervisor) == before - 100 * 2**20
+
+
+def test_beside_an_ignored_process_only_the_supervisor_can_tell() -> None:
+    world, supervisor = occupied(config=Config(ignore=parse_ignore_rules("name=python")))
+    assert limit(supervisor) is not None
+    world.newcomer(0, memory=0)
+    world.run_for(supervisor, 2.0)
+    assert limit(supervisor) is None
+
+
+# --- a stressor that yields by itself --------------------------------------------------------
+
+
+@pytest.mark.parametrize("exits", [False, True])
+def test_a_stressor_that_yields_by_itself_is_a_hand_over_with_its_own_times(*, exits: bool) -> None:
+    world, supervisor = occupied()
+    child = world.at(0).child
+    assert child is not None
+    seen_at = world.now - 0.003
+    child.outbox.append(
+        MemoryContention(grown=GIB, at=seen_at, took=0.001, killed_at=seen_at + 0.002)
+    )
+    world.probe.stopped = True
+    if exits:
+        child.dies_at, child.code = world.now, -9
+    world.run(supervisor, lambda: world.events("stressor.stopped") or not world.at(0).child)
+    world.probe.stopped = False
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    (yielding,) = world.events("gpu.yielding")
+    assert yielding.fields["evidence_at"] == seen_at
+    assert yielding.fields["grown"] == GIB
+    (handed,) = world.events("gpu.handed_over")
+    assert handed.fields["killed_at"] == seen_at + 0.002
+    assert handed.fields["kill_s"] == pytest.approx(0.002)
+    assert not world.events("stressor.failed")
