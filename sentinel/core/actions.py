@@ -73,6 +73,16 @@ class StartProbe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartSpare:
+    """Spawn a spare probe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillSpare:
+    """SIGKILL the spare probe."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KillApi:
     """SIGKILL the API process."""
 
@@ -107,6 +117,8 @@ Action = (
     | Start
     | KillProbe
     | StartProbe
+    | StartSpare
+    | KillSpare
     | KillApi
     | StartApi
     | Reply

@@ -19,6 +19,7 @@ from sentinel.core.actions import (
     Kill,
     KillApi,
     KillProbe,
+    KillSpare,
     LimitMemory,
     Reply,
     RequestReload,
@@ -27,6 +28,7 @@ from sentinel.core.actions import (
     Start,
     StartApi,
     StartProbe,
+    StartSpare,
 )
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health, leaks, lifecycle, pace_controller
@@ -216,6 +218,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         partial(_reattribute, reaction.state),
         _limit_memory,
         probe_supervision.step,
+        probe_supervision.step_spare,
         _step_paces,
         _stop_all,
         shutdown.give_up,
@@ -364,11 +367,11 @@ def _rank(action: Action) -> int:
     match action:
         case Kill():
             return 0
-        case KillProbe() | KillApi():
+        case KillProbe() | KillSpare() | KillApi():
             return 1
         case RequestStop() | Acknowledge() | SetPace() | LimitMemory() | Reply() | RequestReload():
             return 2
-        case StartProbe() | StartApi():
+        case StartProbe() | StartSpare() | StartApi():
             return 3
         case Start():
             return 4

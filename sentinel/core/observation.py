@@ -73,6 +73,15 @@ class ProbeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpareFacts:
+    """Facts about the spare probe."""
+
+    #: It has opened the driver and waits.
+    ready: bool = False
+    exit: ChildExit | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApiFacts:
     """New facts about the API process."""
 
@@ -102,6 +111,8 @@ class Observation:
     #: When the memory of each held GPU was last read.
     watched: Mapping[str, WatchTimes] = field(default_factory=dict)
     probe: ProbeFacts | None = None
+    #: None without a spare probe.
+    spare: SpareFacts | None = None
     api: ApiFacts | None = None
     #: A reload of the settings was requested.
     reload_requested: bool = False

@@ -94,6 +94,10 @@ class State:
     #: From when ``run_for`` counts.
     counted_from: float = 0.0
     probe_failures: int = 0
+    #: A spare probe runs.
+    spare: bool = False
+    #: When the next spare probe is started at the earliest.
+    spare_due: float = 0.0
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     #: When the supervisor last ran again after a stall.
     stalled_at: float | None = None

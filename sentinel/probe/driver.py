@@ -39,11 +39,23 @@ class ReadError(DriverError):
     """One call failed; the next may succeed."""
 
 
+class TooManyProcessesError(DriverError):
+    """A list of processes is too long to read in a moment.
+
+    Args:
+        count: The number of processes in it.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__("too_many_processes", f"{count} processes are on the GPU")
+        self.count = count
+
+
 class Driver(Protocol):
     """A driver; every call may block without limit.
 
     Calls for different GPUs may run at the same time in different threads. All but :meth:`node`
-    raise one of the three errors above.
+    raise one of the first three errors above.
     """
 
     def open(self) -> None:
@@ -63,7 +75,11 @@ class Driver(Protocol):
         """Read the memory of one GPU, without the driver's own."""
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """List every process on one GPU once, by PID."""
+        """List every process on one GPU once, by PID.
+
+        Raises:
+            TooManyProcessesError: The list would take so long that other GPUs would notice.
+        """
 
     def exclusive(self, uuid: str) -> bool:
         """Check whether one GPU is in a compute mode other than the shared one."""

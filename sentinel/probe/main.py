@@ -11,6 +11,9 @@ import os
 import socket
 import threading
 import traceback
+from dataclasses import replace
+
+from setproctitle import setproctitle
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.probe.device_watch import NodeWatch
@@ -21,8 +24,11 @@ from sentinel.probe.reader import Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places
-from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable, Watch
+from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable, Watch
 from sentinel.protocol.shared_memory import Stamps
+
+_TITLE = "sentinel: probe, reads GPUs"
+_SPARE_TITLE = "sentinel: spare probe, replaces the probe when that ends"
 
 
 def run(
@@ -34,11 +40,12 @@ def run(
 ) -> None:
     """Read GPUs until the other end of ``channel`` is closed; the target of a spawned process.
 
-    It sends an Inventory and then Readings. Without a driver it sends Unavailable and ends: with
-    exit code 0 at the start, 1 later. It receives Watch messages; before the first one it reads all
-    GPUs at every poll, except for those to be skipped, which it does not call until a Watch names
-    them. A known GPU that is missing is read like the others: its readings report it as lost until
-    it is back.
+    It sends an Inventory and then Readings. A spare one sends Standby and waits for Activate before
+    that, since loading the driver takes most of a start. Without a driver it sends Unavailable and
+    ends: with exit code 0 at the start, 1 later. It receives Watch messages; before the first one
+    it reads all GPUs at every poll, except for those to be skipped, which it does not call until a
+    Watch names them. A known GPU that is missing is read like the others: its readings report it as
+    lost until it is back.
 
     Args:
         spec: What to read, and how often.
@@ -47,12 +54,18 @@ def run(
         inflight_calls: The board on which each driver call is announced before it is made.
         stamps: Shared memory for the time at which the memory of each GPU was last read.
     """
-    setup_child_process(parent, "sentinel: probe, reads GPUs")
+    setup_child_process(parent, _SPARE_TITLE if spec.spare else _TITLE)
     channel.settimeout(None)
     publisher = Publisher(channel)
     announcements = InflightCalls.attach(inflight_calls.detach())
     driver = _driver(spec)
     try:
+        announcements.announce(0, "open")
+        driver.open()
+        announcements.finish(0)
+        if spec.spare:
+            publisher.send_last(Standby())
+            spec = _await_activation(channel, spec)
         inventory = _enumerate(driver, spec.skip, announcements)
     except DriverError as error:
         publisher.send_last(Unavailable(code=error.code, reason=error.reason))
@@ -96,15 +109,23 @@ def _driver(spec: ProbeSpec) -> Driver:
 
 
 def _enumerate(driver: Driver, skip: tuple[str, ...], inflight_calls: InflightCalls) -> Inventory:
-    """Open the driver and list its GPUs, announcing each call in the driver's own slot."""
-    inflight_calls.announce(0, "open")
-    driver.open()
+    """List the GPUs, announcing each call in the driver's own slot."""
     inflight_calls.announce(0, "version")
     version = driver.version()
     inflight_calls.announce(0, "gpus")
     gpus = driver.gpus(skip)
     inflight_calls.finish(0)
     return Inventory(gpus=gpus[:MAX_GPUS], driver=version)
+
+
+def _await_activation(channel: socket.socket, spec: ProbeSpec) -> ProbeSpec:
+    """Wait until this spare probe becomes the probe; return its specification."""
+    data = channel.recv(MAX_DATAGRAM_BYTES)
+    if not data:
+        os._exit(0)
+    activate = decode(data, [Activate])
+    setproctitle(_TITLE)
+    return replace(spec, skip=activate.skip, known=activate.known)
 
 
 def _watch_nodes(driver: Driver, readers: list[Reader], scheduler: ReadScheduler) -> None:

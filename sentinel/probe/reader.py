@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sentinel.errors import WireError
-from sentinel.probe.driver import Driver, DriverError, GpuLostError, ReadError
+from sentinel.probe.driver import (
+    Driver,
+    DriverError,
+    GpuLostError,
+    ReadError,
+    TooManyProcessesError,
+)
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
@@ -45,6 +51,10 @@ SETTLING_S = 0.5
 #: How long a reading of compute mode, MIG and displays is valid. Querying MIG takes 0.2 to 0.4 ms
 #: of CPU on an H200, more than all other calls, and these settings hardly ever change.
 MODES_VALIDITY_S = 5.0
+
+#: The most processes of one GPU in a reading: so many with the longest names and chains of
+#: ancestors fit into a datagram. More are counted, since a GPU with so many is in use.
+MAX_PROCESSES = 64
 
 #: The interval of telemetry, if the supervisor requests it.
 TELEMETRY_INTERVAL_S = 1.0
@@ -143,7 +153,7 @@ class Reader:
         self._load_wanted = self._telemetry_wanted = False
         # The latest readings, each one value with the time when its read began.
         self._memory: tuple[float, float, Memory] | None = None
-        self._processes: tuple[float, tuple[GpuProcess, ...]] | None = None
+        self._processes: tuple[float, tuple[GpuProcess, ...], int] | None = None
         self._modes = _Modes()
         self._load = _Load()
         self._computing: tuple[int, ...] | None = None
@@ -340,9 +350,15 @@ class Reader:
         return memory
 
     def _read_processes(self) -> None:
+        """Read the processes, as many as a message has room for."""
         began = time.monotonic()
-        listed = self._call(self._poll_slot, "processes", self._services.driver.processes)
-        self._processes = (began, self._services.identifier.identify(listed))
+        try:
+            listed = self._call(self._poll_slot, "processes", self._services.driver.processes)
+        except TooManyProcessesError as error:
+            self._processes = (began, (), error.count)
+            return
+        sent = self._services.identifier.identify(listed[:MAX_PROCESSES])
+        self._processes = (began, sent, len(listed) - len(sent))
 
     def _call(self, slot: int, call: str, function: Callable[[str], T]) -> T:
         """Make a driver call, and announce it while it runs."""
@@ -353,22 +369,19 @@ class Reader:
             self._services.inflight_calls.finish(slot)
 
     def _publish(self, telemetry: Telemetry | None = None) -> None:
-        """Publish the latest readings; if the channel is full, the next read publishes again.
-
-        Raises:
-            ReadError: A message cannot hold them; a truncated list would be wrong.
-        """
+        """Publish the latest readings; if the channel is full, the next read publishes again."""
         with self._publishing:
             if self._memory is None or self._processes is None:
                 return
             at, took, memory = self._memory
-            processes_at, processes = self._processes
+            processes_at, processes, omitted = self._processes
             reading = Reading(
                 uuid=self.uuid,
                 at=at,
                 took=took,
                 memory=memory,
                 processes=processes,
+                omitted_processes=omitted,
                 processes_at=processes_at,
                 computing=self._computing,
                 telemetry=telemetry,
@@ -377,8 +390,10 @@ class Reader:
             )
             try:
                 sent = self._services.publisher.send(reading)
-            except WireError as error:
-                raise ReadError("too_large", str(error)) from error
+            except WireError:  # names and ancestors without end
+                count = omitted + len(processes)
+                shorter = replace(reading, processes=(), omitted_processes=count)
+                sent = self._services.publisher.send(shorter)
             self._unsent = not sent
             if sent:
                 self._sent_used = memory.used

@@ -70,6 +70,8 @@ class Reading:
     took: float = 0.0
     memory: Memory | None = None
     processes: tuple[GpuProcess, ...] | None = None
+    #: How many more processes there are than a message has room for.
+    omitted_processes: int = 0
     #: When ``processes`` were read; they may be older than ``memory``.
     processes_at: float = 0.0
     exclusive: bool | None = None

@@ -26,7 +26,12 @@ class Unavailable:
     reason: str
 
 
-ProbeMessage = Inventory | Unavailable | Reading
+@dataclass(frozen=True, kw_only=True)
+class Standby:
+    """A spare probe has opened the driver and waits to be activated."""
+
+
+ProbeMessage = Inventory | Unavailable | Standby | Reading
 PROBE_MESSAGES: tuple[type[ProbeMessage], ...] = typing.get_args(ProbeMessage)
 
 
@@ -48,6 +53,14 @@ class Watch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Activate:
+    """A spare probe is the probe from now on; the fields are those of its specification."""
+
+    skip: tuple[str, ...]
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProbeSpec:
     """The specification of a probe process."""
 
@@ -61,5 +74,7 @@ class ProbeSpec:
     skip: tuple[str, ...] = ()
     #: UUIDs that an earlier probe found; missing ones are looked for.
     known: tuple[str, ...] = ()
+    #: Whether to open the driver only, and to wait until the present probe is gone.
+    spare: bool = False
     #: The folder of the simulated GPUs, or None.
     simulation: str | None = None

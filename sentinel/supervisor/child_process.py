@@ -256,6 +256,12 @@ class ChildHandle(Generic[T]):
         except OSError as error:
             self._spawn_error = str(error)
 
+    def adopt(self, other: ChildHandle[T], generation: int) -> None:
+        """Take the child of another handle, which has none then; this one must have none."""
+        self._reap_abandoned()
+        self.generation = generation
+        self.child, other.child = other.child, None
+
     def send(self, message: object) -> bool:
         """Send a message; return False if the channel is full. Does nothing without a child."""
         return self.child is None or self.child.send(message)

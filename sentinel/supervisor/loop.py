@@ -17,6 +17,7 @@ from sentinel.core.actions import (
     Kill,
     KillApi,
     KillProbe,
+    KillSpare,
     LimitMemory,
     Reply,
     RequestReload,
@@ -25,6 +26,7 @@ from sentinel.core.actions import (
     Start,
     StartApi,
     StartProbe,
+    StartSpare,
 )
 from sentinel.core.decide import Decision, conclude, react, watch
 from sentinel.core.gpu.watchers import held_since
@@ -47,7 +49,7 @@ GATHER_S = 0.02
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
 
 #: Actions after the views: replies refer to them, and a start takes milliseconds.
-_AFTER_VIEWS = Reply | StartProbe | StartApi | Start
+_AFTER_VIEWS = Reply | StartProbe | StartSpare | StartApi | Start
 
 
 class Supervisor:
@@ -167,6 +169,7 @@ class Supervisor:
             children=children,
             watched=self._watch_times(),
             probe=facts,
+            spare=self._probe.collect_spare(),
             api=self._api.collect() if self._api is not None else None,
             reload_requested=self._interrupts.reload_requested(),
             probe_gone=self._probe.gone(),
@@ -205,13 +208,23 @@ class Supervisor:
                     clearing=start.clearing,
                     committed=start.committed,
                 )
+            case KillProbe() | StartProbe() | StartSpare() | KillSpare():
+                self._act_on_probe(action)
+            case KillApi() | StartApi() | Reply() | RequestReload():
+                self._act_on_api(action)
+
+    def _act_on_probe(self, action: KillProbe | StartProbe | StartSpare | KillSpare) -> None:
+        """Perform one action on the probe or the spare one."""
+        match action:
             case KillProbe(generation=generation):
                 self._probe.kill(generation)
             case StartProbe(generation=generation):
                 self._probe.start(generation, self._excluded())
                 self._watch = None
-            case KillApi() | StartApi() | Reply() | RequestReload():
-                self._act_on_api(action)
+            case StartSpare():
+                self._probe.start_spare()
+            case KillSpare():
+                self._probe.kill_spare()
 
     def _act_on_api(self, action: KillApi | StartApi | Reply | RequestReload) -> None:
         """Perform one action on the API process."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts
+from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts, SpareFacts
 from sentinel.protocol.commands import CommandReply, ReloadConfig
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
@@ -42,6 +42,15 @@ class Probe(Protocol):
 
     def kill(self, generation: int) -> None:
         """Kill the probe and forget it, whether it ends or not."""
+
+    def start_spare(self) -> None:
+        """Spawn a spare probe, which the next start activates if it is ready."""
+
+    def kill_spare(self) -> None:
+        """Kill the spare probe and forget it."""
+
+    def collect_spare(self) -> SpareFacts | None:
+        """Collect the new facts about the spare probe; None without one."""
 
     def watch(self, what: Watch) -> None:
         """Send the probe what to read."""

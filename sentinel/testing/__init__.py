@@ -19,7 +19,7 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.decide import Decision, first_state
 from sentinel.core.identity import OwnChild
-from sentinel.core.observation import Call, ChildExit, ChildFacts, ProbeFacts
+from sentinel.core.observation import Call, ChildExit, ChildFacts, ProbeFacts, SpareFacts
 from sentinel.core.state import State
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
@@ -233,11 +233,13 @@ class FakeProbe:
         #: The process is stopped: it reads and sends nothing.
         self.stopped = False
         self._read_at: dict[str, float] = {}
+        #: A spare probe waits.
+        self.spare = False
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
         """Start a new probe; a hang ends with the old one."""
         assert not self.alive, "a second probe beside a living one"
-        self.generation, self.alive, self.skip = generation, True, skip
+        self.generation, self.alive, self.skip, self.spare = generation, True, skip, False
         self._skipped = set(skip)  # until a watch includes them
         self.hung, self.exits_with, self._inventory_due = None, None, True
         self.stopped = False
@@ -247,17 +249,31 @@ class FakeProbe:
         assert generation == self.generation
         self.alive = False
 
+    def start_spare(self) -> None:
+        """Start a spare probe, which is ready at once."""
+        assert not self.spare, "a second spare probe"
+        self.spare = True
+
+    def kill_spare(self) -> None:
+        """End the spare probe."""
+        self.spare = False
+
+    def collect_spare(self) -> SpareFacts | None:
+        """Return that the spare probe is ready, or None without one."""
+        return SpareFacts(ready=True) if self.spare else None
+
     def read_at(self, uuid: str) -> float:
         """Return when a GPU was last read: now, unless the probe is dead, hangs or leaves it."""
         left_out = uuid in self._skipped or self._world.gpus[uuid].silent
-        if not self.alive or self.stopped or self.hung is not None or left_out:
+        hangs = self.hung is not None and self.hung.uuid in {uuid, None}
+        if not self.alive or self.stopped or hangs or left_out:
             return self._read_at.get(uuid, 0.0)
         self._read_at[uuid] = self._world.now
         return self._world.now
 
     def gone(self) -> bool:
         """Check that no probe is alive."""
-        return not self.alive
+        return not self.alive and not self.spare
 
     def watch(self, what: Watch) -> None:
         """Store what to read; skipped GPUs may be included again."""
@@ -311,6 +327,7 @@ class FakeProbe:
             at=at,
             memory=Memory(total=total, used=fake.used, free=total - fake.used),
             processes=tuple(processes),
+            omitted_processes=fake.omitted_processes,
             processes_at=at,
             exclusive=False,
             mig=False,

@@ -62,6 +62,8 @@ class FakeGpu:
     gpu: Gpu
     #: Listed processes besides the child.
     foreign: list[GpuProcess] = field(default_factory=list)
+    #: How many more processes there are than a reading lists.
+    omitted_processes: int = 0
     #: Memory of no listed process, in bytes.
     unlisted: int = 0
     #: The difference of the child's listed PID from its own; None if it is not listed.

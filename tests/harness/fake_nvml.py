@@ -10,6 +10,7 @@ call, so that a test can change the driver under a running sentinel. Each line i
 - ``stale CODE``: the error of handles that were not looked up by UUID.
 - ``left CODE``: the error of handles of a GPU that is no longer listed; 15 by default.
 - ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and additional PIDs in the compute list.
+- ``many@UUID N``: so many processes are in the compute list.
 - ``field@UUID NUMBER:VALUE``: a supported field and its value.
 - ``sample@UUID PID:TIME:SHARE``: a sample of process utilization.
 - ``grow N``: how often the compute list grows while it is copied.
@@ -243,6 +244,15 @@ static int compute(void *device, unsigned *count, process *out) {
     u64 ignored;
     char word[TEXT_SIZE];
     CHECK_GPU("compute");
+    if (for_gpu("many", name_of(device), 0, word)) {
+        unsigned room = *count;
+        *count = n = atoi(word);
+        for (unsigned i = 0; i < n && room >= n; i++) {
+            process one = {1000000 + i, UNKNOWN, -1, -1};
+            out[i] = one;
+        }
+        return room < n ? 7 : 0;
+    }
     if (getenv("FAKE_NVML_WORLD")) n = members(name_of(device), all, &ignored);
     for (int i = 0; i < MAX_ITEMS && for_gpu("pid", name_of(device), i, word); i++) {
         process extra = {strtoul(word, NULL, 10), UNKNOWN, -1, -1};

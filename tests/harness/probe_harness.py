@@ -14,7 +14,7 @@ from sentinel.probe.main import run
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls
-from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Unavailable, Watch
+from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Standby, Unavailable, Watch
 from sentinel.protocol.shared_memory import Stamps
 from tests.harness.timing import TIMEOUT_S
 
@@ -43,7 +43,7 @@ class ProbeHarness:
         self.channel.settimeout(TIMEOUT_S)
         data = self.channel.recv(MAX_DATAGRAM_BYTES)
         assert data, "the probe closed its end"
-        kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Reading)
+        kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Standby, Reading)
         return decode(data, kinds)
 
     def inventory(self) -> Inventory:

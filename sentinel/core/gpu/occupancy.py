@@ -57,8 +57,10 @@ def occupancy(
     if reading.display and config.yield_to == "all":
         return Busy(rule="display", reason="a display is active on it")
     foreign = gpu_state.attribution.foreign
-    if foreign:
-        return Busy(rule="process", reason="in use by others", processes=foreign)
+    if foreign or reading.omitted_processes:
+        more = reading.omitted_processes
+        reason = f"in use by others, {more} of them not listed" if more else "in use by others"
+        return Busy(rule="process", reason=reason, processes=foreign)
     stressor = gpu_state.stressor
     clearing = isinstance(stressor, Starting | Stopping) and stressor.clearing
     if gpu_state.child is None or clearing:

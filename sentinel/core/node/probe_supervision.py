@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Event, KillProbe, StartProbe
+from sentinel.core.actions import Event, KillProbe, KillSpare, StartProbe, StartSpare
 from sentinel.core.gpu.watchers import held_since
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node.backoff import next_pause
@@ -24,6 +24,9 @@ CALL_TIMEOUT_S = 3.0
 INITIALISATION_TIMEOUT_S = 60.0
 #: A probe that reads no held GPU for so long is stopped, in seconds; it reads them every 25 ms.
 STOPPED_AFTER_S = 1.0
+#: A spare probe is started so long after the probe was ready or the last spare one ended, in
+#: seconds: both at once would make a start slower, and a broken driver ends both at once.
+SPARE_PAUSE_S = 5.0
 #: How often to check whether a probe killed for a release of the driver is gone, in seconds.
 GONE_POLL_S = 0.1
 #: How long a GPU is excluded after a hang or crash, at first and at most, in seconds.
@@ -55,7 +58,7 @@ def step(state: State, seen: Observation, config: Config) -> NodeStep:
     probe = state.probe
     facts = seen.probe
     if facts is not None and isinstance(probe, ProbeUp) and facts.generation == probe.generation:
-        state, events = _fold(state, probe, facts, seen.now)
+        state, events = _fold(state, probe, facts, seen)
     match state.probe:
         case ProbeUp() as up if state.released is not None and _holds_nothing(state):
             down = ProbeDown(generation=up.generation + 1, until=math.inf, reason="released")
@@ -85,6 +88,26 @@ def step(state: State, seen: Observation, config: Config) -> NodeStep:
             return NodeStep(state=state, events=tuple(events))
 
 
+def step_spare(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Keep a spare probe beside a probe that works; none while the driver is released."""
+    if state.released is not None or state.shutdown is not None:
+        kill = (KillSpare(),) if state.spare else ()
+        return NodeStep(state=replace(state, spare=False) if state.spare else state, actions=kill)
+    if state.spare:
+        if seen.spare is not None and seen.spare.exit is None:
+            return NodeStep(state=state)
+        # It ended, or it is the probe now.
+        due = max(state.spare_due, seen.now + SPARE_PAUSE_S)
+        return NodeStep(state=replace(state, spare=False, spare_due=due))
+    match state.probe:
+        case ProbeUp(ready=True, since=since) if (
+            seen.now >= max(since + SPARE_PAUSE_S, state.spare_due) and not config.dry_run
+        ):
+            return NodeStep(state=replace(state, spare=True), actions=(StartSpare(),))
+        case _:
+            return NodeStep(state=state)
+
+
 def _holds_nothing(state: State) -> bool:
     """Check that no child uses a GPU, so that the driver can be released."""
     stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
@@ -102,9 +125,12 @@ def deadline(state: State, readings: Mapping[str, Reading], config: Config, now:
             return _last_sign_of_life(state, up, readings) + min(config.stale_after, CALL_TIMEOUT_S)
 
 
-def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, now: float) -> tuple[State, list[Event]]:
+def _fold(
+    state: State, probe: ProbeUp, facts: ProbeFacts, seen: Observation
+) -> tuple[State, list[Event]]:
     """Apply the probe's messages and its exit."""
     events = []
+    now = seen.now
     if facts.inventory is not None:
         # Silence counts from now: initialising the driver may take longer than its limit.
         state = replace(state, probe=replace(probe, ready=True, since=now))
@@ -118,7 +144,7 @@ def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, now: float) -> tuple[
         events.append(Event(name="driver.unavailable", at=now, fields=fields))
     if facts.exit is not None:
         reason = f"exited with code {facts.exit.code}"
-        state, pause = _down(state, reason, now)
+        state, pause = _down(state, reason, seen)
         fields = {"exit_code": facts.exit.code, "pause_s": pause}
         state, blamed = _blame(state, facts, facts.exit.code, now)
         if blamed is not None and blamed.uuid is not None:
@@ -147,10 +173,13 @@ def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[Stat
     return state, max(calls, key=lambda call: call.since, default=None)
 
 
-def _down(state: State, reason: str, now: float) -> tuple[State, float]:
-    """Schedule the next probe; return the pause."""
+def _down(state: State, reason: str, seen: Observation) -> tuple[State, float]:
+    """Schedule the next probe; return the pause, which a spare one does not need."""
+    now = seen.now
     lived = now - state.probe.since if isinstance(state.probe, ProbeUp) else 0.0
     failures, pause = next_pause(state.probe_failures, lived)
+    if seen.spare is not None and seen.spare.ready:
+        pause = 0.0
     down = ProbeDown(generation=state.probe.generation + 1, until=now + pause, reason=reason)
     return replace(state, probe=down, probe_failures=failures), pause
 
@@ -176,7 +205,7 @@ def _watch(
             state = _suspect(state, hung.uuid, hung.name, seen.now)
             fields["pause_s"] = state.suspects[hung.uuid].until - seen.now
     event = Event(name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields)
-    state, _ = _down(state, "it hung", seen.now)
+    state, _ = _down(state, "it hung", seen)
     return NodeStep(state=state, actions=(KillProbe(generation=up.generation),), events=(event,))
 
 

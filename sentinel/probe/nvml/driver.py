@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from sentinel.host.import_stubs import without_ctypes_util
-from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError, merge_lists
+from sentinel.probe.driver import (
+    DriverError,
+    DriverGoneError,
+    GpuLostError,
+    ReadError,
+    TooManyProcessesError,
+    merge_lists,
+)
 from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
 from sentinel.probe.nvml.power import PowerMeter
 from sentinel.probe.nvml.telemetry import TelemetryReader
@@ -18,6 +26,9 @@ from sentinel.protocol.telemetry import Telemetry
 
 #: How long a GPU may take to identify itself if a call has hung before; the limit of every call.
 _CALL_TIMEOUT_S = 3.0
+
+#: Longer lists are not read. Each entry takes some microseconds.
+_MAX_LISTED = 1024
 
 _NEW_MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
@@ -305,6 +316,9 @@ class NvmlDriver:
         for name in _LISTS[kind]:
             if name in absent:
                 continue
+            count = self._count(name, handle)
+            if count > _MAX_LISTED:
+                raise TooManyProcessesError(count)
             try:
                 entries = getattr(self._nvml, name)(handle)
             except self._nvml.NVMLError as error:
@@ -317,6 +331,18 @@ class NvmlDriver:
         if kind is ProcessKind.COMPUTE:
             raise first or self._nvml.NVMLError(min(ABSENT))
         return []
+
+    def _count(self, name: str, handle: Any) -> int:
+        """Ask how long a list is; 0 if that is unknown.
+
+        The binding converts each entry while it keeps every other thread from running: a million
+        take seconds.
+        """
+        function = getattr(self._nvml.nvmlLib, name, None)
+        count = ctypes.c_uint(0)
+        if function is not None:
+            function(handle, ctypes.byref(count), None)
+        return count.value
 
     def _query_optional(self, name: str, uuid: str, *arguments: Any) -> Any:
         """Call a function for this GPU; return None if the call fails.

@@ -18,9 +18,10 @@ import pytest
 
 from sentinel.host.procfs import ancestors_of, own_stat
 from sentinel.host.simulation import Registry
+from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.inflight_calls import gpu_of
-from sentinel.protocol.probe import Inventory, ProbeSpec, Unavailable
+from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable
 from tests.harness.probe_harness import NEVER, ProbeHarness, open_nodes, until
 from tests.harness.timing import TIMEOUT_S
 
@@ -45,6 +46,7 @@ def start(registry: Registry) -> Iterator[Start]:
         watch_interval: float = 0.025,
         skip: tuple[str, ...] = (),
         utilization: bool = False,
+        spare: bool = False,
         send_buffer: int | None = None,
     ) -> ProbeHarness:
         spec = ProbeSpec(
@@ -52,6 +54,7 @@ def start(registry: Registry) -> Iterator[Start]:
             poll=poll,
             watch_interval=watch_interval,
             skip=skip,
+            spare=spare,
             simulation=str(registry.folder),
         )
         started.append(ProbeHarness(spec, send_buffer))
@@ -295,6 +298,27 @@ def test_a_full_socket_does_not_block_reads(registry: Registry, start: Start) ->
             backlog += 1
         assert backlog < 30, "dropped readings were sent"
         probe.reading(lambda r: r.memory is not None and r.memory.used == MIB)
+
+
+def test_a_spare_probe_reads_nothing_until_it_is_activated(
+    registry: Registry, start: Start
+) -> None:
+    probe = start(spare=True)
+    assert isinstance(probe.next_message(), Standby)
+    assert probe.stamps.get(0) == 0.0
+    first, second = registry.gpus()
+    probe.channel.send(encode(Activate(skip=(second.uuid,), known=())))
+    assert len(probe.inventory().gpus) == 2
+    assert probe.reading(lambda r: r.fault is None).uuid == first.uuid
+    assert probe.stamps.get(0) > 0.0 == probe.stamps.get(1)
+
+
+def test_a_spare_probe_ends_with_its_supervisor(start: Start) -> None:
+    probe = start(spare=True)
+    assert isinstance(probe.next_message(), Standby)
+    probe.channel.close()
+    probe.process.join(TIMEOUT_S)
+    assert probe.process.exitcode == 0
 
 
 def test_the_probe_ends_when_the_socket_is_closed(start: Start) -> None:

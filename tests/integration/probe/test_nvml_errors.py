@@ -290,3 +290,21 @@ def test_a_failing_sensor_does_not_trigger_a_lookup(
     )
     assert failed["error"] == "ReadError"
     assert after == before
+
+
+def test_a_list_of_a_million_processes_is_counted_and_not_read(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    many = f"many@{SECOND} 1000000"
+    *_, endless, long, other = answers(
+        nvml_library,
+        tmp_path / "faults",
+        *OPEN,
+        ("processes", SECOND, many),
+        ("processes", SECOND, f"many@{SECOND} 1000"),
+        ("processes", FIRST, many),
+    )
+    assert endless["error"] == "TooManyProcessesError"
+    assert endless["reason"] == "1000000 processes are on the GPU"
+    assert len(long) == 1000
+    assert [process["pid"] for process in other] == [100, 200, 300, 400, 500]

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
+from sentinel.probe import reader as reader_module
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
-from sentinel.probe.reader import MAX_TRIES, Reader, SharedServices
+from sentinel.probe.reader import MAX_PROCESSES, MAX_TRIES, Reader, SharedServices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.inflight_calls import InflightCalls
@@ -165,11 +166,20 @@ def test_a_lost_gpu_is_not_tried_again() -> None:
     assert len(driver.times) == 1
 
 
-def test_more_processes_than_fit_a_message_are_a_fault() -> None:
-    """A list that does not fit is unknown, not truncated."""
+def test_more_processes_than_fit_a_message_are_counted() -> None:
     reading = first_reading(FakeDriver(processes=2000))
-    assert reading.fault is not None
-    assert reading.processes is None
+    assert reading.fault is None
+    assert reading.processes is not None
+    assert len(reading.processes) == MAX_PROCESSES
+    assert reading.omitted_processes == 2000 - MAX_PROCESSES
+
+
+def test_processes_whose_names_do_not_fit_a_message_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader_module, "MAX_PROCESSES", 2000)
+    reading = first_reading(FakeDriver(processes=2000))
+    assert (reading.fault, reading.processes, reading.omitted_processes) == (None, (), 2000)
 
 
 def test_mig_is_read_again_when_the_watch_changes() -> None:

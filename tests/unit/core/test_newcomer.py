@@ -35,6 +35,14 @@ def test_unexplained_growth_causes_a_kill_in_the_same_tick() -> None:
     assert world.events("gpu.yielding")[0].fields["evidence"] == "memory"
 
 
+def test_a_list_too_long_to_read_is_a_newcomer() -> None:
+    world, supervisor = occupied()
+    world.at(0).omitted_processes = 1_000_000
+    assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
+    (busy,) = world.events("gpu.busy")
+    assert busy.fields["reason"] == "in use by others, 1000000 of them not listed"
+
+
 def test_growth_within_the_slack_is_no_newcomer() -> None:
     world, supervisor = occupied()
     world.at(0).unlisted = MIB
