@@ -101,9 +101,9 @@ GPU_EVENTS = (
         "gpu.unwatched",
         "unwatched",
         Kind.FINDING,
-        "nobody has read its memory for {unwatched_s:duration}: it is given up",
+        "given up: its memory has not been read for {unwatched_s:duration}",
         "Neither the stressor nor the probe has read the memory of a held GPU for longer than"
-        " `--unwatched-after`, so that nobody would notice a newcomer. The stressor is killed.",
+        " `--unwatched-after`, so that a newcomer would not be noticed. The stressor is killed.",
         (Field("unwatched_s", SECONDS, "since the last read"),),
     ),
     EventType(

@@ -20,7 +20,7 @@ from sentinel.protocol.stressor import MemoryContention, StressorSpec
 from sentinel.stressor.lease import LeaseKeeper
 
 #: How long a failed read of the memory is not repeated, in seconds. Until it succeeds, the
-#: supervisor knows by the stamp that nobody watches here.
+#: supervisor knows by the stamp that this stressor does not watch.
 _RETRY_S = 0.25
 
 

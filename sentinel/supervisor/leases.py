@@ -45,7 +45,7 @@ class Leases:
     def renew(
         self, state: State, config: Config, now: float, times: Mapping[str, WatchTimes]
     ) -> bool:
-        """Renew the leases that are due; return False if nobody watches some held GPU.
+        """Renew the leases that are due; return False if a held GPU is not watched.
 
         Args:
             state: The state after the last tick.

@@ -181,7 +181,7 @@ def step(
         evidence: The evidence of a newcomer, or None.
         now: The time of this tick.
         config: The configuration of this GPU.
-        unwatched: For how long nobody has watched the GPU, in seconds, if that is too long.
+        unwatched: For how long the GPU has not been watched, in seconds, if that is too long.
         stalled: Whether the supervisor did not run for a while just now.
     """
     match gpu_state.stressor:

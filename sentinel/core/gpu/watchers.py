@@ -1,4 +1,4 @@
-"""Who watches a held GPU for newcomers: its stressor, the probe, or nobody. Pure."""
+"""Check that a held GPU is watched for newcomers, by its stressor or by the probe. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def blind_limit(gpu_state: GpuState, config: Config) -> float:
 def unwatched_for(
     gpu_state: GpuState, times: WatchTimes, now: float, config: Config
 ) -> float | None:
-    """Compute for how long nobody has watched a held GPU, in seconds; None within the limit.
+    """Compute for how long a held GPU has not been watched, in seconds; None within the limit.
 
     Args:
         gpu_state: The GPU.

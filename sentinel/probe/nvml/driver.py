@@ -1,4 +1,4 @@
-"""The real driver, through NVML. Only this module imports pynvml; it translates all errors."""
+"""The real driver, through NVML. It translates all errors of pynvml."""
 
 from __future__ import annotations
 

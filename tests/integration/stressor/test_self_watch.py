@@ -1,4 +1,4 @@
-"""A stressor reads the memory of its own GPU, and ends itself when somebody else takes some."""
+"""A stressor reads the memory of its own GPU, and ends itself when another process takes some."""
 
 from __future__ import annotations
 
