@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import traceback
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.protocol.commands import ApiSpec
+from sentinel.protocol.codec import encode
+from sentinel.protocol.commands import ApiSpec, ServiceFailed
+
+#: The maximum length of a reason.
+_MAX_REASON_LENGTH = 500
 
 
 class _ListeningSocket(socket.socket):
@@ -49,6 +55,18 @@ def run(
         _ListeningSocket(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]
     scrape_socket = _ListeningSocket(fileno=metrics.detach()) if metrics else None
-    from sentinel.api.server import serve
+    try:
+        from sentinel.api.server import serve
 
-    serve(spec, channel, sockets, scrape_socket)
+        serve(spec, channel, sockets, scrape_socket)
+    except Exception as error:
+        _report(channel, error)
+        raise
+
+
+def _report(channel: socket.socket, error: Exception) -> None:
+    """Send the supervisor the error; the traceback goes to the standard error."""
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    reason = " ".join(lines)[:_MAX_REASON_LENGTH]
+    with contextlib.suppress(OSError):  # full, or the supervisor is gone
+        channel.send(encode(ServiceFailed(reason=reason)), socket.MSG_DONTWAIT)

@@ -90,6 +90,8 @@ class ApiFacts:
     serving: bool = False
     commands: tuple[Command, ...] = ()
     warnings: tuple[ServiceWarning, ...] = ()
+    #: The error that ends it.
+    failed: str | None = None
     exit: ChildExit | None = None
     #: The first invalid message.
     garbage: str | None = None

@@ -48,6 +48,8 @@ class ApiUp:
     since: float
     #: When it last reported that it serves clients.
     served_at: float | None = None
+    #: The error that ends it.
+    failed: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +110,14 @@ class State:
     #: None without an API process.
     api: ApiState | None = None
     api_failures: int = 0
-    #: An API process has served clients; no stressor is started before that.
+    #: Why the last API process failed, until one serves clients.
+    api_failure: str | None = None
+    #: An API process has served clients.
     served: bool = False
+    #: When one last reported that it does.
+    served_at: float = 0.0
+    #: Nothing is occupied unless the API serves clients: a daemon has no other control.
+    api_required: bool = False
     #: GPUs may be occupied at all; False while drained.
     occupying: bool = True
     #: The settings were changed at run time.

@@ -191,7 +191,15 @@ class ServiceWarning:
     text: str
 
 
-ApiMessage = Command | ApiHeartbeat | ServiceWarning
+@dataclass(frozen=True, kw_only=True)
+class ServiceFailed:
+    """The API process ends because of an error."""
+
+    #: The error in one line, as at the end of a traceback.
+    reason: str
+
+
+ApiMessage = Command | ApiHeartbeat | ServiceWarning | ServiceFailed
 API_MESSAGES: tuple[type[ApiMessage], ...] = typing.get_args(ApiMessage)
 
 

@@ -73,7 +73,8 @@ PROCESS_EVENTS = (
         Kind.FINDING,
         "{reason}; it is replaced",
         "The API process ended, was silent for ten seconds or sent a malformed message, and is"
-        " replaced. Nothing else changes.",
+        " replaced. Stressors are not affected, unless a daemon cannot be reached for 30 s: then it"
+        " releases its GPUs.",
         (
             Field("reason", TEXT, "what was wrong"),
             Field("pause_s", SECONDS, "delay until the next start"),

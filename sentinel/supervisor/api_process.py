@@ -21,6 +21,7 @@ from sentinel.protocol.commands import (
     CommandReply,
     Configure,
     ReloadConfig,
+    ServiceFailed,
     ServiceWarning,
 )
 from sentinel.protocol.views import GpuView, HostView, LogRecord
@@ -69,6 +70,8 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
             )
         )
         self.state_folder = Path(spec.state)
+        #: A detached daemon has no terminal: only the API controls it.
+        self.required = spec.log is not None
         self._spec = spec
         self._sockets = [None if fd is None else Inherited(fd) for fd in (listening, tcp, metrics)]
         #: Messages that found the channel full, by what a newer one replaces.
@@ -131,6 +134,8 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
             match message:
                 case ApiHeartbeat():
                     facts = replace(facts, serving=True)
+                case ServiceFailed(reason=reason):
+                    facts = replace(facts, failed=reason)
                 case ServiceWarning():
                     facts = replace(facts, warnings=(*facts.warnings, message))
                 case _:

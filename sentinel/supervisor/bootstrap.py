@@ -203,8 +203,11 @@ def _run(
     up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
     kept, warnings = _kept(api)
+    api_required = api is not None and api.required
     supervisor = Supervisor(
-        state=replace(state, reservations=kept, occupying=not config.drained),
+        state=replace(
+            state, reservations=kept, occupying=not config.drained, api_required=api_required
+        ),
         config=config,
         parts=parts,
         publish=lambda _, events: event_log.publish(events),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -97,7 +98,12 @@ def start_detached(
         if code is None:
             process.returncode = 0  # it runs on, and is not waited for
             return Started(pid=process.pid, took=time.monotonic() - began)
-        text = _last(output) or _last_of(places.stderr, 0) or _last_of(places.log, logged)
+        text = (
+            _reason(_last_of(places.log, logged))
+            or _last(output)
+            or _last_of(places.stderr, 0)
+            or _last_of(places.log, logged)
+        )
     text = text or f"It printed nothing; its log is {places.log}"
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     raise NotStartedError(f"the daemon {how} before it answered:", text, code)
@@ -215,6 +221,16 @@ def _last_of(path: Path, begin: int) -> str:
             return _last(file, begin)
     except OSError:
         return ""
+
+
+def _reason(log: str) -> str:
+    """Find the reason of a stop in the last lines of a log, or return an empty text."""
+    for line in reversed(log.splitlines()):
+        with contextlib.suppress(ValueError, AttributeError):
+            event = json.loads(line)
+            if event.get("event") == "sentinel.stopping":
+                return str(event.get("reason", ""))
+    return ""
 
 
 def _last(file: IO[bytes], begin: int = 0) -> str:

@@ -30,6 +30,7 @@ from sentinel.core.actions import (
 )
 from sentinel.core.decide import Decision, conclude, react, watch
 from sentinel.core.gpu.watchers import held_since
+from sentinel.core.node.api_supervision import why_unusable
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
 from sentinel.core.node.watchdog import SentNotifications, next_notification
@@ -98,13 +99,15 @@ class Supervisor:
         """Tick until a shutdown is finished.
 
         Returns:
-            7 if a child could not be killed, 2 if no stressor could ever run, else 0.
+            7 if a child could not be killed, 2 if no stressor could ever run or no client could
+            ever reach a daemon, else 0.
         """
         while not self.state.finished:
             self.turn()
         if unkillable(self.state):
             return ExitCode.UNKILLABLE
-        return ExitCode.USAGE if permanently_failed(self.state) else ExitCode.OK
+        unusable = permanently_failed(self.state) or why_unusable(self.state)
+        return ExitCode.USAGE if unusable else ExitCode.OK
 
     def turn(self) -> Decision:
         """Wait until something happens or is due, then tick."""

@@ -85,12 +85,24 @@ class World:
         self.interrupts = FakeInterrupts()
         self.api = FakeApi(lambda: self.now)
 
-    def supervisor(self, config: Config, *, with_api: bool = False) -> Supervisor:
-        """Build a supervisor of all GPUs of this world, with an API process if ``with_api``."""
+    def supervisor(
+        self, config: Config, *, with_api: bool = False, daemon: bool = False
+    ) -> Supervisor:
+        """Build a supervisor of all GPUs of this world.
+
+        Args:
+            config: Its configuration.
+            with_api: Whether it has an API process.
+            daemon: Whether it can only be controlled through that.
+        """
+        with_api = with_api or daemon
         gpus = tuple(fake.gpu for fake in self.gpus.values())
         self.utilization = config.idle_utilization is not None
         return Supervisor(
-            state=first_state(gpus, self.now, config, hidden=self.hidden, with_api=with_api),
+            state=replace(
+                first_state(gpus, self.now, config, hidden=self.hidden, with_api=with_api),
+                api_required=daemon,
+            ),
             config=config,
             parts=Parts(
                 probe=self.probe,

@@ -24,6 +24,7 @@ class FakeApi:
     Attributes:
         serving: Whether it reports that it serves clients.
         exits: Whether it exits at the next tick.
+        fails_with: The error with which every API process ends, or None.
         garbage: The invalid message to send next, or "".
         replies: The replies, in order.
         views: The latest view of each GPU, by UUID.
@@ -37,6 +38,7 @@ class FakeApi:
         self.alive = False
         self.serving = True
         self.exits = False
+        self.fails_with: str | None = None
         self.garbage = ""
         self.commands: list[Command] = []
         self.replies: list[CommandReply] = []
@@ -84,6 +86,10 @@ class FakeApi:
         """Return the posted commands and its state."""
         if not self.alive:
             return None
+        if self.fails_with is not None:
+            self.alive = False
+            exit_ = ChildExit(code=1, at=self._now())
+            return ApiFacts(generation=self.generation, failed=self.fails_with, exit=exit_)
         if self.exits:
             self.alive = self.exits = False
             exit_ = ChildExit(code=-SIGKILL, at=self._now())

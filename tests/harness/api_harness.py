@@ -35,6 +35,7 @@ from sentinel.protocol.commands import (
     Reserve,
     Resume,
     ResumeGpus,
+    ServiceFailed,
     ServiceWarning,
     ShutDown,
     Unreserve,
@@ -65,6 +66,7 @@ KINDS: tuple[type[ApiMessage], ...] = (
     Configure,
     ShutDown,
     ApiHeartbeat,
+    ServiceFailed,
     ServiceWarning,
 )
 UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-aabb2222-0000-0000-0000-000000000000")
@@ -293,6 +295,7 @@ class ApiServer:
         self.supervisor = FakeSupervisor()
         self.commands: list[Command] = []
         self.warnings: list[ServiceWarning] = []
+        self.failed: list[ServiceFailed] = []
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.heartbeats = 0
@@ -401,6 +404,8 @@ class ApiServer:
                 self.heartbeats += 1
             case ServiceWarning():
                 self.warnings.append(message)
+            case ServiceFailed():
+                self.failed.append(message)
             case _:
                 self.commands.append(message)
                 if self.supervisor.sends_no_replies or isinstance(

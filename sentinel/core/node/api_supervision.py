@@ -16,6 +16,12 @@ SILENCE_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 60.0
 
 
+#: A daemon that no client could reach for so long releases its GPUs, in seconds.
+LOST_AFTER_S = 30.0
+#: A daemon whose first API processes all failed, so many of them, ends.
+MAX_FIRST_FAILURES = 3
+
+
 def first(now: float) -> ApiDown:
     """Return the state before the first API process, which is due at once."""
     return ApiDown(generation=1, until=now)
@@ -52,36 +58,69 @@ def deadline(state: State) -> float | None:
             return None
 
 
+def why_uncontrolled(state: State, now: float) -> str | None:
+    """Explain why no client can control the stressors, if one must be able to; else None."""
+    if state.api is None or not state.api_required:
+        return None
+    why = f": {state.api_failure}" if state.api_failure else ""
+    if not state.served:
+        return f"the API does not answer yet{why}"
+    if now - max(state.served_at, state.stalled_at or 0.0) <= LOST_AFTER_S:
+        return None
+    return f"the API has not answered for {LOST_AFTER_S:.0f} s{why}"
+
+
+def why_unusable(state: State) -> str | None:
+    """Explain why the API of a daemon will never start, or return None."""
+    if not state.api_required or state.served or state.api_failures < MAX_FIRST_FAILURES:
+        return None
+    return f"the API cannot start: {state.api_failure}"
+
+
 def _watch(state: State, up: ApiUp, facts: ApiFacts | None, seen: Observation) -> NodeStep:
     """Apply its reports; replace one that exited, sent garbage or is silent."""
     events: list[Event] = []
+    if facts is not None:
+        state, up, events = _fold(state, up, facts, seen.now)
     actions: list[Action] = []
-    if facts is not None and facts.serving:
-        if up.served_at is None:
-            start_s = seen.now - up.since
-            events.append(Event(name="service.ready", at=seen.now, fields={"start_s": start_s}))
-        up = replace(up, served_at=seen.now)
-        state = replace(state, api=up, served=True)
-    for warning in facts.warnings if facts is not None else ():
-        fields = {"about": warning.about, "text": warning.text}
-        events.append(Event(name="service.warning", at=seen.now, fields=fields))
-    why = None
-    if facts is not None and facts.exit is not None:
-        why = f"it exited with code {facts.exit.code}"
-    elif facts is not None and facts.garbage is not None:
-        why = facts.garbage
-    elif seen.now >= _timeout_at(up, state):
-        why = f"it was silent for {seen.now - (up.served_at or up.since):.0f} s"
+    why = _why_replaced(state, up, facts, seen.now)
     if why is not None:
         if facts is None or facts.exit is None:
             actions.append(KillApi(generation=up.generation))
-        state, pause = _down(state, up, seen.now)
+        state, pause = _down(replace(state, api_failure=why), up, seen.now)
         failed = {"reason": why, "pause_s": pause}
         events.append(Event(name="service.failed", at=seen.now, fields=failed))
     elif state.reload_requested and up.served_at is not None:
         state = replace(state, reload_requested=False)
         actions.append(RequestReload())
     return NodeStep(state=state, actions=tuple(actions), events=tuple(events))
+
+
+def _fold(state: State, up: ApiUp, facts: ApiFacts, now: float) -> tuple[State, ApiUp, list[Event]]:
+    """Apply what an API process sent."""
+    events: list[Event] = []
+    if facts.serving:
+        if up.served_at is None:
+            events.append(Event(name="service.ready", at=now, fields={"start_s": now - up.since}))
+        up = replace(up, served_at=now)
+        state = replace(state, served=True, served_at=now, api_failure=None)
+    if facts.failed is not None:
+        up = replace(up, failed=facts.failed)
+    for warning in facts.warnings:
+        fields = {"about": warning.about, "text": warning.text}
+        events.append(Event(name="service.warning", at=now, fields=fields))
+    return (state if up is state.api else replace(state, api=up)), up, events
+
+
+def _why_replaced(state: State, up: ApiUp, facts: ApiFacts | None, now: float) -> str | None:
+    """Explain why an API process must be replaced, or return None."""
+    if facts is not None and facts.exit is not None:
+        return up.failed or f"it exited with code {facts.exit.code}"
+    if facts is not None and facts.garbage is not None:
+        return facts.garbage
+    if now >= _timeout_at(up, state):
+        return f"it was silent for {now - (up.served_at or up.since):.0f} s"
+    return None
 
 
 def _timeout_at(up: ApiUp, state: State) -> float:

@@ -10,6 +10,7 @@ from sentinel.core.gpu import allocations, newcomer, occupancy
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
 from sentinel.core.node.admin import admin_hold
+from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting, Stopping
@@ -157,7 +158,7 @@ def _own_release(
 def _node_releases(state: State, seen: Observation, config: Config) -> dict[str, str]:
     """Return the releases by quiet hours and ``limits.leave_idle``, the last started first."""
     missing = config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
-    hours = quiet_hours(seen, config)
+    hours = quiet_hours(seen, config) or why_uncontrolled(state, seen.now)
     live = [
         gpu_state
         for gpu_state in state.gpu_states.values()
@@ -208,6 +209,9 @@ def quiet_hours(seen: Observation, config: Config) -> str | None:
 
 def _node_verdict(state: State, seen: Observation, config: Config) -> Verdict | None:
     """Return the rule that forbids a start on every GPU, or None."""
+    uncontrolled = why_uncontrolled(state, seen.now)
+    if uncontrolled is not None:
+        return Verdict.deny("api", uncontrolled)
     hours = quiet_hours(seen, config)
     if hours is not None:
         return Verdict.deny("quiet", hours)

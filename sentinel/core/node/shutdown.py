@@ -8,6 +8,7 @@ from datetime import datetime
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.node.api_supervision import why_unusable
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import Shutdown, State
@@ -67,15 +68,16 @@ def _why_time_is_over(state: State, seen: Observation, config: Config) -> str | 
 
 
 def give_up(state: State, seen: Observation, _: Config) -> NodeStep:
-    """Begin a shutdown when no stressor can ever run.
+    """Begin a shutdown when no stressor can ever run, or no client can ever reach a daemon.
 
     Not after a change of settings at run time: the operator can change them again.
     """
-    reason = permanently_failed(state)
+    failed = permanently_failed(state)
+    reason = why_unusable(state) if failed is None else f"no stressor can run: {failed}"
     if reason is None or state.shutdown is not None or state.reconfigured:
         return NodeStep(state=state)
     shutdown = Shutdown(reason=reason, kill_at=seen.now, give_up_at=seen.now)
-    fields = {"reason": f"no stressor can run: {reason}", "at_once": False}
+    fields = {"reason": reason, "at_once": False}
     event = Event(name="sentinel.stopping", at=seen.now, fields=fields)
     return NodeStep(state=replace(state, shutdown=shutdown), events=(event,))
 

@@ -11,6 +11,7 @@ from sentinel.core.events import gpu_event
 from sentinel.core.gpu import allocations, leaks, lifecycle, occupancy
 from sentinel.core.node import limits
 from sentinel.core.node.admin import admin_hold
+from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeUp, State
@@ -48,7 +49,8 @@ def startable(state: State, seen: Observation, config: Config) -> Iterator[str]:
 
 def _clear_one(state: State, seen: Observation, config: Config) -> NodeStep:
     """Open and close a context on the first GPU whose leak is due to be cleared."""
-    if limits.quiet_hours(seen, config) is not None or not _may_spawn(state):
+    forbidden = limits.quiet_hours(seen, config) or why_uncontrolled(state, seen.now)
+    if forbidden is not None or not _may_spawn(state):
         return NodeStep(state=state)
     for uuid, gpu_state in state.gpu_states.items():
         reading, own = seen.readings.get(uuid), config.of(uuid)
@@ -70,10 +72,6 @@ def _clear_one(state: State, seen: Observation, config: Config) -> NodeStep:
 
 
 def _may_spawn(state: State) -> bool:
-    """Check that the probe is ready, no shutdown runs, and the API process has served clients.
-
-    Without the latter an operator could not control a stressor.
-    """
-    controllable = state.api is None or state.served
+    """Check that the probe is ready and no shutdown runs."""
     probe_ready = isinstance(state.probe, ProbeUp) and state.probe.ready
-    return state.shutdown is None and probe_ready and controllable
+    return state.shutdown is None and probe_ready

@@ -74,7 +74,7 @@ def _phase(state: State) -> Phase:
         return Phase.RELEASED
     if not state.occupying:
         return Phase.DRAINED
-    if not state.served and state.api is not None:
+    if not state.served and state.api_required:
         return Phase.STARTING
     return Phase.OCCUPYING if held else Phase.WAITING
 

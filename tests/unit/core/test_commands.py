@@ -7,7 +7,9 @@ import itertools
 import pytest
 
 from sentinel.config.model import Config
+from sentinel.core.node.api_supervision import LOST_AFTER_S
 from sentinel.core.stressor_state import Fatal, Running, Stopped
+from sentinel.errors import ExitCode
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     Configure,
@@ -78,14 +80,56 @@ def reply_text(world: World) -> str:
 # --- the whole daemon ------------------------------------------------------------------------
 
 
-def test_nothing_starts_before_the_api_process_has_served() -> None:
+def test_a_daemon_starts_nothing_before_the_api_process_has_served() -> None:
     world = World()
     world.api.serving = False
-    supervisor = world.supervisor(Config(), with_api=True)
+    supervisor = world.supervisor(Config(explain=True), daemon=True)
     world.run_for(supervisor, 5)
     assert world.spawner.started == []
+    assert world.events("gpu.verdict")[-1].fields["rule"] == "api"
     world.api.serving = True
     world.run(supervisor, lambda: world.events("stressor.ready"))
+
+
+def test_in_the_foreground_gpus_are_occupied_although_the_api_process_fails() -> None:
+    world = World()
+    world.api.fails_with = "ModuleNotFoundError: No module named 'uvicorn'"
+    supervisor = world.supervisor(Config(), with_api=True)
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world.run_for(supervisor, 60)
+    assert running(supervisor) == [0]
+    failed = world.events("service.failed")
+    assert {event.fields["reason"] for event in failed} == {world.api.fails_with}
+    assert [event.fields["pause_s"] for event in failed[:5]] == [0.0, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_a_daemon_whose_api_process_cannot_start_ends_with_the_reason() -> None:
+    world = World()
+    world.api.fails_with = "ModuleNotFoundError: No module named 'uvicorn'"
+    supervisor = world.supervisor(Config(), daemon=True)
+    world.run(supervisor, lambda: supervisor.state.finished, within=10)
+    assert world.spawner.started == []
+    (stopping,) = world.events("sentinel.stopping")
+    assert stopping.fields["reason"] == f"the API cannot start: {world.api.fails_with}"
+    assert supervisor.run() is ExitCode.USAGE
+
+
+def test_a_daemon_that_cannot_be_reached_releases_its_gpus_until_it_can() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(), daemon=True)
+    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    lost = world.now
+    world.api.fails_with = "OSError: no space left"
+    world.run(supervisor, lambda: world.events("gpu.released"), within=60)
+    (released, _) = world.events("gpu.released")
+    assert LOST_AFTER_S <= released.at - lost < LOST_AFTER_S + 2
+    assert released.fields["reason"] == (
+        "the API has not answered for 30 s: OSError: no space left"
+    )
+    world.run_for(supervisor, 10)
+    assert running(supervisor) == []
+    world.api.fails_with = None
+    world.run(supervisor, lambda: running(supervisor) == [0, 1], within=60)
 
 
 def test_drain_releases_every_gpu_and_resume_occupies_them_again() -> None:
