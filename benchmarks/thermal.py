@@ -16,6 +16,7 @@ from sentinel.errors import SentinelError
 #: Thresholds that an H200 exceeds within seconds of full load, and short pauses, so that a minute
 #: shows every state.
 FLAGS = (
+    *("--throttle", "full"),
     *("--temp-optimal", "50", "--temp-normal", "56", "--temp-throttle", "60"),
     *("--cooldown", "8s", "--critical-pause", "12s", "--rearm", "300ms"),
 )

@@ -181,26 +181,26 @@ class Config:
     # 95, and CRITICAL beyond. The limits that a device declares bound them further.
 
     throttle: str = gpu_setting(
-        "Slow the stressor down as health declines, and stop it when health is CRITICAL.",
-        one_of("on", "off"),
-        "on",
+        "Stop the stressor at the device's own temperature limit (`critical`), or also slow it down"
+        " as health declines and stop it when health is CRITICAL (`full`).",
+        one_of("critical", "full", "off"),
+        "critical",
         key="throttle.pace",
     )
     temp_optimal: float = gpu_setting(
-        "From this temperature on, health is NORMAL at best, and the stressor works at 80 %.",
+        "From this temperature on, health is NORMAL at best.",
         _TEMPERATURE,
         "65",
         key="throttle.temp_optimal",
     )
     temp_normal: float = gpu_setting(
-        "From this temperature on, health is THROTTLED, and the stressor works at 50 %.",
+        "From this temperature on, health is THROTTLED.",
         _TEMPERATURE,
         "75",
         key="throttle.temp_normal",
     )
     temp_throttle: float = gpu_setting(
-        "Above this temperature, or the maximum that the device declares, health is CRITICAL, and"
-        " the stressor stops.",
+        "Above this temperature, or the maximum that the device declares, health is CRITICAL.",
         _TEMPERATURE,
         "85",
         key="throttle.temp_throttle",

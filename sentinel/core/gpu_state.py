@@ -100,6 +100,8 @@ class HealthState:
     temperature_at: float = float("-inf")
     #: The temperature is above the critical limit.
     overheats: bool = False
+    #: The temperature was above the device's own limit, and health has been CRITICAL since.
+    at_limit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -348,6 +348,7 @@ class FakeProbe:
             computing=fake.computing,
             power=fake.power,
             temperature=fake.temperature,
+            telemetry=fake.telemetry,
             load_at=at,
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sentinel.protocol.gpu import Gpu, GpuProcess
 from sentinel.protocol.stressor import ChildMessage, CreatingContext, Progress, Ready
+from sentinel.protocol.telemetry import Telemetry
 
 __all__ = [
     "GIB",
@@ -76,6 +77,7 @@ class FakeGpu:
     utilization: float | None = 0.0
     power: float | None = None
     temperature: int | None = None
+    telemetry: Telemetry | None = None
     display: bool = False
     #: The error of each reading, or None.
     fault: str | None = None

@@ -38,6 +38,8 @@ class Thresholds:
     throttle: float
     #: Overheating above.
     critical: float
+    #: The device's own limit for operation.
+    device: float
     #: OPTIMAL below.
     memory_optimal: float
     #: NORMAL below.
@@ -50,18 +52,21 @@ def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
     """Return the configured limits, lowered to those that the device declares.
 
     A GPU is CRITICAL above its maximum operating temperature, and overheats above its slowdown
-    temperature.
+    temperature. The lower of the two is its own limit; one that declares neither has the configured
+    ``temp_critical``.
     """
     telemetry = gpu_state.telemetry
     maximum = telemetry.maximum_c if telemetry is not None else None
     slowdown = telemetry.slowdown_c if telemetry is not None else None
     throttle = min(one for one in (config.temp_throttle, maximum, slowdown) if one is not None)
+    declared = [one for one in (maximum, slowdown) if one is not None]
     normal = min(config.temp_normal, throttle)
     return Thresholds(
         optimal=min(config.temp_optimal, normal),
         normal=normal,
         throttle=throttle,
         critical=config.temp_critical if slowdown is None else min(config.temp_critical, slowdown),
+        device=min(declared, default=config.temp_critical),
         memory_optimal=config.memory_optimal,
         memory_normal=config.memory_normal,
         memory_critical=config.memory_critical,
@@ -85,7 +90,7 @@ def assess(
     before = gpu_state.health or _initial(now)
     health = _next(before, degrees, share, limits, now, config)
     level = health.level
-    pace = MULTIPLIERS[level] if config.throttle == "on" else 1.0
+    pace = MULTIPLIERS[level] if config.throttle == "full" else 1.0
     if health == gpu_state.health and pace == gpu_state.health_pace:
         return gpu_state, []
     gpu_state = replace(gpu_state, health=health, health_pace=pace)
@@ -100,6 +105,19 @@ def assess(
         fields = {"temperature_c": degrees, "limit_c": limits.critical}
         events.append(gpu_event("gpu.overheat", gpu_state, now, **fields))
     return gpu_state, events
+
+
+def forbids_work(gpu_state: GpuState, config: Config) -> bool:
+    """Check whether the health of a GPU forbids a stressor."""
+    if gpu_state.health is None:
+        return False
+    match config.throttle:
+        case "full":
+            return gpu_state.health.level is GpuHealth.CRITICAL
+        case "critical":
+            return gpu_state.health.at_limit
+        case _:
+            return False
 
 
 def multiplier(gpu_state: GpuState) -> float:
@@ -143,6 +161,9 @@ def _next(
         memory=memory,
         temperature_at=temperature_at,
         overheats=_overheats(before, degrees, limits, config),
+        # Until it has recovered, with the margin and the pause of that level.
+        at_limit=heat is GpuHealth.CRITICAL
+        and (before.at_limit or (degrees is not None and degrees > limits.device)),
     )
 
 

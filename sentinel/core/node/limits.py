@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sentinel.config.model import Config
-from sentinel.core.gpu import allocations, newcomer, occupancy
+from sentinel.core.gpu import allocations, health, newcomer, occupancy
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
 from sentinel.core.node.admin import admin_hold
@@ -15,7 +15,6 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.views import GpuHealth
 
 
 def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdict]:
@@ -56,9 +55,7 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: C
 
 def _critical(gpu_state: GpuState, config: Config) -> str | None:
     """Return the reason if the GPU's health forbids a stressor, or None."""
-    if gpu_state.health is None or config.throttle != "on":
-        return None
-    if gpu_state.health.level is not GpuHealth.CRITICAL:
+    if not health.forbids_work(gpu_state, config):
         return None
     return "its health is critical: no stressor until it has recovered"
 

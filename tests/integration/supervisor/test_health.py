@@ -79,7 +79,7 @@ def send_command(job: subprocess.Popen[str], command: str) -> str:
 @pytest.mark.long
 def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) -> None:
     registry, uuid = daemon.host.registry, daemon.host.uuid(0)
-    daemon.start(2, "--cooldown", "300ms", "--critical-pause", "500ms")
+    daemon.start(2, "--throttle", "full", "--cooldown", "300ms", "--critical-pause", "500ms")
     daemon.wait_until_occupied(0, 1)
     registry.warm(uuid, 76)
     eventually(lambda: daemon.gpu().health == "throttled" and daemon.gpu().share == 0.5)

@@ -164,14 +164,15 @@ def test_overheating_is_reported_once_until_the_gpu_cools_down() -> None:
     ("degrees", "share"), [(40, 1.0), (70, 0.8), (80, 0.5)], ids=["cool", "warm", "hot"]
 )
 def test_health_limits_the_pace_of_a_stressor(degrees: int, share: float) -> None:
-    world, supervisor = occupied()
+    world, supervisor = occupied(config=Config(throttle="full"))
     world.at(0).temperature = degrees
     world.run_for(supervisor, 1.0)
     assert world.spawner.paced[-1:] == ([("GPU-0", 1, share)] if share < 1.0 else [])
 
 
 def test_a_critical_gpu_is_released_and_occupied_again_after_recovery() -> None:
-    world, supervisor = occupied(config=Config(cooldown=1.0, critical_pause=10.0, rearm=1.0))
+    config = Config(throttle="full", cooldown=1.0, critical_pause=10.0, rearm=1.0)
+    world, supervisor = occupied(config=config)
     world.at(0).temperature = 90
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
     (released,) = world.events("gpu.released")
@@ -192,6 +193,35 @@ def test_each_gpu_has_its_own_health() -> None:
     world.at(1).temperature = 95
     world.run(supervisor, lambda: isinstance(stressor(supervisor, 1), Stopped))
     assert isinstance(stressor(supervisor, 0), Running)
+
+
+def test_a_card_of_ordinary_warmth_works_at_full_pace() -> None:
+    world, supervisor = occupied()
+    for degrees in (66, 76, 86):
+        world.at(0).temperature = degrees
+        world.run_for(supervisor, 5.0)
+    assert level(supervisor.state.gpu_states["GPU-0"]) is CRITICAL
+    assert isinstance(stressor(supervisor), Running)
+    assert not world.spawner.paced
+
+
+@pytest.mark.parametrize(("limit", "declares"), [(87, True), (90, False)])
+def test_a_stressor_stops_at_the_limit_of_the_device_until_that_has_recovered(
+    limit: int, *, declares: bool
+) -> None:
+    world, supervisor = occupied(config=Config(critical_pause=10.0, rearm=1.0))
+    if declares:
+        world.at(0).telemetry = Telemetry(at=0.0, maximum_c=87, slowdown_c=89)
+    world.at(0).temperature = limit
+    world.run_for(supervisor, 5.0)
+    assert isinstance(stressor(supervisor), Running)
+    world.at(0).temperature = limit + 1
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    world.at(0).temperature = 84
+    world.run_for(supervisor, 30.0)
+    assert isinstance(stressor(supervisor), Stopped), "cooler by less than the margin"
+    world.at(0).temperature = 80
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 
 def test_without_throttling_health_is_reported_and_the_pace_is_full() -> None:
