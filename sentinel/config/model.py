@@ -70,7 +70,7 @@ class Config:
         key="memory.target",
     )
     chunk: int = gpu_setting(
-        "Allocate the memory in chunks of this size.",
+        "Allocate the memory in chunks of this size, at most 1,024 of them.",
         _SIZE.within("2MiB", "16GiB"),
         "512MiB",
         key="memory.chunk",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from sentinel.errors import ConfigError
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import (
     ChildMessage,
@@ -198,6 +199,13 @@ def test_invalid_numbers_are_refused(bench: Bench, value: float) -> None:
         bench.ctx.report(flops=value)
     with pytest.raises(ValueError, match="rest"):
         bench.ctx.pace(rest=value)
+
+
+def test_so_many_chunks_that_a_newcomer_could_not_wait_are_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="1025 chunks, which take too long") as refused:
+        fill(bench.device, MemoryTarget(size=1025 * 2**21), 2**21)
+    assert refused.value.remedy == "Use --chunk 4MiB."
+    assert len(fill(bench.device, MemoryTarget(size=1024 * 2**20), 2**20).chunks) == 1024
 
 
 def test_a_size_is_filled_with_whole_chunks(bench: Bench) -> None:
