@@ -300,7 +300,8 @@ def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
         ) from error
     except TimeoutError as error:
         raise TimedOutError(
-            f"the daemon at {address} did not answer within {format_duration(timeout)}"
+            f"the daemon at {address} did not answer within {format_duration(timeout)}",
+            _help_for_silence(address),
         ) from error
     except (http.client.HTTPException, ConnectionError) as error:
         broken = isinstance(error, ConnectionError | http.client.IncompleteRead)
@@ -310,6 +311,14 @@ def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
         if error.errno is None or error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{address} cannot be the path of a socket: {error}") from error
         raise NotRunningError(f"the daemon at {address} cannot be reached: {error}") from error
+
+
+def _help_for_silence(address: Address) -> str:
+    """Say how to find out why a daemon on this host does not answer, and how to end it."""
+    pid = listener_pid(address, _CONNECT_TIMEOUT_S)
+    return (
+        "" if pid is None else f"Its log has the reason: sentinel logs. SIGTERM ends it: kill {pid}"
+    )
 
 
 def _error_of(address: Address, status: int, body: Any) -> SentinelError:

@@ -371,8 +371,9 @@ def test_a_time_without_an_offset_is_invalid(
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
 def test_a_request_to_a_hung_daemon_times_out(daemon: StubDaemon, begun: bytes) -> None:
     daemon.replies["GET /v1/status"] = Reply(begun, 0)
-    with pytest.raises(TimedOutError, match="did not answer within 300 ms"):
+    with pytest.raises(TimedOutError, match="did not answer within 300 ms") as hung:
         connect(daemon.socket, timeout=0.3).status()
+    assert hung.value.remedy.endswith(f"SIGTERM ends it: kill {os.getpid()}")
 
 
 def test_the_deadline_holds_for_a_reply_that_arrives_byte_by_byte(tmp_path: Path) -> None:
