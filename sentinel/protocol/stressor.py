@@ -137,7 +137,7 @@ class Finding:
 class MemoryContention:
     """The stressor saw another process take memory, and yields by itself."""
 
-    #: Bytes taken by the other process.
+    #: Bytes taken by the other process; those beyond the limit if there is one.
     grown: int
     #: When the read that showed it began; 0.0 if the stressor was still taking its own memory.
     at: float = 0.0

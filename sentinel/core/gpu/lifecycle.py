@@ -8,6 +8,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event, Kill, RequestStop
 from sentinel.core.events import gpu_event, process_fields
+from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu.newcomer import LIST_WAIT_S
 from sentinel.core.gpu.teardown import SETTLE_TIMEOUT_S, Step, settle
 from sentinel.core.gpu_state import GpuState, Idle, Unknown
@@ -117,8 +118,12 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuS
     match message, gpu_state.stressor:
         case CreatingContext(), Starting() as starting:
             return replace(gpu_state, stressor=replace(starting, attaching=now)), None
-        case MemoryContention(), Starting() | Running() as live:
-            return replace(gpu_state, stressor=replace(live, contention=message)), None
+        case MemoryContention(), Starting() as starting:
+            return replace(gpu_state, stressor=replace(starting, contention=message)), None
+        case MemoryContention(grown=grown), Running() as running:
+            # The child counts from its limit, and that has the slack on top.
+            message = replace(message, grown=grown + SLACK_BYTES)
+            return replace(gpu_state, stressor=replace(running, contention=message)), None
         case Ready(), Starting() as starting:
             running = Running(
                 generation=starting.generation,
