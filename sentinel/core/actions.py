@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.protocol.commands import CommandReply
+from sentinel.protocol.stressor import MemoryLimit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,7 @@ class SetPace(_ChildAction):
 class LimitMemory(_ChildAction):
     """Tell the child from which used memory of its GPU on it is to yield by itself."""
 
-    #: Bytes; None if only the supervisor can tell a newcomer.
-    used: int | None
+    limit: MemoryLimit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ from sentinel.core.state import ApiDown, ApiUp, ProbeDown, ProbeState, State
 from sentinel.core.stressor_state import Running, Starting, StopCause, Stopping
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import Watch
+from sentinel.protocol.stressor import MemoryLimit
 
 #: A supervisor that did not run for so long has stalled, in seconds: leases may have run out.
 STALL_S = 1.0
@@ -268,15 +269,16 @@ def _reattribute(before: State, state: State, seen: Observation, config: Config)
     return _step_each(state, step)
 
 
-def _limit_memory(state: State, _: Observation, __: Config) -> NodeStep:
+def _limit_memory(state: State, _: Observation, config: Config) -> NodeStep:
     """Tell each stressor how much memory may be used; before the reply to an allocation."""
 
     def step(gpu_state: GpuState) -> Step:
-        running = gpu_state.stressor
-        limit = memory_limit(gpu_state)
+        uuid, running = gpu_state.gpu.uuid, gpu_state.stressor
+        kills = config.of(uuid).yield_how == "kill"
+        limit = MemoryLimit(used=memory_limit(gpu_state), at_once=kills)
         if not isinstance(running, Running) or limit == running.memory_limit:
             return Step(gpu_state=gpu_state)
-        action = LimitMemory(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation, used=limit)
+        action = LimitMemory(uuid=uuid, generation=gpu_state.generation, limit=limit)
         gpu_state = replace(gpu_state, stressor=replace(running, memory_limit=limit))
         return Step(gpu_state=gpu_state, actions=(action,))
 

@@ -59,6 +59,9 @@ class WatchTimes:
     probe: float = 0.0
     #: By the stressor itself, with a result within its limit.
     stressor: float = 0.0
+    #: Since when the supervisor has looked at these times without a pause: the processes may have
+    #: been stopped with it before.
+    supervised: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,8 @@ class Shutdown:
     kill_at: float
     #: When to end without them.
     give_up_at: float
+    #: No client could ever reach the daemon.
+    unreachable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ class State:
     probe_failures: int = 0
     #: A spare probe runs.
     spare: bool = False
-    #: When the next spare probe is started at the earliest.
+    #: When the next spare probe is started at the earliest, or when it must be ready.
     spare_due: float = 0.0
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     #: When the supervisor last ran again after a stall.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit
 from sentinel.protocol.gpu import GpuProcess
-from sentinel.protocol.stressor import Failed, MemoryContention, Progress, Ready
+from sentinel.protocol.stressor import Failed, MemoryContention, MemoryLimit, Progress, Ready
 
 
 class EvidenceKind(StrEnum):
@@ -122,8 +122,8 @@ class Running:
     expected: int | None = None
     #: The part of ``expected`` that ignored processes held, in bytes.
     ignored_memory: int = 0
-    #: The used memory beyond which the child yields by itself, as last sent to it, in bytes.
-    memory_limit: int | None = None
+    #: Beyond which memory the child yields by itself, and how, as last sent to it.
+    memory_limit: MemoryLimit = field(default_factory=lambda: MemoryLimit(used=None))
     #: What the child saw of a newcomer.
     contention: MemoryContention | None = None
     #: Since when there is unexplained memory.

@@ -201,6 +201,8 @@ class MemoryLimit:
 
     #: Bytes of used memory; None if only the supervisor can tell a newcomer.
     used: int | None
+    #: Whether to kill itself then, or to ask the workload to end.
+    at_once: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,8 +251,6 @@ class StressorSpec:
     lease: float
     #: Seconds between two reads of the used memory by the child itself.
     watch_interval: float = 0.025
-    #: Whether the child kills itself at a newcomer, or asks its workload to end.
-    yields_at_once: bool = True
     #: Bytes to leave free, whatever the target.
     reserve: int = 0
     #: Whether processes may be hidden, so that the child watches for contention while it takes its

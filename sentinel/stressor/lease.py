@@ -55,15 +55,14 @@ class LeaseKeeper:
         stopped: Set when the workload is to end.
         share: The share of the time for which the device is to be busy, from 0 to 1.
         pace_changed: Set by a new share or a stop; the waiter clears it before it waits.
-        memory_limit: Used memory of the GPU beyond which a newcomer is there, in bytes; None if
-            that is not known here.
+        memory_limit: Beyond which used memory of the GPU a newcomer is there, and what to do then.
     """
 
     def __init__(self, channel: socket.socket, lease: float) -> None:
         self.stopped = threading.Event()
         self.share = 1.0
         self.pace_changed = threading.Event()
-        self.memory_limit: int | None = None
+        self.memory_limit = MemoryLimit(used=None)
         self._acknowledged = threading.Condition()
         self._acknowledged_to = 0
         self._channel = channel
@@ -169,8 +168,8 @@ class LeaseKeeper:
                 match decode(data, STRESSOR_COMMANDS):
                     case Lease(seconds=seconds):
                         lease = seconds
-                    case MemoryLimit(used=used):
-                        self.memory_limit = used
+                    case MemoryLimit() as limit:
+                        self.memory_limit = limit
                     case Stop():
                         self.stop()
                     case Pace(share=share):

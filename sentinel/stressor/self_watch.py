@@ -45,47 +45,49 @@ class SelfWatch:
         self._stamps = stamps
 
     def run(self) -> None:
-        """Read the memory again and again."""
+        """Read the memory again and again, until it has shown a newcomer."""
         read: Callable[[], int] | None = None
         while True:
+            pause = self._spec.watch_interval
             try:
                 if read is None:
                     read = open_reader(self._spec)
-                pause = self.check(read)
+                if self._yields(read):
+                    return
             except Exception:  # noqa: BLE001 - NVML, its binding and a broken board raise anything
                 read, pause = None, _RETRY_S
             time.sleep(pause)
 
-    def check(self, read: Callable[[], int]) -> float:
-        """Read the memory once; return the seconds until the next read.
+    def _yields(self, read: Callable[[], int]) -> bool:
+        """Read the memory once; yield and return True if it shows a newcomer.
 
         Raises:
             Exception: The memory cannot be read.
         """
         limit = self._lease_keeper.memory_limit
-        if limit is not None:
-            began = time.monotonic()
-            used = read()
-            # The limit may have been raised meanwhile, for an allocation.
-            now_allowed = self._lease_keeper.memory_limit
-            if used > limit and now_allowed is not None and used > now_allowed:
-                self._yield(used - now_allowed, began)
-            else:
-                self._stamps.set(0, began)
-        return self._spec.watch_interval
-
-    def _yield(self, grown: int, began: float) -> None:
-        """Send what was seen, and end this process with everything that it started."""
+        if limit.used is None:
+            return False
+        began = time.monotonic()
+        used = read()
+        # The limit may have been raised meanwhile, for an allocation.
+        latest = self._lease_keeper.memory_limit
+        if used <= limit.used or latest.used is None or used <= latest.used:
+            self._stamps.set(0, began)
+            return False
         now = time.monotonic()
-        at_once = self._spec.yields_at_once
         message = MemoryContention(
-            grown=grown, at=began, took=now - began, killed_at=now if at_once else None
+            grown=used - latest.used,
+            at=began,
+            took=now - began,
+            killed_at=now if latest.at_once else None,
         )
-        self._lease_keeper.try_send(message)
-        if at_once:
+        if latest.at_once:
+            self._lease_keeper.try_send(message)
             # This process leads its session and its group; the kernel ends all of it at once.
             os.killpg(os.getpgrp(), signal.SIGKILL)
         self._lease_keeper.stop()
+        self._lease_keeper.send(message)
+        return True
 
 
 def open_reader(spec: StressorSpec) -> Callable[[], int]:

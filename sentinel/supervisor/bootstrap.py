@@ -283,7 +283,6 @@ def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], S
             options=options,
             lease=LONG_LEASE_S,
             watch_interval=config.watch_interval,
-            yields_at_once=config.yield_how == "kill",
             check_contention=found.hidden is not None,
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,

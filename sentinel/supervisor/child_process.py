@@ -256,6 +256,11 @@ class ChildHandle(Generic[T]):
         except OSError as error:
             self._spawn_error = str(error)
 
+    def refuse(self, generation: int, error: OSError) -> None:
+        """Record that a child could not be spawned: an exit that :meth:`collect` returns."""
+        self.generation = generation
+        self._spawn_error = str(error)
+
     def adopt(self, other: ChildHandle[T], generation: int) -> None:
         """Take the child of another handle, which has none then; this one must have none."""
         self._reap_abandoned()

@@ -30,7 +30,6 @@ from sentinel.core.actions import (
 )
 from sentinel.core.decide import Decision, conclude, react, watch
 from sentinel.core.gpu.watchers import held_since
-from sentinel.core.node.api_supervision import why_unusable
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
 from sentinel.core.node.watchdog import SentNotifications, next_notification
@@ -44,6 +43,9 @@ from sentinel.protocol.views import GpuView
 from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
 
+#: After a longer pause between two looks at the times of the last reads, in seconds, blindness
+#: counts from the second look: all processes may have been stopped together.
+MAX_LOOK_PAUSE_S = 0.1
 #: Readings are gathered for so long while nothing is held, in seconds.
 GATHER_S = 0.02
 #: The minimum interval of views that changed, and the interval of all views, in seconds.
@@ -94,6 +96,7 @@ class Supervisor:
         self._watch: Watch | None = None
         self._leases = Leases(parts.spawner)
         self._wake_at = self._due = parts.clock.now()
+        self._looked_at = self._supervised_since = self._due
 
     def run(self) -> ExitCode:
         """Tick until a shutdown is finished.
@@ -106,8 +109,10 @@ class Supervisor:
             self.turn()
         if unkillable(self.state):
             return ExitCode.UNKILLABLE
-        unusable = permanently_failed(self.state) or why_unusable(self.state)
-        return ExitCode.USAGE if unusable else ExitCode.OK
+        shutdown = self.state.shutdown
+        unreachable = shutdown is not None and shutdown.unreachable
+        failed = unreachable or permanently_failed(self.state)
+        return ExitCode.USAGE if failed else ExitCode.OK
 
     def turn(self) -> Decision:
         """Wait until something happens or is due, then tick."""
@@ -144,7 +149,7 @@ class Supervisor:
         self._due = min(self._wake_at, self._leases.due) if has_children else self._wake_at
         while True:
             pause = max(0.0, self._due - self._clock.now())
-            if self._leases.any_short:
+            if has_children and self._leases.any_short:
                 pause = min(pause, RENEW_SHORT_EVERY_S)
             happened = self._clock.wait(files, pause)
             now = self._clock.now()
@@ -183,9 +188,15 @@ class Supervisor:
 
     def _watch_times(self) -> dict[str, WatchTimes]:
         """Return when the memory of each held GPU was last read, by the probe and its stressor."""
+        now = self._clock.now()
+        if now - self._looked_at > MAX_LOOK_PAUSE_S:
+            self._supervised_since = now
+        self._looked_at = now
         return {
             uuid: WatchTimes(
-                probe=self._probe.read_at(uuid), stressor=self._spawner.watched_at(uuid)
+                probe=self._probe.read_at(uuid),
+                stressor=self._spawner.watched_at(uuid),
+                supervised=self._supervised_since,
             )
             for uuid, gpu_state in self.state.gpu_states.items()
             if held_since(gpu_state) is not None
@@ -202,8 +213,8 @@ class Supervisor:
                 self._spawner.acknowledge(uuid, generation, number)
             case SetPace(uuid=uuid, generation=generation, share=share):
                 self._spawner.set_pace(uuid, generation, share)
-            case LimitMemory(uuid=uuid, generation=generation, used=used):
-                self._spawner.limit_memory(uuid, generation, used)
+            case LimitMemory(uuid=uuid, generation=generation, limit=limit):
+                self._spawner.limit_memory(uuid, generation, limit)
             case Start(uuid=uuid) as start:
                 self._spawner.start(
                     self.state.gpu_states[uuid].gpu,

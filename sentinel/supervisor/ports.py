@@ -11,6 +11,7 @@ from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts, SpareFac
 from sentinel.protocol.commands import CommandReply, ReloadConfig
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
+from sentinel.protocol.stressor import MemoryLimit
 from sentinel.protocol.views import GpuView, HostView
 
 
@@ -95,7 +96,7 @@ class Spawner(Protocol):
     def set_pace(self, uuid: str, generation: int, share: float) -> None:
         """Set the share of the time for which the child keeps its GPU busy."""
 
-    def limit_memory(self, uuid: str, generation: int, used: int | None) -> None:
+    def limit_memory(self, uuid: str, generation: int, limit: MemoryLimit) -> None:
         """Tell the child from which used memory of its GPU on it is to yield by itself."""
 
     def watched_at(self, uuid: str) -> float:

@@ -34,16 +34,23 @@ class _Shared:
 
     def __init__(self) -> None:
         self.calls = InflightCalls.create()
-        self.stamps = Stamps.create(MAX_GPUS)
+        try:
+            self.stamps = Stamps.create(MAX_GPUS)
+        except OSError:
+            self.calls.close()
+            raise
+        self._open = True
 
     def inherited(self) -> tuple[Inherited, Inherited]:
         """Return what the probe inherits."""
         return Inherited(self.calls.fd), Inherited(self.stamps.fd)
 
     def close(self) -> None:
-        """Release the memory."""
-        self.calls.close()
-        self.stamps.close()
+        """Release the memory, once."""
+        if self._open:
+            self._open = False
+            self.calls.close()
+            self.stamps.close()
 
 
 def _handle() -> ChildHandle[ProbeMessage]:
@@ -79,15 +86,24 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
             self._shared, self._spare_shared = self._spare_shared, self._shared
             self._handle.send(Activate(skip=skip, known=self._places))
             return
+        try:
+            shared = _Shared()
+        except OSError as error:
+            self._handle.refuse(generation, error)
+            return
         self._shared.close()
-        self._shared = _Shared()
+        self._shared = shared
         spec = replace(self._spec, skip=skip, known=self._places)
         self._handle.start(generation, spec, *self._shared.inherited())
 
     def start_spare(self) -> None:
         """Spawn a probe that opens the driver and waits."""
+        try:
+            shared = _Shared()
+        except OSError:
+            return  # tried again after the usual pause
         self._spare_shared.close()
-        self._spare_shared = _Shared()
+        self._spare_shared = shared
         self._spare_ready = False
         spec = replace(self._spec, spare=True)
         self._spare.start(0, spec, *self._spare_shared.inherited())
@@ -152,6 +168,8 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
     def close(self) -> bool:
         """Kill the probes; return whether every one is gone."""
         closed = [handle.close() for handle in (self._spare, self._handle)]
+        for shared in (self._shared, self._spare_shared):
+            shared.close()
         return all(closed)
 
     def _calls(self) -> tuple[Call, ...]:

@@ -48,7 +48,7 @@ class _Stressor:
     handle: ChildHandle[ChildMessage]
     identity: OwnChild | None
     #: When the child last saw the memory of its GPU within its limit.
-    stamps: Stamps
+    stamps: Stamps | None
     #: A message that found its channel full.
     unsent: MemoryLimit | None = None
     killed_at: float | None = None
@@ -86,10 +86,15 @@ class StressorPool:
             max_messages=MAX_MESSAGES_PER_TICK,
             environment={**_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": gpu.uuid},
         )
-        stamps = Stamps.create(1)
-        locks = tuple(Inherited(fd) for fd in self._locks(gpu))
-        handle.start(generation, spec, Inherited(stamps.fd), locks)
-        handle.send(Lease(seconds=spec.lease))
+        stamps: Stamps | None = None
+        try:
+            stamps = Stamps.create(1)
+        except OSError as error:
+            handle.refuse(generation, error)
+        else:
+            locks = tuple(Inherited(fd) for fd in self._locks(gpu))
+            handle.start(generation, spec, Inherited(stamps.fd), locks)
+            handle.send(Lease(seconds=spec.lease))
         identity = handle.child.identity if handle.child is not None else None
         self._stressors[gpu.uuid] = _Stressor(handle=handle, identity=identity, stamps=stamps)
 
@@ -112,17 +117,17 @@ class StressorPool:
         """Set the share of the time for which the child keeps its GPU busy."""
         self._send(uuid, generation, Pace(share=share))
 
-    def limit_memory(self, uuid: str, generation: int, used: int | None) -> None:
+    def limit_memory(self, uuid: str, generation: int, limit: MemoryLimit) -> None:
         """Tell the child from which used memory of its GPU on it is to yield by itself."""
         stressor = self._find(uuid, generation)
         if stressor is not None:
-            stressor.unsent = MemoryLimit(used=used)
+            stressor.unsent = limit
             stressor.send_limit()
 
     def watched_at(self, uuid: str) -> float:
         """Return when the child last saw the memory of its GPU within its limit, or 0.0."""
         stressor = self._stressors.get(uuid)
-        return 0.0 if stressor is None else stressor.stamps.get(0)
+        return 0.0 if stressor is None or stressor.stamps is None else stressor.stamps.get(0)
 
     def renew_lease(self, uuid: str, seconds: float) -> None:
         """Let the child on a GPU live for so long from now on."""
@@ -155,7 +160,8 @@ class StressorPool:
             if facts != ChildFacts(generation=generation):
                 found[uuid] = facts
             if received.exit is not None:
-                stressor.stamps.close()
+                if stressor.stamps is not None:
+                    stressor.stamps.close()
                 del self._stressors[uuid]
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sentinel.protocol.gpu import Gpu, GpuProcess
-from sentinel.protocol.stressor import ChildMessage, CreatingContext, Progress, Ready
+from sentinel.protocol.stressor import ChildMessage, CreatingContext, MemoryLimit, Progress, Ready
 from sentinel.protocol.telemetry import Telemetry
 
 __all__ = [
@@ -48,8 +48,8 @@ class FakeChild:
     share: float = 1.0
     #: Free memory that it leaves to allocations, in bytes.
     committed: int = 0
-    #: The used memory beyond which it yields by itself, as last told, in bytes.
-    memory_limit: int | None = None
+    #: Beyond which memory it yields by itself, as last told.
+    memory_limit: MemoryLimit = field(default_factory=lambda: MemoryLimit(used=None))
     #: It reads the memory of its GPU itself.
     watches: bool = True
     #: Messages to collect at the next tick.

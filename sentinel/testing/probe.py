@@ -32,8 +32,11 @@ class FakeProbe:
         #: The process is stopped: it reads and sends nothing.
         self.stopped = False
         self._read_at: dict[str, float] = {}
-        #: A spare probe waits.
+        #: Since when it has not run, or None.
+        self.frozen_at: float | None = None
+        #: A spare probe waits, and has opened the driver.
         self.spare = False
+        self.spare_ready = True
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
         """Start a new probe; a hang ends with the old one."""
@@ -49,7 +52,7 @@ class FakeProbe:
         self.alive = False
 
     def start_spare(self) -> None:
-        """Start a spare probe, which is ready at once."""
+        """Start a spare probe."""
         assert not self.spare, "a second spare probe"
         self.spare = True
 
@@ -58,8 +61,8 @@ class FakeProbe:
         self.spare = False
 
     def collect_spare(self) -> SpareFacts | None:
-        """Return that the spare probe is ready, or None without one."""
-        return SpareFacts(ready=True) if self.spare else None
+        """Return whether the spare probe is ready, or None without one."""
+        return SpareFacts(ready=self.spare_ready) if self.spare else None
 
     def read_at(self, uuid: str) -> float:
         """Return when a GPU was last read: now, unless the probe is dead, hangs or leaves it."""
@@ -67,8 +70,8 @@ class FakeProbe:
         hangs = self.hung is not None and self.hung.uuid in {uuid, None}
         if not self.alive or self.stopped or hangs or left_out:
             return self._read_at.get(uuid, 0.0)
-        self._read_at[uuid] = self._world.now
-        return self._world.now
+        self._read_at[uuid] = self.frozen_at or self._world.now
+        return self._read_at[uuid]
 
     def gone(self) -> bool:
         """Check that no probe is alive."""

@@ -9,6 +9,7 @@ from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit, ChildFacts
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import MemoryLimit
 from sentinel.testing.gpus import IMPORT_TIME, TEARDOWN_TIME, FakeChild
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class FakeSpawner:
         self.acknowledged: list[tuple[str, int, int]] = []
         self.paced: list[tuple[str, int, float]] = []
         self.cleared: list[tuple[str, float]] = []
+        #: Since when the children have not run, or None.
+        self.frozen_at: float | None = None
         #: The duration of the last lease of each child, in seconds.
         self.leases: dict[str, float] = {}
         self._new: dict[str, ChildFacts] = {}
@@ -79,15 +82,15 @@ class FakeSpawner:
         if not child.unresponsive and child.dies_at is None:
             child.dies_at, child.code = self._world.now + 0.05, ChildExitCode.DONE
 
-    def limit_memory(self, uuid: str, generation: int, used: int | None) -> None:
+    def limit_memory(self, uuid: str, generation: int, limit: MemoryLimit) -> None:
         """Store the limit of a living child."""
-        self._own(uuid, generation).memory_limit = used
+        self._own(uuid, generation).memory_limit = limit
 
     def watched_at(self, uuid: str) -> float:
         """Return when the child last looked: now, if it has a limit and can watch."""
         child = self._world.gpus[uuid].child
-        watches = child is not None and child.watches and child.memory_limit is not None
-        return self._world.now if watches else 0.0
+        watches = child is not None and child.watches and child.memory_limit.used is not None
+        return (self.frozen_at or self._world.now) if watches else 0.0
 
     def renew_lease(self, uuid: str, seconds: float) -> None:
         """Record the lease; fake children need none."""

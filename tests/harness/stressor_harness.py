@@ -170,7 +170,6 @@ def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., 
         lease: float = 3.0 * MACHINE_SLOWNESS,
         locks: tuple[object, ...] = (),
         simulated: bool = True,
-        yields_at_once: bool = True,
     ) -> Child:
         name, options = parse_workload(workload)
         spec = StressorSpec(
@@ -181,7 +180,6 @@ def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., 
             options=options,
             lease=lease,
             simulation=str(folder) if simulated else None,
-            yields_at_once=yields_at_once,
         )
         children.append(Child(spec, registry, locks, spawned=spawned))
         return children[-1]

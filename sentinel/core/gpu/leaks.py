@@ -45,7 +45,8 @@ def detect(
         now: The time of this tick.
     """
     attribution = gpu_state.attribution
-    if any(process.memory is None for process in attribution.foreign):
+    unknown = any(process.memory is None for process in attribution.foreign)
+    if unknown or reading.omitted_processes:
         return gpu_state, []
     left = attribution.unattributed - stopping.unattributed
     if left <= _allowance(reading):
@@ -90,7 +91,9 @@ def clearing_due(gpu_state: GpuState, reading: Reading | None, config: Config) -
     """
     if not gpu_state.leaks or not isinstance(gpu_state.stressor, Stopped) or config.dry_run:
         return None
-    if reading is None or reading.processes != () or gpu_state.leak.clearings >= MAX_CLEARINGS:
+    if reading is None or reading.processes != () or reading.omitted_processes:
+        return None
+    if gpu_state.leak.clearings >= MAX_CLEARINGS:
         return None
     return gpu_state.ended + FIRST_PAUSE_S * 4.0**gpu_state.leak.clearings
 
@@ -101,6 +104,7 @@ def _is_leaked_load(gpu_state: GpuState, reading: Reading) -> bool:
     return (
         gpu_state.identity.complete
         and reading.processes == ()
+        and not reading.omitted_processes
         and OWN_LOAD_S <= after <= LOAD_WATCH_S
     )
 

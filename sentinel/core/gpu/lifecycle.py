@@ -95,18 +95,7 @@ def _exited(gpu_state: GpuState, exit_: ChildExit, now: float) -> tuple[GpuState
             Starting(contention=MemoryContention() as seen)
             | Running(contention=MemoryContention() as seen)
         ):
-            evidence = Evidence(
-                kind=EvidenceKind.MEMORY, at=seen.at or exit_.at, took=seen.took, grown=seen.grown
-            )
-            event = _yielding(gpu_state, evidence, now)
-            gpu_state = _to_stopping(
-                gpu_state,
-                StopCause.YIELD,
-                now,
-                kill_at=now,
-                evidence=evidence,
-                kill_sent=seen.killed_at is not None,
-            )
+            gpu_state, event = _yielded(gpu_state, replace(seen, at=seen.at or exit_.at), now)
     gpu_state = _to_stopping(gpu_state, StopCause.EXITED, now, kill_at=now)
     if isinstance(gpu_state.stressor, Stopping):
         gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, exit=exit_))
@@ -118,12 +107,8 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuS
     match message, gpu_state.stressor:
         case CreatingContext(), Starting() as starting:
             return replace(gpu_state, stressor=replace(starting, attaching=now)), None
-        case MemoryContention(), Starting() as starting:
-            return replace(gpu_state, stressor=replace(starting, contention=message)), None
-        case MemoryContention(grown=grown), Running() as running:
-            # The child counts from its limit, and that has the slack on top.
-            message = replace(message, grown=grown + SLACK_BYTES)
-            return replace(gpu_state, stressor=replace(running, contention=message)), None
+        case MemoryContention(), _:
+            return _contend(gpu_state, message, now)
         case Ready(), Starting() as starting:
             running = Running(
                 generation=starting.generation,
@@ -155,6 +140,42 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuS
             return replace(gpu_state, stressor=replace(stopping, failed=message)), None
         case _:
             return gpu_state, None
+
+
+def _contend(
+    gpu_state: GpuState, message: MemoryContention, now: float
+) -> tuple[GpuState, Event | None]:
+    """Apply what the child saw of a newcomer; one that killed itself has yielded."""
+    # After Ready the child counts from its limit, and that has the slack on top.
+    seen = replace(message, grown=message.grown + SLACK_BYTES)
+    match gpu_state.stressor:
+        case Starting() as starting:
+            return replace(gpu_state, stressor=replace(starting, contention=message)), None
+        case Running() as running if seen.killed_at is None:
+            return replace(gpu_state, stressor=replace(running, contention=seen)), None
+        case Running() | Stopping(evidence=None, kill_sent=False):
+            return _yielded(gpu_state, seen, now)
+        case _:
+            return gpu_state, None
+
+
+def _yielded(gpu_state: GpuState, seen: MemoryContention, now: float) -> tuple[GpuState, Event]:
+    """Record that the child has yielded by itself."""
+    evidence = Evidence(
+        kind=EvidenceKind.MEMORY, at=seen.at or now, took=seen.took, grown=seen.grown
+    )
+    event = _yielding(gpu_state, evidence, now)
+    gpu_state = _to_stopping(gpu_state, StopCause.YIELD, now, kill_at=now)
+    stopping = gpu_state.stressor
+    if isinstance(stopping, Stopping):
+        stopping = replace(
+            stopping,
+            cause=StopCause.YIELD,
+            evidence=evidence,
+            kill_sent=seen.killed_at is not None,
+            killed_at=seen.killed_at,
+        )
+    return replace(gpu_state, stressor=stopping), event
 
 
 def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> Event | None:
@@ -329,7 +350,6 @@ def _to_stopping(
         clearing=isinstance(live, Starting) and live.clearing,
         evidence=evidence,
         kill_sent=kill_sent,
-        killed_at=live.contention.killed_at if live.contention is not None else None,
         failed=failed,
     )
     return replace(gpu_state, stressor=stopping)

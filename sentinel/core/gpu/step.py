@@ -61,7 +61,7 @@ def step_gpu(
         gpu_state, reading, evidence, now, config, unwatched=unwatched, stalled=stalled
     )
     gpu_state = step.gpu_state
-    names = {event.name for event in (*changes, *step.events)}
+    names = {event.name for event in (*folded.events, *changes, *step.events)}
     if (
         names & {"gpu.busy", "gpu.yielding"}
         and not gpu_state.leaks

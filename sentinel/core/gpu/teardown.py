@@ -58,6 +58,7 @@ def settle(
     foreign = gpu_state.attribution.foreign
     unmeasurable = gone and (
         any(process.memory is None for process in foreign)
+        or (reading is not None and reading.omitted_processes > 0)
         or (stopping.evidence is not None and not gpu_state.identity.complete)
     )
     if not (back or late or unmeasurable):
@@ -86,6 +87,14 @@ def _ended(
     failed = _failure_of(gpu_state, stopping, exit_, reading, stalled=stalled)
     if failed is not None:
         return _failed(gpu_state, stopping, failed, now)
+    if stopping.cause is StopCause.UNWATCHED:
+        # A GPU that is read too slowly would be given up again and again.
+        streak = 1 if stopping.ran else gpu_state.streak + 1
+        pause = min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** (streak - 1))
+        after: Stopped | Backoff = Backoff(until=now + pause, reason="it was not watched")
+        gpu_state = replace(gpu_state, streak=streak)
+    else:
+        after = Stopped()
     fields = {
         "cause": _stop_cause(stopping),
         "exit_code": exit_.code,
@@ -93,7 +102,7 @@ def _ended(
         "stop_s": max(0.0, exit_.at - stopping.since),
     }
     event = gpu_event("stressor.stopped", gpu_state, now, **fields)
-    return Step(gpu_state=replace(gpu_state, stressor=Stopped()), events=(event,))
+    return Step(gpu_state=replace(gpu_state, stressor=after), events=(event,))
 
 
 def _is_memory_back(gpu_state: GpuState, stopping: Stopping, reading: Reading | None) -> bool:
@@ -101,7 +110,7 @@ def _is_memory_back(gpu_state: GpuState, stopping: Stopping, reading: Reading | 
 
     The memory of listed processes does not count; the context of each may add unattributed memory.
     """
-    if reading is None or reading.memory is None:
+    if reading is None or reading.memory is None or reading.omitted_processes:
         return False
     if any(process.memory is None for process in gpu_state.attribution.foreign):
         return False

@@ -55,5 +55,5 @@ def unwatched_for(
     since = held_since(gpu_state)
     if since is None or watches_itself(times, now):
         return None
-    blind = now - max(since, times.probe, times.stressor)
+    blind = now - max(since, times.probe, times.stressor, times.supervised)
     return blind if blind > blind_limit(gpu_state, config) else None

@@ -95,15 +95,21 @@ def step_spare(state: State, seen: Observation, config: Config) -> NodeStep:
         return NodeStep(state=replace(state, spare=False) if state.spare else state, actions=kill)
     if state.spare:
         if seen.spare is not None and seen.spare.exit is None:
-            return NodeStep(state=state)
+            if seen.spare.ready or seen.now < state.spare_due:
+                return NodeStep(state=state)
+            # It hangs in the driver.
+            due = seen.now + SPARE_PAUSE_S
+            state = replace(state, spare=False, spare_due=due)
+            return NodeStep(state=state, actions=(KillSpare(),))
         # It ended, or it is the probe now.
-        due = max(state.spare_due, seen.now + SPARE_PAUSE_S)
-        return NodeStep(state=replace(state, spare=False, spare_due=due))
+        return NodeStep(state=replace(state, spare=False, spare_due=seen.now + SPARE_PAUSE_S))
     match state.probe:
         case ProbeUp(ready=True, since=since) if (
             seen.now >= max(since + SPARE_PAUSE_S, state.spare_due) and not config.dry_run
         ):
-            return NodeStep(state=replace(state, spare=True), actions=(StartSpare(),))
+            patience = seen.now + INITIALISATION_TIMEOUT_S
+            state = replace(state, spare=True, spare_due=patience)
+            return NodeStep(state=state, actions=(StartSpare(),))
         case _:
             return NodeStep(state=state)
 

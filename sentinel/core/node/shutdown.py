@@ -76,7 +76,9 @@ def give_up(state: State, seen: Observation, _: Config) -> NodeStep:
     reason = why_unusable(state) if failed is None else f"no stressor can run: {failed}"
     if reason is None or state.shutdown is not None or state.reconfigured:
         return NodeStep(state=state)
-    shutdown = Shutdown(reason=reason, kill_at=seen.now, give_up_at=seen.now)
+    shutdown = Shutdown(
+        reason=reason, kill_at=seen.now, give_up_at=seen.now, unreachable=failed is None
+    )
     fields = {"reason": reason, "at_once": False}
     event = Event(name="sentinel.stopping", at=seen.now, fields=fields)
     return NodeStep(state=replace(state, shutdown=shutdown), events=(event,))

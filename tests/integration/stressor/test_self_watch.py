@@ -25,11 +25,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start_one
 
 
-def held(start: Start, **given: object) -> Child:
+def held(start: Start, *, at_once: bool = True) -> Child:
     """Start a stressor that has its memory and a limit just above it."""
-    child = start("hold", **given)
+    child = start("hold")
     child.wait_for(Ready)
-    child.send(MemoryLimit(used=child.used() + MIB))
+    child.send(MemoryLimit(used=child.used() + MIB, at_once=at_once))
     until(lambda: child.watched_at() > 0)
     return child
 
@@ -80,7 +80,7 @@ def test_without_a_limit_it_does_not_watch(start: Start) -> None:
 
 
 def test_it_asks_its_workload_to_end_where_a_kill_is_not_wanted(start: Start) -> None:
-    child = held(start, yields_at_once=False)
+    child = held(start, at_once=False)
     with contextlib.closing(child.registry.attach(child.uuid)) as newcomer:
         assert newcomer.allocate(2 * MIB)
         assert child.wait_for(MemoryContention).killed_at is None

@@ -114,6 +114,16 @@ def test_a_daemon_whose_api_process_cannot_start_ends_with_the_reason() -> None:
     assert supervisor.run() is ExitCode.USAGE
 
 
+def test_an_ordinary_stop_is_a_success_although_the_api_process_failed() -> None:
+    world = World()
+    world.api.fails_with = "ModuleNotFoundError: No module named 'uvicorn'"
+    supervisor = world.supervisor(Config(), daemon=True)
+    world.run(supervisor, lambda: len(world.events("service.failed")) == 2, within=10)
+    world.interrupts.pending = ("SIGTERM", False)
+    world.run(supervisor, lambda: supervisor.state.finished, within=10)
+    assert supervisor.run() is ExitCode.OK
+
+
 def test_a_daemon_that_cannot_be_reached_releases_its_gpus_until_it_can() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config(), daemon=True)

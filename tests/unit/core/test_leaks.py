@@ -159,3 +159,13 @@ def test_nothing_is_cleared_in_quiet_hours_or_in_a_dry_run() -> None:
     long_after(world, supervisor, 600)
     assert rule(supervisor) == "leak"
     assert not world.spawner.cleared
+
+
+def test_memory_of_processes_that_are_only_counted_is_no_leak() -> None:
+    world, supervisor = occupied()
+    world.at(0).omitted_processes, world.at(0).unlisted = 2000, 20 * GIB
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    assert world.events("gpu.handed_over")[0].fields["memory_back_s"] is None
+    long_after(world, supervisor, 100)
+    assert not world.events("gpu.memory_leaked")
+    assert not world.spawner.cleared

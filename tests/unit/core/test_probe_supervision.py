@@ -10,7 +10,7 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Action, KillProbe
 from sentinel.core.decide import decide
 from sentinel.core.gpu_state import Unknown
-from sentinel.core.node.probe_supervision import SPARE_PAUSE_S
+from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S, SPARE_PAUSE_S
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.commands import PauseGpus
@@ -209,3 +209,11 @@ def test_a_released_driver_is_used_by_no_spare_probe() -> None:
     assert not world.probe.spare
     world.run_for(supervisor, 2 * SPARE_PAUSE_S)
     assert not world.probe.spare
+
+
+def test_a_spare_probe_that_hangs_in_the_driver_is_replaced() -> None:
+    world, supervisor = occupied()
+    world.probe.spare_ready = False
+    world.run(supervisor, lambda: world.probe.spare, within=SPARE_PAUSE_S + 1)
+    world.run(supervisor, lambda: not world.probe.spare, within=INITIALISATION_TIMEOUT_S + 1)
+    world.run(supervisor, lambda: world.probe.spare, within=SPARE_PAUSE_S + 1)

@@ -97,7 +97,7 @@ def unwatch(world: World) -> None:
 def limit(supervisor: Supervisor) -> int | None:
     running = stressor(supervisor)
     assert isinstance(running, Running)
-    return running.memory_limit
+    return running.memory_limit.used
 
 
 def test_a_gpu_that_nobody_reads_is_given_up_and_that_is_no_failure() -> None:
@@ -123,6 +123,21 @@ def test_nothing_starts_where_nothing_is_read() -> None:
     world.run(supervisor, lambda: world.spawner.killed, within=0.2)
     world.run_for(supervisor, 4.0)
     assert len(world.spawner.started) == 1
+
+
+def test_a_gpu_that_is_read_too_slowly_is_given_up_less_and_less_often() -> None:
+    world, supervisor = occupied(config=CONFIG)
+    gaps = []
+    for _ in range(4):
+        unwatch(world)
+        world.probe.frozen_at = world.now
+        world.run(supervisor, lambda: world.at(0).child is None)
+        ended = world.now
+        world.probe.frozen_at = None
+        world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=30)
+        gaps.append(world.spawner.started[-1][1] - ended)
+    assert gaps[-1] > 7 > gaps[0]
+    assert not world.events("stressor.failed")
 
 
 @pytest.mark.parametrize("fault", ["dead", "stopped"])
@@ -155,7 +170,7 @@ def test_the_limit_is_the_memory_after_ready_and_the_slack() -> None:
     assert limit(supervisor) == world.at(0).used + SLACK_BYTES
     child = world.at(0).child
     assert child is not None
-    assert child.memory_limit == limit(supervisor)
+    assert child.memory_limit.used == limit(supervisor)
 
 
 def test_the_limit_falls_with_the_memory_of_others() -> None:
@@ -182,20 +197,24 @@ def test_beside_an_ignored_process_only_the_supervisor_can_tell() -> None:
 # --- a stressor that yields by itself --------------------------------------------------------
 
 
-@pytest.mark.parametrize("exits", [False, True])
-def test_a_stressor_that_yields_by_itself_is_a_hand_over_with_its_own_times(*, exits: bool) -> None:
-    world, supervisor = occupied()
+def yield_by_itself(world: World, *, asks: bool = False) -> float:
+    """Let the child see a newcomer, and end or kill itself; return when it saw that."""
     child = world.at(0).child
     assert child is not None
     seen_at = world.now - 0.003
-    child.outbox.append(
-        MemoryContention(grown=GIB, at=seen_at, took=0.001, killed_at=seen_at + 0.002)
-    )
-    world.probe.stopped = True
-    if exits:
-        child.dies_at, child.code = world.now, -9
-    world.run(supervisor, lambda: world.events("stressor.stopped") or not world.at(0).child)
-    world.probe.stopped = False
+    killed_at = None if asks else seen_at + 0.002
+    child.outbox.append(MemoryContention(grown=GIB, at=seen_at, took=0.001, killed_at=killed_at))
+    if not asks:
+        child.dies_at, child.code = world.now + 0.2, -9
+    return seen_at
+
+
+@pytest.mark.parametrize("sees_it", ["at_once", "with_the_exit"])
+def test_a_stressor_that_yields_by_itself_is_a_hand_over_with_its_own_times(sees_it: str) -> None:
+    world, supervisor = occupied()
+    seen_at = yield_by_itself(world)
+    if sees_it == "with_the_exit":
+        world.now += 0.5
     world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
     (yielding,) = world.events("gpu.yielding")
     assert yielding.fields["evidence_at"] == seen_at
@@ -204,3 +223,50 @@ def test_a_stressor_that_yields_by_itself_is_a_hand_over_with_its_own_times(*, e
     assert handed.fields["killed_at"] == seen_at + 0.002
     assert handed.fields["kill_s"] == pytest.approx(0.002)
     assert not world.events("stressor.failed")
+    assert supervisor.state.gpu_states["GPU-0"].rearm > 0
+
+
+def test_a_stressor_that_only_asks_its_workload_has_the_grace() -> None:
+    world, supervisor = occupied(config=Config(yield_how="ask", yield_grace=3.0))
+    child = world.at(0).child
+    assert child is not None
+    assert not child.memory_limit.at_once
+    child.unresponsive = True
+    began = world.now
+    yield_by_itself(world, asks=True)
+    world.run(supervisor, lambda: world.spawner.killed, within=5)
+    assert world.now - began == pytest.approx(3.0, abs=0.2)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+
+
+def test_a_changed_way_to_yield_reaches_a_running_stressor() -> None:
+    world, supervisor = occupied()
+    child = world.at(0).child
+    assert child is not None
+    assert child.memory_limit.at_once
+    supervisor.config = replace(supervisor.config, yield_how="ask")
+    world.run_for(supervisor, 0.2)
+    assert not child.memory_limit.at_once
+
+
+def test_a_stressor_that_yields_by_itself_while_it_is_released_is_a_hand_over() -> None:
+    world, supervisor = occupied()
+    child = world.at(0).child
+    assert child is not None
+    child.unresponsive = True
+    world.interrupts.pending = ("a test", False)
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopping))
+    yield_by_itself(world)
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    assert len(world.events("gpu.yielding")) == 1
+
+
+def test_a_stall_of_everything_is_not_blindness() -> None:
+    world, supervisor = occupied(config=CONFIG)
+    world.spawner.frozen_at = world.probe.frozen_at = world.now
+    world.now += 0.8
+    world.run_for(supervisor, 0.05)
+    assert not world.events("gpu.unwatched")
+    world.spawner.frozen_at = world.probe.frozen_at = None
+    world.run_for(supervisor, 2.0)
+    assert not world.spawner.killed
