@@ -271,18 +271,19 @@ def _reattribute(before: State, state: State, seen: Observation, config: Config)
 
 def _limit_memory(state: State, _: Observation, config: Config) -> NodeStep:
     """Tell each stressor how much memory may be used; before the reply to an allocation."""
-
-    def step(gpu_state: GpuState) -> Step:
-        uuid, running = gpu_state.gpu.uuid, gpu_state.stressor
-        kills = config.of(uuid).yield_how == "kill"
-        limit = MemoryLimit(used=memory_limit(gpu_state), at_once=kills)
-        if not isinstance(running, Running) or limit == running.memory_limit:
-            return Step(gpu_state=gpu_state)
-        action = LimitMemory(uuid=uuid, generation=gpu_state.generation, limit=limit)
-        gpu_state = replace(gpu_state, stressor=replace(running, memory_limit=limit))
-        return Step(gpu_state=gpu_state, actions=(action,))
-
-    return _step_each(state, step)
+    actions: list[Action] = []
+    gpu_states = dict(state.gpu_states)
+    for uuid, gpu_state in state.gpu_states.items():
+        running = gpu_state.stressor
+        if not isinstance(running, Running):
+            continue
+        used, at_once = memory_limit(gpu_state), config.of(uuid).yield_how == "kill"
+        if (used, at_once) == (running.memory_limit.used, running.memory_limit.at_once):
+            continue
+        limit = MemoryLimit(used=used, at_once=at_once)
+        actions.append(LimitMemory(uuid=uuid, generation=gpu_state.generation, limit=limit))
+        gpu_states[uuid] = replace(gpu_state, stressor=replace(running, memory_limit=limit))
+    return NodeStep(state=state.with_gpu_states(gpu_states), actions=tuple(actions))
 
 
 def _start_nothing(state: State, _: Observation, __: Config) -> NodeStep:

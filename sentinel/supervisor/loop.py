@@ -136,7 +136,7 @@ class Supervisor:
         self._send_views(seen, at_once=any(isinstance(action, Reply) for action in later))
         for action in later:
             self._act(action)
-        self._update_children()
+        self._update_children(seen)
         self._notify(seen)
         self._publish(decision.state, decision.events)
         return decision
@@ -277,7 +277,7 @@ class Supervisor:
         readable = watch(self.state, self._clock.now()).gpus
         return tuple(uuid for uuid in self.state.gpu_states if uuid not in readable)
 
-    def _update_children(self) -> None:
+    def _update_children(self, seen: Observation) -> None:
         """Send the probe a changed watch, and renew the leases if they are due."""
         now = self._clock.now()
         wanted = watch(self.state, now)
@@ -285,7 +285,7 @@ class Supervisor:
             self._watch = wanted
             self._probe.watch(wanted)
         if self._has_children():
-            self._leases.renew(self.state, self.config, now, self._watch_times())
+            self._leases.renew(self.state, self.config, now, seen.watched)
 
     def _notify(self, seen: Observation) -> None:
         """Send a due systemd notification."""

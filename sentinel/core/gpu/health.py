@@ -58,19 +58,26 @@ def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
     telemetry = gpu_state.telemetry
     maximum = telemetry.maximum_c if telemetry is not None else None
     slowdown = telemetry.slowdown_c if telemetry is not None else None
-    throttle = min(one for one in (config.temp_throttle, maximum, slowdown) if one is not None)
-    declared = [one for one in (maximum, slowdown) if one is not None]
+    device = _lower(maximum, slowdown)
+    throttle = config.temp_throttle if device is None else min(config.temp_throttle, device)
     normal = min(config.temp_normal, throttle)
     return Thresholds(
         optimal=min(config.temp_optimal, normal),
         normal=normal,
         throttle=throttle,
         critical=config.temp_critical if slowdown is None else min(config.temp_critical, slowdown),
-        device=min(declared, default=config.temp_critical),
+        device=config.temp_critical if device is None else device,
         memory_optimal=config.memory_optimal,
         memory_normal=config.memory_normal,
         memory_critical=config.memory_critical,
     )
+
+
+def _lower(first: float | None, second: float | None) -> float | None:
+    """Return the lower of two limits that may be undeclared."""
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first, second)
 
 
 def assess(

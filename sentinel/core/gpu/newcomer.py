@@ -171,10 +171,15 @@ def expect(gpu_state: GpuState, reading: Reading | None, now: float) -> GpuState
     if used > expected + SLACK_BYTES:
         since = now if running.grown_since is None else running.grown_since
     ignored = min(ignored, running.ignored_memory)
+    if (baseline, expected, ignored, since) == (
+        *(running.baseline, running.expected, running.ignored_memory),
+        running.grown_since,
+    ):
+        return gpu_state  # nearly always; a copy is expensive
     updated = replace(
         running, baseline=baseline, expected=expected, ignored_memory=ignored, grown_since=since
     )
-    return gpu_state if updated == running else replace(gpu_state, stressor=updated)
+    return replace(gpu_state, stressor=updated)
 
 
 def _others_compute(gpu_state: GpuState, reading: Reading) -> bool:

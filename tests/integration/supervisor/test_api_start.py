@@ -21,6 +21,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{package}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("broken", "fake_torch")
 def test_gpus_are_occupied_in_a_terminal_although_the_api_cannot_start(
     simulated: SimulatedHost,
@@ -32,6 +33,7 @@ def test_gpus_are_occupied_in_a_terminal_although_the_api_cannot_start(
         assert sentinel.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("broken")
 def test_a_daemon_whose_api_cannot_start_ends_with_the_reason(
     simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch
