@@ -22,6 +22,7 @@ FAULTS = {
     "supervisor-killed": ("sentinel: supervisor", signal.SIGKILL),
     "supervisor-stopped": ("sentinel: supervisor", signal.SIGSTOP),
     "api-killed": ("sentinel: api", signal.SIGKILL),
+    "api-stopped": ("sentinel: api", signal.SIGSTOP),
     "stressor-stopped": ("sentinel: keeps", signal.SIGSTOP),
 }
 #: The times between the fault and the start of the newcomer, in seconds, in turn.

@@ -24,6 +24,7 @@ def gpu(index: int) -> Gpu:
     return Gpu(uuid=f"GPU-{index}", index=index, name="Fake", pci_bus_id=str(index), memory_total=1)
 
 
+@pytest.mark.long
 def test_a_second_sentinel_starts_no_stressor_and_names_the_first(host: GpuHost) -> None:
     with (
         host.sentinel([1], *QUICK) as first,

@@ -14,6 +14,7 @@ from itertools import islice
 import psutil
 import pytest
 
+from benchmarks.faults import DELAYS_S, FAULTS
 from sentinel.host.procfs import read_stat
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
@@ -275,17 +276,7 @@ def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> No
         assert len(os.read(pipe, SMALLEST_PIPE)) > SMALLEST_PIPE // 2, "the pipe was never full"
 
 
-#: By the name of the fault: the title of the process, and the signal that it gets.
-FAULTS = {
-    "probe-killed": ("sentinel: probe", signal.SIGKILL),
-    "probe-stopped": ("sentinel: probe", signal.SIGSTOP),
-    "supervisor-killed": ("sentinel: supervisor", signal.SIGKILL),
-    "supervisor-stopped": ("sentinel: supervisor", signal.SIGSTOP),
-    "api-killed": ("sentinel: api", signal.SIGKILL),
-    "api-stopped": ("sentinel: api", signal.SIGSTOP),
-}
-#: Times between a fault and the newcomer, in seconds.
-DELAYS_S = (0.02, 0.1, 0.5, 1.0, 2.5)
+#: The faults of the common run, and the times between them and the newcomer.
 COMMON = {("probe-killed", 0.02), ("supervisor-stopped", 0.1)}
 
 

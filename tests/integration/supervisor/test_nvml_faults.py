@@ -49,6 +49,7 @@ def probe_of(sentinel: SentinelProcess) -> psutil.Process:
     return probe
 
 
+@pytest.mark.long
 def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlHost) -> None:
     """The GPU is excluded for longer each time; the other GPU is unaffected."""
     with nvml.sentinel(2, *QUICK, "--status-every", "1s") as sentinel:

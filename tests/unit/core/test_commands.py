@@ -203,7 +203,7 @@ def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
     world, supervisor = served()
     assert send(world, supervisor, PauseGpus) is None
     world.run(supervisor, lambda: running(supervisor) == [])
-    world.tick = 10.0
+    world.tick = 30.0
     world.run_for(supervisor, 2 * HOUR)
     world.tick = 0.025
     assert running(supervisor) == [], "without a duration a pause lasts"
