@@ -153,7 +153,7 @@ class Supervisor:
                 pause = min(pause, RENEW_SHORT_EVERY_S)
             happened = self._clock.wait(files, pause)
             now = self._clock.now()
-            # Short leases are renewed without a tick, which takes twenty times as long.
+            # Short leases are renewed without a tick, which takes far longer.
             if happened or now >= self._due or not has_children:
                 break
             if not self._leases.renew(self.state, self.config, now, self._watch_times()):
