@@ -293,6 +293,11 @@ class Config:
     poll: float = start_setting(
         "Read every GPU fully this often.", _DURATION.within("100ms", "2s"), "1s"
     )
+    standby: str = setting(
+        "Keep one process with torch loaded that becomes the next stressor.",
+        one_of("on", "off"),
+        "on",
+    )
     watch_interval: float = start_setting(
         "Read the used memory of an occupied GPU this often.",
         _DURATION.within("2ms", "40ms"),

@@ -56,6 +56,8 @@ class Start(_ChildAction):
     clearing: bool = False
     #: Free memory to leave to allocations, in bytes, besides the configured reserve.
     committed: int = 0
+    #: Whether the standby stressor becomes this child.
+    standby: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +75,23 @@ class StartProbe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartSpare:
+class StartSpareProbe:
     """Spawn a spare probe."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KillSpare:
+class KillSpareProbe:
     """SIGKILL the spare probe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartStandby:
+    """Spawn a standby stressor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillStandby:
+    """SIGKILL the standby stressor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +129,10 @@ Action = (
     | Start
     | KillProbe
     | StartProbe
-    | StartSpare
-    | KillSpare
+    | StartSpareProbe
+    | KillSpareProbe
+    | StartStandby
+    | KillStandby
     | KillApi
     | StartApi
     | Reply

@@ -19,7 +19,8 @@ from sentinel.core.actions import (
     Kill,
     KillApi,
     KillProbe,
-    KillSpare,
+    KillSpareProbe,
+    KillStandby,
     LimitMemory,
     Reply,
     RequestReload,
@@ -28,7 +29,8 @@ from sentinel.core.actions import (
     Start,
     StartApi,
     StartProbe,
-    StartSpare,
+    StartSpareProbe,
+    StartStandby,
 )
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health, leaks, lifecycle, pace_controller
@@ -45,6 +47,7 @@ from sentinel.core.node import (
     probe_supervision,
     reservation_commands,
     shutdown,
+    spare_processes,
     starts,
     status_events,
 )
@@ -219,12 +222,13 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         partial(_reattribute, reaction.state),
         _limit_memory,
         probe_supervision.step,
-        probe_supervision.step_spare,
+        spare_processes.step_spare_probe,
         _step_paces,
         _stop_all,
         shutdown.give_up,
         _release,
         start,
+        spare_processes.step_standby,
         status_events.explain,
         status_events.report,
     ):
@@ -370,11 +374,11 @@ def _rank(action: Action) -> int:
     match action:
         case Kill():
             return 0
-        case KillProbe() | KillSpare() | KillApi():
+        case KillProbe() | KillSpareProbe() | KillStandby() | KillApi():
             return 1
         case RequestStop() | Acknowledge() | SetPace() | LimitMemory() | Reply() | RequestReload():
             return 2
-        case StartProbe() | StartSpare() | StartApi():
+        case StartProbe() | StartSpareProbe() | StartStandby() | StartApi():
             return 3
         case Start():
             return 4

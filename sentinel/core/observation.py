@@ -77,10 +77,12 @@ class ProbeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class SpareFacts:
-    """Facts about the spare probe."""
+    """Facts about a spare process."""
 
-    #: It has opened the driver and waits.
+    #: It is prepared and waits.
     ready: bool = False
+    #: The error that ends it.
+    failed: str | None = None
     exit: ChildExit | None = None
 
 
@@ -117,7 +119,11 @@ class Observation:
     watched: Mapping[str, WatchTimes] = field(default_factory=dict)
     probe: ProbeFacts | None = None
     #: None without a spare probe.
-    spare: SpareFacts | None = None
+    spare_probe: SpareFacts | None = None
+    #: None without a standby stressor.
+    standby: SpareFacts | None = None
+    #: The host has memory left for a standby stressor.
+    memory_left: bool = True
     api: ApiFacts | None = None
     #: A reload of the settings was requested.
     reload_requested: bool = False

@@ -65,6 +65,17 @@ ApiState = ApiUp | ApiDown
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpareProcess:
+    """A process that is prepared to replace another one."""
+
+    running: bool = False
+    #: While it runs, when it must be ready; otherwise when the next one may be started.
+    due: float = 0.0
+    #: How many have failed one after another.
+    failures: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Suspect:
     """A GPU on which a driver call hung or crashed the probe; not read before ``until``."""
 
@@ -98,10 +109,9 @@ class State:
     #: From when ``run_for`` counts.
     counted_from: float = 0.0
     probe_failures: int = 0
-    #: A spare probe runs.
-    spare: bool = False
-    #: When the next spare probe is started at the earliest, or when it must be ready.
-    spare_due: float = 0.0
+    spare_probe: SpareProcess = field(default_factory=SpareProcess)
+    #: A process that becomes the next stressor.
+    standby: SpareProcess = field(default_factory=SpareProcess)
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     #: When the supervisor last ran again after a stall.
     stalled_at: float | None = None

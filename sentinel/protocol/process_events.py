@@ -100,8 +100,23 @@ PROCESS_EVENTS = (
         "starting",
         Kind.DETAIL,
         "{workload}",
-        "A stressor is spawned on an idle GPU.",
-        (WORKLOAD,),
+        "A stressor is started on an idle GPU.",
+        (
+            WORKLOAD,
+            Field("standby", BOOL, "whether the standby stressor becomes this one"),
+        ),
+    ),
+    EventType(
+        "standby.failed",
+        "stressor",
+        Kind.FINDING,
+        "the standby one failed: {reason}; the next one in {pause_s:duration}",
+        "The process that becomes the next stressor could not be prepared; starts take longer.",
+        (
+            Field("reason", TEXT, "its error"),
+            Field("exit_code", COUNT, "its exit code; null if it was not ready in time"),
+            Field("pause_s", SECONDS, "pause before the next one"),
+        ),
     ),
     EventType(
         "stressor.ready",

@@ -17,6 +17,11 @@ from sentinel.protocol.gpu import Gpu
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A standby stressor has loaded torch, and waits for its GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CreatingContext:
     """All imports are done; the stressor creates its context next."""
 
@@ -171,7 +176,8 @@ class SelftestDone:
 
 
 ChildMessage = (
-    CreatingContext
+    Prepared
+    | CreatingContext
     | MemoryContention
     | Ready
     | Progress
@@ -262,3 +268,13 @@ class StressorSpec:
     goldens: str | None = None
     #: The folder of the simulated GPUs, or None.
     simulation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activate:
+    """A standby stressor becomes the stressor that ``spec`` describes.
+
+    With it come descriptors: of the shared memory for the stamps, and of the GPU's locks.
+    """
+
+    spec: StressorSpec

@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,9 +53,6 @@ def run(
 ) -> None:
     """Run as the stressor that ``spec`` describes; never returns.
 
-    Ends by ``os._exit``: the driver frees everything at once, and no destructor, exit hook or full
-    pipe can delay that.
-
     Args:
         spec: The GPU, the memory and the workload.
         channel: The SOCK_SEQPACKET socket to the supervisor.
@@ -62,10 +60,32 @@ def run(
         stamps: Shared memory for the time of the last own look at the GPU's memory.
         locks: Descriptors whose locks last as long as this process.
     """
+
+    def set_up() -> int:
+        setup_child_process(parent, title_of(spec))
+        prefer_for_oom_kill()
+        for lock in locks:
+            lock.detach()
+        return stamps.detach()
+
+    occupy(spec, channel, set_up)
+
+
+def occupy(spec: StressorSpec, channel: socket.socket, set_up: Callable[[], int]) -> None:
+    """Occupy the GPU of ``spec`` until the stop; never returns.
+
+    Ends by ``os._exit``: the driver frees everything at once, and no destructor, exit hook or full
+    pipe can delay that.
+
+    Args:
+        spec: The GPU, the memory and the workload.
+        channel: The SOCK_SEQPACKET socket to the supervisor.
+        set_up: Prepares this process; returns the descriptor of its stamps.
+    """
     code = ChildExitCode.FAILED
     try:
         lease_keeper = LeaseKeeper(channel, spec.lease)
-        last = _run_stages(spec, lease_keeper, parent, stamps, locks)
+        last = _run_stages(spec, lease_keeper, set_up)
         if last is None:
             code = ChildExitCode.DONE
         else:
@@ -74,27 +94,23 @@ def run(
         os._exit(code)
 
 
+def title_of(spec: StressorSpec) -> str:
+    """Return the process title, which nvidia-smi shows."""
+    return f"sentinel: keeps idle GPU {spec.gpu.uuid[:12]} warm, yields at once"
+
+
 def _run_stages(
-    spec: StressorSpec,
-    lease_keeper: LeaseKeeper,
-    parent: int,
-    stamps: InheritedFd,
-    locks: tuple[InheritedFd, ...],
+    spec: StressorSpec, lease_keeper: LeaseKeeper, set_up: Callable[[], int]
 ) -> Failed | MemoryContention | None:
     """Run all stages; return the final message, or None after a stop."""
     stage = "the start of the stressor"
     ctx: WorkloadContext | None = None
     try:
-        setup_child_process(
-            parent, f"sentinel: keeps idle GPU {spec.gpu.uuid[:12]} warm, yields at once"
-        )
-        _prefer_for_oom_kill()
-        for lock in locks:
-            lock.detach()
+        stamps = Stamps(set_up(), 1)
         lease_keeper.start()
         if not spec.clearing:
-            self_watch.start(spec, lease_keeper, Stamps(stamps.detach(), 1))
-        version = _import_torch()
+            self_watch.start(spec, lease_keeper, stamps)
+        version = load_torch()
         workload = load_workload(spec.workload)
         options = bind_options(workload, spec.options)
         lease_keeper.send(CreatingContext(torch=version))
@@ -114,7 +130,7 @@ def _run_stages(
     return Failed(kind=FailureKind.RETURNED, reason=reason)
 
 
-def _import_torch() -> str:
+def load_torch() -> str:
     """Import torch and the modules that depend on it, and return torch's version.
 
     Raises:
@@ -197,7 +213,7 @@ def _contention_message(error: BaseException) -> MemoryContention | None:
     return MemoryContention(grown=error.grown) if isinstance(error, MemoryContentionError) else None
 
 
-def _prefer_for_oom_kill() -> None:
+def prefer_for_oom_kill() -> None:
     """Make this process the first choice of the kernel's out-of-memory killer."""
     with contextlib.suppress(PermissionError, FileNotFoundError):  # no such right, or no such file
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -194,6 +194,7 @@ def _run(
         Parts(
             probe=found.probe,
             spawner=stressors,
+            standby=stressors.standby,
             interrupts=signals,
             clock=clock,
             api=api,
@@ -220,13 +221,15 @@ def _run(
     finally:
         stressors.kill_all()
         probe_gone = found.probe.close()
+        standby_gone = stressors.standby.close()
         if signals.at_once and code is ExitCode.OK:
             code = ExitCode.INTERRUPTED
         last = Event(name="sentinel.stopped", at=time.monotonic(), fields={"exit_code": int(code)})
         event_log.publish([last])
         written = event_log.close(LOG_FLUSH_TIMEOUT_S)
         served = api is None or api.close()
-    return code, probe_gone and written and served and not stressors.files()
+    stuck = stressors.files() or not (probe_gone and standby_gone and written and served)
+    return code, not stuck
 
 
 def _kept(api: ApiProcess | None) -> tuple[dict[str, Reservation], list[Event]]:

@@ -109,13 +109,17 @@ class Child:
         """List the descriptors to wait for: the pidfd, and the channel while it is open."""
         return [self.pidfd, self.channel.fileno()] if self._channel_open else [self.pidfd]
 
-    def send(self, message: object) -> bool:
+    def send(self, message: object, fds: Sequence[int] = ()) -> bool:
         """Send a message; return False if the channel is full, since a child may not read it.
 
         A message to a child that has exited counts as sent.
+
+        Args:
+            message: The message.
+            fds: Descriptors of which the child gets duplicates.
         """
         try:
-            self.channel.send(codec.encode(message))
+            socket.send_fds(self.channel, [codec.encode(message)], fds)
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -267,9 +271,9 @@ class ChildHandle(Generic[T]):
         self.generation = generation
         self.child, other.child = other.child, None
 
-    def send(self, message: object) -> bool:
+    def send(self, message: object, fds: Sequence[int] = ()) -> bool:
         """Send a message; return False if the channel is full. Does nothing without a child."""
-        return self.child is None or self.child.send(message)
+        return self.child is None or self.child.send(message, fds)
 
     def kill(self) -> None:
         """Send SIGKILL to the child and its group; :meth:`collect` returns the exit."""

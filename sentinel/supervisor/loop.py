@@ -17,7 +17,8 @@ from sentinel.core.actions import (
     Kill,
     KillApi,
     KillProbe,
-    KillSpare,
+    KillSpareProbe,
+    KillStandby,
     LimitMemory,
     Reply,
     RequestReload,
@@ -26,7 +27,8 @@ from sentinel.core.actions import (
     Start,
     StartApi,
     StartProbe,
-    StartSpare,
+    StartSpareProbe,
+    StartStandby,
 )
 from sentinel.core.decide import Decision, conclude, react, watch
 from sentinel.core.gpu.watchers import held_since
@@ -52,7 +54,7 @@ GATHER_S = 0.02
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
 
 #: Actions after the views: replies refer to them, and a start takes milliseconds.
-_AFTER_VIEWS = Reply | StartProbe | StartSpare | StartApi | Start
+_AFTER_VIEWS = Reply | StartProbe | StartSpareProbe | StartStandby | StartApi | Start
 
 
 class Supervisor:
@@ -83,6 +85,7 @@ class Supervisor:
         self.config = config
         self._probe = parts.probe
         self._spawner = parts.spawner
+        self._standby = parts.standby
         self._interrupts = parts.interrupts
         self._clock = parts.clock
         self._api = parts.api
@@ -144,6 +147,7 @@ class Supervisor:
     def _wait(self) -> None:
         """Wait until something happens or is due."""
         files = [*self._probe.files(), *self._spawner.files(), *self._interrupts.files()]
+        files += self._standby.files()
         files += self._api.files() if self._api is not None else []
         has_children = self._has_children()
         self._due = min(self._wake_at, self._leases.due) if has_children else self._wake_at
@@ -177,7 +181,9 @@ class Supervisor:
             children=children,
             watched=self._watch_times(),
             probe=facts,
-            spare=self._probe.collect_spare(),
+            spare_probe=self._probe.collect_spare(),
+            standby=self._standby.collect(),
+            memory_left=self._standby.memory_left(),
             api=self._api.collect() if self._api is not None else None,
             reload_requested=self._interrupts.reload_requested(),
             probe_gone=self._probe.gone(),
@@ -221,24 +227,37 @@ class Supervisor:
                     start.generation,
                     clearing=start.clearing,
                     committed=start.committed,
+                    standby=start.standby,
                 )
-            case KillProbe() | StartProbe() | StartSpare() | KillSpare():
+            case KillProbe() | StartProbe():
                 self._act_on_probe(action)
+            case StartSpareProbe() | KillSpareProbe() | StartStandby() | KillStandby():
+                self._act_on_spare(action)
             case KillApi() | StartApi() | Reply() | RequestReload():
                 self._act_on_api(action)
 
-    def _act_on_probe(self, action: KillProbe | StartProbe | StartSpare | KillSpare) -> None:
-        """Perform one action on the probe or the spare one."""
+    def _act_on_probe(self, action: KillProbe | StartProbe) -> None:
+        """Perform one action on the probe."""
         match action:
             case KillProbe(generation=generation):
                 self._probe.kill(generation)
             case StartProbe(generation=generation):
                 self._probe.start(generation, self._excluded())
                 self._watch = None
-            case StartSpare():
+
+    def _act_on_spare(
+        self, action: StartSpareProbe | KillSpareProbe | StartStandby | KillStandby
+    ) -> None:
+        """Perform one action on the spare probe or the standby stressor."""
+        match action:
+            case StartSpareProbe():
                 self._probe.start_spare()
-            case KillSpare():
+            case KillSpareProbe():
                 self._probe.kill_spare()
+            case StartStandby():
+                self._standby.start()
+            case KillStandby():
+                self._standby.kill()
 
     def _act_on_api(self, action: KillApi | StartApi | Reply | RequestReload) -> None:
         """Perform one action on the API process."""

@@ -73,15 +73,22 @@ class Spawner(Protocol):
     """The stressor children, at most one on each GPU."""
 
     def start(
-        self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
+        self,
+        gpu: Gpu,
+        generation: int,
+        *,
+        clearing: bool = False,
+        committed: int = 0,
+        standby: bool = False,
     ) -> None:
-        """Spawn a stressor.
+        """Start a stressor.
 
         Args:
             gpu: The GPU.
             generation: The number of the child on this GPU.
             clearing: The child ends once it has created a context.
             committed: Memory to leave free besides the reserve, in bytes.
+            standby: Whether the standby stressor becomes this child, if it is ready.
         """
 
     def kill(self, uuid: str, generation: int) -> None:
@@ -110,6 +117,25 @@ class Spawner(Protocol):
 
     def collect(self) -> dict[str, ChildFacts]:
         """Collect the new facts about each child."""
+
+
+class Standby(Protocol):
+    """The process that becomes the next stressor."""
+
+    def start(self) -> None:
+        """Spawn a standby stressor."""
+
+    def kill(self) -> None:
+        """Kill the standby stressor and forget it."""
+
+    def files(self) -> list[int]:
+        """List the descriptors to wait for."""
+
+    def collect(self) -> SpareFacts | None:
+        """Collect the new facts about it; None without one."""
+
+    def memory_left(self) -> bool:
+        """Check that the host has memory for it."""
 
 
 class Api(Protocol):
@@ -166,6 +192,7 @@ class Parts:
     spawner: Spawner
     interrupts: Interrupts
     clock: Clock
+    standby: Standby
     #: None without an API process.
     api: Api | None = None
     manager: ServiceManager | None = None

@@ -25,6 +25,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor import main as stressor_process
 from sentinel.supervisor.child_process import ChildHandle, Received
+from sentinel.supervisor.standby import StandbyStressor
 
 #: Datagrams taken from one stressor in one tick. A stressor sends a handful in its life, a selftest
 #: three dozen, and one a second besides. More at once is a flood, which must not delay the others.
@@ -65,6 +66,9 @@ class StressorPool:
     Args:
         spec: Builds the specification of the child on a GPU.
         locks: Lists the file descriptors of the GPU's locks, which the child shares.
+
+    Attributes:
+        standby: The process that becomes the next stressor.
     """
 
     def __init__(
@@ -72,12 +76,22 @@ class StressorPool:
     ) -> None:
         self._spec = spec
         self._locks = locks
+        self.standby = StandbyStressor(_ENVIRONMENT)
         self._stressors: dict[str, _Stressor] = {}
 
     def start(
-        self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
+        self,
+        gpu: Gpu,
+        generation: int,
+        *,
+        clearing: bool = False,
+        committed: int = 0,
+        standby: bool = False,
     ) -> None:
-        """Spawn a stressor on ``gpu``; :meth:`collect` reports a failed spawn as an exit."""
+        """Start a stressor on ``gpu``, from the standby one if it is ready.
+
+        :meth:`collect` reports a failed spawn as an exit.
+        """
         spec = self._spec(gpu)
         spec = replace(spec, clearing=clearing, reserve=spec.reserve + committed)
         handle = ChildHandle(
@@ -92,8 +106,11 @@ class StressorPool:
         except OSError as error:
             handle.refuse(generation, error)
         else:
-            locks = tuple(Inherited(fd) for fd in self._locks(gpu))
-            handle.start(generation, spec, Inherited(stamps.fd), locks)
+            locks = self._locks(gpu)
+            fds = (stamps.fd, *locks)
+            if not (standby and self.standby.activate(handle, generation, spec, fds)):
+                inherited = tuple(Inherited(fd) for fd in locks)
+                handle.start(generation, spec, Inherited(stamps.fd), inherited)
             handle.send(Lease(seconds=spec.lease))
         identity = handle.child.identity if handle.child is not None else None
         self._stressors[gpu.uuid] = _Stressor(handle=handle, identity=identity, stamps=stamps)
@@ -169,6 +186,7 @@ class StressorPool:
         """Kill every child at once, when the loop has ended and decides nothing any more."""
         for stressor in self._stressors.values():
             stressor.handle.kill()
+        self.standby.kill()
 
     def _find(self, uuid: str, generation: int) -> _Stressor | None:
         stressor = self._stressors.get(uuid)

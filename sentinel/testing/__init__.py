@@ -26,6 +26,7 @@ from sentinel.testing.api import FakeApi
 from sentinel.testing.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
 from sentinel.testing.probe import FakeProbe
 from sentinel.testing.spawner import FakeSpawner
+from sentinel.testing.standby import FakeStandby
 
 __all__ = [
     "GIB",
@@ -37,6 +38,7 @@ __all__ = [
     "FakeInterrupts",
     "FakeProbe",
     "FakeSpawner",
+    "FakeStandby",
     "World",
 ]
 
@@ -71,6 +73,7 @@ class World:
         self.next_pid = 100
         self.probe = FakeProbe(self)
         self.spawner = FakeSpawner(self)
+        self.standby = FakeStandby()
         self.interrupts = FakeInterrupts()
         self.api = FakeApi(lambda: self.now)
 
@@ -96,6 +99,7 @@ class World:
             parts=Parts(
                 probe=self.probe,
                 spawner=self.spawner,
+                standby=self.standby,
                 interrupts=self.interrupts,
                 clock=FakeClock(self),
                 api=self.api if with_api else None,

@@ -38,9 +38,17 @@ class FakeSpawner:
         self._new: dict[str, ChildFacts] = {}
 
     def start(
-        self, gpu: Gpu, generation: int, *, clearing: bool = False, committed: int = 0
+        self,
+        gpu: Gpu,
+        generation: int,
+        *,
+        clearing: bool = False,
+        committed: int = 0,
+        standby: bool = False,
     ) -> None:
         """Start a child; one for clearing takes leaked memory and load with it."""
+        if standby:
+            self._world.standby.become_stressor()
         fake = self._world.gpus[gpu.uuid]
         assert fake.child is None, "a second child on one GPU"
         self._world.next_pid += 1

@@ -179,6 +179,7 @@ def daemon_environment(folder: Path) -> dict[str, str]:
     """Build the variables by which commands find the daemon of a folder."""
     return {
         "SENTINEL_SIM_DIR": str(folder),
+        "SENTINEL_STANDBY": "off",  # it would take the time of other tests
         "SENTINEL_CONFIG": str(settings_file(folder)),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "COLUMNS": "80",

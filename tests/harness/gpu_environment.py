@@ -209,7 +209,11 @@ class SimulatedHost(GpuHost):
     def environment(self, **more: str) -> dict[str, str]:
         # On a busy host, no process can be on time to the millisecond.
         patience = f"{min(5.0, MACHINE_SLOWNESS):.2f}s"
-        own = {"SENTINEL_SIM_DIR": str(self.folder), "SENTINEL_UNWATCHED_AFTER": patience}
+        own = {
+            "SENTINEL_SIM_DIR": str(self.folder),
+            "SENTINEL_UNWATCHED_AFTER": patience,
+            "SENTINEL_STANDBY": "off",  # it would take the time of other tests
+        }
         return own | super().environment(**more)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Event, KillProbe, KillSpare, StartProbe, StartSpare
+from sentinel.core.actions import Event, KillProbe, StartProbe
 from sentinel.core.gpu.watchers import held_since
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node.backoff import next_pause
@@ -24,9 +24,6 @@ CALL_TIMEOUT_S = 3.0
 INITIALISATION_TIMEOUT_S = 60.0
 #: A probe that reads no held GPU for so long is stopped, in seconds; it reads them every 25 ms.
 STOPPED_AFTER_S = 1.0
-#: A spare probe is started so long after the probe was ready or the last spare one ended, in
-#: seconds: both at once would make a start slower, and a broken driver ends both at once.
-SPARE_PAUSE_S = 5.0
 #: How often to check whether a probe killed for a release of the driver is gone, in seconds.
 GONE_POLL_S = 0.1
 #: How long a GPU is excluded after a hang or crash, at first and at most, in seconds.
@@ -86,32 +83,6 @@ def step(state: State, seen: Observation, config: Config) -> NodeStep:
             return replace(done, events=(*events, *done.events)) if events else done
         case _:
             return NodeStep(state=state, events=tuple(events))
-
-
-def step_spare(state: State, seen: Observation, config: Config) -> NodeStep:
-    """Keep a spare probe beside a probe that works; none while the driver is released."""
-    if state.released is not None or state.shutdown is not None:
-        kill = (KillSpare(),) if state.spare else ()
-        return NodeStep(state=replace(state, spare=False) if state.spare else state, actions=kill)
-    if state.spare:
-        if seen.spare is not None and seen.spare.exit is None:
-            if seen.spare.ready or seen.now < state.spare_due:
-                return NodeStep(state=state)
-            # It hangs in the driver.
-            due = seen.now + SPARE_PAUSE_S
-            state = replace(state, spare=False, spare_due=due)
-            return NodeStep(state=state, actions=(KillSpare(),))
-        # It ended, or it is the probe now.
-        return NodeStep(state=replace(state, spare=False, spare_due=seen.now + SPARE_PAUSE_S))
-    match state.probe:
-        case ProbeUp(ready=True, since=since) if (
-            seen.now >= max(since + SPARE_PAUSE_S, state.spare_due) and not config.dry_run
-        ):
-            patience = seen.now + INITIALISATION_TIMEOUT_S
-            state = replace(state, spare=True, spare_due=patience)
-            return NodeStep(state=state, actions=(StartSpare(),))
-        case _:
-            return NodeStep(state=state)
 
 
 def _holds_nothing(state: State) -> bool:
@@ -184,7 +155,7 @@ def _down(state: State, reason: str, seen: Observation) -> tuple[State, float]:
     now = seen.now
     lived = now - state.probe.since if isinstance(state.probe, ProbeUp) else 0.0
     failures, pause = next_pause(state.probe_failures, lived)
-    if seen.spare is not None and seen.spare.ready:
+    if seen.spare_probe is not None and seen.spare_probe.ready:
         pause = 0.0
     down = ProbeDown(generation=state.probe.generation + 1, until=now + pause, reason=reason)
     return replace(state, probe=down, probe_failures=failures), pause

@@ -30,11 +30,15 @@ def start_one(state: State, seen: Observation, config: Config) -> NodeStep:
         launch_spec=limits.launch_spec(own),
         committed_at_start=allocations.committed(gpu_state),
     )
-    event = gpu_event("stressor.starting", gpu_state, seen.now, workload=own.workload)
+    standby = state.standby.running and seen.standby is not None and seen.standby.ready
+    event = gpu_event(
+        "stressor.starting", gpu_state, seen.now, workload=own.workload, standby=standby
+    )
     start = Start(
         uuid=uuid,
         generation=gpu_state.generation,
         committed=allocations.outstanding(gpu_state),
+        standby=standby,
     )
     state = replace(state, gpu_states={**state.gpu_states, uuid: gpu_state}, last_start=seen.now)
     return NodeStep(state=state, actions=(start,), events=(event,))

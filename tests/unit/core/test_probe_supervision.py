@@ -10,7 +10,8 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Action, KillProbe
 from sentinel.core.decide import decide
 from sentinel.core.gpu_state import Unknown
-from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S, SPARE_PAUSE_S
+from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S
+from sentinel.core.node.spare_processes import SPARE_PAUSE_S
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.commands import PauseGpus

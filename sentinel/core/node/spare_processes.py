@@ -1,0 +1,129 @@
+"""Keep a spare probe, and a standby stressor, ready to replace another process at once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+
+from sentinel.config.model import Config
+from sentinel.core.actions import (
+    Event,
+    KillSpareProbe,
+    KillStandby,
+    StartSpareProbe,
+    StartStandby,
+)
+from sentinel.core.node.backoff import next_pause
+from sentinel.core.node.node_step import NodeStep
+from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S
+from sentinel.core.observation import Observation, SpareFacts
+from sentinel.core.state import ProbeUp, SpareProcess, State
+from sentinel.core.stressor_state import Starting
+
+#: A spare process is started so long after the probe was ready or the last spare one ended, in
+#: seconds: both at once would make a start slower, and a broken driver ends both at once.
+SPARE_PAUSE_S = 5.0
+#: How long a standby stressor may take, in seconds: on an H200 host an import of torch from a cold
+#: disk took 14 s, and at a low priority it waits for the jobs of the host.
+STANDBY_TIMEOUT_S = 300.0
+
+
+class _Order(Enum):
+    """What to do with a spare process."""
+
+    START = "start"
+    KILL = "kill"
+
+
+def step_spare_probe(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Keep a spare probe beside a probe that works; none while the driver is released."""
+    wanted = state.released is None and state.shutdown is None
+    may_start = wanted and _probe_works(state, seen.now) and not config.dry_run
+    spare, order = _step(
+        state.spare_probe, seen.spare_probe, seen.now, (wanted, may_start), INITIALISATION_TIMEOUT_S
+    )
+    if spare != state.spare_probe:
+        state = replace(state, spare_probe=spare)
+    match order:
+        case _Order.START:
+            return NodeStep(state=state, actions=(StartSpareProbe(),))
+        case _Order.KILL:
+            return NodeStep(state=state, actions=(KillSpareProbe(),))
+        case None:
+            return NodeStep(state=state)
+
+
+def step_standby(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Keep a standby stressor while the host has memory for it; prepared when no start runs."""
+    wanted = (
+        config.standby == "on"
+        and not config.dry_run
+        and seen.memory_left
+        and state.released is None
+        and state.shutdown is None
+    )
+    starting = any(isinstance(one.stressor, Starting) for one in state.gpu_states.values())
+    may_start = wanted and _probe_works(state, seen.now) and not starting
+    standby, order = _step(
+        state.standby, seen.standby, seen.now, (wanted, may_start), STANDBY_TIMEOUT_S
+    )
+    events = []
+    if standby.failures > state.standby.failures and seen.standby is not None:
+        exit_ = seen.standby.exit
+        fields: dict[str, object] = {
+            "reason": seen.standby.failed or "it ended",
+            "exit_code": exit_.code if exit_ is not None else None,
+            "pause_s": standby.due - seen.now,
+        }
+        events.append(Event(name="standby.failed", at=seen.now, fields=fields))
+    if standby != state.standby:
+        state = replace(state, standby=standby)
+    match order:
+        case _Order.START:
+            return NodeStep(state=state, actions=(StartStandby(),), events=tuple(events))
+        case _Order.KILL:
+            return NodeStep(state=state, actions=(KillStandby(),), events=tuple(events))
+        case None:
+            return NodeStep(state=state, events=tuple(events))
+
+
+def _probe_works(state: State, now: float) -> bool:
+    """Check that the probe has been ready for a while."""
+    match state.probe:
+        case ProbeUp(ready=True, since=since):
+            return now >= since + SPARE_PAUSE_S
+        case _:
+            return False
+
+
+def _step(
+    spare: SpareProcess,
+    facts: SpareFacts | None,
+    now: float,
+    may: tuple[bool, bool],
+    timeout_s: float,
+) -> tuple[SpareProcess, _Order | None]:
+    """Take one step of a spare process.
+
+    Args:
+        spare: Its state.
+        facts: The new facts about it; None without one.
+        now: The time.
+        may: Whether it may exist, and whether it may be started now.
+        timeout_s: How long it may take to be ready.
+    """
+    may_exist, may_start = may
+    if not spare.running:
+        if not may_start or now < spare.due:
+            return spare, None
+        return replace(spare, running=True, due=now + timeout_s), _Order.START
+    if not may_exist:
+        return replace(spare, running=False, due=now + SPARE_PAUSE_S), _Order.KILL
+    if facts is None:  # it has replaced a process
+        return SpareProcess(due=now + SPARE_PAUSE_S), None
+    late = not facts.ready and now >= spare.due
+    if facts.exit is None and not late:
+        return spare, None
+    failures, pause = next_pause(spare.failures, 0.0)
+    failed = SpareProcess(due=now + SPARE_PAUSE_S + pause, failures=failures)
+    return failed, _Order.KILL if late else None

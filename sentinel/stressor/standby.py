@@ -1,0 +1,79 @@
+"""A stressor without a GPU yet: it loads torch and the built-in workloads, and waits.
+
+It creates no context and opens no driver, so it is in the way of no job. When a stressor is to be
+started, this process becomes it, and saves the seconds that the import of torch takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import threading
+
+from setproctitle import setproctitle
+
+from sentinel.config.workload_spec import registered
+from sentinel.errors import ChildExitCode
+from sentinel.host.child_setup import setup_child_process
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
+from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared
+from sentinel.stressor.main import load_torch, occupy, prefer_for_oom_kill, title_of
+
+_TITLE = "sentinel: standby, becomes the next stressor"
+
+#: The nice value of the thread that loads everything: the CPU belongs to other jobs.
+_NICE = 19
+#: The package of Sentinel's own workloads.
+_BUILT_IN = "sentinel.stressor.workloads."
+#: The most descriptors that come with Activate.
+_MAX_FDS = 16
+
+
+def run(_: None, channel: socket.socket, parent: int) -> None:
+    """Prepare, wait for a GPU, and run as its stressor; never returns.
+
+    A plugin's module is imported once the GPU is known: many choose a device while they are
+    imported, and CUDA keeps what it sees then.
+
+    Args:
+        channel: The SOCK_SEQPACKET socket to the supervisor.
+        parent: The PID of the supervisor.
+    """
+    setup_child_process(parent, _TITLE)
+    prefer_for_oom_kill()
+    channel.settimeout(None)
+    failures: list[str] = []
+    # A nice value cannot be lowered again without privileges, and a stressor with a high one would
+    # free its memory late. It is one of a thread, so a thread does the work and ends.
+    loader = threading.Thread(target=_load, args=(failures,), name="loader")
+    loader.start()
+    loader.join()
+    if failures:
+        channel.send(encode(Failed(kind=FailureKind.UNUSABLE, reason=failures[0])))
+        os._exit(ChildExitCode.FAILED)
+    channel.send(encode(Prepared()))
+    data, fds, *_rest = socket.recv_fds(channel, MAX_DATAGRAM_BYTES, _MAX_FDS)
+    if not data:
+        os._exit(ChildExitCode.ORPHANED)
+    spec = decode(data, [Activate]).spec
+    os.environ["CUDA_VISIBLE_DEVICES"] = spec.gpu.uuid
+    setproctitle(title_of(spec))
+    occupy(spec, channel, lambda: fds[0])  # the other descriptors keep the locks
+
+
+def _load(failures: list[str]) -> None:
+    """Load everything that needs no GPU; put the reason into ``failures`` if that fails."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    try:
+        load_torch()
+        from sentinel.stressor import contention, memory  # noqa: F401 - they import torch, too
+
+        for entry in registered():
+            if entry.module.startswith(_BUILT_IN):
+                importlib.import_module(entry.module)
+    except Exception as error:  # noqa: BLE001 - the import of torch may raise anything
+        failures.append(str(error))
+        return
+    memory.trim_host_memory()
+    memory.drop_unused_pages()
