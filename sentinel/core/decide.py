@@ -50,13 +50,13 @@ from sentinel.core.node import (
     spare_processes,
     starts,
     status_events,
+    watch_list,
 )
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import ApiDown, ApiUp, ProbeDown, ProbeState, State
-from sentinel.core.stressor_state import Running, Starting, StopCause, Stopping
+from sentinel.core.stressor_state import Running, StopCause
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.probe import Watch
 from sentinel.protocol.stressor import MemoryLimit
 
 #: A supervisor that did not run for so long has stalled, in seconds: leases may have run out.
@@ -122,38 +122,6 @@ def first_state(
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
         api=api_supervision.first(now) if with_api else None,
-    )
-
-
-def watch(state: State, now: float) -> Watch:
-    """Build the watch list of the probe; a GPU is held while a child may live on it.
-
-    A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
-    and calls into a driver that tears a context down block, and delay the teardown.
-    """
-    read, held, settled, load = [], [], [], []
-    for uuid, gpu_state in state.gpu_states.items():
-        if not probe_supervision.readable(state, gpu_state, now):
-            continue
-        match gpu_state.stressor:
-            case Starting() | Running() | Stopping():
-                held.append(uuid)
-        if isinstance(gpu_state.stressor, Running):
-            settled.append(uuid)
-        if (
-            state.api is not None  # clients see the utilisation
-            or leaks.needs_utilization(gpu_state, now)
-            or pace_controller.needs_utilization(gpu_state)
-        ):
-            load.append(uuid)
-        read.append(uuid)
-    telemetry = state.api is not None
-    return Watch(
-        gpus=tuple(read),
-        held=tuple(held),
-        settled=tuple(settled),
-        load=tuple(load),
-        telemetry=telemetry,
     )
 
 
@@ -403,6 +371,7 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
             lifecycle.deadline(gpu_state, own),
             pace_controller.deadline(gpu_state, seen.now, own),
             leaks.clearing_due(gpu_state, reading, own),
+            watch_list.confirmation_due(gpu_state),
         )
         times += [due for due in dues if due is not None]
         if reading is not None and not isinstance(gpu_state.occupancy, Unknown):

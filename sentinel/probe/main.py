@@ -167,7 +167,7 @@ def _follow_watches(
             reader.configure(
                 wanted=reader.uuid in watch.gpus,
                 held=reader.uuid in watch.held,
-                settled=reader.uuid in watch.settled,
+                at_once=reader.uuid in watch.at_once,
                 load=reader.uuid in watch.load,
                 telemetry=watch.telemetry,
             )

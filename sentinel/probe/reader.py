@@ -81,7 +81,7 @@ class _Demand:
     number: int
     wanted: bool
     held: bool
-    settled: bool
+    at_once: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class Reader:
         self._spec = spec
         self._services = services
         # Written by other threads, each as a whole.
-        self._demand = _Demand(number=0, wanted=uuid not in spec.skip, held=False, settled=False)
+        self._demand = _Demand(number=0, wanted=uuid not in spec.skip, held=False, at_once=False)
         self._boosted_until = 0.0
         self._load_wanted = self._telemetry_wanted = False
         # The latest readings, each one value with the time when its read began.
@@ -174,7 +174,7 @@ class Reader:
         *,
         wanted: bool,
         held: bool,
-        settled: bool = False,
+        at_once: bool = False,
         load: bool = False,
         telemetry: bool = False,
     ) -> None:
@@ -183,8 +183,8 @@ class Reader:
         ``load`` and ``telemetry`` take effect at the next poll.
         """
         had, self._load_wanted, self._telemetry_wanted = self._demand, load, telemetry
-        if (had.wanted, had.held, had.settled) != (wanted, held, settled):
-            self._demand = _Demand(number=had.number + 1, wanted=wanted, held=held, settled=settled)
+        if (had.wanted, had.held, had.at_once) != (wanted, held, at_once):
+            self._demand = _Demand(number=had.number + 1, wanted=wanted, held=held, at_once=at_once)
         self.poll_memory.request()
         self.poll.request()
 

@@ -43,9 +43,9 @@ class Watch:
     gpus: tuple[str, ...]
     #: Those of them to read all the time.
     held: tuple[str, ...]
-    #: Those of the held GPUs whose stressor has taken its memory. A GPU that is added is read at
-    #: once: that reading is what growth is compared with.
-    settled: tuple[str, ...] = ()
+    #: Those of them that are read at once when they are added here: a held one whose stressor has
+    #: taken its memory, with which growth is compared, and an idle one before a start.
+    at_once: tuple[str, ...] = ()
     #: Those of them to read the utilization of.
     load: tuple[str, ...] = ()
     #: Whether to read telemetry.

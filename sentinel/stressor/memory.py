@@ -70,12 +70,13 @@ def fill(
         asked = max(0, min(asked, free - reserve - _LIBRARY_BYTES))
     size = chunk if target.size is None else min(chunk, target.size)
     wanted = asked // size
-    if wanted > MAX_CHUNKS:
+    taken = min(asked, free)
+    if taken // size > MAX_CHUNKS:
         what = (
-            f"{format_size(asked)} in chunks of {format_size(size)} are {wanted} chunks, which take"
-            f" too long to free for a newcomer; at most {MAX_CHUNKS} are allowed"
+            f"{format_size(taken)} in chunks of {format_size(size)} are {taken // size} chunks,"
+            f" which take too long to free for a newcomer; at most {MAX_CHUNKS} are allowed"
         )
-        raise ConfigError(what, f"Use --chunk {format_size(_least_chunk(asked)).replace(' ', '')}.")
+        raise ConfigError(what, f"Use --chunk {format_size(_least_chunk(taken)).replace(' ', '')}.")
     chunks: list[Tensor] = []
     while len(chunks) < wanted and (piece := device.new_chunk(size)) is not None:
         chunks.append(piece)

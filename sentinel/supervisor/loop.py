@@ -30,10 +30,11 @@ from sentinel.core.actions import (
     StartSpareProbe,
     StartStandby,
 )
-from sentinel.core.decide import Decision, conclude, react, watch
+from sentinel.core.decide import Decision, conclude, react
 from sentinel.core.gpu.watchers import held_since
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
+from sentinel.core.node.watch_list import watch
 from sentinel.core.node.watchdog import SentNotifications, next_notification
 from sentinel.core.observation import Observation, WatchTimes
 from sentinel.core.state import ApiUp, State

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -112,6 +113,30 @@ class BitComparison:
                 raise RuntimeError(message)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PieceSums:
+    """The sums of one matrix, piece by piece."""
+
+    #: Of each piece: the sum with the factors of the first piece, and the plain sum.
+    pieces: tuple[tuple[int, int], ...]
+    #: The bytes of each piece but the last.
+    piece_bytes: int
+
+    @property
+    def total(self) -> int:
+        """Compute the checksum of the matrix, which does not depend on the length of a piece."""
+        # A piece that begins at integer b adds 2b times the plain sum.
+        step = 2 * (self.piece_bytes // 4)
+        sums = (first + step * n * plain for n, (first, plain) in enumerate(self.pieces))
+        return sum(sums) % 2**64
+
+    def differing(self, other: PieceSums) -> list[tuple[int, int]]:
+        """List the bytes, from one offset to another, of the pieces with other sums."""
+        pairs = enumerate(zip(self.pieces, other.pieces, strict=True))
+        size = self.piece_bytes
+        return [(n * size, (n + 1) * size) for n, (one, two) in pairs if one != two]
+
+
 class Checksum:
     """Take checksums that depend on the position of every bit.
 
@@ -132,8 +157,6 @@ class Checksum:
         device = weights.device
         torch.arange(1, 2 * self._piece, 2, dtype=torch.int64, device=device, out=self._weights)
         pieces = -(-longest // (4 * self._piece))
-        # Per piece: the sum with the factors of the first piece, and the plain sum. A piece that
-        # begins at integer b adds 2b times the plain sum.
         self._sums = torch.zeros((pieces, 2), dtype=torch.int64, device=device)
         cuda = device.type == "cuda"
         self._host_sums = torch.zeros((pieces, 2), dtype=torch.int64, pin_memory=cuda)
@@ -152,12 +175,10 @@ class Checksum:
             torch.sum(weighted, dim=0, out=self._sums[number, 0])
         self._host_sums[: self._count].copy_(self._sums[: self._count], non_blocking=True)
 
-    def value(self) -> int:
-        """Return the checksum of the last queued matrix, once the device is done."""
-        total = 0
-        for number, (first, plain) in enumerate(self._host_sums[: self._count].tolist()):
-            total += first + 2 * number * self._piece * plain
-        return int(total % 2**64)
+    def value(self) -> PieceSums:
+        """Return the sums of the last queued matrix, once the device is done."""
+        pieces = tuple((first, plain) for first, plain in self._host_sums[: self._count].tolist())
+        return PieceSums(pieces=pieces, piece_bytes=4 * self._piece)
 
 
 def words(matrix: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Diagnose wrong results: locate the wrong bits, and test whether the fault repeats.
 
 Every operation runs once before Ready, on a bit flipped on purpose, so that a later diagnosis needs
-no new device memory. It is slow, since the host reads the matrices slice by slice.
+no new device memory. The host reads, slice by slice, the parts whose sums are wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.verification.comparison import INTEGERS
+from sentinel.stressor.verification.comparison import INTEGERS, PieceSums
 from sentinel.stressor.verification.inspector import SLICE, Inspector
 from sentinel.stressor.verification.matmul import Product
 
@@ -31,6 +31,8 @@ _MAX_FINDINGS = 64
 
 #: Returns the correct bytes from one offset to another, on the host.
 Expected = Callable[[int, int], Tensor]
+#: Parts of a matrix: bytes from one offset to another.
+Parts = Sequence[tuple[int, int]]
 
 
 class FindingReporter:
@@ -115,8 +117,8 @@ class Examiner:
     reporter: FindingReporter
     seed: int = 1
     round: int = 0
-    #: The correct checksums of the left input, the right input and the reference.
-    sums: list[int] = field(default_factory=list)
+    #: The correct sums of the left input, the right input and the reference, once they are known.
+    sums: list[PieceSums] = field(default_factory=list)
 
     def examine(self, wrong: Sequence[Tensor], spare: Tensor) -> Outcome:
         """Diagnose why the results ``wrong`` differ from the reference, and report the findings.
@@ -159,7 +161,7 @@ class Examiner:
             self._repair(
                 FindingPlace.INPUT,
                 matrix,
-                self._collect(matrix, self._bytes_of_input(number)),
+                self._collect(matrix, self._bytes_of_input(number), _whole(matrix)),
                 partial(self.product.fill_one, number, self.seed),
                 (partial(self._is_filled, number), _SIDES[number]),
             )
@@ -174,7 +176,8 @@ class Examiner:
     def examine_result(self, matrix: Tensor, detail: str = "") -> None:
         """Report a wrong result; repetitions overwrite it."""
         reread = self.inspector.differs(matrix)
-        evidence = self._collect(matrix, self._bytes_of(self.product.reference))
+        parts = self._wrong_parts(matrix, self.inspector.checksum(matrix))
+        evidence = self._collect(matrix, self._bytes_of(self.product.reference), parts)
         repeated = 0
         for _ in range(REPEATS):
             self.product.multiply(matrix)
@@ -187,16 +190,17 @@ class Examiner:
 
     def _repair_input(self, number: int) -> bool:
         """Report and refill an input with a wrong checksum; return whether it was wrong."""
-        matrix = self.product.inputs[number]
-        if self.inspector.checksum(matrix) == self.sums[number]:
+        matrix, right = self.product.inputs[number], self.sums[number]
+        found = self.inspector.checksum(matrix)
+        if found == right:
             return False
-        evidence = self._collect(matrix, self._bytes_of_input(number))
+        evidence = self._collect(matrix, self._bytes_of_input(number), found.differing(right))
         self._repair(
             FindingPlace.INPUT,
             matrix,
             evidence,
             lambda: self.product.fill_one(number, self.seed),
-            (lambda: self.inspector.checksum(matrix) == self.sums[number], _SIDES[number]),
+            (lambda: self.inspector.checksum(matrix) == right, _SIDES[number]),
         )
         return True
 
@@ -213,17 +217,18 @@ class Examiner:
 
     def _repair_reference(self, spare: Tensor) -> bool:
         """Report and recompute a reference with a wrong checksum; return whether it was wrong."""
-        reference = self.product.reference
-        if self.inspector.checksum(reference) == self.sums[-1]:
+        reference, right = self.product.reference, self.sums[-1]
+        found = self.inspector.checksum(reference)
+        if found == right:
             return False
         self.product.multiply(spare)
-        evidence = self._collect(reference, self._bytes_of(spare))
+        evidence = self._collect(reference, self._bytes_of(spare), found.differing(right))
         self._repair(
             FindingPlace.REFERENCE,
             reference,
             evidence,
             lambda: self.product.multiply(reference),
-            (lambda: self.inspector.checksum(reference) == self.sums[-1], "reference"),
+            (lambda: self.inspector.checksum(reference) == right, "reference"),
         )
         return True
 
@@ -257,16 +262,21 @@ class Examiner:
 
     # --- evidence ----------------------------------------------------------------------------
 
-    def _collect(self, matrix: Tensor, expected: Expected) -> Evidence:
-        """Compare ``matrix`` on the host with its correct bytes."""
+    def _wrong_parts(self, result: Tensor, found: PieceSums) -> Parts:
+        """List the parts of a result whose sums differ from the reference's; all if unknown."""
+        return found.differing(self.sums[-1]) if self.sums else _whole(result)
+
+    def _collect(self, matrix: Tensor, expected: Expected, parts: Parts) -> Evidence:
+        """Compare ``parts`` of ``matrix`` on the host with their correct bytes."""
         size = matrix.element_size()
         integers = INTEGERS[size]
         evidence = Evidence(bits=[0] * 8 * size)
-        for start in range(0, matrix.nbytes, SLICE):
-            end = min(start + SLICE, matrix.nbytes)
-            right = expected(start, end).view(integers)
-            found = self.inspector.fetch(matrix, start, end, window=0).view(integers)
-            evidence.add(found, right, start // size)
+        for first, last in parts:
+            for start in range(first, min(last, matrix.nbytes), SLICE):
+                end = min(start + SLICE, last, matrix.nbytes)
+                right = expected(start, end).view(integers)
+                found = self.inspector.fetch(matrix, start, end, window=0).view(integers)
+                evidence.add(found, right, start // size)
         return evidence
 
     def _bytes_of_input(self, number: int) -> Expected:
@@ -317,3 +327,7 @@ class Examiner:
             detail=detail,
         )
         self.reporter.deliver(finding)
+
+
+def _whole(matrix: Tensor) -> Parts:
+    return [(0, matrix.nbytes)]

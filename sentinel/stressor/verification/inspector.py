@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.verification.comparison import BitComparison, Checksum, integers
+from sentinel.stressor.verification.comparison import BitComparison, Checksum, PieceSums, integers
 from sentinel.stressor.verification.layout import Layout
 from sentinel.stressor.verification.matmul import Product
 
@@ -95,8 +95,8 @@ class Inspector:
         self.wait()
         return not bool(self._staging_buffers.answer)
 
-    def checksum(self, matrix: Tensor) -> int:
-        """Return the checksum of ``matrix``."""
+    def checksum(self, matrix: Tensor) -> PieceSums:
+        """Return the sums of ``matrix``."""
         self._checksum.queue(matrix)
         self.wait()
         return self._checksum.value()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sentinel.protocol.stressor import FindingPlace
-from sentinel.stressor.verification.comparison import flip
+from sentinel.stressor.verification.comparison import PieceSums, flip
 from sentinel.stressor.verification.diagnosis import Outcome
 from tests.harness.pipeline_harness import (
     ALL,
@@ -79,8 +79,9 @@ def test_every_check_is_collected_before_its_slot_is_overwritten(
         pipeline.step(at_most=at_most)
     assert list(checked) == list(range(len(checked)))
     assert pipeline.unchecked == slots - 2 * pipeline.per_quantum
-    vars(pipeline.inspector)["checksum"] = lambda _: 0
-    pipeline.examiner.sums = [0, 0, 0]
+    right = PieceSums(pieces=(), piece_bytes=4)
+    vars(pipeline.inspector)["checksum"] = lambda _: right
+    pipeline.examiner.sums = [right] * 3
     pipeline.finish_seed()
     assert list(checked) == list(range(pipeline.written))
 

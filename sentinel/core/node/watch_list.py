@@ -1,0 +1,57 @@
+"""Build the list of what the probe is to read. Pure."""
+
+from __future__ import annotations
+
+from sentinel.core.gpu import leaks, pace_controller
+from sentinel.core.gpu_state import GpuState, Idle
+from sentinel.core.node import probe_supervision
+from sentinel.core.state import State
+from sentinel.core.stressor_state import Running, Starting, Stopping
+from sentinel.protocol.probe import Watch
+
+#: How long after the first reading that shows a GPU idle it is read again, in seconds: a start
+#: needs two. A newcomer's PID was listed up to 60 ms after its first memory on an H200.
+CONFIRM_AFTER_S = 0.25
+
+
+def watch(state: State, now: float) -> Watch:
+    """Build the watch list of the probe; a GPU is held while a child may live on it.
+
+    A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
+    and calls into a driver that tears a context down block, and delay the teardown.
+    """
+    read, held, at_once, load = [], [], [], []
+    for uuid, gpu_state in state.gpu_states.items():
+        if not probe_supervision.readable(state, gpu_state, now):
+            continue
+        match gpu_state.stressor:
+            case Starting() | Running() | Stopping():
+                held.append(uuid)
+        due = confirmation_due(gpu_state)
+        if isinstance(gpu_state.stressor, Running) or (due is not None and now >= due):
+            at_once.append(uuid)
+        if (
+            state.api is not None  # clients see the utilisation
+            or leaks.needs_utilization(gpu_state, now)
+            or pace_controller.needs_utilization(gpu_state)
+        ):
+            load.append(uuid)
+        read.append(uuid)
+    telemetry = state.api is not None
+    return Watch(
+        gpus=tuple(read),
+        held=tuple(held),
+        at_once=tuple(at_once),
+        load=tuple(load),
+        telemetry=telemetry,
+    )
+
+
+def confirmation_due(gpu_state: GpuState) -> float | None:
+    """Compute when an idle GPU is to be read a second time; None without an idle GPU."""
+    match gpu_state.occupancy:
+        case Idle(since=since) if gpu_state.child is None:
+            # A reading may be older than a poll when it arrives.
+            return since + CONFIRM_AFTER_S
+        case _:
+            return None
