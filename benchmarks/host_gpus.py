@@ -55,6 +55,10 @@ class Host(Protocol):
         """Return the telemetry of a GPU."""
         ...
 
+    def power_now(self, uuid: str) -> float | None:
+        """Return the power of this moment in watts, where ``telemetry`` may average a second."""
+        ...
+
     def describe(self) -> dict[str, object]:
         """Describe the machine for readers of the results."""
         ...
@@ -128,6 +132,15 @@ class RealHost:
             utilization=None if rates is None else rates.gpu / 100,
         )
 
+    def power_now(self, uuid: str) -> float | None:
+        """Return the instantaneous power in watts."""
+        (value,) = self._nvml.nvmlDeviceGetFieldValues(
+            self._handles[uuid], [self._nvml.NVML_FI_DEV_POWER_INSTANT]
+        )
+        if value.nvmlReturn != self._nvml.NVML_SUCCESS:
+            return self.telemetry(uuid).power
+        return float(value.value.uiVal) / 1000
+
     def describe(self) -> dict[str, object]:
         """Describe the machine."""
         driver = self._nvml.nvmlSystemGetDriverVersion()
@@ -158,6 +171,10 @@ class SimulatedHost:
     def telemetry(self, uuid: str) -> Telemetry:
         """Return the share of the time with work since the last call, and the power from it."""
         return Telemetry(utilization=self._driver.utilization(uuid), power=self._driver.power(uuid))
+
+    def power_now(self, uuid: str) -> float | None:
+        """Return the power by the share of the time with work since the last call."""
+        return self._driver.power(uuid)
 
     def describe(self) -> dict[str, object]:
         """Describe the machine."""

@@ -1,62 +1,196 @@
-"""How long commands take to start, compared with Python: ``python -m benchmarks.startup``."""
+"""How soon an idle GPU works at full power: ``python -m benchmarks.startup``; see README.md."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-#: The commands, and the maximum ratio of their duration to that of ``python -c pass``.
-BARS: dict[tuple[str, ...], float | None] = {
-    ("-m", "sentinel", "--help"): 6.0,
-    ("-m", "sentinel", "--version"): None,
-    ("-c", "import sentinel; sentinel.connect('/nowhere')"): None,
-    ("-m", "sentinel", "status", "--socket", "/nowhere/sentinel.sock"): None,
-    ("-m", "sentinel", "run", "--help"): None,
-}
+import psutil
+
+from benchmarks.faults import titled
+from benchmarks.handover import host_of
+from benchmarks.power import PowerMeter, full_power
+from benchmarks.processes import Rig, Sentinel
+from benchmarks.results import Record, Results
+
+#: How long the power is sampled once a GPU is held, and from when the later median is taken.
+_WATCH_S, _LATER_S = 7.0, 4.0
+#: How long a newcomer keeps a GPU.
+_STAY_S = 1.5
+#: A standby stressor that used no CPU for so long is prepared; it is waited for up to so long.
+_QUIET_S, _PATIENCE_S = 1.0, 60.0
+#: How long another tool may take to full power.
+_RIVAL_S = 40.0
+
+#: The maximum medians, in seconds.
+BARS = {"from starting": 1.5, "from exit, beyond rearm": 2.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Startup:
+    """The measurement, with the processes of one rig."""
+
+    rig: Rig
+    workload: str
+    rearm_s: float
+
+    def after_a_handover(self, *flags: str) -> Record:
+        """Let a newcomer take and leave the GPU, and measure until full power."""
+        card = self.rig.host.cards[0]
+        newcomer = self.rig.newcomer("bare", card, 2**20, _STAY_S)
+        newcomer.ready()
+        sentinel = self.rig.sentinel(self.workload, [card], *flags)
+        sentinel.wait_held([card.uuid])
+        if "--standby=off" not in flags:
+            _wait_prepared(sentinel)
+        before = len(sentinel.lines)
+        newcomer.send_line("go")
+        sentinel.wait_event("gpu.yielding", card.uuid, 20, before)
+        before = len(sentinel.lines)
+        newcomer.process.wait(20)
+        left = time.monotonic()
+        meter = PowerMeter(self.rig.host, card.uuid)
+        starting = sentinel.wait_event("stressor.starting", card.uuid, 20, before)
+        ready = sentinel.wait_event("stressor.ready", card.uuid, 60, before)
+        time.sleep(_WATCH_S)
+        at, median = full_power(meter.stop(), ready["at"] + _LATER_S)
+        self.rig.end(newcomer)
+        return {
+            "standby": starting.get("standby"),
+            "start_after_exit_s": starting["at"] - left,
+            "ready_s": ready["at"] - starting["at"],
+            "from starting": None if at is None else at - starting["at"],
+            "from exit, beyond rearm": None if at is None else at - left - self.rearm_s,
+            "watts": median,
+        }
+
+    def from_launch(self, command: list[str]) -> Record:
+        """Launch another tool on the empty GPU, and measure until full power."""
+        card = self.rig.host.cards[0]
+        self.rig.no_sentinel()
+        self.rig.wait_empty([card])
+        meter = PowerMeter(self.rig.host, card.uuid)
+        began = time.monotonic()
+        tool = self.rig.start(*command, card=card)
+        time.sleep(_RIVAL_S / 2 if self.rig.host.simulation else _RIVAL_S)
+        at, median = full_power(meter.stop(), time.monotonic() - 3.0)
+        _end_all(tool.pid)
+        with suppress(Exception):
+            self.rig.end(tool)
+        return {"from launch": None if at is None else at - began, "watts": median}
+
+
+def _wait_prepared(sentinel: Sentinel) -> None:
+    """Wait until the standby stressor has loaded everything: until it uses no CPU any more."""
+    until, last, since = time.monotonic() + _PATIENCE_S, -1.0, time.monotonic()
+    while time.monotonic() < until:
+        used = _standby_cpu_s(sentinel)
+        if used is None or used != last:
+            last, since = -1.0 if used is None else used, time.monotonic()
+        elif time.monotonic() - since >= _QUIET_S:
+            return
+        time.sleep(0.1)
+    raise TimeoutError("the standby stressor was not prepared in time")
+
+
+def _standby_cpu_s(sentinel: Sentinel) -> float | None:
+    """Return the CPU time of the standby stressor; None without one."""
+    with suppress(psutil.Error):
+        for process in psutil.Process(sentinel.process.pid).children(recursive=True):
+            if titled(process, "sentinel: standby"):
+                used = process.cpu_times()
+                return float(used.user + used.system)
+    return None
+
+
+def _end_all(pid: int) -> None:
+    """Kill a tool with everything that it started."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in [*process.children(recursive=True), process]:
+            with suppress(psutil.Error):
+                one.kill()
+
+
+def table(results: Results) -> Iterator[str]:
+    """Yield the lines of the table."""
+    names = ("start_after_exit_s", "ready_s", *BARS, "from launch")
+    yield "| | rounds | " + " | ".join(names) + " | W |"
+    yield "|---" * (len(names) + 3) + "|"
+    for cell in sorted({record["cell"] for record in results.records} - {"machine"}):
+        rows = results.of(cell)
+        texts = []
+        for name in names:
+            values = [row[name] for row in rows if row.get(name) is not None]
+            texts.append(
+                f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+                if values
+                else ""
+            )
+        watts = statistics.median(row["watts"] for row in rows)
+        yield f"| {cell} | {len(rows)} | {' | '.join(texts)} | {watts:.0f} |"
+
+
+def missed(results: Results) -> Iterator[str]:
+    """Yield the bars that the ordinary setting missed."""
+    for name, bar in BARS.items():
+        values = [row[name] for row in results.of("sentinel")]
+        if not values or None in values or statistics.median(values) > bar:
+            yield f"{name}: the median is above {bar:g} s"
 
 
 def main() -> int:
-    """Measure each in alternation; return 1 if a bar was missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
-    commands = [("-c", "pass"), *BARS]
-    took: dict[tuple[str, ...], list[float]] = {command: [] for command in commands}
-    for number in range(rounds + 1):
-        for command in commands:
-            seconds = _run(command)
-            if number:  # the first round reads everything from the disk
-                took[command].append(seconds)
-    base = statistics.median(took["-c", "pass"])
-    missed = False
-    print("| python ... | median | of `-c pass` | bar |\n|---|---|---|---|")
-    for command in commands:
-        median, bar = statistics.median(took[command]), BARS.get(command)
-        ratio = median / base
-        missed |= bar is not None and ratio > bar
-        verdict = "" if bar is None else f"{bar:g}, {'kept' if ratio <= bar else 'MISSED'}"
-        print(f"| `{' '.join(command)}` | {median * 1000:.0f} ms | {ratio:.1f} | {verdict} |")
-    return int(missed)
-
-
-def _run(command: Sequence[str]) -> float:
-    """Return the seconds that one run takes."""
-    environment = {key: text for key, text in os.environ.items() if not key.startswith("SENTINEL_")}
-    began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, *command],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
+    """Measure and print the table; return 1 if a bar was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("startup.jsonl"), metavar="FILE")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N")
+    parser.add_argument("--workload", default="gemm")
+    parser.add_argument("--without-standby", type=int, default=0, metavar="N", help="more rounds")
+    parser.add_argument(
+        *("--rival", "-r"), action="append", default=[], metavar="NAME=COMMAND", dest="rivals"
     )
-    return time.perf_counter() - began
+    parser.add_argument("--rival-rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--table", action="store_true", help="only print the table")
+    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
+    parser.add_argument("--gpus", type=int, nargs="*", default=(), metavar="INDEX")
+    given = parser.parse_args()
+    results = Results(given.results)
+    if not given.table:
+        with ExitStack() as stack:
+            host = stack.enter_context(host_of(given.simulate, given.gpus))
+            rig = Rig(host, given.results.with_suffix(".log"), "300ms")
+            stack.callback(rig.reset)
+            startup = Startup(rig=rig, workload=given.workload, rearm_s=0.3)
+            results.add({"cell": "machine", "round": 0, **host.describe()})
+            for number in range(given.rounds):
+                _add(results, "sentinel", number, startup.after_a_handover())
+            for number in range(given.without_standby):
+                record = startup.after_a_handover("--standby=off")
+                _add(results, "sentinel --standby off", number, record)
+            for rival in given.rivals:
+                name, _, command = rival.partition("=")
+                for number in range(given.rival_rounds):
+                    _add(results, name, number, startup.from_launch(shlex.split(command)))
+    print("\n".join(table(results)))
+    failed = list(missed(results))
+    for bar in failed:
+        print(f"missed: {bar}")
+    return int(bool(failed))
+
+
+def _add(results: Results, cell: str, number: int, record: Record) -> None:
+    results.add({"cell": cell, "round": number, **record})
+    print(cell, number, record, flush=True)
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(main())
