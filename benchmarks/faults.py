@@ -8,17 +8,22 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
 from benchmarks.handover_race import Races
-from benchmarks.processes import Rig, Sentinel
+from benchmarks.host_gpus import Host
+from benchmarks.processes import HANG_FILE, HANGING_NVML, HOST, Rig, Sentinel
 from benchmarks.results import Record
+from sentinel.host.simulation import Registry
 
-#: By the name of the fault: the title of the process, and the signal that it gets.
-FAULTS = {
+#: By the name of the fault: the title of the process, and the signal that it gets. Without one, its
+#: driver calls hang.
+FAULTS: dict[str, tuple[str, signal.Signals | None]] = {
     "probe-killed": ("sentinel: probe", signal.SIGKILL),
     "probe-stopped": ("sentinel: probe", signal.SIGSTOP),
+    "probe-hung": ("sentinel: probe", None),
     "supervisor-killed": ("sentinel: supervisor", signal.SIGKILL),
     "supervisor-stopped": ("sentinel: supervisor", signal.SIGSTOP),
     "api-killed": ("sentinel: api", signal.SIGKILL),
@@ -44,6 +49,11 @@ class Faults:
 
     def race(self, fault: str, workload: str, ahead: int) -> list[Record]:
         """Race one newcomer some time after a fault."""
+        hangs = FAULTS[fault][1] is None
+        with self._rig.at(HANGING_NVML if hangs else HOST):
+            return self._race(fault, workload, ahead)
+
+    def _race(self, fault: str, workload: str, ahead: int) -> list[Record]:
         card = self._rig.host.cards[0]
         newcomer = self._races.newcomer("bare", card, ahead)
         sentinel = self._rig.sentinel(workload, [card])
@@ -52,7 +62,7 @@ class Faults:
         sentinel.wait_held([card.uuid])
         delay = next(self._delays[fault])
         before = len(sentinel.lines)
-        with _fault(fault, sentinel):
+        with _fault(fault, sentinel, self._rig.host):
             time.sleep(delay)
             newcomer.send_line("go")
             record = self._races.outcome("bare", card, newcomer)
@@ -63,10 +73,14 @@ class Faults:
 
 
 @contextlib.contextmanager
-def _fault(fault: str, sentinel: Sentinel) -> Iterator[None]:
+def _fault(fault: str, sentinel: Sentinel, host: Host) -> Iterator[None]:
     """Send a process of a sentinel the signal of a fault, and continue it at the end."""
     title, number = FAULTS[fault]
     process = next(one for one in _processes(sentinel) if titled(one, title))
+    if number is None:
+        with _hang(process, host):
+            yield
+        return
     process.send_signal(number)
     try:
         yield
@@ -74,6 +88,24 @@ def _fault(fault: str, sentinel: Sentinel) -> Iterator[None]:
         if number is signal.SIGSTOP:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def _hang(process: psutil.Process, host: Host) -> Iterator[None]:
+    """Let the driver calls of a process hang; on a simulated GPU, the next read of its memory."""
+    if host.simulation is not None:
+        registry, uuid = Registry(Path(host.simulation)), host.cards[0].uuid
+        registry.inject(uuid, "hang")
+        try:
+            yield
+        finally:
+            registry.inject(uuid, None)
+        return
+    HANG_FILE.write_text(str(process.pid))
+    try:
+        yield
+    finally:
+        HANG_FILE.unlink()
 
 
 def _processes(sentinel: Sentinel) -> list[psutil.Process]:

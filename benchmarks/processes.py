@@ -38,6 +38,11 @@ class Place:
 
 
 HOST = Place()
+#: Names the process whose NVML calls are to hang; see hooks/sitecustomize.py.
+HANG_FILE = Path(tempfile.gettempdir(), f"sentinel-benchmark-hang-{os.getpid()}")
+_HOOKS = os.pathsep.join([str(Path(__file__).parent / "hooks"), os.environ.get("PYTHONPATH", "")])
+#: Sentinel with an NVML whose calls can be made to hang.
+HANGING_NVML = Place(sentinel=("env", f"PYTHONPATH={_HOOKS}", f"BENCHMARK_HANG_FILE={HANG_FILE}"))
 #: Sentinel in a PID namespace and newcomers outside; the reverse; and newcomers with device nodes
 #: of their own as well.
 PLACES = {

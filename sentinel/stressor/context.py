@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 
 from sentinel.host.golden_store import Goldens
+from sentinel.host.own_memory import trim_heap
 from sentinel.protocol.stressor import Finding, Note, Progress, Ready, SelftestDone, SelftestResult
 from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.duty_cycle import DutyCycle
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.memory import Filling, trim_host_memory
+from sentinel.stressor.memory import Filling
 
 #: The maximum length of a finding's ``detail``.
 _MAX_DETAIL_LENGTH = 1000
@@ -275,7 +276,7 @@ class WorkloadContext:
         if self._monitor is not None:
             self._monitor.check(PREPARATION_SLACK_BYTES)
         self._device.forbid_growth()
-        trim_host_memory()
+        trim_heap()
         filling = self._filling
         self._lease_keeper.send(
             Ready(

@@ -6,12 +6,7 @@ On parts with unified memory a single allocation of hundreds of gigabytes can ex
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -96,43 +91,6 @@ def fill(
     )
 
 
-#: The first line of a mapping in /proc/self/smaps: start, end, permissions and file.
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(/.*)?$")
-
-
 def _least_chunk(asked: int) -> int:
     """Return the smallest power of two that divides the memory into few enough chunks."""
     return 1 << (asked // MAX_CHUNKS).bit_length()
-
-
-def drop_unused_pages() -> None:
-    """Return the pages of libraries that only the import needed, some 200 MB, to the page cache.
-
-    They are read again from there when they are needed. Only mappings without a page of this
-    process's own are dropped, since such a page would be lost.
-    """
-    advise = ctypes.CDLL(None, use_errno=True).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for start, size in _clean_mappings(Path("/proc/self/smaps").read_text()):
-        advise(start, size, mmap.MADV_DONTNEED)
-
-
-def _clean_mappings(smaps: str) -> Iterator[tuple[int, int]]:
-    """Yield address and size of the executable mappings of files that have no modified page."""
-    mapping: tuple[int, int] | None = None
-    for line in smaps.splitlines():
-        head = _MAPPING.match(line)
-        if head is not None:
-            start, end = int(head[1], 16), int(head[2], 16)
-            mapping = (start, end - start) if head[3] == "r-xp" and head[4] else None
-        elif mapping is not None and line.startswith("Anonymous:"):
-            if line.split()[1] == "0":
-                yield mapping
-            mapping = None
-
-
-def trim_host_memory() -> None:
-    """Return memory that the C library keeps after it was freed, tens of megabytes, to the host."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)
