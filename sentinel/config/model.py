@@ -299,7 +299,7 @@ class Config:
         "on",
     )
     watch_interval: float = start_setting(
-        "Read the used memory of an occupied GPU this often.",
+        "Read the used memory of an occupied GPU this often: the probe and the stressor alternate.",
         _DURATION.within("2ms", "40ms"),
         "25ms",
     )

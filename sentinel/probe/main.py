@@ -171,6 +171,7 @@ def _follow_watches(
                 wanted=reader.uuid in watch.gpus,
                 held=reader.uuid in watch.held,
                 at_once=reader.uuid in watch.at_once,
+                shared=reader.uuid in watch.shared,
                 load=reader.uuid in watch.load,
                 telemetry=watch.telemetry,
             )

@@ -150,6 +150,7 @@ class Reader:
         # Written by other threads, each as a whole.
         self._demand = _Demand(number=0, wanted=uuid not in spec.skip, held=False, at_once=False)
         self._boosted_until = 0.0
+        self._shared = False
         self._load_wanted = self._telemetry_wanted = False
         # The latest readings, each one value with the time when its read began.
         self._memory: tuple[float, float, Memory] | None = None
@@ -175,6 +176,7 @@ class Reader:
         wanted: bool,
         held: bool,
         at_once: bool = False,
+        shared: bool = False,
         load: bool = False,
         telemetry: bool = False,
     ) -> None:
@@ -182,6 +184,7 @@ class Reader:
 
         ``load`` and ``telemetry`` take effect at the next poll.
         """
+        self._shared = shared
         had, self._load_wanted, self._telemetry_wanted = self._demand, load, telemetry
         if (had.wanted, had.held, had.at_once) != (wanted, held, at_once):
             self._demand = _Demand(number=had.number + 1, wanted=wanted, held=held, at_once=at_once)
@@ -228,7 +231,7 @@ class Reader:
             self._recheck = True
             self.poll.request()
             self._services.wake()
-        interval = self._spec.watch_interval
+        interval = self._spec.watch_interval * (2 if self._shared else 1)
         if now < self._boosted_until:
             interval = min(interval, BOOST_INTERVAL_S)
         return _next_multiple(now, interval)

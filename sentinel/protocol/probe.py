@@ -46,6 +46,9 @@ class Watch:
     #: Those of them that are read at once when they are added here: a held one whose stressor has
     #: taken its memory, with which growth is compared, and an idle one before a start.
     at_once: tuple[str, ...] = ()
+    #: Those of the held GPUs whose stressor reads their memory, too: each reads it every second
+    #: watch interval, in alternation.
+    shared: tuple[str, ...] = ()
     #: Those of them to read the utilization of.
     load: tuple[str, ...] = ()
     #: Whether to read telemetry.

@@ -1,7 +1,7 @@
 """Watch the memory of the own GPU, and yield at the first growth without asking anyone.
 
 The probe and the supervisor watch it, too. This thread works while either of them is dead, hangs
-or is stopped; and it acts first, since nothing has to be sent.
+or is stopped. The two read in alternation, so both together cost as much as one.
 """
 
 from __future__ import annotations
@@ -48,15 +48,19 @@ class SelfWatch:
         """Read the memory again and again, until it has shown a newcomer."""
         read: Callable[[], int] | None = None
         while True:
-            pause = self._spec.watch_interval
             try:
                 if read is None:
                     read = open_reader(self._spec)
                 if self._yields(read):
                     return
             except Exception:  # noqa: BLE001 - NVML, its binding and a broken board raise anything
-                read, pause = None, _RETRY_S
-            time.sleep(pause)
+                read = None
+            time.sleep(self._pause_s() if read is not None else _RETRY_S)
+
+    def _pause_s(self) -> float:
+        """Compute how long until the next odd multiple of the interval; the probe reads at even."""
+        interval = self._spec.watch_interval
+        return 2 * interval - (time.monotonic() + interval) % (2 * interval)
 
     def _yields(self, read: Callable[[], int]) -> bool:
         """Read the memory once; yield and return True if it shows a newcomer.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from sentinel.core.gpu import leaks, pace_controller
+from collections.abc import Mapping
+
+from sentinel.core.gpu import leaks, pace_controller, watchers
 from sentinel.core.gpu_state import GpuState, Idle
 from sentinel.core.node import probe_supervision
+from sentinel.core.observation import WatchTimes
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.probe import Watch
@@ -14,13 +17,18 @@ from sentinel.protocol.probe import Watch
 CONFIRM_AFTER_S = 0.25
 
 
-def watch(state: State, now: float) -> Watch:
+def watch(state: State, times: Mapping[str, WatchTimes], now: float) -> Watch:
     """Build the watch list of the probe; a GPU is held while a child may live on it.
 
     A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
     and calls into a driver that tears a context down block, and delay the teardown.
+
+    Args:
+        state: The state after a tick.
+        times: When the memory of each held GPU was last read.
+        now: The time.
     """
-    read, held, at_once, load = [], [], [], []
+    read, held, at_once, shared, load = [], [], [], [], []
     for uuid, gpu_state in state.gpu_states.items():
         if not probe_supervision.readable(state, gpu_state, now):
             continue
@@ -30,6 +38,9 @@ def watch(state: State, now: float) -> Watch:
         due = confirmation_due(gpu_state)
         if isinstance(gpu_state.stressor, Running) or (due is not None and now >= due):
             at_once.append(uuid)
+        running = isinstance(gpu_state.stressor, Running) and uuid in times
+        if running and watchers.watches_itself(times[uuid], now):
+            shared.append(uuid)
         if (
             state.api is not None  # clients see the utilisation
             or leaks.needs_utilization(gpu_state, now)
@@ -42,6 +53,7 @@ def watch(state: State, now: float) -> Watch:
         gpus=tuple(read),
         held=tuple(held),
         at_once=tuple(at_once),
+        shared=tuple(shared),
         load=tuple(load),
         telemetry=telemetry,
     )
