@@ -18,18 +18,18 @@ from benchmarks.processes import HANG_FILE, HANGING_NVML, HOST, Rig, Sentinel
 from benchmarks.results import Record
 from sentinel.host.simulation import Registry
 
-#: By the name of the fault: the title of the process, and the signal that it gets. Without one, its
-#: driver calls hang.
-FAULTS: dict[str, tuple[str, signal.Signals | None]] = {
+#: By the name of the fault: the title of the process, and the signal that it gets.
+FAULTS = {
     "probe-killed": ("sentinel: probe", signal.SIGKILL),
     "probe-stopped": ("sentinel: probe", signal.SIGSTOP),
-    "probe-hung": ("sentinel: probe", None),
     "supervisor-killed": ("sentinel: supervisor", signal.SIGKILL),
     "supervisor-stopped": ("sentinel: supervisor", signal.SIGSTOP),
     "api-killed": ("sentinel: api", signal.SIGKILL),
     "api-stopped": ("sentinel: api", signal.SIGSTOP),
     "stressor-stopped": ("sentinel: keeps", signal.SIGSTOP),
 }
+#: The fault of a probe whose driver calls hang.
+HUNG = "probe-hung"
 #: The times between the fault and the start of the newcomer, in seconds, in turn.
 DELAYS_S = (0.02, 0.1, 0.5, 1.0, 2.5)
 
@@ -45,12 +45,11 @@ class Faults:
     def __init__(self, rig: Rig, races: Races) -> None:
         self._rig = rig
         self._races = races
-        self._delays = {fault: itertools.cycle(DELAYS_S) for fault in FAULTS}
+        self._delays = {fault: itertools.cycle(DELAYS_S) for fault in (*FAULTS, HUNG)}
 
     def race(self, fault: str, workload: str, ahead: int) -> list[Record]:
         """Race one newcomer some time after a fault."""
-        hangs = FAULTS[fault][1] is None
-        with self._rig.at(HANGING_NVML if hangs else HOST):
+        with self._rig.at(HANGING_NVML if fault == HUNG else HOST):
             return self._race(fault, workload, ahead)
 
     def _race(self, fault: str, workload: str, ahead: int) -> list[Record]:
@@ -75,7 +74,7 @@ class Faults:
 @contextlib.contextmanager
 def _fault(fault: str, sentinel: Sentinel, host: Host) -> Iterator[None]:
     """Send a process of a sentinel the signal of a fault, and continue it at the end."""
-    title, number = FAULTS[fault]
+    title, number = FAULTS.get(fault, ("sentinel: probe", None))
     process = next(one for one in _processes(sentinel) if titled(one, title))
     if number is None:
         with _hang(process, host):

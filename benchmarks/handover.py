@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.costs import Costs
-from benchmarks.faults import FAULTS, Faults
+from benchmarks.faults import FAULTS, HUNG, Faults
 from benchmarks.handover_race import Races
 from benchmarks.host_gpus import Host, RealHost, SimulatedHost
 from benchmarks.processes import HOST, PLACES, Rig
@@ -117,7 +117,7 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
 def fault_cells(rig: Rig, races: Races) -> Iterator[Cell]:
     """List the races after the death or the stop of one of sentinel's processes."""
     faults = Faults(rig, races)
-    for fault in FAULTS:
+    for fault in (*FAULTS, HUNG):
         for workload in WORKLOADS:
             race = partial(faults.race, fault, workload)
             yield Cell(name=f"{workload}-{fault}", rounds=20, seconds=18, run=race)

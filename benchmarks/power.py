@@ -66,7 +66,10 @@ def full_power(samples: Sequence[Sample], later: float) -> tuple[float | None, f
     Returns:
         The monotonic time, or None if full power was never held, and the median in watts.
     """
-    median = statistics.median([one.watts for one in samples if one.at >= later] or [0.0])
+    late = [one.watts for one in samples if one.at >= later]
+    if not late:
+        return None, 0.0
+    median = statistics.median(late)
     for number, one in enumerate(samples):
         if one.watts < _FULL * median:
             continue

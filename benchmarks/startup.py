@@ -25,8 +25,8 @@ from benchmarks.results import Record, Results
 _WATCH_S, _LATER_S = 7.0, 4.0
 #: How long a newcomer keeps a GPU.
 _STAY_S = 1.5
-#: A standby stressor that used no CPU for so long is prepared; it is waited for up to so long.
-_QUIET_S, _PATIENCE_S = 1.0, 60.0
+#: How long a standby stressor may take to be prepared.
+_PATIENCE_S = 60.0
 #: How long another tool may take to full power.
 _RIVAL_S = 40.0
 
@@ -89,26 +89,15 @@ class Startup:
 
 
 def _wait_prepared(sentinel: Sentinel) -> None:
-    """Wait until the standby stressor has loaded everything: until it uses no CPU any more."""
-    until, last, since = time.monotonic() + _PATIENCE_S, -1.0, time.monotonic()
+    """Wait until the standby stressor has loaded everything."""
+    until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
-        used = _standby_cpu_s(sentinel)
-        if used is None or used != last:
-            last, since = -1.0 if used is None else used, time.monotonic()
-        elif time.monotonic() - since >= _QUIET_S:
-            return
+        with suppress(psutil.Error):
+            children = psutil.Process(sentinel.process.pid).children(recursive=True)
+            if any(titled(process, "sentinel: standby, becomes") for process in children):
+                return
         time.sleep(0.1)
     raise TimeoutError("the standby stressor was not prepared in time")
-
-
-def _standby_cpu_s(sentinel: Sentinel) -> float | None:
-    """Return the CPU time of the standby stressor; None without one."""
-    with suppress(psutil.Error):
-        for process in psutil.Process(sentinel.process.pid).children(recursive=True):
-            if titled(process, "sentinel: standby"):
-                used = process.cpu_times()
-                return float(used.user + used.system)
-    return None
 
 
 def _end_all(pid: int) -> None:

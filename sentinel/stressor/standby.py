@@ -21,6 +21,7 @@ from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared
 from sentinel.stressor.main import load_torch, occupy, prefer_for_oom_kill, title_of
 
+_LOADING_TITLE = "sentinel: standby, loads torch"
 _TITLE = "sentinel: standby, becomes the next stressor"
 
 #: The nice value of the thread that loads everything: the CPU belongs to other jobs.
@@ -41,7 +42,7 @@ def run(_: None, channel: socket.socket, parent: int) -> None:
         channel: The SOCK_SEQPACKET socket to the supervisor.
         parent: The PID of the supervisor.
     """
-    setup_child_process(parent, _TITLE)
+    setup_child_process(parent, _LOADING_TITLE)
     prefer_for_oom_kill()
     channel.settimeout(None)
     failures: list[str] = []
@@ -53,6 +54,7 @@ def run(_: None, channel: socket.socket, parent: int) -> None:
     if failures:
         channel.send(encode(Failed(kind=FailureKind.UNUSABLE, reason=failures[0])))
         os._exit(ChildExitCode.FAILED)
+    setproctitle(_TITLE)
     channel.send(encode(Prepared()))
     data, fds, *_rest = socket.recv_fds(channel, MAX_DATAGRAM_BYTES, _MAX_FDS)
     if not data:

@@ -10,7 +10,8 @@ from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
 from sentinel.core.gpu import watchers
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
-from sentinel.core.gpu_state import GpuState
+from sentinel.core.gpu_state import GpuState, Idle
+from sentinel.core.node.watch_list import CONFIRM_AFTER_S, watch
 from sentinel.core.observation import ChildExit, WatchTimes
 from sentinel.core.stressor_state import Running, Starting, StopCause, Stopped, Stopping
 from sentinel.protocol.stressor import MemoryContention, Ready
@@ -270,3 +271,26 @@ def test_a_stall_of_everything_is_not_blindness() -> None:
     world.spawner.frozen_at = world.probe.frozen_at = None
     world.run_for(supervisor, 2.0)
     assert not world.spawner.killed
+
+
+# --- what the probe reads --------------------------------------------------------------------
+
+
+def test_an_idle_gpu_is_read_again_soon_before_a_start() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(rearm=60.0))
+    world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Idle))
+    occupancy = supervisor.state.gpu_states["GPU-0"].occupancy
+    assert isinstance(occupancy, Idle)
+    due = occupancy.since + CONFIRM_AFTER_S
+    assert watch(supervisor.state, {}, due - 0.01).at_once == ()
+    assert watch(supervisor.state, {}, due).at_once == ("GPU-0",)
+
+
+def test_the_probe_reads_a_gpu_in_alternation_with_a_stressor_that_watches() -> None:
+    world, supervisor = occupied()
+    now = world.now
+    assert watch(supervisor.state, {}, now).shared == ()
+    for stamp, shared in ((now, ("GPU-0",)), (now - watchers.SELF_WATCH_TIMEOUT_S - 0.1, ())):
+        seen = {"GPU-0": WatchTimes(stressor=stamp)}
+        assert watch(supervisor.state, seen, now).shared == shared

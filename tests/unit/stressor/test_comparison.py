@@ -36,6 +36,19 @@ def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
     assert len(seen) == 11
 
 
+def test_sums_locate_the_pieces_that_differ() -> None:
+    integers = torch.arange(-500, 500, dtype=torch.int32)
+    weights, weighted = (torch.zeros(512, dtype=torch.uint8) for _ in range(2))
+    checksum = Checksum(weights, weighted, longest=4000)
+    checksum.queue(integers)
+    right = checksum.value()
+    flip(integers, 3, 7)
+    flip(integers, 999, 0)
+    checksum.queue(integers)
+    assert checksum.value().differing(right) == [(0, 256), (3840, 4096)]
+    assert right.differing(right) == []
+
+
 def test_a_comparison_without_findings_for_a_flipped_bit_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

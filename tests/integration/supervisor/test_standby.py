@@ -1,0 +1,179 @@
+"""A standby stressor loads torch in advance, and becomes the stressor of any GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sentinel.core.observation import ChildFacts, SpareFacts
+from sentinel.errors import ChildExitCode
+from sentinel.host.simulation import Registry
+from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StressorSpec
+from sentinel.supervisor.leases import LONG_LEASE_S
+from sentinel.supervisor.stressor_pool import StressorPool
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
+
+
+class Bench:
+    """A pool over one simulated GPU, with the test as its supervisor."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = Registry.create(folder, 1)
+        (self.gpu,) = self.registry.gpus()
+        self.workload = "hold"
+        self.locks: tuple[int, ...] = ()
+        self.pool = StressorPool(lambda _: self.spec(), lambda _: self.locks)
+        self.facts: list[ChildFacts] = []
+
+    def spec(self) -> StressorSpec:
+        return StressorSpec(
+            gpu=self.gpu,
+            memory=MemoryTarget(share=0.5),
+            chunk=2**29,
+            workload=self.workload,
+            options={},
+            lease=LONG_LEASE_S * MACHINE_SLOWNESS,
+            simulation=str(self.registry.folder),
+        )
+
+    def prepared(self) -> int:
+        """Prepare a standby stressor; return its PID."""
+        self.pool.standby.start()
+        facts = self.wait(self.pool.standby.collect, lambda one: one.ready or bool(one.exit))
+        assert facts == SpareFacts(ready=True)
+        child = self.pool.standby._handle.child
+        assert child is not None
+        return child.pid
+
+    def wait(
+        self, collect: Callable[[], SpareFacts | None], until: Callable[[SpareFacts], bool]
+    ) -> SpareFacts:
+        """Collect facts about the standby stressor until they fulfil a condition."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            facts = collect()
+            if facts is not None and until(facts):
+                return facts
+            select.select(self.pool.standby.files(), [], [], 0.1)
+        raise AssertionError("the standby stressor did nothing")
+
+    def messages(self, kind: type) -> list[object]:
+        """Collect the facts about the stressor; return all its messages of one kind."""
+        self.pool.renew_lease(self.gpu.uuid, LONG_LEASE_S * MACHINE_SLOWNESS)
+        self.facts += self.pool.collect().values()
+        return [one for facts in self.facts for one in facts.messages if isinstance(one, kind)]
+
+    def exited(self) -> bool:
+        """Check whether the stressor has exited."""
+        self.messages(Ready)
+        return any(facts.exit is not None for facts in self.facts)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "gpus")
+    yield bench
+    bench.pool.kill_all()
+    assert bench.pool.standby.close()
+    eventually(lambda: bench.pool.collect() or not bench.pool.files())
+
+
+def test_it_becomes_the_stressor_of_a_gpu(bench: Bench, tmp_path: Path) -> None:
+    """With the same process, its own stamps, and the locks of the GPU."""
+    pid = bench.prepared()
+    threads = psutil.Process(pid).threads()
+    nice = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in threads}
+    assert nice == {os.getpriority(os.PRIO_PROCESS, 0)}, "a niced one would free its memory late"
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    bench.locks = (lock,)
+    bench.pool.start(bench.gpu, 1, standby=True)
+    eventually(lambda: bench.messages(Ready))
+    assert bench.facts[0].child is not None
+    assert bench.facts[0].child.pid == pid
+    assert bench.pool.standby.collect() is None
+    assert bench.registry.memory(bench.gpu.uuid).used > 2**32
+
+    os.close(lock)
+    other = os.open(tmp_path / "lock", os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    bench.pool.kill(bench.gpu.uuid, 1)
+    eventually(bench.exited)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+
+
+@pytest.mark.long
+def test_its_first_error_is_reported_like_that_of_any_stressor(bench: Bench) -> None:
+    bench.prepared()
+    bench.workload = "no.such.module:function"
+    bench.pool.start(bench.gpu, 1, standby=True)
+    eventually(bench.exited)
+    (failed,) = bench.messages(Failed)
+    assert isinstance(failed, Failed)
+    assert "no.such.module" in failed.reason
+
+
+@pytest.mark.long
+def test_without_a_prepared_one_a_stressor_is_spawned(bench: Bench) -> None:
+    bench.pool.start(bench.gpu, 1, standby=True)
+    eventually(lambda: bench.messages(Ready))
+
+
+def test_a_missing_torch_is_the_reason_of_its_failure(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    monkeypatch.syspath_prepend(tmp_path)  # a spawned child gets the path of this process
+    bench.pool.standby.start()
+    facts = bench.wait(bench.pool.standby.collect, lambda one: one.exit is not None)
+    assert facts.failed is not None
+    assert "no torch here" in facts.failed
+    assert not facts.ready
+
+
+@pytest.mark.long
+def test_it_ends_with_its_supervisor(bench: Bench) -> None:
+    bench.prepared()
+    child = bench.pool.standby._handle.child
+    assert child is not None
+    child.channel.shutdown(socket.SHUT_RDWR)
+    facts = bench.wait(bench.pool.standby.collect, lambda one: one.exit is not None)
+    assert facts.exit is not None
+    assert facts.exit.code == ChildExitCode.ORPHANED
+
+
+@pytest.mark.long
+def test_a_stressor_is_back_at_once_after_a_newcomer(tmp_path: Path) -> None:
+    host = SimulatedHost(tmp_path)
+    flags = ("--rearm", "300ms", "--workload", "hold", "--standby", "on")
+    with host.sentinel(1, *flags) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        eventually(lambda: _titles(sentinel.process.pid, "sentinel: standby, becomes"))
+        with host.job() as newcomer:
+            assert newcomer.got_memory()
+        assert sentinel.wait_for("stressor.starting", count=2)["standby"]
+        sentinel.wait_for("stressor.ready", count=2)
+    assert not _titles(os.getpid(), "sentinel: standby"), "it ends with its supervisor"
+
+
+def _titles(pid: int, title: str) -> list[str]:
+    """List the titles of a process's descendants that begin with ``title``."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return [one for one in found if one.startswith(title)]

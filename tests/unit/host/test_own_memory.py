@@ -1,0 +1,51 @@
+"""Only pages that can be read again from their file are dropped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from sentinel.host.own_memory import _clean_mappings
+
+SMAPS = """\
+00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/program
+Rss:                 328 kB
+Anonymous:             0 kB
+00651000-00652000 r--p 00051000 08:02 173521 /usr/bin/program
+Anonymous:             0 kB
+00652000-00655000 rw-p 00052000 08:02 173521 /usr/bin/program
+Anonymous:            12 kB
+7f0000000000-7f0000100000 r-xp 00000000 08:02 9 /usr/lib/patched.so
+Anonymous:             4 kB
+7f0000200000-7f0000300000 r-xp 00000000 00:00 0
+Anonymous:             0 kB
+7f0000400000-7f0000500000 r-xp 00000000 08:02 10 /usr/lib/a name.so (deleted)
+Anonymous:             0 kB
+"""
+
+
+def test_only_unmodified_code_of_files_is_dropped() -> None:
+    found = [(hex(start), size) for start, size in _clean_mappings(SMAPS)]
+    assert found == [("0x400000", 0x52000), ("0x7f0000400000", 0x100000)]
+
+
+def test_a_process_gets_smaller_and_works_on() -> None:
+    """The measured process is another one: this one has dirty pages of other tests."""
+    script = """
+import json, math, ssl, sqlite3
+from pathlib import Path
+from sentinel.host.own_memory import drop_unused_pages
+from sentinel.host.procfs import read_usage
+before = read_usage('self').resident
+drop_unused_pages()
+after = read_usage('self').resident
+print(json.dumps([before, after, math.sqrt(16.0), ssl.OPENSSL_VERSION_INFO[0] > 0]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    before, after, root, works = json.loads(done.stdout)
+    assert after < before
+    assert root == 4.0
+    assert works
