@@ -13,9 +13,15 @@ from benchmarks.results import Record
 #: The process titles of a sentinel, and the kinds of process.
 _TITLES = {
     "sentinel: probe": "probe",
+    "sentinel: spare": "spare",
+    "sentinel: standby": "standby",
     "sentinel: keeps": "stressor",
     "sentinel: api": "service",
 }
+
+
+#: The spare processes are prepared within so many seconds of a start.
+_PREPARATION_S = 30.0
 
 
 def census(sentinel: Sentinel) -> dict[int, tuple[str, psutil.Process]]:
@@ -83,11 +89,23 @@ class Costs:
                 stack.enter_context(self._rig.clients("monitoring_clients", *arguments))
             return [{"workload": workload, **self._measure(sentinel)}]
 
+    def _settled(self, sentinel: Sentinel) -> dict[int, tuple[str, psutil.Process]]:
+        """Return the processes once the spare ones have been prepared."""
+        until = time.monotonic() + _PREPARATION_S
+        while time.monotonic() < until:
+            time.sleep(0.5)
+            processes = census(sentinel)
+            titles = [" ".join(process.cmdline()) for _, process in processes.values()]
+            prepared = ("sentinel: spare", "sentinel: standby, becomes")
+            if all(any(title.startswith(start) for title in titles) for start in prepared):
+                break
+        time.sleep(2)  # until the work queued by their start is done
+        return census(sentinel)
+
     def _measure(self, sentinel: Sentinel) -> Record:
         """Return shares of a core, and the largest resident sizes, by kind of process."""
         first_line = len(sentinel.lines)
-        time.sleep(2)  # until the work queued by the start is done
-        processes = census(sentinel)
+        processes = self._settled(sentinel)
         before = {pid: spent(process) for pid, (_, process) in processes.items()}
         began = time.monotonic()
         time.sleep(self._seconds)

@@ -27,8 +27,8 @@ _WATCH_S, _LATER_S = 7.0, 4.0
 _STAY_S = 1.5
 #: How long a standby stressor may take to be prepared.
 _PATIENCE_S = 60.0
-#: How long another tool may take to full power.
-_RIVAL_S = 40.0
+#: How long another tool runs.
+_RIVAL_S = 20.0
 
 #: The maximum medians, in seconds.
 BARS = {"from starting": 1.5, "from exit, beyond rearm": 2.0}
@@ -80,7 +80,7 @@ class Startup:
         meter = PowerMeter(self.rig.host, card.uuid)
         began = time.monotonic()
         tool = self.rig.start(*command, card=card)
-        time.sleep(_RIVAL_S / 2 if self.rig.host.simulation else _RIVAL_S)
+        time.sleep(_RIVAL_S)
         at, median = full_power(meter.stop(), time.monotonic() - 3.0)
         _end_all(tool.pid)
         with suppress(Exception):

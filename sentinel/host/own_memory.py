@@ -13,6 +13,12 @@ from pathlib import Path
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(/.*)?$")
 
 
+def give_back() -> None:
+    """Return what the start of a process needed and its work does not."""
+    trim_heap()
+    _drop_unused_pages()
+
+
 def trim_heap() -> None:
     """Return memory that the C library keeps after it was freed, tens of megabytes, to the host."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
@@ -20,7 +26,7 @@ def trim_heap() -> None:
         trim(0)
 
 
-def drop_unused_pages() -> None:
+def _drop_unused_pages() -> None:
     """Return the pages of libraries that only their import needed to the page cache.
 
     They are read again from there when they are needed. With torch they are some 200 MB. Only

@@ -16,7 +16,7 @@ from dataclasses import replace
 from setproctitle import setproctitle
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.host.own_memory import drop_unused_pages
+from sentinel.host.own_memory import give_back
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
 from sentinel.probe.process_info import ProcessIdentifier
@@ -65,11 +65,11 @@ def run(
         driver.open()
         announcements.finish(0)
         if spec.spare:
-            drop_unused_pages()
+            give_back()
             publisher.send_last(Standby())
             spec = _await_activation(channel, spec)
         inventory = _enumerate(driver, spec.skip, announcements)
-        drop_unused_pages()
+        give_back()
     except DriverError as error:
         publisher.send_last(Unavailable(code=error.code, reason=error.reason))
         return

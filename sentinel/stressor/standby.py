@@ -16,7 +16,7 @@ from setproctitle import setproctitle
 from sentinel.config.workload_spec import registered
 from sentinel.errors import ChildExitCode
 from sentinel.host.child_setup import setup_child_process
-from sentinel.host.own_memory import drop_unused_pages, trim_heap
+from sentinel.host.own_memory import give_back
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared
 from sentinel.stressor.main import load_torch, occupy, prefer_for_oom_kill, title_of
@@ -78,5 +78,4 @@ def _load(failures: list[str]) -> None:
     except Exception as error:  # noqa: BLE001 - the import of torch may raise anything
         failures.append(str(error))
         return
-    trim_heap()
-    drop_unused_pages()
+    give_back()

@@ -35,10 +35,10 @@ def test_a_process_gets_smaller_and_works_on() -> None:
     script = """
 import json, math, ssl, sqlite3
 from pathlib import Path
-from sentinel.host.own_memory import drop_unused_pages
+from sentinel.host.own_memory import give_back
 from sentinel.host.procfs import read_usage
 before = read_usage('self').resident
-drop_unused_pages()
+give_back()
 after = read_usage('self').resident
 print(json.dumps([before, after, math.sqrt(16.0), ssl.OPENSSL_VERSION_INFO[0] > 0]))
 """
