@@ -30,6 +30,15 @@ _PATIENCE_S = 60.0
 #: How long another tool runs.
 _RIVAL_S = 20.0
 
+#: The columns of the table, by the fields of a record.
+_COLUMNS = {
+    "start_after_exit_s": "exit to start",
+    "ready_s": "start to ready",
+    "from starting": "start to full power",
+    "from exit, beyond rearm": "exit to full power, beyond rearm",
+    "from launch": "launch to full power",
+}
+
 #: The maximum medians, in seconds.
 BARS = {"from starting": 1.5, "from exit, beyond rearm": 2.0}
 
@@ -111,19 +120,16 @@ def _end_all(pid: int) -> None:
 
 def table(results: Results) -> Iterator[str]:
     """Yield the lines of the table."""
-    names = ("start_after_exit_s", "ready_s", *BARS, "from launch")
-    yield "| | rounds | " + " | ".join(names) + " | W |"
-    yield "|---" * (len(names) + 3) + "|"
+    yield "| | rounds | " + " | ".join(_COLUMNS.values()) + " | W |"
+    yield "|---" * (len(_COLUMNS) + 3) + "|"
     for cell in sorted({record["cell"] for record in results.records} - {"machine"}):
         rows = results.of(cell)
         texts = []
-        for name in names:
+        for name in _COLUMNS:
             values = [row[name] for row in rows if row.get(name) is not None]
-            texts.append(
-                f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
-                if values
-                else ""
-            )
+            text = f"{statistics.median(values):.2f} s" if values else ""
+            spread = f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else ""
+            texts.append(text + spread)
         watts = statistics.median(row["watts"] for row in rows)
         yield f"| {cell} | {len(rows)} | {' | '.join(texts)} | {watts:.0f} |"
 
@@ -158,7 +164,8 @@ def main() -> int:
             rig = Rig(host, given.results.with_suffix(".log"), "300ms")
             stack.callback(rig.reset)
             startup = Startup(rig=rig, workload=given.workload, rearm_s=0.3)
-            results.add({"cell": "machine", "round": 0, **host.describe()})
+            machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
+            results.add({"cell": "machine", "round": 0, **machine})
             for number in range(given.rounds):
                 _add(results, "sentinel", number, startup.after_a_handover())
             for number in range(given.without_standby):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from pathlib import Path
 
+from benchmarks import startup
 from benchmarks.report import Report
 from benchmarks.results import Results
 
@@ -12,11 +13,14 @@ ROOT = Path(__file__).resolve().parents[3]
 MEASURED = ROOT / "benchmarks" / "measured"
 #: Samples over time, which benchmarks.thermal plots.
 WITHOUT_CELLS = {"h200-heat.jsonl"}
+#: The measurements of benchmarks.startup.
+STARTUP = "h200-startup.jsonl"
 
 
 def rendered_lines() -> set[str]:
     paths = [path for path in MEASURED.glob("*.jsonl") if path.name not in WITHOUT_CELLS]
-    return {line for path in paths for line in Report(Results(path)).render().splitlines()}
+    lines = {line for path in paths for line in Report(Results(path)).render().splitlines()}
+    return lines | set(startup.table(Results(MEASURED / STARTUP)))
 
 
 def tables(text: str) -> list[list[str]]:
