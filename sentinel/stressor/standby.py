@@ -10,6 +10,8 @@ import importlib
 import os
 import socket
 import threading
+import time
+from pathlib import Path
 
 from setproctitle import setproctitle
 
@@ -26,6 +28,7 @@ _TITLE = "sentinel: standby, becomes the next stressor"
 
 #: The nice value of the thread that loads everything: the CPU belongs to other jobs.
 _NICE = 19
+_ENDING_POLL_S = 0.01
 #: The package of Sentinel's own workloads.
 _BUILT_IN = "sentinel.stressor.workloads."
 #: The most descriptors that come with Activate.
@@ -51,6 +54,8 @@ def run(_: None, channel: socket.socket, parent: int) -> None:
     loader = threading.Thread(target=_load, args=(failures,), name="loader")
     loader.start()
     loader.join()
+    while Path(f"/proc/self/task/{loader.native_id}").exists():  # the kernel ends it a little later
+        time.sleep(_ENDING_POLL_S)
     if failures:
         channel.send(encode(Failed(kind=FailureKind.UNUSABLE, reason=failures[0])))
         os._exit(ChildExitCode.FAILED)
