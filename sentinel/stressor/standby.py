@@ -48,16 +48,9 @@ def run(_: None, channel: socket.socket, parent: int) -> None:
     setup_child_process(parent, _LOADING_TITLE)
     prefer_for_oom_kill()
     channel.settimeout(None)
-    failures: list[str] = []
-    # A nice value cannot be lowered again without privileges, and a stressor with a high one would
-    # free its memory late. It is one of a thread, so a thread does the work and ends.
-    loader = threading.Thread(target=_load, args=(failures,), name="loader")
-    loader.start()
-    loader.join()
-    while Path(f"/proc/self/task/{loader.native_id}").exists():  # the kernel ends it a little later
-        time.sleep(_ENDING_POLL_S)
-    if failures:
-        channel.send(encode(Failed(kind=FailureKind.UNUSABLE, reason=failures[0])))
+    failure = _load_in_thread()
+    if failure is not None:
+        channel.send(encode(Failed(kind=FailureKind.UNUSABLE, reason=failure)))
         os._exit(ChildExitCode.FAILED)
     setproctitle(_TITLE)
     channel.send(encode(Prepared()))
@@ -68,6 +61,28 @@ def run(_: None, channel: socket.socket, parent: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = spec.gpu.uuid
     setproctitle(title_of(spec))
     occupy(spec, channel, lambda: fds[0])  # the other descriptors keep the locks
+
+
+def _load_in_thread() -> str | None:
+    """Load everything at a low priority; return why that failed, or None.
+
+    A nice value cannot be lowered again without privileges, and a stressor with a high one would
+    free its memory late. It is one of a thread, so a thread does the work and ends.
+    """
+    failures: list[str] = []
+    loader = threading.Thread(target=_load, args=(failures,), name="loader")
+    loader.start()
+    loader.join()
+    while Path(f"/proc/self/task/{loader.native_id}").exists():  # the kernel ends it a little later
+        time.sleep(_ENDING_POLL_S)
+    if failures:
+        return failures[0]
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    threads = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
+    late = [one for one in threads if os.getpriority(os.PRIO_PROCESS, one) > priority]
+    if not late:
+        return None
+    return f"the import of torch left {len(late)} threads of a low priority, which would end late"
 
 
 def _load(failures: list[str]) -> None:
