@@ -6,6 +6,7 @@ started, this process becomes it, and saves the seconds that the import of torch
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
@@ -77,12 +78,19 @@ def _load_in_thread() -> str | None:
         time.sleep(_ENDING_POLL_S)
     if failures:
         return failures[0]
-    priority = os.getpriority(os.PRIO_PROCESS, 0)
-    threads = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
-    late = [one for one in threads if os.getpriority(os.PRIO_PROCESS, one) > priority]
+    late = _niced_threads()
     if not late:
         return None
-    return f"the import of torch left {len(late)} threads of a low priority, which would end late"
+    return f"the import of torch left {late} threads of a low priority, which would end late"
+
+
+def _niced_threads() -> int:
+    """Count the threads with a higher nice value than the main one."""
+    own, count = os.getpriority(os.PRIO_PROCESS, 0), 0
+    for entry in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            count += os.getpriority(os.PRIO_PROCESS, int(entry.name)) > own
+    return count
 
 
 def _load(failures: list[str]) -> None:
