@@ -33,6 +33,9 @@ class Requester:
         Raises:
             SentinelError: As for every verb; one of the types in :mod:`sentinel.errors`.
         """
+        if wait > self._timeout:
+            # A daemon that answers nothing at all must not cost the whole wait.
+            send(self.address, "GET", "/v1/status", None, self._timeout)
         response = send(self.address, method, path, body, self._timeout + wait)
         version = response.get("schema_version")
         if version != SCHEMA_VERSION:

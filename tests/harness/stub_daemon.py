@@ -92,6 +92,11 @@ class StubDaemon:
     replies: dict[str, Reply] = field(default_factory=dict)
     #: Method and path, and the JSON body.
     requests: list[tuple[str, Any]] = field(default_factory=list)
+
+    @property
+    def commands(self) -> list[tuple[str, Any]]:
+        """The requests without the looks at the status, one of which precedes a long wait."""
+        return [one for one in self.requests if one[0] != "GET /v1/status"]
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
 

@@ -130,7 +130,7 @@ def test_a_command_is_sent_and_its_response_printed(
     daemon.replies[request_] = Reply({"text": "so be it", "gpus": [UUID]})
     assert run_command_line(typed) == 0
     assert capsys.readouterr().out == "so be it\n"
-    assert daemon.requests == [(request_, body)]
+    assert daemon.commands == [(request_, body)]
     assert run_command_line([*typed, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["schema_version"], printed["gpus"]) == (1, [UUID])
@@ -196,7 +196,7 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     assert output.out == f"{UUID}\nGPU-2\n"
     assert "GPU 0, 1 reserved as 1a2b3c4d, until" in output.err
     asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
-    assert daemon.requests == [("POST /v1/reservations", asked)]
+    assert daemon.commands == [("POST /v1/reservations", asked)]
     assert run_command_line([*typed, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["reservation"] == two
@@ -253,7 +253,7 @@ def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: StubDaemon) 
     assert line == f"{process.pid} {UUID} --help"
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
     assert (process.returncode, err) == (7, "")
-    ((_, asked),) = daemon.requests
+    ((_, asked),) = daemon.commands
     assert (asked["count"], asked["bound"]) == (1, True)
     assert asked["reason"].startswith("sh -c echo")
 
@@ -287,7 +287,7 @@ def test_a_command_that_cannot_be_executed_ends_the_reservation(
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == code
     assert f"{file} cannot be executed" in err
-    requests = [request for request, _ in daemon.requests]
+    requests = [request for request, _ in daemon.commands]
     assert requests == ["POST /v1/reservations", "DELETE /v1/reservations/1a2b3c4d"][:asked]
 
 

@@ -376,6 +376,13 @@ def test_a_request_to_a_hung_daemon_times_out(daemon: StubDaemon, begun: bytes) 
     assert hung.value.remedy.endswith(f"SIGTERM ends it: kill {os.getpid()}")
 
 
+def test_a_hung_daemon_does_not_cost_the_wait_of_a_command(daemon: StubDaemon) -> None:
+    daemon.replies["GET /v1/status"] = Reply(b"", 0)
+    with pytest.raises(TimedOutError, match="did not answer within 300 ms"):
+        connect(daemon.socket, timeout=0.3).pause("0", wait=TIMEOUT_S)
+    assert daemon.commands == []
+
+
 def test_the_deadline_holds_for_a_reply_that_arrives_byte_by_byte(tmp_path: Path) -> None:
     path = tmp_path / "s"
     done = threading.Event()
