@@ -14,8 +14,10 @@ from sentinel.core.gpu_state import Busy, GpuState, Idle
 from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, ProbeUp, State
-from sentinel.core.stressor_state import Running
+from sentinel.core.stressor_state import Running, Starting, Stopped
 
+#: An idle GPU without a stressor after so long is left idle by a rule, in seconds.
+FIRST_START_S = 3.0
 #: The minimum interval of status lines, in seconds.
 STATUS_EVERY_S = 1.0
 #: How much longer systemd waits than a shutdown takes, in seconds.
@@ -63,7 +65,7 @@ def next_notification(
     """
     now = seen.now
     lines: list[str] = []
-    if not sent.ready and state.shutdown is None and _all_read(state, seen):
+    if not sent.ready and _ready(state, seen):
         lines.append("READY=1")
         sent = replace(sent, ready=True)
     if not sent.stopping and state.shutdown is not None:
@@ -84,11 +86,25 @@ def next_notification(
     return Notification(lines=tuple(lines), sent=sent, due=due)
 
 
-def _all_read(state: State, seen: Observation) -> bool:
-    """Check that every GPU was read or is excluded."""
-    return all(
+def _ready(state: State, seen: Observation) -> bool:
+    """Check that every part has shown that it works: probe, API and first stressors."""
+    read = all(
         uuid in seen.readings or suspected(state, uuid, seen.now) for uuid in state.gpu_states
     )
+    reachable = state.served or not state.api_required
+    pending = any(_first_start_pending(one, seen.now) for one in state.gpu_states.values())
+    return state.shutdown is None and read and reachable and not pending
+
+
+def _first_start_pending(gpu_state: GpuState, now: float) -> bool:
+    """Check whether the first stressor of a GPU starts, or is about to."""
+    match gpu_state.stressor:
+        case Starting(generation=1):
+            return True
+        case Stopped() if gpu_state.generation == 0 and isinstance(gpu_state.occupancy, Idle):
+            return now < gpu_state.occupancy.since + FIRST_START_S
+        case _:
+            return False
 
 
 def _fresh(state: State, seen: Observation, config: Config) -> bool:

@@ -10,11 +10,17 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
-from sentinel.core.node.watchdog import Notification, SentNotifications, next_notification
+from sentinel.core.node.watchdog import (
+    FIRST_START_S,
+    Notification,
+    SentNotifications,
+    next_notification,
+)
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, ProbeState, ProbeUp, Shutdown, State, Suspect
-from sentinel.core.stressor_state import StopCause, Stopping
+from sentinel.core.stressor_state import Running, StopCause, Stopping
 from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 from tests.harness.core_scenarios import occupied
 
@@ -52,6 +58,10 @@ def notification_of(
     return next_notification(of, what, Config(), sent, watchdog)
 
 
+def states(supervisor: Supervisor) -> list[GpuState]:
+    return list(supervisor.state.gpu_states.values())
+
+
 def suspect(until: float) -> dict[str, Suspect]:
     return {"GPU-1": Suspect(until=until, strikes=1, call="nvmlDeviceGetMemoryInfo")}
 
@@ -69,6 +79,8 @@ def suspect(until: float) -> dict[str, Suspect]:
         (seen(0.1, None), {"suspects": suspect(NOW + 5)}, True),
         (seen(0.1, None), {"suspects": suspect(NOW - 5)}, False),
         (seen(0.1, 0.1), {"shutdown": Shutdown(reason="x", kill_at=1, give_up_at=2)}, False),
+        (seen(0.1, 0.1), {"api_required": True}, False),
+        (seen(0.1, 0.1), {"api_required": True, "served": True}, True),
     ],
 )
 def test_ready_is_sent_once_every_gpu_was_read_or_is_excluded(
@@ -78,6 +90,35 @@ def test_ready_is_sent_once_every_gpu_was_read_or_is_excluded(
     assert ("READY=1" in first.lines) == ready
     assert first.sent.ready == ready
     assert "READY=1" not in notification_of(state(**more), what, first.sent).lines or not ready
+
+
+def test_ready_waits_for_the_first_stressors_and_not_for_later_ones() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config())
+
+    def ready() -> bool:
+        what = Observation(now=world.now, readings=dict.fromkeys(world.gpus, reading))
+        return notification_of(supervisor.state, what, SentNotifications()).sent.ready
+
+    reading = Reading(uuid="GPU-0", at=world.now)
+    world.run(supervisor, lambda: isinstance(states(supervisor)[0].occupancy, Idle))
+    while not all(isinstance(one.stressor, Running) for one in states(supervisor)):
+        assert not ready()
+        supervisor.turn()
+    assert ready()
+    child = world.gpus["GPU-0"].child
+    assert child is not None
+    child.dies_at, child.code = world.now, 1
+    world.run(supervisor, lambda: len(world.events("stressor.starting")) == 3)
+    assert ready()
+
+
+def test_ready_does_not_wait_for_a_gpu_that_a_rule_leaves_idle() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(dry_run=True))
+    world.run_for(supervisor, FIRST_START_S + 2)
+    what = Observation(now=world.now, readings={"GPU-0": Reading(uuid="GPU-0", at=world.now)})
+    assert notification_of(supervisor.state, what, SentNotifications()).sent.ready
 
 
 def test_lines_that_could_not_be_sent_are_sent_again() -> None:
