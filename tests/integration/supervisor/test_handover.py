@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 
 import psutil
 import pytest
@@ -307,14 +307,28 @@ def broken(fault: str, sentinel: SentinelProcess) -> Iterator[None]:
 def test_a_newcomer_gets_its_memory_while_a_process_of_sentinel_is_dead_or_stopped(
     host: GpuHost, fault: str, delay_s: float
 ) -> None:
-    flags = (*QUICK, "--workload", "hold", "--status-every", "1s")
+    assert newcomer_got_memory_after(host, fault, delay_s, "hold")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workload", ["gemm", "elementwise"])
+@pytest.mark.parametrize(("fault", "delay_s"), list(zip(FAULTS, cycle(DELAYS_S), strict=False)))
+def test_the_workload_makes_no_difference_to_that(
+    host: GpuHost, fault: str, delay_s: float, workload: str
+) -> None:
+    assert newcomer_got_memory_after(host, fault, delay_s, workload)
+
+
+def newcomer_got_memory_after(host: GpuHost, fault: str, delay_s: float, workload: str) -> bool:
+    """Race a newcomer some time after a fault; return whether it got its memory."""
+    flags = (*QUICK, "--workload", workload, "--status-every", "1s")
     with host.sentinel(1, *flags, api=fault.startswith("api")) as sentinel:
         sentinel.wait_for("stressor.ready")
         wait_until_it_watches(sentinel)
         with broken(fault, sentinel):
             time.sleep(delay_s)
             with host.job() as newcomer:
-                assert newcomer.got_memory()
+                return newcomer.got_memory()
 
 
 def wait_until_it_watches(sentinel: SentinelProcess) -> None:
