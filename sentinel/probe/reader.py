@@ -23,6 +23,7 @@ from sentinel.probe.driver import (
 )
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
+from sentinel.probe.scheduler import ReadJob
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
 from sentinel.protocol.inflight_calls import InflightCalls, slots_of
 from sentinel.protocol.probe import ProbeSpec
@@ -102,27 +103,6 @@ class _Load:
     temperature: int | None = None
     power: float | None = None
     sm_clock: int | None = None
-
-
-class ReadJob:
-    """A repeated read: ``read`` takes the time and returns when it is due next."""
-
-    def __init__(self, read: Callable[[float], float]) -> None:
-        self.due = 0.0
-        self._read = read
-        self._requested = False
-
-    def request(self) -> None:
-        """Make the job due now, and once more if it is running."""
-        self._requested = True
-        self.due = 0.0
-
-    def run(self) -> None:
-        """Read, and set the next due time."""
-        self._requested = False
-        self.due = self._read(time.monotonic())
-        if self._requested:
-            self.due = 0.0
 
 
 class Reader:

@@ -40,6 +40,27 @@ class Job(Protocol):
         """Run the job and set ``due``. May block without limit."""
 
 
+class ReadJob:
+    """A repeated read: ``read`` takes the time and returns when it is due next."""
+
+    def __init__(self, read: Callable[[float], float]) -> None:
+        self.due = 0.0
+        self._read = read
+        self._requested = False
+
+    def request(self) -> None:
+        """Make the job due now, and once more if it is running."""
+        self._requested = True
+        self.due = 0.0
+
+    def run(self) -> None:
+        """Read, and set the next due time."""
+        self._requested = False
+        self.due = self._read(time.monotonic())
+        if self._requested:
+            self.due = 0.0
+
+
 class ReadScheduler:
     """Runs each job when it is due, in at most one thread at a time.
 

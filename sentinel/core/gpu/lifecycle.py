@@ -131,11 +131,9 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuS
                 stressor = replace(stressor, progress=message, last_progress=now)
             return replace(gpu_state, stressor=stressor), _mismatch(gpu_state, message, now)
         case Failed(), Starting() | Running():
-            kill_at = now + 1.0
-            gpu_state = _to_stopping(
-                gpu_state, StopCause.EXITED, now, kill_at=kill_at, failed=message
-            )
-            return gpu_state, None
+            later = now + 1.0
+            stopping = _to_stopping(gpu_state, StopCause.EXITED, now, kill_at=later, failed=message)
+            return stopping, None
         case Failed(), Stopping() as stopping:
             return replace(gpu_state, stressor=replace(stopping, failed=message)), None
         case _:

@@ -18,7 +18,7 @@ from sentinel.probe.driver import (
     TooManyProcessesError,
     merge_lists,
 )
-from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, error_of
+from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, translated
 from sentinel.probe.nvml.power import PowerMeter
 from sentinel.probe.nvml.telemetry import TelemetryReader
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
@@ -121,7 +121,7 @@ class NvmlDriver:
             self._forget(uuid)
             if isinstance(error, DriverError):
                 raise
-            raise self._translate(error) from error
+            raise translated(error, self._nvml) from error
         if max(now.used, now.free) > now.total or not now.total:
             self._forget(uuid)
             amounts = f"{now.used} used and {now.free} free of {now.total} bytes"
@@ -353,7 +353,7 @@ class NvmlDriver:
         try:
             return self._supported(name, uuid, *arguments)
         except self._nvml.NVMLError as error:
-            if not isinstance(self._translate(error), ReadError):
+            if not isinstance(translated(error, self._nvml), ReadError):
                 raise
             return None
 
@@ -384,29 +384,7 @@ class NvmlDriver:
                 self._forget(uuid)
             if isinstance(error, DriverError):
                 raise
-            raise self._translate(error) from error
-
-    def _translate(self, error: Exception) -> DriverError:
-        """Return the driver error for an exception of pynvml.
-
-        Garbage from one GPU can make the binding raise anything, such as a MemoryError over a list
-        of billions. It must not end the probe, which reads other GPUs.
-        """
-        if not isinstance(error, self._nvml.NVMLError):
-            code = "undecodable" if isinstance(error, UnicodeDecodeError) else "garbage"
-            return ReadError(code, f"NVML's answer is invalid: {error!r}")
-        number = error.value
-        code = self._names().get(number, f"nvml_{number}")
-        return error_of(number, code, error)
-
-    def _names(self) -> dict[int, str]:
-        """Return NVML's names of its error codes, in lower case."""
-        prefix = "NVML_ERROR_"
-        return {
-            number: name.removeprefix(prefix).lower()
-            for name, number in vars(self._nvml).items()
-            if name.startswith(prefix)
-        }
+            raise translated(error, self._nvml) from error
 
 
 def as_text(value: str | bytes) -> str:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError
 
 GPU_IS_GONE = "the GPU is gone"
@@ -43,7 +45,35 @@ ABSENT = frozenset({3, 13, 25, 26})
 NO_SUCH_GPU = frozenset({6, 28})
 
 
-def error_of(number: int, code: str, error: Exception) -> DriverError:
+def translated(error: Exception, nvml: Any) -> DriverError:
+    """Return the driver error for an exception of pynvml.
+
+    Garbage from one GPU can make the binding raise anything, such as a MemoryError over a list of
+    billions. It must not end the probe, which reads other GPUs.
+
+    Args:
+        error: The exception.
+        nvml: The binding, which has the names of NVML's codes.
+    """
+    if not isinstance(error, nvml.NVMLError):
+        code = "undecodable" if isinstance(error, UnicodeDecodeError) else "garbage"
+        return ReadError(code, f"NVML's answer is invalid: {error!r}")
+    number: int = error.value
+    code = _names(nvml).get(number, f"nvml_{number}")
+    return _error_of(number, code, error)
+
+
+def _names(nvml: Any) -> dict[int, str]:
+    """Return NVML's names of its error codes, in lower case."""
+    prefix = "NVML_ERROR_"
+    return {
+        number: name.removeprefix(prefix).lower()
+        for name, number in vars(nvml).items()
+        if name.startswith(prefix)
+    }
+
+
+def _error_of(number: int, code: str, error: Exception) -> DriverError:
     """Return the driver error for an error of NVML.
 
     Args:
