@@ -118,8 +118,12 @@ class Child:
             message: The message.
             fds: Descriptors of which the child gets duplicates.
         """
+        data = codec.encode(message)
         try:
-            socket.send_fds(self.channel, [codec.encode(message)], fds)
+            if fds:
+                socket.send_fds(self.channel, [data], fds)
+            else:
+                self.channel.send(data)
         except BlockingIOError:
             return False
         except ConnectionError:
