@@ -43,6 +43,12 @@ class _Finder:
         spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
         return spec
 
+    def _hangs(self) -> bool:
+        try:
+            return self._file.read_text() == str(os.getpid())
+        except FileNotFoundError:
+            return False
+
     def _patch(self, module: Any) -> None:
         find: Callable[[str], Callable[..., Any]] = module._nvmlGetFunctionPointer  # noqa: SLF001
 
@@ -50,7 +56,7 @@ class _Finder:
             call = find(symbol)
 
             def wait_and_call(*arguments: Any) -> Any:
-                while self._file.exists() and self._file.read_text() == str(os.getpid()):
+                while self._hangs():
                     time.sleep(0.01)
                 return call(*arguments)
 

@@ -69,6 +69,8 @@ class SpareProcess:
     """A process that is prepared to replace another one."""
 
     running: bool = False
+    #: When it was started.
+    since: float = 0.0
     #: While it runs, when it must be ready; otherwise when the next one may be started.
     due: float = 0.0
     #: How many have failed one after another.

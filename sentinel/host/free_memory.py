@@ -38,7 +38,8 @@ def _left_in_groups(root: Path, own: str) -> list[int]:
             # "max", which is no number, is no limit.
             limit = int((folder / "memory.max").read_text())
             used = int((folder / "memory.current").read_text())
-            left.append(limit - used + _fields(folder / "memory.stat")["inactive_file"])
+            stat = _fields(folder / "memory.stat")
+            left.append(limit - used + stat["inactive_file"] + stat["active_file"])
     return left
 
 

@@ -34,20 +34,28 @@ def _drop_unused_pages() -> None:
     advise = ctypes.CDLL(None, use_errno=True).madvise
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     # open() instead of pathlib, whose import takes 0.6 MB of a probe.
-    with contextlib.suppress(OSError), open("/proc/self/smaps") as file:  # noqa: PTH123
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/smaps", encoding="ascii", errors="replace") as file,  # noqa: PTH123
+    ):
         for start, size in _clean_mappings(file.read()):
             advise(start, size, mmap.MADV_DONTNEED)
 
 
 def _clean_mappings(smaps: str) -> Iterator[tuple[int, int]]:
-    """Yield address and size of the executable mappings of files that have no modified page."""
+    """Yield address and size of the executable mappings of files that have no modified page.
+
+    A modified page is anonymous, or in the swap space.
+    """
     mapping: tuple[int, int] | None = None
     for line in smaps.splitlines():
         head = _MAPPING.match(line)
         if head is not None:
             start, end = int(head[1], 16), int(head[2], 16)
             mapping = (start, end - start) if head[3] == "r-xp" and head[4] else None
-        elif mapping is not None and line.startswith("Anonymous:"):
+        elif line.startswith("Anonymous:") and line.split()[1] != "0":
+            mapping = None
+        elif mapping is not None and line.startswith("Swap:"):
             if line.split()[1] == "0":
                 yield mapping
             mapping = None

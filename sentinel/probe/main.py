@@ -69,7 +69,8 @@ def run(
             publisher.send_last(Standby())
             spec = _await_activation(channel, spec)
         inventory = _enumerate(driver, spec.skip, announcements)
-        give_back()
+        if not spec.spare:
+            give_back()
     except DriverError as error:
         publisher.send_last(Unavailable(code=error.code, reason=error.reason))
         return

@@ -199,6 +199,8 @@ class Lease:
 
     #: Seconds; short where the stressor depends on the supervisor to see a newcomer.
     seconds: float
+    #: Whether the probe reads the memory of the GPU in alternation with the stressor.
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

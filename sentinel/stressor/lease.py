@@ -40,6 +40,9 @@ _TIMER_SLACK_S = 0.25
 _SEND_TIMEOUT_S = 1.0
 _RETRY_INTERVAL_S = 0.01
 
+#: How long a lease says that the probe reads, in seconds: two intervals of renewal.
+_SHARED_S = 1.0
+
 #: How often an unacknowledged finding is sent.
 _MAX_FINDING_SENDS = 5
 
@@ -56,6 +59,7 @@ class LeaseKeeper:
         share: The share of the time for which the device is to be busy, from 0 to 1.
         pace_changed: Set by a new share or a stop; the waiter clears it before it waits.
         memory_limit: Beyond which used memory of the GPU a newcomer is there, and what to do then.
+        shared_until: Until when the probe reads that memory, too.
     """
 
     def __init__(self, channel: socket.socket, lease: float) -> None:
@@ -63,6 +67,7 @@ class LeaseKeeper:
         self.share = 1.0
         self.pace_changed = threading.Event()
         self.memory_limit = MemoryLimit(used=None)
+        self.shared_until = 0.0
         self._acknowledged = threading.Condition()
         self._acknowledged_to = 0
         self._channel = channel
@@ -166,8 +171,9 @@ class LeaseKeeper:
             # An invalid message does not renew the lease, so the deadline decides.
             with contextlib.suppress(WireError):
                 match decode(data, STRESSOR_COMMANDS):
-                    case Lease(seconds=seconds):
+                    case Lease(seconds=seconds, shared=shared):
                         lease = seconds
+                        self.shared_until = time.monotonic() + _SHARED_S if shared else 0.0
                     case MemoryLimit() as limit:
                         self.memory_limit = limit
                     case Stop():

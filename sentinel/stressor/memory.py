@@ -73,7 +73,9 @@ def fill(
         )
         raise ConfigError(what, f"Use --chunk {format_size(_least_chunk(taken)).replace(' ', '')}.")
     chunks: list[Tensor] = []
-    while len(chunks) < wanted and (piece := device.new_chunk(size)) is not None:
+    # More memory may become free meanwhile.
+    most = min(wanted, MAX_CHUNKS)
+    while len(chunks) < most and (piece := device.new_chunk(size)) is not None:
         chunks.append(piece)
         if monitor is not None:
             monitor.check(ALLOCATION_SLACK_BYTES)

@@ -1,7 +1,7 @@
 """Watch the memory of the own GPU, and yield at the first growth without asking anyone.
 
 The probe and the supervisor watch it, too. This thread works while either of them is dead, hangs
-or is stopped. The two read in alternation, so both together cost as much as one.
+or is stopped. While both work they read in alternation, so both together cost as much as one.
 """
 
 from __future__ import annotations
@@ -58,9 +58,14 @@ class SelfWatch:
             time.sleep(self._pause_s() if read is not None else _RETRY_S)
 
     def _pause_s(self) -> float:
-        """Compute how long until the next odd multiple of the interval; the probe reads at even."""
-        interval = self._spec.watch_interval
-        return 2 * interval - (time.monotonic() + interval) % (2 * interval)
+        """Compute how long until the next look.
+
+        In alternation with the probe, it is at the odd multiples of the interval.
+        """
+        interval, now = self._spec.watch_interval, time.monotonic()
+        if now >= self._lease_keeper.shared_until:
+            return interval
+        return 2 * interval - (now + interval) % (2 * interval)
 
     def _yields(self, read: Callable[[], int]) -> bool:
         """Read the memory once; yield and return True if it shows a newcomer.

@@ -22,6 +22,7 @@ from sentinel.host.child_setup import setup_child_process
 from sentinel.host.own_memory import give_back
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared
+from sentinel.stressor.loader import describe
 from sentinel.stressor.main import load_torch, occupy, prefer_for_oom_kill, title_of
 
 _LOADING_TITLE = "sentinel: standby, loads torch"
@@ -70,14 +71,14 @@ def _load_in_thread() -> str | None:
     A nice value cannot be lowered again without privileges, and a stressor with a high one would
     free its memory late. It is one of a thread, so a thread does the work and ends.
     """
-    failures: list[str] = []
-    loader = threading.Thread(target=_load, args=(failures,), name="loader")
+    results: list[str | None] = []
+    loader = threading.Thread(target=_load, args=(results,), name="loader")
     loader.start()
     loader.join()
     while Path(f"/proc/self/task/{loader.native_id}").exists():  # the kernel ends it a little later
         time.sleep(_ENDING_POLL_S)
-    if failures:
-        return failures[0]
+    if not results or results[0] is not None:
+        return results[0] if results else "its loader ended without a result"
     late = _niced_threads()
     if not late:
         return None
@@ -93,8 +94,8 @@ def _niced_threads() -> int:
     return count
 
 
-def _load(failures: list[str]) -> None:
-    """Load everything that needs no GPU; put the reason into ``failures`` if that fails."""
+def _load(results: list[str | None]) -> None:
+    """Load everything that needs no GPU; append why that failed, or None."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     try:
         load_torch()
@@ -103,7 +104,17 @@ def _load(failures: list[str]) -> None:
         for entry in registered():
             if entry.module.startswith(_BUILT_IN):
                 importlib.import_module(entry.module)
-    except Exception as error:  # noqa: BLE001 - the import of torch may raise anything
-        failures.append(str(error))
-        return
+        results.append(_why_unusable())
+    except BaseException as error:  # noqa: BLE001 - an import may raise anything, even SystemExit
+        results.append(describe(error) if not str(error) else str(error))
     give_back()
+
+
+def _why_unusable() -> str | None:
+    """Return why this process cannot take any GPU, or None."""
+    import torch
+
+    # By a plugin of torch; CUDA sees no GPU from now on. torch declares no types for it.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "CUDA was initialised while torch was imported"
+    return None

@@ -12,6 +12,7 @@ from sentinel.config.model import Config
 from sentinel.core.gpu import watchers
 from sentinel.core.observation import WatchTimes
 from sentinel.core.state import State
+from sentinel.core.stressor_state import Running
 from sentinel.supervisor.ports import Spawner
 
 #: The duration of a long lease and the interval of its renewals, in seconds.
@@ -70,5 +71,7 @@ class Leases:
                     watched = False
             elif long_is_due or uuid in self._short:
                 self._short.discard(uuid)
-                self._spawner.renew_lease(uuid, LONG_LEASE_S)
+                running = isinstance(gpu_state.stressor, Running)
+                shared = running and seen is not None and watchers.alternates(seen, now, own)
+                self._spawner.renew_lease(uuid, LONG_LEASE_S, shared=shared)
         return watched

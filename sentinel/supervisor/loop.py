@@ -294,13 +294,13 @@ class Supervisor:
 
     def _excluded(self) -> tuple[str, ...]:
         """Return the GPUs that a new probe must not read."""
-        readable = watch(self.state, {}, self._clock.now()).gpus
+        readable = watch(self.state, {}, self._clock.now(), self.config).gpus
         return tuple(uuid for uuid in self.state.gpu_states if uuid not in readable)
 
     def _update_children(self, seen: Observation) -> None:
         """Send the probe a changed watch, and renew the leases if they are due."""
         now = self._clock.now()
-        wanted = watch(self.state, seen.watched, now)
+        wanted = watch(self.state, seen.watched, now, self.config)
         if wanted != self._watch:
             self._watch = wanted
             self._probe.watch(wanted)

@@ -109,8 +109,14 @@ class Spawner(Protocol):
     def watched_at(self, uuid: str) -> float:
         """Return when the child last saw its GPU's memory within its limit; long ago if never."""
 
-    def renew_lease(self, uuid: str, seconds: float) -> None:
-        """Let the child on a GPU live for so long from now on."""
+    def renew_lease(self, uuid: str, seconds: float, *, shared: bool = False) -> None:
+        """Let the child on a GPU live for so long from now on.
+
+        Args:
+            uuid: The GPU.
+            seconds: The duration.
+            shared: Whether the probe reads its memory in alternation.
+        """
 
     def files(self) -> list[int]:
         """List the descriptors to wait for."""

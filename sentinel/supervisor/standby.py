@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sentinel.core.observation import SpareFacts
+from sentinel.errors import WireError
 from sentinel.host.free_memory import available_bytes
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,
@@ -71,16 +72,19 @@ class StandbyStressor:
             spec: What it is to run.
             fds: The descriptor of its stamps, then those of the GPU's locks.
         """
-        if not self._ready:
+        child = self._handle.child
+        if not self._ready or child is None or child.ended():
             return False
         self._ready = False
+        try:
+            sent = self._handle.send(Activate(spec=spec), fds)
+        except (WireError, OSError):  # options that no message has room for, or no descriptor left
+            sent = False
+        if not sent:
+            self.kill()
+            return False
         handle.adopt(self._handle, generation)
-        handle.send(Activate(spec=spec), fds)
         return True
-
-    def gone(self) -> bool:
-        """Check that none is left, not even a killed one."""
-        return self._handle.all_gone()
 
     def files(self) -> list[int]:
         """List the descriptors to wait for."""

@@ -146,11 +146,11 @@ class StressorPool:
         stressor = self._stressors.get(uuid)
         return 0.0 if stressor is None or stressor.stamps is None else stressor.stamps.get(0)
 
-    def renew_lease(self, uuid: str, seconds: float) -> None:
+    def renew_lease(self, uuid: str, seconds: float, *, shared: bool = False) -> None:
         """Let the child on a GPU live for so long from now on."""
         stressor = self._stressors.get(uuid)
         if stressor is not None:
-            stressor.handle.send(Lease(seconds=seconds))
+            stressor.handle.send(Lease(seconds=seconds, shared=shared))
             stressor.send_limit()
 
     def files(self) -> list[int]:

@@ -35,6 +35,8 @@ class FakeSpawner:
         self.frozen_at: float | None = None
         #: The duration of the last lease of each child, in seconds.
         self.leases: dict[str, float] = {}
+        #: Whether it said that the probe reads, too.
+        self.shared: dict[str, bool] = {}
         self._new: dict[str, ChildFacts] = {}
 
     def start(
@@ -100,8 +102,9 @@ class FakeSpawner:
         watches = child is not None and child.watches and child.memory_limit.used is not None
         return (self.frozen_at or self._world.now) if watches else 0.0
 
-    def renew_lease(self, uuid: str, seconds: float) -> None:
+    def renew_lease(self, uuid: str, seconds: float, *, shared: bool = False) -> None:
         """Record the lease; fake children need none."""
+        self.shared[uuid] = shared
         self.leases[uuid] = seconds
 
     def files(self) -> list[int]:

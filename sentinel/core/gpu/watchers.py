@@ -15,6 +15,14 @@ SELF_WATCH_TIMEOUT_S = 0.5
 STARTING_TIMEOUT_S = 0.5
 
 
+#: With a longer interval between two reads, probe and stressor do not alternate, in seconds: either
+#: may be alone for a moment. Newcomers got their memory from a holder that read every 50 ms.
+MAX_ALTERNATION_S = 0.05
+#: They do not alternate with one that last read longer ago, in seconds: NVML does not answer for
+#: 0.1 s while a context is created.
+ALTERNATION_TIMEOUT_S = 0.2
+
+
 def held_since(gpu_state: GpuState) -> float | None:
     """Return since when a living child may hold memory, or None if none does.
 
@@ -32,6 +40,18 @@ def held_since(gpu_state: GpuState) -> float | None:
 def watches_itself(times: WatchTimes, now: float) -> bool:
     """Check whether the stressor itself would notice a newcomer."""
     return now - times.stressor <= SELF_WATCH_TIMEOUT_S
+
+
+def alternates(times: WatchTimes, now: float, config: Config) -> bool:
+    """Check whether probe and stressor both read the memory, so that each may read half as often.
+
+    Args:
+        times: When the memory was last read.
+        now: The time.
+        config: The configuration, with the interval.
+    """
+    last = min(times.probe, times.stressor)
+    return 2 * config.watch_interval <= MAX_ALTERNATION_S and now - last <= ALTERNATION_TIMEOUT_S
 
 
 def blind_limit(gpu_state: GpuState, config: Config) -> float:

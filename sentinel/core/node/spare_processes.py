@@ -63,7 +63,9 @@ def step_standby(state: State, seen: Observation, config: Config) -> NodeStep:
         and state.shutdown is None
     )
     starting = any(isinstance(one.stressor, Starting) for one in state.gpu_states.values())
-    may_start = wanted and _probe_works(state, seen.now) and not starting
+    # Not in the tick of another spawn: each takes milliseconds.
+    spawned = state.spare_probe.running and seen.spare_probe is None
+    may_start = wanted and _probe_works(state, seen.now) and not (starting or spawned)
     standby, order = _step(
         state.standby, seen.standby, seen.now, (wanted, may_start), STANDBY_TIMEOUT_S
     )
@@ -71,7 +73,8 @@ def step_standby(state: State, seen: Observation, config: Config) -> NodeStep:
     if standby.failures > state.standby.failures and seen.standby is not None:
         exit_ = seen.standby.exit
         fields: dict[str, object] = {
-            "reason": seen.standby.failed or "it ended",
+            "reason": seen.standby.failed
+            or ("it ended" if exit_ is not None else "it was not ready in time"),
             "exit_code": exit_.code if exit_ is not None else None,
             "pause_s": standby.due - seen.now,
         }
@@ -85,6 +88,11 @@ def step_standby(state: State, seen: Observation, config: Config) -> NodeStep:
             return NodeStep(state=state, actions=(KillStandby(),), events=tuple(events))
         case None:
             return NodeStep(state=state, events=tuple(events))
+
+
+def used(standby: SpareProcess, now: float) -> SpareProcess:
+    """Record that the standby stressor becomes a stressor now."""
+    return SpareProcess(since=standby.since, due=now + SPARE_PAUSE_S)
 
 
 def _probe_works(state: State, now: float) -> bool:
@@ -116,7 +124,7 @@ def _step(
     if not spare.running:
         if not may_start or now < spare.due:
             return spare, None
-        return replace(spare, running=True, due=now + timeout_s), _Order.START
+        return replace(spare, running=True, since=now, due=now + timeout_s), _Order.START
     if not may_exist:
         return replace(spare, running=False, due=now + SPARE_PAUSE_S), _Order.KILL
     if facts is None:  # it has replaced a process
@@ -124,6 +132,6 @@ def _step(
     late = not facts.ready and now >= spare.due
     if facts.exit is None and not late:
         return spare, None
-    failures, pause = next_pause(spare.failures, 0.0)
+    failures, pause = next_pause(spare.failures, now - spare.since)
     failed = SpareProcess(due=now + SPARE_PAUSE_S + pause, failures=failures)
     return failed, _Order.KILL if late else None

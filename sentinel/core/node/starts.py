@@ -9,7 +9,7 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Start
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import allocations, leaks, lifecycle, occupancy
-from sentinel.core.node import limits
+from sentinel.core.node import limits, spare_processes
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.node.node_step import NodeStep
@@ -41,6 +41,8 @@ def start_one(state: State, seen: Observation, config: Config) -> NodeStep:
         standby=standby,
     )
     state = replace(state, gpu_states={**state.gpu_states, uuid: gpu_state}, last_start=seen.now)
+    if standby:
+        state = replace(state, standby=spare_processes.used(state.standby, seen.now))
     return NodeStep(state=state, actions=(start,), events=(event,))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sentinel.config.model import Config
 from sentinel.core.gpu import leaks, pace_controller, watchers
 from sentinel.core.gpu_state import GpuState, Idle
 from sentinel.core.node import probe_supervision
@@ -17,7 +18,7 @@ from sentinel.protocol.probe import Watch
 CONFIRM_AFTER_S = 0.25
 
 
-def watch(state: State, times: Mapping[str, WatchTimes], now: float) -> Watch:
+def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Config) -> Watch:
     """Build the watch list of the probe; a GPU is held while a child may live on it.
 
     A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
@@ -27,6 +28,7 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float) -> Watch:
         state: The state after a tick.
         times: When the memory of each held GPU was last read.
         now: The time.
+        config: The configuration.
     """
     read, held, at_once, shared, load = [], [], [], [], []
     for uuid, gpu_state in state.gpu_states.items():
@@ -39,7 +41,7 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float) -> Watch:
         if isinstance(gpu_state.stressor, Running) or (due is not None and now >= due):
             at_once.append(uuid)
         running = isinstance(gpu_state.stressor, Running) and uuid in times
-        if running and watchers.watches_itself(times[uuid], now):
+        if running and watchers.alternates(times[uuid], now, config):
             shared.append(uuid)
         if (
             state.api is not None  # clients see the utilisation

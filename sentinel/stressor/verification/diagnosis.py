@@ -110,11 +110,14 @@ class Examiner:
         product: The product.
         inspector: Compares and reads its matrices.
         reporter: The receiver of findings.
+        thorough: Whether to read the whole of a wrong result. Several wrong bits may cancel out in
+            the sums that locate the one bit of a trial.
     """
 
     product: Product
     inspector: Inspector
     reporter: FindingReporter
+    thorough: bool = False
     seed: int = 1
     round: int = 0
     #: The correct sums of the left input, the right input and the reference, once they are known.
@@ -176,7 +179,7 @@ class Examiner:
     def examine_result(self, matrix: Tensor, detail: str = "") -> None:
         """Report a wrong result; repetitions overwrite it."""
         reread = self.inspector.differs(matrix)
-        parts = self._wrong_parts(matrix, self.inspector.checksum(matrix))
+        parts = _whole(matrix) if self.thorough else self._wrong_parts(matrix)
         evidence = self._collect(matrix, self._bytes_of(self.product.reference), parts)
         repeated = 0
         for _ in range(REPEATS):
@@ -262,9 +265,11 @@ class Examiner:
 
     # --- evidence ----------------------------------------------------------------------------
 
-    def _wrong_parts(self, result: Tensor, found: PieceSums) -> Parts:
+    def _wrong_parts(self, result: Tensor) -> Parts:
         """List the parts of a result whose sums differ from the reference's; all if unknown."""
-        return found.differing(self.sums[-1]) if self.sums else _whole(result)
+        if not self.sums:
+            return _whole(result)
+        return self.inspector.checksum(result).differing(self.sums[-1])
 
     def _collect(self, matrix: Tensor, expected: Expected, parts: Parts) -> Evidence:
         """Compare ``parts`` of ``matrix`` on the host with their correct bytes."""

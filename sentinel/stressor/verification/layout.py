@@ -14,6 +14,9 @@ MIN_SLOTS = 3
 #: longer to queue the kernels than the device to run them.
 PIECE_BYTES = 32 * 2**20
 
+#: The same where there is no room for that.
+SMALL_PIECE_BYTES = 8 * 2**20
+
 #: The alignment of matrices in bytes; kernels are slower with less.
 _ALIGNMENT = 512
 
@@ -66,7 +69,13 @@ def lay_out(chunks: Sequence[Tensor], needs: Needs) -> Layout | None:
 
     No piece spans two chunks, as they are not adjacent.
     """
-    largest = min(PIECE_BYTES, max(needs.left, needs.right, needs.result))
+    layouts = (_lay_out(chunks, needs, piece) for piece in (PIECE_BYTES, SMALL_PIECE_BYTES))
+    return next((layout for layout in layouts if layout is not None), None)
+
+
+def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int) -> Layout | None:
+    """Divide ``chunks`` with this size of a checksum's piece, or return None."""
+    largest = min(piece, max(needs.left, needs.right, needs.result))
     sizes = [needs.left, needs.right, needs.result, needs.result // 8, largest, largest]
     order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     rests = list(chunks)

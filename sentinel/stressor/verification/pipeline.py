@@ -113,6 +113,7 @@ class ResultPipeline:
         self._begin(seed)
         self._measure_quantum()
         self._prove()
+        self.examiner.thorough = True
         self._check_golden()
         for _ in range(_LEAD):
             self._queue_snapshot(self._queue_results(self.per_quantum))

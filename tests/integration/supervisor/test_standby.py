@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ class Bench:
         self.registry = Registry.create(folder, 1)
         (self.gpu,) = self.registry.gpus()
         self.workload = "hold"
+        self.options: dict[str, str] = {}
         self.locks: tuple[int, ...] = ()
         self.pool = StressorPool(lambda _: self.spec(), lambda _: self.locks)
         self.facts: list[ChildFacts] = []
@@ -41,7 +43,7 @@ class Bench:
             memory=MemoryTarget(share=0.5),
             chunk=2**29,
             workload=self.workload,
-            options={},
+            options=self.options,
             lease=LONG_LEASE_S * MACHINE_SLOWNESS,
             simulation=str(self.registry.folder),
         )
@@ -123,6 +125,29 @@ def test_its_first_error_is_reported_like_that_of_any_stressor(bench: Bench) -> 
     (failed,) = bench.messages(Failed)
     assert isinstance(failed, Failed)
     assert "no.such.module" in failed.reason
+
+
+@pytest.mark.long
+def test_options_that_no_message_has_room_for_are_passed_by_a_spawn(bench: Bench) -> None:
+    prepared = bench.prepared()
+    bench.options = {"text": "x" * 70_000}
+    bench.pool.start(bench.gpu, 1, standby=True)
+    eventually(lambda: bench.messages(Failed))
+    (failed,) = bench.messages(Failed)
+    assert isinstance(failed, Failed)
+    assert "text" in failed.reason, "hold takes no options"
+    assert bench.facts[0].child is not None
+    assert bench.facts[0].child.pid != prepared
+
+
+@pytest.mark.long
+def test_one_that_has_died_unseen_is_not_used(bench: Bench) -> None:
+    os.kill(bench.prepared(), signal.SIGKILL)
+    child = bench.pool.standby._handle.child
+    assert child is not None
+    eventually(child.ended)
+    bench.pool.start(bench.gpu, 1, standby=True)
+    eventually(lambda: bench.messages(Ready))
 
 
 @pytest.mark.long

@@ -283,14 +283,34 @@ def test_an_idle_gpu_is_read_again_soon_before_a_start() -> None:
     occupancy = supervisor.state.gpu_states["GPU-0"].occupancy
     assert isinstance(occupancy, Idle)
     due = occupancy.since + CONFIRM_AFTER_S
-    assert watch(supervisor.state, {}, due - 0.01).at_once == ()
-    assert watch(supervisor.state, {}, due).at_once == ("GPU-0",)
+    assert watch(supervisor.state, {}, due - 0.01, CONFIG).at_once == ()
+    assert watch(supervisor.state, {}, due, CONFIG).at_once == ("GPU-0",)
 
 
-def test_the_probe_reads_a_gpu_in_alternation_with_a_stressor_that_watches() -> None:
+@pytest.mark.parametrize(
+    ("probe_age_s", "stressor_age_s", "interval_s", "shared"),
+    [
+        (0.0, 0.0, 0.025, True),
+        (0.0, watchers.ALTERNATION_TIMEOUT_S + 0.01, 0.025, False),
+        (watchers.ALTERNATION_TIMEOUT_S + 0.01, 0.0, 0.025, False),
+        (0.0, 0.0, 0.026, False),
+    ],
+)
+def test_probe_and_stressor_alternate_while_both_read(
+    probe_age_s: float, stressor_age_s: float, interval_s: float, *, shared: bool
+) -> None:
     world, supervisor = occupied()
     now = world.now
-    assert watch(supervisor.state, {}, now).shared == ()
-    for stamp, shared in ((now, ("GPU-0",)), (now - watchers.SELF_WATCH_TIMEOUT_S - 0.1, ())):
-        seen = {"GPU-0": WatchTimes(stressor=stamp)}
-        assert watch(supervisor.state, seen, now).shared == shared
+    times = WatchTimes(probe=now - probe_age_s, stressor=now - stressor_age_s)
+    config = replace(CONFIG, watch_interval=interval_s)
+    found = watch(supervisor.state, {"GPU-0": times}, now, config)
+    assert found.shared == (("GPU-0",) if shared else ())
+    assert watch(supervisor.state, {}, now, config).shared == ()
+
+
+def test_a_stressor_learns_whether_the_probe_reads_too() -> None:
+    world, supervisor = occupied()
+    world.run_for(supervisor, 1.0)
+    assert world.spawner.shared == {"GPU-0": True}
+    world.probe.stopped = True
+    world.run(supervisor, lambda: not world.spawner.shared["GPU-0"], within=1.0)

@@ -14,7 +14,7 @@ def group(folder: Path, limit: str, current: int, inactive: int) -> None:
     folder.mkdir(parents=True)
     (folder / "memory.max").write_text(f"{limit}\n")
     (folder / "memory.current").write_text(f"{current}\n")
-    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {inactive}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {inactive}\nactive_file 0\n")
 
 
 def test_each_group_with_a_limit_counts_and_pages_of_files_are_free(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from sentinel.host.own_memory import _clean_mappings
 
@@ -12,22 +14,47 @@ SMAPS = """\
 00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/program
 Rss:                 328 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 00651000-00652000 r--p 00051000 08:02 173521 /usr/bin/program
 Anonymous:             0 kB
+Swap:                  0 kB
 00652000-00655000 rw-p 00052000 08:02 173521 /usr/bin/program
 Anonymous:            12 kB
+Swap:                  0 kB
 7f0000000000-7f0000100000 r-xp 00000000 08:02 9 /usr/lib/patched.so
 Anonymous:             4 kB
+Swap:                  0 kB
 7f0000200000-7f0000300000 r-xp 00000000 00:00 0
 Anonymous:             0 kB
+Swap:                  0 kB
+7f0000350000-7f0000360000 r-xp 00000000 08:02 9 /usr/lib/swapped.so
+Anonymous:             0 kB
+Swap:                  4 kB
 7f0000400000-7f0000500000 r-xp 00000000 08:02 10 /usr/lib/a name.so (deleted)
 Anonymous:             0 kB
+Swap:                  0 kB
 """
 
 
 def test_only_unmodified_code_of_files_is_dropped() -> None:
     found = [(hex(start), size) for start, size in _clean_mappings(SMAPS)]
     assert found == [("0x400000", 0x52000), ("0x7f0000400000", 0x100000)]
+
+
+def test_a_mapped_file_may_have_any_name(tmp_path: Path) -> None:
+    """The bytes of a path need not be text."""
+    path = os.fsencode(tmp_path) + b"/M\xfcller"
+    script = """
+import mmap, os, sys
+from sentinel.host.own_memory import give_back
+file = os.open(os.fsencode(sys.argv[1]), os.O_RDONLY)
+mapped = mmap.mmap(file, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+give_back()
+print(mapped[:4].decode())
+"""
+    Path(os.fsdecode(path)).write_bytes(b"code" * 1024)
+    arguments = [sys.executable, "-c", script, os.fsdecode(path)]
+    assert subprocess.check_output(arguments) == b"code\n"
 
 
 def test_a_process_gets_smaller_and_works_on() -> None:
