@@ -27,7 +27,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import is_out_of_memory
-from sentinel.stressor.memory import fill
+from sentinel.stressor.memory import MAX_CHUNKS, fill
 from sentinel.stressor.options import start
 from sentinel.stressor.workloads.elementwise import elementwise
 from tests.harness.context_harness import CHUNK, GIB, Bench
@@ -206,6 +206,19 @@ def test_so_many_chunks_that_a_newcomer_could_not_wait_are_refused(bench: Bench)
         fill(bench.device, MemoryTarget(size=1025 * 2**21), 2**21)
     assert refused.value.remedy == "Use --chunk 4MiB."
     assert len(fill(bench.device, MemoryTarget(size=1024 * 2**20), 2**20).chunks) == 1024
+
+
+def test_a_target_above_the_free_memory_is_not_refused_for_its_chunks(bench: Bench) -> None:
+    filling = fill(bench.device, MemoryTarget(size=2**50), CHUNK)
+    assert filling.refused
+    assert len(filling.chunks) < MAX_CHUNKS
+
+
+def test_memory_that_becomes_free_meanwhile_adds_no_more_chunks_than_allowed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.device, "free_bytes", lambda: 2**20)
+    assert len(fill(bench.device, MemoryTarget(size=2000 * 2**20), 2**20).chunks) == MAX_CHUNKS
 
 
 def test_a_size_is_filled_with_whole_chunks(bench: Bench) -> None:

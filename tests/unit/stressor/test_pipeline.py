@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sentinel.protocol.stressor import FindingPlace
-from sentinel.stressor.verification.comparison import PieceSums, flip
+from sentinel.stressor.verification.comparison import PieceSums, flip, integers
 from sentinel.stressor.verification.diagnosis import Outcome
 from tests.harness.pipeline_harness import (
     ALL,
@@ -339,3 +339,19 @@ def test_an_input_that_cannot_be_repaired_ends_the_workload(
     with pytest.raises(RuntimeError, match="the left input is wrong after every repair"):
         pipeline.finish_seed()
     assert [finding.repeated for finding in bench.findings()] == [3]
+
+
+def test_wrong_bits_that_cancel_out_in_the_sums_are_all_found(bench: Workbench) -> None:
+    """The change of four equally distant elements, by +x, -x, -x and +x, leaves both sums."""
+    pipeline = pipeline_of(bench, "fp32")
+    step_until(pipeline, 1)
+    matrix = newest(pipeline)
+    lowest = (integers(matrix) & 1).tolist()
+    first = next(n for n in range(len(lowest) - 3) if lowest[n : n + 4] == [0, 1, 1, 0])
+    before = pipeline.inspector.checksum(matrix)
+    for element in range(first, first + 4):
+        flip(matrix, element, 0)
+    assert pipeline.inspector.checksum(matrix) == before
+    assert pipeline.finish_seed()
+    (finding,) = bench.findings()
+    assert (finding.place, finding.count) == (FindingPlace.RESULT, 4)
