@@ -19,7 +19,7 @@ from tests.harness.timing import TEST_TIMEOUT_S
 
 #: The duration of an example depends on what else the host does.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("common", _UNHURRIED, max_examples=20, stateful_step_count=25)
+settings.register_profile("common", _UNHURRIED, max_examples=15, stateful_step_count=20)
 settings.register_profile("long", _UNHURRIED, max_examples=100, stateful_step_count=50)
 settings.load_profile("common")
 

@@ -31,6 +31,7 @@ from sentinel.stressor.memory import MAX_CHUNKS, fill
 from sentinel.stressor.options import start
 from sentinel.stressor.workloads.elementwise import elementwise
 from tests.harness.context_harness import CHUNK, GIB, Bench
+from tests.harness.sentinel_process import eventually
 
 FLIP = Finding(
     number=0,
@@ -231,7 +232,12 @@ def test_a_size_below_one_chunk_is_held_as_it_is_and_suffices_for_work(bench: Be
     filling = fill(bench.device, MemoryTarget(size=100 * 2**20), CHUNK)
     assert (len(filling.chunks), filling.held, filling.refused) == (1, 100 * 2**20, False)
     ctx = WorkloadContext(device=bench.device, filling=filling, lease_keeper=bench.lease_keeper)
-    threading.Timer(0.2, bench.lease_keeper.stopped.set).start()
+
+    def stop_after_work() -> None:
+        eventually(lambda: ctx.iterations > 0)
+        bench.lease_keeper.stopped.set()
+
+    threading.Thread(target=stop_after_work, daemon=True).start()
     elementwise(ctx)
     assert ctx.iterations > 0
 
