@@ -215,6 +215,7 @@ def test_a_target_above_the_free_memory_is_not_refused_for_its_chunks(bench: Ben
     assert len(filling.chunks) < MAX_CHUNKS
 
 
+@pytest.mark.long
 def test_memory_that_becomes_free_meanwhile_adds_no_more_chunks_than_allowed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
