@@ -172,8 +172,11 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
         with one_workload_per_gpu(host, batch, *QUICK) as (sentinel, gpus):
             for gpu in gpus.values():
                 sentinel.wait_for("stressor.ready", gpu=gpu)
+            probes = ("sentinel: probe", "sentinel: spare")
             family = [
-                child for child in sentinel.children() if not titled(child, "sentinel: probe")
+                child
+                for child in sentinel.children()
+                if not any(titled(child, probe) for probe in probes)
             ]
             with ExitStack() as stack:
                 jobs = {name: stack.enter_context(host.job(gpu)) for name, gpu in gpus.items()}
