@@ -20,7 +20,7 @@ from sentinel.stressor import standby as standby_process
 from sentinel.supervisor.child_process import ChildHandle
 
 #: Below so much available memory a standby stressor is given up, and it is not started below twice
-#: as much, in bytes. It takes 300 MB on an H200 host, and a stressor 1 GB.
+#: as much, in bytes. It takes 350 MB on an H200 host, and a stressor 600 to 900 MB.
 MIN_AVAILABLE_BYTES = 2**30
 #: The interval of the looks at the available memory, in seconds.
 LOOK_EVERY_S = 5.0
