@@ -90,9 +90,9 @@ def step_standby(state: State, seen: Observation, config: Config) -> NodeStep:
             return NodeStep(state=state, events=tuple(events))
 
 
-def used(standby: SpareProcess, now: float) -> SpareProcess:
-    """Record that the standby stressor becomes a stressor now."""
-    return SpareProcess(since=standby.since, due=now + SPARE_PAUSE_S)
+def used(now: float) -> SpareProcess:
+    """Return the state of the standby stressor once it has become a stressor."""
+    return SpareProcess(due=now + SPARE_PAUSE_S)
 
 
 def _probe_works(state: State, now: float) -> bool:
@@ -128,7 +128,7 @@ def _step(
     if not may_exist:
         return replace(spare, running=False, due=now + SPARE_PAUSE_S), _Order.KILL
     if facts is None:  # it has replaced a process
-        return SpareProcess(due=now + SPARE_PAUSE_S), None
+        return used(now), None
     late = not facts.ready and now >= spare.due
     if facts.exit is None and not late:
         return spare, None

@@ -42,7 +42,7 @@ def start_one(state: State, seen: Observation, config: Config) -> NodeStep:
     )
     state = replace(state, gpu_states={**state.gpu_states, uuid: gpu_state}, last_start=seen.now)
     if standby:
-        state = replace(state, standby=spare_processes.used(state.standby, seen.now))
+        state = replace(state, standby=spare_processes.used(seen.now))
     return NodeStep(state=state, actions=(start,), events=(event,))
 
 
