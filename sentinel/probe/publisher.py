@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import select
 import socket
+from dataclasses import replace
 
+from sentinel.errors import WireError
 from sentinel.protocol.codec import encode
+from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import ProbeMessage
 
 
@@ -26,6 +29,14 @@ class Publisher:
         except OSError:
             return False  # full, or the supervisor is gone, which ends the main thread
         return True
+
+    def send_reading(self, reading: Reading) -> bool:
+        """Send ``reading``, or only the number of its processes if it is too large."""
+        try:
+            return self.send(reading)
+        except WireError:  # names and ancestors without end
+            count = reading.omitted_processes + len(reading.processes)
+            return self.send(replace(reading, processes=(), omitted_processes=count))
 
     def send_last(self, message: ProbeMessage) -> None:
         """Send ``message``, waiting for room for up to a second."""

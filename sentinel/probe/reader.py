@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from sentinel.errors import WireError
 from sentinel.probe.driver import (
     Driver,
     DriverError,
@@ -31,6 +30,11 @@ from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.telemetry import Telemetry
 
 T = TypeVar("T")
+
+#: When a read began, its duration and the memory.
+_MemoryRead = tuple[float, float, Memory]
+#: When a read began, the processes, and the number of those that were omitted.
+_ProcessesRead = tuple[float, tuple[GpuProcess, ...], int]
 
 #: Failed reads before a fault is published, and the pause between them.
 MAX_TRIES = 3
@@ -132,13 +136,13 @@ class Reader:
         self._boosted_until = 0.0
         self._shared = False
         self._load_wanted = self._telemetry_wanted = False
-        # The latest readings, each one value with the time when its read began.
-        self._memory: tuple[float, float, Memory] | None = None
-        self._processes: tuple[float, tuple[GpuProcess, ...], int] | None = None
+        self._memory: _MemoryRead | None = None
+        self._processes: _ProcessesRead | None = None
         self._modes = _Modes()
         self._load = _Load()
         self._computing: tuple[int, ...] | None = None
         self._faulty = False
+        self._fault_at = -math.inf
         # Private to the memory job or to the poll job.
         self._memory_failures = self._poll_failures = 0
         self._settled_at = 0.0
@@ -316,8 +320,8 @@ class Reader:
             return None
 
     def _recover(self, *, full: bool) -> None:
-        """Resume the memory job after a full reading without a fault."""
-        if full and self._faulty:
+        """Resume the memory job after a full reading that began after the fault."""
+        if full and self._faulty and self._latest():
             self._faulty = False
             self.poll_memory.request()
             self._services.wake()
@@ -351,13 +355,19 @@ class Reader:
         finally:
             self._services.inflight_calls.finish(slot)
 
+    def _latest(self) -> tuple[_MemoryRead, _ProcessesRead] | None:
+        """Return the latest reads, if both began after the last fault of either job."""
+        memory, processes = self._memory, self._processes
+        if memory is None or processes is None or min(memory[0], processes[0]) <= self._fault_at:
+            return None
+        return memory, processes
+
     def _publish(self, telemetry: Telemetry | None = None) -> None:
         """Publish the latest readings; if the channel is full, the next read publishes again."""
         with self._publishing:
-            if self._memory is None or self._processes is None:
+            if (latest := self._latest()) is None:
                 return
-            at, took, memory = self._memory
-            processes_at, processes, omitted = self._processes
+            (at, took, memory), (processes_at, processes, omitted) = latest
             reading = Reading(
                 uuid=self.uuid,
                 at=at,
@@ -371,24 +381,18 @@ class Reader:
                 **vars(self._modes),
                 **vars(self._load),
             )
-            try:
-                sent = self._services.publisher.send(reading)
-            except WireError:  # names and ancestors without end
-                count = omitted + len(processes)
-                shorter = replace(reading, processes=(), omitted_processes=count)
-                sent = self._services.publisher.send(shorter)
-            self._unsent = not sent
-            if sent:
+            self._unsent = not self._services.publisher.send_reading(reading)
+            if not self._unsent:
                 self._sent_used = memory.used
 
     def _publish_fault(self, now: float, error: DriverError, *, lost: bool) -> None:
         """Publish that the GPU is unknown, and why; from now on only polls retry."""
         with self._publishing:
-            self._faulty = True
+            self._faulty, self._fault_at = True, time.monotonic()
             self._modes_until = 0.0
             self._sent_used = -1
             reading = Reading(uuid=self.uuid, at=now, fault=str(error), lost=lost)
-            self._services.publisher.send(reading)
+            self._services.publisher.send_reading(reading)
 
 
 def _next_multiple(now: float, interval: float) -> float:

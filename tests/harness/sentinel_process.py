@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from sentinel.host.procfs import read_stat
 from tests.harness.timing import TIMEOUT_S
 
 Event = Mapping[str, Any]
+#: Fields that are the same in all events of a test, or printed beside the others.
+_NOT_PRINTED = frozenset({"event", "at", "time", "gpu"})
 
 
 class SentinelProcess:
@@ -93,6 +96,13 @@ class SentinelProcess:
     def _on(self, event: Event, gpu: int | None) -> bool:
         return gpu is None or event.get("index") == self._indices[gpu]
 
+    def print_events(self) -> None:
+        """Print the latest events, each with the seconds since the first one."""
+        for event in self.events[-200:]:
+            details = {key: value for key, value in event.items() if key not in _NOT_PRINTED}
+            after_s = event["at"] - self.events[0]["at"]
+            sys.stdout.write(f"{after_s:8.3f} {event['event']} {details}\n")
+
     def children(self) -> list[psutil.Process]:
         """List the living descendants of the sentinel, stressors and probe alike."""
         with suppress(psutil.NoSuchProcess):
@@ -137,6 +147,9 @@ def run_sentinel(
     sentinel = SentinelProcess(command, environment, indices=indices, read=read)
     try:
         yield sentinel
+    except BaseException:
+        sentinel.print_events()  # pytest shows what a failed test printed
+        raise
     finally:
         children = sentinel.children()
         if sentinel.process.poll() is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -271,18 +272,48 @@ def test_a_blocked_poll_does_not_stop_memory_reads() -> None:
         poll.join(TIMEOUT_S)
 
 
+def test_a_poll_that_began_before_a_fault_does_not_revoke_it() -> None:
+    """Its memory was read before the fault; the next poll reads it again."""
+    driver = HangingDriver()
+    with reader_over(driver) as (reader, posts):
+        reader.configure(wanted=True, held=True)
+        reader.poll.run()
+        driver.returns.clear()
+        reader._next_poll = 0.0
+        poll = threading.Thread(target=reader.poll.run)
+        poll.start()
+        until(driver.asked.is_set)
+        driver.fails = True
+        for _ in range(MAX_TRIES):
+            reader.poll_memory.run()
+        driver.returns.set()
+        poll.join(TIMEOUT_S)
+        assert received(posts)[-1].fault is not None
+        reader.poll_memory.run()
+        assert reader.poll_memory.due == math.inf
+
+        driver.fails = False
+        reader._next_poll = 0.0
+        reader.poll.run()
+        assert received(posts)[-1].fault is None
+        assert reader.poll_memory.due < math.inf
+
+
 class HangingDriver(FakeDriver):
     """A driver whose calls for processes return only while ``returns`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.used = 0
+        self.fails = False
         self.returns = threading.Event()
         self.returns.set()
         self.asked = threading.Event()
 
     def memory(self, uuid: str) -> Memory:
-        """Return the current used memory."""
+        """Return the current used memory, or fail while ``fails`` is set."""
+        if self.fails:
+            raise ReadError("unknown", "it does not say")
         return Memory(total=2**30, used=self.used, free=2**30 - self.used)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
