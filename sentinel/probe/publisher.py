@@ -35,7 +35,7 @@ class Publisher:
         try:
             return self.send(reading)
         except WireError:  # names and ancestors without end
-            count = reading.omitted_processes + len(reading.processes)
+            count = reading.omitted_processes + len(reading.processes or ())
             return self.send(replace(reading, processes=(), omitted_processes=count))
 
     def send_last(self, message: ProbeMessage) -> None:

@@ -114,6 +114,21 @@ class SentinelProcess:
         """List the living stressors that have set their process title."""
         return [child for child in self.children() if "keeps idle GPU" in _title(child)]
 
+    def wait_for_process(self, words: str) -> psutil.Process:
+        """Wait until one process, of the sentinel or its descendants, has these words in its title.
+
+        A slow process may be about to set its title, or to be replaced.
+        """
+        found: list[psutil.Process] = []
+
+        def one() -> bool:
+            processes = [psutil.Process(self.process.pid), *self.children()]
+            found[:] = [process for process in processes if words in _title(process)]
+            return len(found) == 1
+
+        eventually(one)
+        return found[0]
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; return the exit code."""
         self.process.send_signal(number)

@@ -287,8 +287,7 @@ COMMON = {("probe-killed", 0.02), ("supervisor-stopped", 0.1)}
 def broken(fault: str, sentinel: SentinelProcess) -> Iterator[None]:
     """Kill or stop a process of a sentinel; continue a stopped one at the end."""
     title, number = FAULTS[fault]
-    processes = [psutil.Process(sentinel.process.pid), *sentinel.children()]
-    (victim,) = [process for process in processes if titled(process, title)]
+    victim = sentinel.wait_for_process(title)
     victim.send_signal(number)
     try:
         yield
@@ -354,9 +353,11 @@ def test_a_newcomer_gets_its_memory_while_the_probe_hangs(simulated: SimulatedHo
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_killed_probe_is_replaced_and_stressors_continue(host: GpuHost) -> None:
-    with host.sentinel(1, *QUICK, "--workload", "hold") as sentinel:
+    # A slow host must not be the reason for which a stressor ends.
+    flags = ("--workload", "hold", "--unwatched-after", "5s")
+    with host.sentinel(1, *QUICK, *flags) as sentinel:
         sentinel.wait_for("stressor.ready")
-        (probe,) = [child for child in sentinel.children() if titled(child, "sentinel: probe")]
+        probe = sentinel.wait_for_process("sentinel: probe")
         probe.kill()
         sentinel.wait_for("probe.ready")
         with host.job() as newcomer:
