@@ -26,8 +26,8 @@ from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
-#: Short intervals, and a workload that needs no processor time.
-QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
+#: Short intervals, a workload that needs no processor time, and no hurry on a slow host.
+QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold", "--unwatched-after", "5s")
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,14 @@ class Daemon:
             self._wait_until_occupied(index)
 
     def _wait_until_occupied(self, index: int) -> None:
-        eventually(lambda: self.gpu(index).occupied)
-        (held,) = self.host.registry.processes(self.host.uuid(index))
-        assert held.pid == self.gpu(index).pid
+        uuid = self.host.uuid(index)
+
+        def occupied() -> bool:
+            held = [process.pid for process in self.host.registry.processes(uuid)]
+            gpu = self.gpu(index)
+            return gpu.occupied and held == [gpu.pid]
+
+        eventually(occupied)
 
     def wait_for_stressor(self, index: int) -> None:
         """Wait until a stressor starts on a GPU."""
@@ -168,6 +173,7 @@ def isolated_daemon(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Ite
             monkeypatch.delenv(name)
     for name, value in daemon_environment(host.folder).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sentinel.cli.daemon.start.START_TIMEOUT_S", TIMEOUT_S)
     daemon = Daemon(host)
     try:
         yield daemon
