@@ -103,6 +103,19 @@ def _metrics(*, of_gpu: bool) -> str:
     return _table(("Metric", "Type", "Labels", "Meaning"), rows)
 
 
+def levels() -> str:
+    """Return a table of the requests that each level of access allows besides those below it."""
+    from sentinel.api.app import make_app
+    from sentinel.api.openapi import document
+
+    found: dict[str, list[str]] = {}
+    for path, methods in json.loads(document(make_app()))["paths"].items():
+        for method, operation in methods.items():
+            found.setdefault(operation["x-level"], []).append(f"`{method.upper()} {path}`")
+    rows = [(f"`{level}`", ", ".join(found[level])) for level in ("read", "operate", "administer")]
+    return _table(("Level", "Requests"), rows)
+
+
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(header)
     lines = [names, ["---"] * len(names), *rows]
@@ -117,6 +130,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "events": events,
     "metrics of the daemon": metrics_of_daemon,
     "metrics of a GPU": metrics_of_gpu,
+    "levels": levels,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 

@@ -22,9 +22,12 @@ from sentinel.api.state.reservation_writer import ReservationWriter
 from sentinel.api.state.settings_reload import LiveSettings
 from sentinel.api.state.snapshots import Views
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
+from sentinel.config.model import SETTINGS
+from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host.reservation_store import NAME as RESERVATIONS_FILE
-from sentinel.protocol.caller import Caller
+from sentinel.protocol.api_types import Code
+from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     ApiSpec,
     CommandReply,
@@ -40,7 +43,9 @@ from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord
 #: The longest warning, in characters; it must fit into a datagram.
 _MAX_WARNING_LENGTH = 4000
 #: The caller of commands without a client.
-_THIS_PROCESS = Caller(via="sentinel")
+_THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
+#: The caller of a reload by SIGHUP, which only the daemon's own user and root can send.
+_SIGNAL = Caller(via="signal", level=Level.OWN)
 
 
 class ApiContext:
@@ -98,9 +103,11 @@ class ApiContext:
 
         Raises:
             ConfigError: A setting is invalid; nothing has changed.
-            ProblemError: The supervisor does not answer. If it accepts later, the settings are
-                taken over then.
+            ProblemError: The caller may not set one of them; or the supervisor does not answer, and
+                if it accepts later, the settings are taken over then.
         """
+        if by.level < Level.OWN:
+            self._check_trust(flags)
         new = await self.settings.read(flags)
 
         def take_over(reply: CommandReply) -> None:
@@ -110,6 +117,29 @@ class ApiContext:
         return await self.supervisor.request(
             Configure, take_over, by=by, given=new.given, overrides=new.overrides
         )
+
+    def _check_trust(self, flags: Mapping[str, str]) -> None:
+        """Check what a client sets who might not run code as this user.
+
+        Raises:
+            ProblemError: A new value names code or a file.
+        """
+        allowed = self.spec.access.workloads
+        for setting in SETTINGS:
+            text = flags.get(setting.key)
+            if not setting.form.trusted or text in {None, self.settings.flags.get(setting.key)}:
+                continue
+            why = (
+                f"{setting.key} names code or a file, so only the daemon's own user and root may"
+                " set it, over the Unix socket."
+            )
+            if setting.field == "workload":
+                if parse_workload(str(text))[0] in allowed:
+                    continue
+                why += (
+                    f" Other clients may set {', '.join(allowed) or 'none'} (--access-workloads)."
+                )
+            raise ProblemError(Code.FORBIDDEN, why)
 
     def _receive(self, message: SupervisorMessage | None) -> None:
         match message:
@@ -172,7 +202,7 @@ class ApiContext:
         """Reread the settings by the supervisor's request; log what is wrong with them."""
         try:
             async with self.settings_lock:
-                reply = await self.configure(Caller(via="signal"), self.settings.flags)
+                reply = await self.configure(_SIGNAL, self.settings.flags)
         except (SentinelError, ProblemError) as error:
             self.report_warning("settings", str(error))
             return

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
+from sentinel.api.http.levels import needed_level
 from sentinel.protocol.api_types import Problem
 
 router = APIRouter()
@@ -31,6 +32,9 @@ def document(app: FastAPI) -> str:
         summary="Keep idle NVIDIA GPUs busy, and yield each one when a foreign process appears.",
         routes=app.routes,
     )
+    for path, operations in body["paths"].items():
+        for method, operation in operations.items():
+            operation["x-level"] = needed_level(method.upper(), path).name.lower()
     schemas = body["components"]["schemas"]
     schemas |= _problem_schemas()
     body["components"]["schemas"] = dict(sorted(schemas.items()))

@@ -15,7 +15,7 @@ import uvicorn
 
 from sentinel.api.app import make_app
 from sentinel.api.context import ApiContext
-from sentinel.api.http.auth import TokenFile, group_of
+from sentinel.api.http.auth import TokenFile
 from sentinel.api.http.connection import (
     MAX_CONNECTIONS,
     MAX_HEADER_BYTES,
@@ -27,6 +27,7 @@ from sentinel.api.http.middleware import AccessMiddleware
 from sentinel.api.metrics.scrape_endpoint import MAX_SCRAPERS, ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.paths import identity
+from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import ApiHeartbeat, ApiSpec
 
 _HEARTBEAT_INTERVAL_S = 1.0
@@ -105,9 +106,7 @@ async def _serve(
             one.should_exit = True
 
     context = ApiContext(spec, channel, on_end)
-    middleware = AccessMiddleware(
-        make_app(context), group_of(spec.socket), spec.tcp, _token_file(context)
-    )
+    middleware = AccessMiddleware(make_app(context), spec.access, spec.tcp, _tokens(context))
     server = _server(middleware, Connection)
     servers, jobs = [server], [server.serve(sockets)]
     if scrape_socket is not None:
@@ -172,16 +171,22 @@ async def _send_heartbeats(context: ApiContext, server: _Server) -> None:
         await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
 
-def _token_file(context: ApiContext) -> TokenFile | None:
-    """Open the token file for TCP clients, or None without TCP or without a file."""
-    if context.spec.tcp is None or context.spec.token is None:
-        return None
-    try:
-        return TokenFile(Path(context.spec.token))
-    except OSError as error:
-        what = f"{context.spec.token}: cannot be written: {error.strerror}"
-        context.report_warning("token", f"{what}; TCP clients have no access")
-        return None
+def _tokens(context: ApiContext) -> list[tuple[TokenFile, Level]]:
+    """Open the token files of TCP clients, which exist only with TCP."""
+    spec, tokens = context.spec, []
+    if spec.tcp is None or spec.token is None:
+        return []
+    operate = Path(spec.token)
+    for path, level in (
+        (operate, spec.access.tcp),
+        (operate.with_name(f"{operate.name}-read"), Level.READ),
+    ):
+        try:
+            tokens.append((TokenFile(path), level))
+        except OSError as error:
+            what = f"{path}: cannot be written: {error.strerror}"
+            context.report_warning("token", f"{what}; TCP clients have no access by it")
+    return tokens
 
 
 def _raise_descriptor_limit() -> None:

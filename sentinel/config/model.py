@@ -19,6 +19,7 @@ from sentinel.config.parsers import (
     parse_power,
     parse_rate,
     parse_share,
+    parse_workload_names,
 )
 from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
 from sentinel.config.setting import (
@@ -32,16 +33,20 @@ from sentinel.config.setting import (
 from sentinel.protocol.stressor import MemoryTarget
 from sentinel.units import parse_duration, parse_size
 
+#: What others may do, and what can be granted to those whom the administrator has chosen.
+_USERS = one_of("none", "read", "operate")
+_GRANTED = one_of("read", "operate", "administer")
 _ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
 _CELSIUS = Form(parse=parse_celsius, metavar="CELSIUS")
 _COUNT = Form(parse=parse_count, metavar="N")
 _DURATION = Form(parse=parse_duration, metavar="TIME")
 _DUTY = Form(parse=parse_duty, metavar="ON/OFF")
-_FILE = Form(parse=parse_file, metavar="PATH|off")
+_FILE = Form(parse=parse_file, metavar="PATH|off", trusted=True)
 _GPUS = Form(parse=parse_names, metavar="GPU,...", many=True)
 _GROUP = Form(parse=str, metavar="GROUP")
 _HOURS = Form(parse=parse_hours, metavar="HOURS,...", many=True)
 _IGNORE_RULES = Form(parse=parse_ignore_rules, metavar="RULE,...", many=True)
+_LIST = Form(parse=parse_workload_names, metavar="NAME,...", many=True)
 _MEMORY = Form(parse=parse_memory, metavar="SHARE|SIZE")
 _POWER = Form(parse=parse_power, metavar="WATTS")
 _RATE = Form(parse=parse_rate, metavar="N")
@@ -49,7 +54,7 @@ _SHARE = Form(parse=parse_share, metavar="SHARE")
 _SIZE = Form(parse=parse_size, metavar="SIZE")
 _TEMPERATURE = _CELSIUS.within("1", "120")
 _UNTIL = Form(parse=parse_until, metavar="TIME")
-_WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]")
+_WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]", trusted=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +90,8 @@ class Config:
         "gemm",
     )
     goldens: str | None = setting(
-        "File of the golden checksums; the default is a file in the state directory.", _FILE
+        "File of the golden checksums; the default is a file in the state directory.",
+        _FILE,
     )
     util: float | None = gpu_setting(
         "Target utilization of each GPU, such as 50%.",
@@ -335,6 +341,21 @@ class Config:
     )
     socket_group: str | None = start_setting(
         "Also allow this group to use the socket.", _GROUP.or_off(), key="api.group"
+    )
+    access_users: str = start_setting(
+        "What every local user may do over the socket.", _USERS, "read", key="access.users"
+    )
+    access_group: str = start_setting(
+        "What the members of --socket-group may do.", _GRANTED, "operate", key="access.group"
+    )
+    access_tcp: str = start_setting(
+        "What holders of the token may do over TCP.", _GRANTED, "operate", key="access.tcp"
+    )
+    access_workloads: tuple[str, ...] = start_setting(
+        "The registered workloads that a client may set without being the daemon's user or root.",
+        _LIST,
+        "gemm,elementwise,mixed,memtest,pulse,hold",
+        key="access.workloads",
     )
     metrics: str | None = start_setting(
         "Serve Prometheus metrics without a token at this address, such as 8766.",

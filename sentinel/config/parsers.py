@@ -12,6 +12,7 @@ _WATTS = {"W": 1, "kW": 1000}
 _CELSIUS = {"": 1, "C": 1, "°C": 1}
 _SHARES = {"": "1", "%": "0.01"}
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)?:)?(?P<port>[0-9]{1,5})", re.ASCII)
+_WORKLOAD_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 _MAX_PORT = 65535
 
 
@@ -90,6 +91,20 @@ def parse_names(text: str) -> tuple[str, ...]:
         message = f"{text!r} has an empty name in it; write a comma list such as 0,1"
         raise ValueError(message)
     return () if names == ("all",) else names
+
+
+def parse_workload_names(text: str) -> tuple[str, ...]:
+    """Parse a comma list of names of registered workloads; return no names for ``none``.
+
+    Raises:
+        ValueError: A name is empty, or is not one of a registered workload.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    wrong = [name for name in names if not _WORKLOAD_NAME.fullmatch(name)]
+    if wrong:
+        message = f"{wrong[0]!r} is not the name of a registered workload; write none or gemm,hold"
+        raise ValueError(message)
+    return () if names == ("none",) else names
 
 
 def parse_count(text: str) -> int:

@@ -33,6 +33,9 @@ class Form(Generic[T]):
     #: The smallest and the largest allowed value, as text.
     least: str | None = None
     most: str | None = None
+    #: Whether a value names code or a file, which only the daemon's own user and root may set over
+    #: the API.
+    trusted: bool = False
 
     def within(self, least: str, most: str) -> Form[T]:
         """Return this form with limits."""
@@ -45,7 +48,13 @@ class Form(Generic[T]):
             return None if text.strip() == "off" else self.parse(text)
 
         metavar = f"{self.metavar}|off"
-        return Form(parse=parse_or_off, metavar=metavar, least=self.least, most=self.most)
+        return Form(
+            parse=parse_or_off,
+            metavar=metavar,
+            least=self.least,
+            most=self.most,
+            trusted=self.trusted,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

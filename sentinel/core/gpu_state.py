@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, ResidentProcess
 from sentinel.core.stressor_state import Handover, Running, Starting, Stopped, Stopping, Stressor
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import Gpu, GpuProcess
 from sentinel.protocol.stressor import Finding, MemoryTarget
 from sentinel.protocol.telemetry import Telemetry
@@ -110,6 +111,8 @@ class Pause:
 
     since: float
     until: float | None = None
+    #: Who paused it.
+    by: Caller
 
 
 @dataclass(frozen=True, kw_only=True)

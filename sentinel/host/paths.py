@@ -21,6 +21,10 @@ _SHORTER = f"Set {SOCKET_VARIABLE} to a shorter path, such as /tmp/sentinel/sock
 _ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
 
 
+#: systemd's variables for a service's folders.
+SERVICE_FOLDERS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Places:
     """The paths of one daemon; its clients find it by the same rules."""

@@ -7,10 +7,25 @@ Times are seconds of the monotonic clock, sizes are bytes.
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.protocol.caller import Caller
+from sentinel.protocol.caller import Caller, Level
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessPolicy:
+    """Who may do what; the daemon's own user and root may do everything over the Unix socket."""
+
+    #: Every local user.
+    users: Level = Level.READ
+    #: The members of the group with this number; None without a group.
+    gid: int | None = None
+    group: Level = Level.OPERATE
+    #: The holders of the token, over TCP.
+    tcp: Level = Level.OPERATE
+    #: The registered workloads that those below ``Level.OWN`` may set.
+    workloads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +41,8 @@ class ApiSpec:
     #: When the daemon started, in seconds since the epoch.
     began: float
     version: str
+    #: Who may do what.
+    access: AccessPolicy = field(default_factory=AccessPolicy)
     #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
     #: The file with the token for TCP, or None.
@@ -213,6 +230,7 @@ class Refusal(StrEnum):
     NOT_FOUND = "not_found"
     INVALID = "invalid"
     CONFLICT = "conflict"
+    FORBIDDEN = "forbidden"
     ENDING = "ending"
 
 

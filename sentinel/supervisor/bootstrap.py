@@ -26,7 +26,8 @@ from sentinel.host import reservation_store
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import DEFAULT_FOLDERS, GpuLocks
 from sentinel.host.systemd import Notifier
-from sentinel.protocol.commands import ApiSpec
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import AccessPolicy, ApiSpec
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import StressorSpec
 from sentinel.protocol.version import __version__
@@ -137,7 +138,11 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
         return
     config = options.config
     claim = single_instance.claim(
-        options.serve.places, config.tcp, config.socket_group, config.metrics
+        options.serve.places,
+        config.tcp,
+        config.socket_group,
+        config.metrics,
+        is_open=config.access_users != "none",
     )
     try:
         if options.serve.detached:  # before the first child, which inherits the redirection
@@ -151,19 +156,26 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
     """Build the API process, or None without an API."""
     if options.serve is None or claim is None:
         return None
-    serve = options.serve
+    serve, config = options.serve, options.config
     spec = ApiSpec(
         socket=str(serve.places.socket),
         state=str(serve.places.state),
         log=str(serve.places.log) if serve.detached else None,
         began=time.time(),
         version=__version__,
+        access=AccessPolicy(
+            users=Level[config.access_users.upper()],
+            gid=claim.gid,
+            group=Level[config.access_group.upper()],
+            tcp=Level[config.access_tcp.upper()],
+            workloads=config.access_workloads,
+        ),
         tcp=claim.address,
         token=str(serve.places.token) if claim.address is not None else None,
         given=serve.given,
         overrides=as_overrides(options.overrides),
         config=serve.file,
-        history=options.config.history_size,
+        history=config.history_size,
     )
     tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
     return ApiProcess(spec, claim.socket.fileno(), tcp, metrics)

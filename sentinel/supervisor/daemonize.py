@@ -16,11 +16,12 @@ from typing import IO
 
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import systemd
-from sentinel.host.paths import SIMULATED, Places, prepare
+from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
 from sentinel.supervisor.single_instance import running
 
 #: The command of a daemon, before its flags.
-COMMAND = (sys.executable, "-m", "sentinel", "run", "--daemon")
+#: Its modules come from what is installed and from PYTHONPATH, never from its working folder.
+COMMAND = (sys.executable, "-P", "-m", "sentinel", "run", "--daemon")
 #: How often the daemon is checked, and how long one response may take.
 _POLL_INTERVAL_S = 0.05
 _RESPONSE_TIMEOUT_S = 2.0
@@ -62,7 +63,7 @@ def start_detached(
     """Start a daemon in a new session, without a terminal, and wait until it answers.
 
     Args:
-        arguments: Its flags; paths in them must be absolute, since its folder is the root.
+        arguments: Its flags; paths in them must be absolute, since its folder is that of its state.
         places: The paths that it will compute by itself.
         wait: How long it may take to answer, in seconds.
         command: The command that takes these flags.
@@ -83,7 +84,7 @@ def start_detached(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd="/",
+                cwd=places.state,
                 env=_environment(os.environ if environ is None else environ),
                 start_new_session=True,
             )
@@ -150,6 +151,10 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
         text = environment.get(name, "")
         if text and text != "off" and not text.startswith("~/"):
             environment[name] = str(Path(text).absolute())
+    for name in SERVICE_FOLDERS:
+        folders = [folder for folder in environment.get(name, "").split(":") if folder]
+        if folders:
+            environment[name] = ":".join(str(Path(folder).absolute()) for folder in folders)
     # ``python -m sentinel`` finds sentinel, and workloads, in the current folder.
     search = [
         str(Path(entry).absolute())

@@ -41,6 +41,7 @@ class Claim:
         tcp: Listens at the TCP address, or None.
         address: That address, as ``host:port``, with the actual port.
         metrics: Listens at another address for metrics alone, or None.
+        gid: The number of the group that may use the socket, or None.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Claim:
         listening: socket.socket,
         tcp: socket.socket | None,
         metrics: socket.socket | None,
+        gid: int | None,
     ) -> None:
         self.places = places
         self.socket = listening
         self.tcp = tcp
         self.metrics = metrics
+        self.gid = gid
         self.address = None if tcp is None else _address(tcp)
         self._lock = lock
         self._socket_is = identity(places.socket)
@@ -89,6 +92,8 @@ def claim(
     tcp: str | None = None,
     group: str | None = None,
     metrics: str | None = None,
+    *,
+    is_open: bool = False,
 ) -> Claim:
     """Become the daemon of these paths: take the lock, bind the sockets and listen.
 
@@ -98,6 +103,7 @@ def claim(
             :func:`sentinel.config.parsers.parse_address`.
         group: A group that may use the socket, by name or number.
         metrics: An address for metrics alone, written like ``tcp``.
+        is_open: Whether every local user may connect.
 
     Raises:
         AlreadyRunningError: Another daemon runs; the message names it.
@@ -109,13 +115,13 @@ def claim(
         lock = _lock(places)
         undo.callback(os.close, lock)
         _write_identity(lock, places)
-        unix = _bind(places, gid)
+        unix = _bind(places, gid, is_open=is_open)
         undo.callback(unix.close)
         undo.callback(places.socket.unlink, missing_ok=True)
         port = None if tcp is None else undo.enter_context(_bind_tcp(tcp, "--tcp"))
         scraped = None if metrics is None else _bind_tcp(metrics, "--metrics")
         undo.pop_all()
-    return Claim(places, lock, unix, port, scraped)
+    return Claim(places, lock, unix, port, scraped, gid)
 
 
 def running(places: Places) -> int | None:
@@ -232,7 +238,7 @@ def _already(places: Places, holder: Mapping[str, object] | None) -> AlreadyRunn
 # --- the sockets -----------------------------------------------------------------------------
 
 
-def _bind(places: Places, gid: int | None) -> socket.socket:
+def _bind(places: Places, gid: int | None, *, is_open: bool) -> socket.socket:
     """Bind and listen at the path, replacing a stale socket. Only under the lock."""
     path = places.socket
     remedy = "Remove the file, or set SENTINEL_SOCKET to another path."
@@ -243,8 +249,8 @@ def _bind(places: Places, gid: int | None) -> socket.socket:
         with _umask(0o177):
             listening.bind(str(path))
         try:
-            if gid is not None:
-                _admit(path, gid, named=places.named)
+            if gid is not None or is_open:
+                _admit(path, gid, is_open=is_open, named=places.named)
             listening.listen(BACKLOG)
         except BaseException:
             path.unlink()
@@ -290,17 +296,22 @@ def _gid(group: str) -> int:
         ) from None
 
 
-def _admit(path: Path, gid: int, *, named: bool) -> None:
-    """Let a group write to the socket, and reach it through the daemon's own folder."""
+def _admit(path: Path, gid: int | None, *, is_open: bool, named: bool) -> None:
+    """Let a group or every user write to the socket, and reach it through the daemon's folder."""
+    folder = path.parent.stat()
+    own = not named and folder.st_uid == os.getuid()
     try:
-        os.chown(path, -1, gid)
-        path.chmod(0o660)
-        folder = path.parent.stat()
-        if not named and folder.st_uid == os.getuid() and not folder.st_mode & stat.S_IXOTH:
-            os.chown(path.parent, -1, gid)
-            path.parent.chmod(stat.S_IMODE(folder.st_mode) & 0o700 | stat.S_IXGRP)
+        if gid is not None:
+            os.chown(path, -1, gid)
+        path.chmod(0o666 if is_open else 0o660)
+        if own and not folder.st_mode & stat.S_IXOTH:
+            if gid is not None:
+                os.chown(path.parent, -1, gid)
+            reach = stat.S_IXGRP | (stat.S_IXOTH if is_open else 0)
+            path.parent.chmod(stat.S_IMODE(folder.st_mode) & 0o700 | reach)
     except OSError as error:
-        what = f"the socket {path} cannot be given to group {gid}: {error.strerror}"
+        who = "every user" if gid is None else f"group {gid}"
+        what = f"the socket {path} cannot be opened to {who}: {error.strerror}"
         raise ConfigError(what, "Name a group that you are in with --socket-group.") from error
 
 

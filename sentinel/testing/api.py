@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.core.observation import ApiFacts, ChildExit
-from sentinel.protocol.caller import Caller
+from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import Command, CommandReply, ReloadConfig
 from sentinel.protocol.views import GpuView, HostView
 
 __all__ = ["FakeApi"]
 
 SIGKILL = 9
+_ADMINISTRATOR = Caller(via="unix", uid=1000, pid=1, started=1, level=Level.ADMINISTER)
 
 
 class FakeApi:
@@ -50,7 +51,7 @@ class FakeApi:
     def post(self, command: Callable[..., Command], **arguments: Any) -> int:
         """Post a command; return its number."""
         self._number += 1
-        by = arguments.pop("by", Caller(via="unix", uid=1000, pid=1, started=1))
+        by = arguments.pop("by", _ADMINISTRATOR)
         self.commands.append(command(number=self._number, by=by, **arguments))
         return self._number
 

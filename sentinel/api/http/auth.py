@@ -6,13 +6,12 @@ import contextlib
 import os
 import secrets
 import socket
-import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.caller import Caller
+from sentinel.protocol.caller import Caller, Level
 
 #: From Linux's <asm-generic/socket.h>; the socket module does not have it.
 _SO_PEERGROUPS = 59
@@ -36,9 +35,9 @@ class Peer:
     #: The address of this end, over TCP.
     address: str | None = None
 
-    def caller(self) -> Caller:
+    def caller(self, level: Level) -> Caller:
         """Convert the peer into the caller of a command."""
-        return Caller(via=self.via, uid=self.uid, pid=self.pid, started=self.started)
+        return Caller(via=self.via, uid=self.uid, pid=self.pid, started=self.started, level=level)
 
 
 def peer_of(connection: socket.socket) -> Peer:
@@ -61,15 +60,6 @@ def peer_of(connection: socket.socket) -> Peer:
         started=process.started if process else None,
         groups=frozenset({gid, *groups}),
     )
-
-
-def group_of(path: str) -> int | None:
-    """Read the group with access to the socket at ``path``, or None if no group has access."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_gid if found.st_mode & stat.S_IWGRP else None
 
 
 class TokenFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import os
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -11,8 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sentinel.api.http.auth import Peer, TokenFile
 from sentinel.api.http.errors import CLOSE, problem, too_many_connections
+from sentinel.api.http.levels import local_level, needed_level, why_forbidden
 from sentinel.api.web import PUBLIC_PATHS
 from sentinel.protocol.api_types import Code
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import AccessPolicy
 
 #: The size of a request's body.
 MAX_BODY_BYTES = 64 * 1024
@@ -25,18 +28,22 @@ class AccessMiddleware:
 
     Args:
         app: The application.
-        group: The group with access to the Unix socket, besides this process's user and root.
+        policy: Who may do what.
         tcp: The configured address, ``host:port``; its name is valid in the Host header.
-        token_file: The token of TCP clients; without a file, they have no access.
+        tokens: The tokens of TCP clients, each with what its holders may do.
     """
 
     def __init__(
-        self, app: ASGIApp, group: int | None, tcp: str | None, token_file: TokenFile | None
+        self,
+        app: ASGIApp,
+        policy: AccessPolicy,
+        tcp: str | None,
+        tokens: Sequence[tuple[TokenFile, Level]],
     ) -> None:
         self._app = app
-        self._group = group
+        self._policy = policy
         self._name = (tcp or "").rpartition(":")[0].strip("[]").lower()
-        self._token_file = token_file
+        self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or reject it."""
@@ -67,10 +74,7 @@ class AccessMiddleware:
         if scope["state"]["crowded"]:
             return too_many_connections()
         if peer.via == "unix":
-            if peer.uid in {0, os.getuid()} or self._group in peer.groups:
-                return None
-            why = f"User {peer.uid} may not use this socket; its owner and its group may."
-            return problem(Code.FORBIDDEN, why, headers=CLOSE)
+            return self._below(scope, peer, local_level(peer, self._policy))
         host = headers.get("host", "")
         if not self._is_own_name(host, peer):
             why = f"The host name {host!r} is not accepted: use the listening address or localhost."
@@ -81,11 +85,21 @@ class AccessMiddleware:
             return problem(Code.FORBIDDEN, why, headers=CLOSE)
         if scope["path"] in PUBLIC_PATHS:
             return None
-        if self._token_file is None or not self._token_file.matches(headers.get("authorization")):
+        given = headers.get("authorization")
+        levels = [level for token, level in self._tokens if token.matches(given)]
+        if not levels:
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}
             return problem(Code.UNAUTHORIZED, why, headers=challenge | CLOSE)
-        return None
+        return self._below(scope, peer, max(levels))
+
+    def _below(self, scope: Scope, peer: Peer, level: Level) -> Response | None:
+        """Store the level of a request's peer; reject a request that needs a higher one."""
+        scope["state"]["level"] = level
+        needed = needed_level(scope["method"], scope["path"])
+        if level >= needed:
+            return None
+        return problem(Code.FORBIDDEN, why_forbidden(peer, level, needed), headers=CLOSE)
 
     def _is_own_name(self, host: str, peer: Peer) -> bool:
         """Check a Host header: another name that resolves to this address is not accepted."""

@@ -89,7 +89,7 @@ def resolve_holder(by: Caller, pid: int | None) -> Caller:
     if by.uid not in {0, uid}:
         why = f"pid: process {pid} belongs to user {uid}; only that user and root may name it."
         raise ProblemError(Code.FORBIDDEN, why)
-    return Caller(via=by.via, uid=uid, pid=pid, started=stat.started)
+    return Caller(via=by.via, uid=uid, pid=pid, started=stat.started, level=by.level)
 
 
 def _is_in_other_namespace(pid: int) -> bool:

@@ -26,7 +26,7 @@ _COMMON = (
 )
 _DESCRIPTIONS = {
     401: "Over TCP: the token is missing or wrong.",
-    403: "This user, or this name of the host, has no access.",
+    403: "This user or token may not do this, or this name of the host has no access.",
     404: "The GPU or the id does not exist.",
     409: "The request conflicts with another user's.",
     413: "The request is too large.",
@@ -44,7 +44,7 @@ async def _context(request: Request) -> ApiContext:
 
 async def _caller(request: Request) -> Caller:
     peer: Peer = request.state.peer
-    return peer.caller()
+    return peer.caller(request.state.level)
 
 
 ContextDep = Annotated[ApiContext, Depends(_context)]

@@ -18,7 +18,7 @@ from sentinel.api.state.process_watch import is_alive
 from sentinel.api.state.serializers import reservation
 from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
-from sentinel.protocol.caller import Caller
+from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import CommandReply, Refusal, Reserve, Unreserve
 
 router = APIRouter(prefix="/v1/reservations", tags=["reservations"])
@@ -73,7 +73,7 @@ async def _reserve(context: ApiContext, by: Caller, body: ReservationRequest) ->
     except BaseException:
         # No client knows its id, so no client would end it. If there is no such reservation, the
         # refusal concerns no client either.
-        context.supervisor.post(Unreserve, by=Caller(via="sentinel"), id=id_)
+        context.supervisor.post(Unreserve, by=Caller(via="sentinel", level=Level.OWN), id=id_)
         raise
     return Reserved(reservation=reservation(confirmed, context.views, time.monotonic()))
 

@@ -170,6 +170,7 @@ _CODES = {
     Refusal.NOT_FOUND: Code.NOT_FOUND,
     Refusal.INVALID: Code.INVALID,
     Refusal.CONFLICT: Code.CONFLICT,
+    Refusal.FORBIDDEN: Code.FORBIDDEN,
     Refusal.ENDING: Code.ENDING,
 }
 

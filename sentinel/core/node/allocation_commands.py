@@ -10,7 +10,7 @@ from sentinel.core.events import gpu_event
 from sentinel.core.gpu.allocations import available, budget
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node.admin import reservation_of
-from sentinel.core.node.command_result import CommandResult, caller_fields, wrong_gpus
+from sentinel.core.node.command_result import CommandResult, caller_fields, not_owner, wrong_gpus
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller
@@ -124,6 +124,9 @@ def _confirm_or_end(state: State, command: Deallocate | Confirm, now: float) -> 
         kept = {**gpu_state.allocations, allocation.id: replace(allocation, confirmed=True)}
         state = _with(state, replace(gpu_state, allocations=kept))
         return CommandResult(state, f"allocation {allocation.id} holds", (allocation.gpu,))
+    refused = not_owner(state, command.by, allocation.by, f"allocation {allocation.id}")
+    if refused is not None:
+        return refused
     state, events = _end(state, allocation, command.by, now)
     return CommandResult(
         state, f"allocation {allocation.id} is over", (allocation.gpu,), events=events

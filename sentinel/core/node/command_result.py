@@ -57,6 +57,15 @@ def names_of(state: State, gpus: tuple[str, ...]) -> str:
     return f"GPU{'' if len(gpus) == 1 else 's'} {indices}"
 
 
+def not_owner(state: State, by: Caller, begun_by: Caller, what: str) -> CommandResult | None:
+    """Refuse to end what another user has begun; return None for its owner or an administrator."""
+    if by.may_end(begun_by):
+        return None
+    owner = f"user {begun_by.uid}" if begun_by.uid is not None else f"a client over {begun_by.via}"
+    text = f"{what} belongs to {owner}; only that user and an administrator may end it"
+    return CommandResult(state, text, refused=Refusal.FORBIDDEN)
+
+
 def caller_fields(by: Caller) -> dict[str, object]:
     """Return the caller as a field of an event."""
     return {"via": by.via, "uid": by.uid, "pid": by.pid}

@@ -16,6 +16,7 @@ from sentinel.core.node.command_result import (
     CommandResult,
     caller_fields,
     names_of,
+    not_owner,
     wrong_gpus,
     wrong_seconds,
 )
@@ -23,6 +24,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Backoff, Fatal, Stopped
 from sentinel.errors import ConfigError
+from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     Allocate,
     Command,
@@ -180,7 +182,12 @@ def _pause(state: State, command: PauseGpus, now: float) -> CommandResult:
     if command.release and command.gpus:
         text = "the driver is released for all GPUs at once; name none"
         return CommandResult(state, text, refused=Refusal.INVALID)
-    pause = Pause(since=now, until=None if command.seconds is None else now + command.seconds)
+    gpus = command.gpus or tuple(state.gpu_states)
+    refused = _not_pauser(state, command.by, gpus, release=command.release)
+    if refused is not None:
+        return refused
+    until = None if command.seconds is None else now + command.seconds
+    pause = Pause(since=now, until=until, by=command.by)
     fields = {"for_s": command.seconds, "by": caller_fields(command.by)}
     if command.release:
         event = Event(name="driver.release_requested", at=now, fields=fields)
@@ -188,7 +195,6 @@ def _pause(state: State, command: PauseGpus, now: float) -> CommandResult:
         return CommandResult(
             state, "releases every GPU and the driver", tuple(state.gpu_states), None, [event]
         )
-    gpus = command.gpus or tuple(state.gpu_states)
     gpu_states = dict(state.gpu_states)
     events = []
     for uuid in gpus:
@@ -210,11 +216,14 @@ def _resume(state: State, command: ResumeGpus, now: float) -> CommandResult:
     if state.released is not None and command.gpus:
         text = "the driver is released for all GPUs; resume all of them"
         return CommandResult(state, text, refused=Refusal.INVALID)
+    gpus = command.gpus or tuple(state.gpu_states)
+    refused = _not_pauser(state, command.by, gpus, release=state.released is not None)
+    if refused is not None:
+        return refused
     by = caller_fields(command.by)
     events = []
     if state.released is not None:
         events.append(Event(name="driver.acquire_requested", at=now, fields={"by": by}))
-    gpus = command.gpus or tuple(state.gpu_states)
     gpu_states = dict(state.gpu_states)
     for uuid in gpus:
         if gpu_states[uuid].pause is not None:
@@ -222,6 +231,23 @@ def _resume(state: State, command: ResumeGpus, now: float) -> CommandResult:
         gpu_states[uuid] = replace(_reset_failures(gpu_states[uuid]), pause=None)
     state = replace(state, gpu_states=gpu_states, released=None)
     return CommandResult(state, f"resumes {names_of(state, gpus)}", gpus, None, events)
+
+
+def _not_pauser(
+    state: State, by: Caller, gpus: tuple[str, ...], *, release: bool
+) -> CommandResult | None:
+    """Refuse to change another user's pause, or to release the driver that all GPUs need."""
+    if release and by.level < Level.ADMINISTER:
+        text = "the driver of all GPUs is released and acquired by administrators only"
+        return CommandResult(state, text, refused=Refusal.FORBIDDEN)
+    for uuid in gpus:
+        gpu_state = state.gpu_states[uuid]
+        if gpu_state.pause is not None:
+            what = f"the pause of GPU {gpu_state.gpu.index}"
+            refused = not_owner(state, by, gpu_state.pause.by, what)
+            if refused is not None:
+                return refused
+    return None
 
 
 # --- settings --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from sentinel.core.node.command_result import (
     CommandResult,
     caller_fields,
     names_of,
+    not_owner,
     wrong_gpus,
     wrong_seconds,
 )
@@ -164,6 +165,9 @@ def _confirm_or_end(state: State, command: Confirm | Unreserve, now: float) -> C
         kept = {**state.reservations, command.id: replace(reservation, confirmed=True)}
         state = replace(state, reservations=kept)
         return CommandResult(state, f"reservation {command.id} holds", reservation.gpus)
+    refused = not_owner(state, command.by, reservation.by, f"reservation {command.id}")
+    if refused is not None:
+        return refused
     state, events = _end_reservation(state, reservation, command.by, now)
     return CommandResult(
         state, f"reservation {command.id} is over", reservation.gpus, events=events

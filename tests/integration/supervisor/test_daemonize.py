@@ -79,7 +79,7 @@ def test_a_started_daemon_answers_and_has_no_terminal(where: Places) -> None:
         number: str(Path(f"/proc/{started.pid}/fd/{number}").readlink()) for number in range(3)
     }
     assert files == {0: "/dev/null", 1: str(where.stderr), 2: str(where.stderr)}
-    assert shut_down(where)["cwd"] == "/"
+    assert shut_down(where)["cwd"] == str(where.state)
     assert where.stderr.read_text() == "printed before\nprinted by the daemon\n"
 
 
@@ -111,11 +111,13 @@ def test_paths_in_variables_become_absolute_and_those_of_systemd_are_removed(
     monkeypatch.setenv("SENTINEL_GOLDENS", "off")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:mine")
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/nowhere")
+    monkeypatch.setenv("LOGS_DIRECTORY", "logs:more")
     launch("answer", where)
     env = shut_down(where)["env"]
     assert env["SENTINEL_SIM_DIR"] == str(tmp_path / "pretended")
     assert env["SENTINEL_GOLDENS"] == "off"
     assert env["PYTHONPATH"] == f"{ROOT}:{tmp_path}/mine"
+    assert env["LOGS_DIRECTORY"] == f"{tmp_path}/logs:{tmp_path}/more"
     assert "NOTIFY_SOCKET" not in env
 
 

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -299,8 +300,9 @@ def test_a_port_in_use_is_an_error_that_leaves_no_file(
     where = at(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        address: Any = {flag: f"127.0.0.1:{port}"}
         with pytest.raises(ConfigError, match=f"--{flag}: cannot listen at 127.0.0.1:{port}"):
-            claim(where, **{flag: f"127.0.0.1:{port}"})
+            claim(where, **address)
     assert not where.socket.exists()
     assert running(where) is None
 

@@ -286,7 +286,7 @@ def test_the_stressor_is_released_where_allocated_processes_are_indistinguishabl
     world.run_for(supervisor, 30.0)
     stays = isinstance(stressor(supervisor), Running)
     assert stays is (by is ME and hidden is None)
-    assert send(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, Deallocate, id="llm", by=by) is None
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 

@@ -1,0 +1,54 @@
+"""What each client may do, and what each request needs."""
+
+from __future__ import annotations
+
+import os
+
+from sentinel.api.http.auth import Peer
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import AccessPolicy
+
+#: Methods that change nothing.
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+#: Requests for administrators: they concern all GPUs, or the daemon itself.
+_ADMINISTRATION = frozenset(
+    {
+        ("POST", "/v1/start"),
+        ("POST", "/v1/stop"),
+        ("POST", "/v1/shutdown"),
+        ("POST", "/v1/restart"),
+        ("POST", "/v1/reload"),
+        ("PATCH", "/v1/settings"),
+        ("PUT", "/api/gpu/config"),
+    }
+)
+
+
+def needed_level(method: str, path: str) -> Level:
+    """Determine the level that a request needs; the supervisor may refuse it nevertheless.
+
+    It refuses, for example, to end the reservation of another user.
+    """
+    if method in _READING:
+        return Level.READ
+    return Level.ADMINISTER if (method, path) in _ADMINISTRATION else Level.OPERATE
+
+
+def local_level(peer: Peer, policy: AccessPolicy) -> Level:
+    """Determine what a peer may do over the Unix socket."""
+    if peer.uid in {0, os.getuid()}:
+        return Level.OWN
+    if policy.gid is not None and policy.gid in peer.groups:
+        return max(policy.group, policy.users)
+    return policy.users
+
+
+def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
+    """Explain a rejection: the level that is needed, that of the peer, and who grants it."""
+    wants = f"This needs the level `{needed.name.lower()}`"
+    if peer.via == "tcp":
+        return f"{wants}, and this token has `{level.name.lower()}`; --access-tcp sets it."
+    return (
+        f"{wants}, and user {peer.uid} has `{level.name.lower()}`; --access-users,"
+        " --socket-group and --access-group set it."
+    )

@@ -1,0 +1,204 @@
+"""Levels of access: what other users, groups and holders of tokens may do and set."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.api.app import make_app
+from sentinel.api.openapi import document
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import AccessPolicy, Configure
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, exchange
+from tests.harness.timing import TIMEOUT_S
+
+#: A user and a group that own nothing here.
+STRANGER, GROUP = 65534, 12345
+ADMINISTER_ALL = AccessPolicy(
+    users=Level.READ,
+    gid=GROUP,
+    group=Level.ADMINISTER,
+    tcp=Level.ADMINISTER,
+    workloads=("gemm", "hold"),
+)
+
+#: Becomes another user, sends requests, and prints the status and the body of each response.
+AS_ANOTHER = """
+import json, os, socket, sys
+path, uid, groups, requests = json.loads(sys.argv[1])
+os.setgroups(groups)
+os.setgid(uid)
+os.setuid(uid)
+found = []
+for method, target, body in requests:
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(path)
+    data = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {target} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n"
+    head += f"Content-Type: application/json\\r\\nContent-Length: {len(data)}\\r\\n\\r\\n"
+    s.sendall(head.encode() + data)
+    answer = b""
+    while piece := s.recv(4096):
+        answer += piece
+    head, _, text = answer.partition(b"\\r\\n\\r\\n")
+    found.append((int(head.split()[1]), text.decode()))
+print(json.dumps(found))
+"""
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Provide a folder that other users can enter, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def as_another(
+    api: ApiServer, groups: Sequence[int], *requests: tuple[str, str, Any]
+) -> list[tuple[int, str]]:
+    """Send requests as another user with these groups; return each status and body."""
+    Path(api.path).chmod(0o666)
+    given = json.dumps([api.path, STRANGER, [*groups], requests])
+    command = [sys.executable, "-c", AS_ANOTHER, given]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S)
+    return [(status, body) for status, body in json.loads(done.stdout)]
+
+
+def over_tcp(
+    api: ApiServer, method: str, path: str, body: object = None, *, name: str = "token"
+) -> Reply:
+    token = (Path(api.path).parent / name).read_text().strip()
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
+    return exchange(connection, method, path, body, {"Authorization": f"Bearer {token}"})
+
+
+def operations() -> Iterator[tuple[str, str, Level]]:
+    """Yield every operation of the API with its level, as documented; streams never end."""
+    for path, methods in json.loads(document(make_app()))["paths"].items():
+        for method, operation in methods.items():
+            if path not in {"/v1/events", "/v1/watch"}:
+                target = path.format(id="none", selector="0")
+                yield method.upper(), target, Level[operation["x-level"].upper()]
+
+
+@needs_root
+@pytest.mark.parametrize("level", list(Level)[:-1])
+def test_every_operation_needs_its_documented_level(folder: Path, level: Level) -> None:
+    """Bodies are empty, so what is allowed is often refused as invalid, or done."""
+    policy = AccessPolicy(users=Level.NONE, gid=GROUP, group=level)
+    wanted = list(operations())
+    assert {needed for *_, needed in wanted} == {Level.READ, Level.OPERATE, Level.ADMINISTER}
+    # The daemon ends with a shutdown, so that comes last.
+    wanted.sort(key=lambda one: one[1] == "/v1/shutdown")
+    with ApiServer(folder, access=policy) as api:
+        requests: list[tuple[str, str, Any]] = [(method, path, {}) for method, path, _ in wanted]
+        replies = as_another(api, [GROUP], *requests)
+    for (method, path, needed), (status, body) in zip(wanted, replies, strict=True):
+        assert (status == 403) is (level < needed), (method, path, level, body)
+
+
+@needs_root
+def test_a_stranger_reads_by_default_and_is_told_which_settings_allow_more(folder: Path) -> None:
+    with ApiServer(folder) as api:
+        (read, _), (refused, body) = as_another(
+            api, [], ("GET", "/v1/status", None), ("POST", "/v1/pause", {})
+        )
+        assert (read, refused) == (200, 403)
+        detail = json.loads(body)["detail"]
+        assert "needs the level `operate`, and user 65534 has `read`" in detail
+        assert all(flag in detail for flag in ("--access-users", "--socket-group"))
+        assert api.commands == []
+
+
+@needs_root
+def test_a_member_of_the_group_operates_but_does_not_end_the_daemon(folder: Path) -> None:
+    with ApiServer(folder, access=AccessPolicy(gid=GROUP)) as api:
+        (paused, _), (ended, body) = as_another(
+            api, [GROUP], ("POST", "/v1/pause", {}), ("POST", "/v1/shutdown", {})
+        )
+        assert (paused, ended) == (200, 403)
+        assert "--access-group" in json.loads(body)["detail"]
+        assert [type(command).__name__ for command in api.commands] == ["PauseGpus"]
+        assert api.commands[0].by.level is Level.OPERATE
+
+
+def test_the_levels_of_the_tokens(folder: Path) -> None:
+    with ApiServer(folder, tcp=True) as api:
+        for name, pause in (("token", 200), ("token-read", 403)):
+            assert over_tcp(api, "GET", "/v1/status", name=name).status == 200
+            assert over_tcp(api, "POST", "/v1/pause", {}, name=name).status == pause
+            refused = over_tcp(api, "POST", "/v1/shutdown", {}, name=name)
+            assert refused.status == 403
+            assert "--access-tcp" in refused.body["detail"]
+
+
+#: Settings that name code or a file, and whether someone below ``Level.OWN`` may set them.
+SETTINGS = [
+    ({"workload": "tmp.evil:run"}, False),
+    ({"workload": "memtest"}, False),  # registered, but not listed
+    ({"workload": "hold"}, True),
+    ({"workload": "gemm:seconds=10"}, True),
+    ({"goldens": "/root/.profile"}, False),
+    ({"goldens": "off"}, False),
+    ({"memory.target": "50%"}, True),
+    ({"goldens": None}, True),
+]
+
+
+@pytest.mark.parametrize("way", ["PATCH /v1/settings", "POST /v1/restart"])
+@pytest.mark.parametrize(("change", "may"), SETTINGS)
+def test_an_administrator_over_tcp_sets_neither_code_nor_a_file(
+    folder: Path, way: str, change: dict[str, Any], *, may: bool
+) -> None:
+    method, path = way.split()
+    if method == "POST":
+        change = {key: text for key, text in change.items() if text is not None}
+    with ApiServer(folder, tcp=True, access=ADMINISTER_ALL) as api:
+        reply = over_tcp(api, method, path, {"settings": change})
+        assert reply.status == (200 if may else 403), reply
+        assert any(isinstance(one, Configure) for one in api.commands) is may
+        if not may:
+            assert "only the daemon's own user and root" in reply.body["detail"]
+        own = ask(api, method, path, {"settings": change})
+        assert own.status == 200
+
+
+@needs_root
+def test_an_administrator_of_the_group_sets_no_code(folder: Path) -> None:
+    change = {"settings": {"workload": "tmp.evil:run"}}
+    with ApiServer(folder, access=ADMINISTER_ALL) as api:
+        ((status, body),) = as_another(api, [GROUP], ("PATCH", "/v1/settings", change))
+        assert status == 403
+        assert "gemm, hold (--access-workloads)" in json.loads(body)["detail"]
+        assert api.commands == []
+
+
+def test_what_is_in_effect_may_be_repeated(folder: Path) -> None:
+    """A restart with the settings of the running daemon changes none of them."""
+    with ApiServer(folder, tcp=True, access=ADMINISTER_ALL) as api:
+        body = {"settings": {"workload": "examples.one:run", "goldens": "/srv/goldens"}}
+        assert ask(api, "POST", "/v1/restart", body).status == 200
+        assert over_tcp(api, "POST", "/v1/restart", body).status == 200
+        assert over_tcp(api, "POST", "/v1/reload", {}).status == 200
+        body["settings"]["goldens"] = "/srv/others"
+        assert over_tcp(api, "POST", "/v1/restart", body).status == 403
+
+
+def test_every_command_has_the_level_of_its_caller(folder: Path) -> None:
+    with ApiServer(folder, tcp=True) as api:
+        body = {"gpus": [UUIDS[0]], "seconds": 5}
+        assert ask(api, "POST", "/v1/pause", body).status == 200
+        assert over_tcp(api, "POST", "/v1/pause", body).status == 200
+        assert [command.by.level for command in api.commands] == [Level.OWN, Level.OPERATE]

@@ -1,0 +1,102 @@
+"""What one user has begun is ended by that user or an administrator only."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.config.model import Config
+from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.commands import (
+    Allocate,
+    Command,
+    Deallocate,
+    PauseGpus,
+    Refusal,
+    Reserve,
+    ResumeGpus,
+    Unreserve,
+)
+from sentinel.supervisor.loop import Supervisor
+from sentinel.testing import GIB, World
+
+ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
+#: Another process of the same user.
+ALICE_LATER = Caller(via="unix", uid=1001, pid=5000, started=200, level=Level.OPERATE)
+BOB = Caller(via="unix", uid=1002, pid=4712, started=99, level=Level.OPERATE)
+ROOT = Caller(via="unix", uid=0, pid=1, started=1, level=Level.OWN)
+#: The users of a token are not told apart.
+TOKEN = Caller(via="tcp", level=Level.OPERATE)
+ADMINISTRATORS_TOKEN = Caller(via="tcp", level=Level.ADMINISTER)
+
+#: What begins something, and what ends it.
+PAIRS: dict[str, tuple[type[Command], dict[str, object], type[Command], dict[str, object]]] = {
+    "reservation": (Reserve, {"id": "one", "reason": "", "count": 1}, Unreserve, {"id": "one"}),
+    "allocation": (
+        Allocate,
+        {"id": "one", "gpu": "GPU-0", "size": GIB},
+        Deallocate,
+        {"id": "one"},
+    ),
+    "pause": (PauseGpus, {"gpus": ("GPU-0",)}, ResumeGpus, {}),
+    "pause that is replaced": (
+        PauseGpus,
+        {"gpus": ("GPU-0",)},
+        PauseGpus,
+        {"gpus": ("GPU-0",), "seconds": 1.0},
+    ),
+}
+
+
+@pytest.fixture
+def world() -> World:
+    return World(gpus=1)
+
+
+@pytest.fixture
+def supervisor(world: World) -> Supervisor:
+    supervisor = world.supervisor(Config(), with_api=True)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 1)
+    return supervisor
+
+
+def send(
+    world: World, supervisor: Supervisor, command: type[Command], **arguments: object
+) -> Refusal | None:
+    number = world.api.post(command, **arguments)
+    supervisor.turn()
+    (answer,) = [answer for answer in world.api.replies if answer.number == number]
+    if answer.refused is Refusal.FORBIDDEN:
+        assert "administrator" in answer.text
+    return answer.refused
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize(
+    ("owner", "other", "may"),
+    [
+        (ALICE, ALICE_LATER, True),
+        (ALICE, BOB, False),
+        (ALICE, TOKEN, False),
+        (ALICE, ROOT, True),
+        (ALICE, ADMINISTRATORS_TOKEN, True),
+        (TOKEN, TOKEN, True),
+        (TOKEN, BOB, False),
+        (ROOT, ALICE, False),
+    ],
+)
+def test_only_the_owner_and_administrators_end_what_was_begun(
+    world: World, supervisor: Supervisor, pair: str, owner: Caller, other: Caller, *, may: bool
+) -> None:
+    begin, given, end, which = PAIRS[pair]
+    assert send(world, supervisor, begin, by=owner, **given) is None
+    assert send(world, supervisor, end, by=other, **which) is (None if may else Refusal.FORBIDDEN)
+
+
+@pytest.mark.parametrize(("by", "may"), [(ALICE, False), (TOKEN, False), (ROOT, True)])
+def test_only_administrators_release_and_acquire_the_driver(
+    world: World, supervisor: Supervisor, by: Caller, *, may: bool
+) -> None:
+    refused = None if may else Refusal.FORBIDDEN
+    assert send(world, supervisor, PauseGpus, by=by, release=True) is refused
+    assert send(world, supervisor, PauseGpus, by=ROOT, release=True) is None
+    assert send(world, supervisor, ResumeGpus, by=by) is refused
