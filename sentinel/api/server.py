@@ -18,13 +18,14 @@ from sentinel.api.context import ApiContext
 from sentinel.api.http.auth import TokenFile
 from sentinel.api.http.connection import (
     MAX_CONNECTIONS,
-    MAX_HEADER_BYTES,
+    MAX_READERS,
     MAX_TCP_CONNECTIONS,
+    MAX_UNPROVEN,
     REQUEST_TIMEOUT_S,
     Connection,
 )
-from sentinel.api.http.middleware import AccessMiddleware
-from sentinel.api.metrics.scrape_endpoint import MAX_SCRAPERS, ScrapeApp
+from sentinel.api.http.middleware import MAX_HEADER_BYTES, AccessMiddleware
+from sentinel.api.metrics.scrape_endpoint import ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.paths import identity
 from sentinel.protocol.caller import Level
@@ -39,7 +40,7 @@ _MAX_ACCEPTS = 64
 _TURNS_TO_CLOSE = 4
 #: File descriptors: for connections, for excess connections, and for everything else.
 _DESCRIPTORS = (
-    2 * (MAX_CONNECTIONS + MAX_TCP_CONNECTIONS + MAX_SCRAPERS)
+    2 * (MAX_CONNECTIONS + MAX_READERS + MAX_TCP_CONNECTIONS + MAX_UNPROVEN)
     + 2 * _TURNS_TO_CLOSE * _MAX_ACCEPTS
     + 512
 )
@@ -86,12 +87,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _ScrapeConnection(Connection):
-    """A connection to the scrape address."""
-
-    limits = {"tcp": MAX_SCRAPERS}  # noqa: RUF012 - it is constant
-
-
 async def _serve(
     spec: ApiSpec,
     channel: socket.socket,
@@ -107,10 +102,11 @@ async def _serve(
 
     context = ApiContext(spec, channel, on_end)
     middleware = AccessMiddleware(make_app(context), spec.access, spec.tcp, _tokens(context))
-    server = _server(middleware, Connection)
+    Connection.policy = spec.access
+    server = _server(middleware)
     servers, jobs = [server], [server.serve(sockets)]
     if scrape_socket is not None:
-        servers.append(_server(ScrapeApp(context.metrics), _ScrapeConnection))
+        servers.append(_server(ScrapeApp(context.metrics)))
         jobs.append(servers[-1].serve([scrape_socket]))
     background = [
         asyncio.create_task(job)
@@ -132,12 +128,12 @@ async def _serve(
         raise errors[0]
 
 
-def _server(app: Any, connection: type[Connection]) -> _Server:
-    """Create a server of an application, with this type of connections."""
+def _server(app: Any) -> _Server:
+    """Create a server of an application."""
     return _Server(
         uvicorn.Config(
             app,
-            http=connection,
+            http=Connection,
             ws="none",
             interface="asgi3",
             lifespan="off",

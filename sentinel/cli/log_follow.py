@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sentinel.errors import ConfigError
+from sentinel.host.regular_file import open_regular
 
 #: How often a log is polled.
 POLL_INTERVAL_S = 0.25
@@ -69,7 +70,7 @@ def follow(path: Path, count: int, wait: Callable[[float], None] = time.sleep) -
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
     except OSError as error:
         raise ConfigError(f"the log {path} cannot be read: {error.strerror}") from error
 
@@ -81,7 +82,7 @@ def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
         there = path.stat()
         if (there.st_dev, there.st_ino) == (current.st_dev, current.st_ino):
             return None
-        return path.open("rb")
+        return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
     except OSError:  # during the rotation; the next poll finds it
         return None
 

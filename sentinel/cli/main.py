@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sentinel.errors import ExitCode, SentinelError
+from sentinel.host.process_limits import explain_exhaustion, open_missing_streams
 from sentinel.protocol.version import __version__
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def sentinel_command() -> None:
 
 def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; print an error to standard error."""
+    open_missing_streams()
     try:
         result = sentinel_command.main(list(arguments), prog_name="sentinel", standalone_mode=False)
     except SentinelError as error:
@@ -162,7 +164,11 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return int(ExitCode.OK)
-    except Exception:  # noqa: BLE001 - a bug of sentinel is exit code 2
+    except Exception as error:  # noqa: BLE001 - a bug of sentinel is exit code 2
+        why = explain_exhaustion(error) if isinstance(error, OSError) else None
+        if why is not None:
+            print(f"sentinel: {why}; all its stressors have ended", file=sys.stderr)
+            return int(ExitCode.USAGE)
         traceback.print_exc()
         print("sentinel: this is a bug in sentinel; all its stressors have ended", file=sys.stderr)
         return int(ExitCode.USAGE)

@@ -6,6 +6,7 @@ Each value keeps its source, for error messages and ``sentinel config show --ori
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,12 +19,15 @@ from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError
 from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
+from sentinel.host.regular_file import read_regular
 from sentinel.protocol.commands import GivenOverride, GivenSetting
 
 #: Names the configuration file if ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
 #: Variables with the prefix that are not settings.
 _OTHER_VARIABLES = (FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED)
+#: A larger file is refused, since it cannot be a configuration.
+_MAX_BYTES = 2**20
 #: The table of a file with the settings for single GPUs.
 _PER_GPU = "gpu"
 
@@ -113,15 +117,25 @@ def read_file(path: Path) -> Sources:
             wrong type.
     """
     try:
-        text = path.read_text()
+        text = "" if str(path) == os.devnull else read_regular(path, _MAX_BYTES).decode()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
     try:
-        tables = tomllib.loads(text)
+        return _parse(path, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: its tables or lists are nested too deeply") from None
+
+
+def _parse(path: Path, tables: dict[str, Any]) -> Sources:
+    """Collect the settings of a file.
+
+    Raises:
+        ConfigError: A key is unknown, or a value has the wrong type.
+    """
     singles = tables.pop(_PER_GPU, {})
     if not isinstance(singles, dict):
         raise ConfigError(

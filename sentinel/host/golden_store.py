@@ -10,7 +10,6 @@ import errno
 import fcntl
 import json
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.host.paths import state_folder
+from sentinel.host.regular_file import open_regular
 from sentinel.protocol.codec import from_json
 
 #: The version of a line. A line of another version is skipped.
@@ -131,7 +131,7 @@ class _File:
             OSError: The file exists and cannot be read.
         """
         try:
-            descriptor = _open(self.path, os.O_RDONLY)
+            descriptor = open_regular(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
@@ -158,15 +158,6 @@ class _File:
         golden = Golden(key=key, checksum=checksum, file=self.path, line=self._line)
         self.records.append(golden)
         self.first.setdefault(key, golden)
-
-
-def _open(path: Path, flags: int) -> int:
-    """Open a regular file; anything else is refused, since it may block or be endless."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    return descriptor
 
 
 def _read(descriptor: int, start: int, end: int) -> bytes:
@@ -263,7 +254,9 @@ class Goldens:
             OSError: It cannot be written, or another process keeps it locked.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(_open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)) as descriptor:
+        with _locked(
+            open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        ) as descriptor:
             self._own.refresh()
             new = {key: value for key, value in records.items() if key not in self._own.first}
             if not new:

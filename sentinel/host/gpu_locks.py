@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
 from sentinel.host.procfs import own_stat, read_stat
+from sentinel.host.regular_file import open_regular
 from sentinel.protocol.gpu import Gpu
 
 #: The folders of the locks. Each usable one is used: a user who may not write the first, which
@@ -128,12 +129,12 @@ def _open(path: Path) -> int:
     Without O_CREAT first: in a sticky folder the kernel may refuse that on another user's file
     (fs.protected_regular).
     """
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_NOFOLLOW
     try:
         try:
-            return os.open(path, flags)
+            return open_regular(path, flags)
         except FileNotFoundError:
-            file = os.open(path, flags | os.O_CREAT, 0o666)
+            file = open_regular(path, flags | os.O_CREAT, 0o666)
             os.fchmod(file, 0o666)  # regardless of the umask
             return file
     except OSError as error:

@@ -6,13 +6,13 @@ A full disk costs log lines and never the daemon, and leaves no partial line.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import stat
 from pathlib import Path
 
 from sentinel.errors import ConfigError
+from sentinel.host.regular_file import open_regular
 
 #: The size at which a file is rotated, and how many older ones are kept.
 MAX_BYTES = 10 * 10**6
@@ -144,10 +144,5 @@ class RotatingLog(io.TextIOBase):
 
 
 def _open(path: Path) -> int:
-    """Open a log to append, never through a link and without blocking on a pipe."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    file = os.open(path, flags, 0o600)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return file
+    """Open a log to append, never through a link."""
+    return open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from sentinel.errors import ConfigError
+
 #: The longest chain of ancestors that is followed; no job starts through more processes.
 _MAX_ANCESTORS = 64
 
@@ -95,11 +97,15 @@ def read_status(pid: int, field: str) -> list[str]:
 
 
 def own_stat() -> ProcessStat:
-    """Read the stat line of this process."""
+    """Read the stat line of this process.
+
+    Raises:
+        ConfigError: There is no /proc.
+    """
     stat = read_stat("self")
     if stat is None:
-        message = "/proc is not mounted; sentinel needs it to recognise its own processes"
-        raise OSError(message)
+        what = "/proc is not mounted, and sentinel recognises its own processes by it"
+        raise ConfigError(f"{what}. Nothing was started.", "Mount it: mount -t proc proc /proc")
     return stat
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.host.regular_file import read_regular, set_aside, sync_folder
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import Reservation
@@ -21,6 +22,8 @@ from sentinel.protocol.views import Reservation
 #: The name of the file in a state folder.
 NAME = "reservations.json"
 
+#: A larger file is not one of ours: 256 reservations of 16 GPUs have less.
+_MAX_BYTES = 4 * 2**20
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 2
 #: The version before, without monotonic times.
@@ -177,29 +180,29 @@ def parse(text: str) -> tuple[StoredReservation, ...]:
 def load(path: Path) -> tuple[tuple[StoredReservation, ...], str | None]:
     """Read the reservations in a file, and the problem with the file or None.
 
-    A missing file is empty. An invalid file is renamed to ``.bad`` and counts as empty, so that the
-    daemon starts and its content is kept.
+    A missing file is empty. An invalid file is set aside and counts as empty, so that the daemon
+    starts and its content is kept.
     """
     try:
-        return parse(path.read_text()), None
+        return parse(read_regular(path, _MAX_BYTES).decode()), None
     except FileNotFoundError:
         return (), None
     except OSError as error:
         return (), f"{path}: cannot be read: {error.strerror}; its reservations are ignored"
     except ValueError as error:
-        bad = path.with_name(f"{path.name}.bad")
         try:
-            path.replace(bad)
+            bad = set_aside(path)
         except OSError as failed:
-            return (), f"{path}: {error}; renaming it to {bad.name} failed: {failed.strerror}"
+            return (), f"{path}: {error}; renaming it failed: {failed.strerror}"
         return (), f"{path}: {error}; it was renamed to {bad}, and its reservations are ignored"
 
 
 def save(path: Path, reservations: Iterable[StoredReservation]) -> None:
-    """Replace the content of a file atomically.
+    """Replace the content of a file atomically, and return once it is on disk.
 
     Raises:
-        OSError: It cannot be written; the file is unchanged.
+        OSError: It cannot be written. The file is unchanged or, if only the rename could not be
+            written to the disk, has the new content.
     """
     body = {"schema_version": SCHEMA_VERSION, "reservations": [vars(one) for one in reservations]}
     new = path.with_name(f"{path.name}.new")
@@ -211,6 +214,7 @@ def save(path: Path, reservations: Iterable[StoredReservation]) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+        sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             new.unlink()

@@ -25,6 +25,7 @@ from sentinel.errors import ExitCode
 from sentinel.host import reservation_store
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import DEFAULT_FOLDERS, GpuLocks
+from sentinel.host.process_limits import allow_open_files
 from sentinel.host.systemd import Notifier
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, ApiSpec
@@ -112,11 +113,13 @@ def run_parts(
     """
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     detached = options.serve is not None and options.serve.detached
+    allow_open_files(gpus=1)  # the probe, which finds out how many there are
     with (
         _claimed(options) as claim,
         Signals(detached=detached) as signals,
         find_gpus(options, signals) as found,
     ):
+        allow_open_files(len(found.gpus))
         if options.simulate is None and not options.config.dry_run:
             check_torch()
         folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS

@@ -17,6 +17,7 @@ from typing import IO
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import systemd
 from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
+from sentinel.host.regular_file import open_regular
 from sentinel.supervisor.single_instance import running
 
 #: The command of a daemon, before its flags.
@@ -125,9 +126,9 @@ def redirect_output(places: Places) -> int | None:
     """
     if not Path("/proc/self/fd/2").readlink().name.startswith(f"memfd:{_OUTPUT_NAME}"):
         return None
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
-        file = os.open(places.stderr, flags, 0o600)
+        file = open_regular(places.stderr, flags)
     except OSError as error:
         raise ConfigError(
             f"{places.stderr} cannot be written: {error.strerror}. Nothing was started.",
@@ -222,7 +223,7 @@ def _size(path: Path) -> int:
 def _last_of(path: Path, begin: int) -> str:
     """Read the last lines of a file after its first ``begin`` bytes."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
             return _last(file, begin)
     except OSError:
         return ""

@@ -22,6 +22,7 @@ from pathlib import Path
 from sentinel.errors import AlreadyRunningError, ConfigError
 from sentinel.host.paths import Places, identity, prepare
 from sentinel.host.procfs import own_stat, read_stat
+from sentinel.host.regular_file import open_regular
 
 #: How many connections may wait until the API accepts them.
 BACKLOG = 512
@@ -131,7 +132,7 @@ def running(places: Places) -> int | None:
     The check holds the lock, shared with other checks, for some microseconds.
     """
     try:
-        file = os.open(places.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = open_regular(places.lock, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -171,20 +172,14 @@ def _lock(places: Places) -> int:
 def _open(path: Path) -> int:
     """Open the lock's file, never through a link and never another user's."""
     remedy = "Remove it, or set SENTINEL_SOCKET to a path in another folder."
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        file = os.open(path, flags, 0o600)
+        file = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
         raise ConfigError(f"the lock {path} cannot be opened: {error.strerror}", remedy) from error
     there = os.fstat(file)
-    if there.st_uid != os.getuid() or not stat.S_ISREG(there.st_mode):
+    if there.st_uid != os.getuid():
         os.close(file)
-        owner = (
-            f"belongs to uid {there.st_uid}"
-            if stat.S_ISREG(there.st_mode)
-            else "is not a regular file"
-        )
-        raise ConfigError(f"the lock {path} {owner}", remedy)
+        raise ConfigError(f"the lock {path} belongs to uid {there.st_uid}", remedy)
     return file
 
 

@@ -27,6 +27,7 @@ from sentinel.api.history.schema import (
 )
 from sentinel.api.history.usage import MAX_GAP_S, Use
 from sentinel.host.paths import identity
+from sentinel.host.regular_file import set_aside
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -59,7 +60,10 @@ class Database:
         self._tick_offset = {MEMORY: 0}
         #: The first tick of each that this process writes.
         self._first_tick = {MEMORY: 0}
+        #: The identities of the file and its write-ahead log, and whether the file had content.
         self._file: tuple[int, int] | None = None
+        self._wal: tuple[int, int] | None = None
+        self._has_pages = False
         self._retry_at = -math.inf
         self._warned = False
         self._has_unsaved = False
@@ -85,8 +89,8 @@ class Database:
         """
         if self._path is None or now < self._retry_at:
             return
-        if self._attached and identity(self._path) != self._file:
-            self._detach()  # it was removed, and maybe replaced
+        if self._attached:
+            self._check_file(self._path, now)
         try:
             if not self._attached:
                 self._attach(self._path, now, wall)
@@ -135,11 +139,33 @@ class Database:
         attach(self._connection, path, self._size)
         try:
             self._tick_offset[DISK], self._first_tick[DISK] = self._first_ticks(now)
-            self._file = identity(path)
+            self._file, self._wal, self._has_pages = identity(path), None, False
             self._resume_uses(now, wall)
         except BaseException:
             self._detach()
             raise
+
+    def _check_file(self, path: Path, now: float) -> None:
+        """Notice that another program removed, replaced or truncated what is open."""
+        wal = identity(_beside(path, "-wal"))
+        if identity(path) != self._file:
+            self.warnings.append(
+                f"{path}: another program removed or replaced it; a new one is used"
+            )
+            self._detach()
+        elif path.stat().st_size < PAGE_BYTES and self._has_pages:
+            self._set_aside("another program truncated it", now)
+        elif wal != self._wal and self._wal is not None:
+            # SQLite goes on in the removed file, which only it can read: its rows are saved.
+            self.warnings.append(
+                f"{path}-wal: another program removed or replaced it; its readings were saved"
+            )
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute(f"PRAGMA {DISK}.wal_checkpoint(TRUNCATE)").fetchall()
+            self._detach()
+        else:
+            self._wal = wal
+            self._has_pages = self._has_pages or path.stat().st_size >= PAGE_BYTES
 
     def _first_ticks(self, now: float) -> tuple[int, int]:
         """Compute the tick offset and the first tick that follow those in the file."""
@@ -199,12 +225,12 @@ class Database:
         """Rename a damaged file, so that it can be inspected, and create a new one."""
         assert self._path is not None  # noqa: S101 - a file was open
         self._detach()
-        renamed = self._path.with_name(f"{self._path.name}.bad")
         try:
-            for end in ("-wal", "-shm", ""):
-                old = self._path.with_name(self._path.name + end)
-                if old.exists():
-                    old.replace(renamed.with_name(renamed.name + end))
+            renamed = set_aside(self._path)
+            for end in ("-wal", "-shm"):
+                _beside(renamed, end).unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    _beside(self._path, end).replace(_beside(renamed, end))
         except OSError as error:
             self._retry_at = now + _RETRY_S
             where = f"{self._path}: {why}; it cannot be renamed: {error.strerror}"
@@ -287,6 +313,11 @@ class Database:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+
+
+def _beside(path: Path, end: str) -> Path:
+    """Return the path of a file that SQLite keeps beside a database."""
+    return path.with_name(path.name + end)
 
 
 # --- rows of a batch -------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.host.procfs import read_stat
+from sentinel.host.regular_file import open_regular
 from sentinel.protocol.caller import Caller, Level
 
 #: From Linux's <asm-generic/socket.h>; the socket module does not have it.
@@ -32,8 +33,9 @@ class Peer:
     #: The start time of the process, read at the connection: the PID may be reused later.
     started: int | None = None
     groups: frozenset[int] = frozenset()
-    #: The address of this end, over TCP.
+    #: The addresses of this end and of the other one, over TCP.
     address: str | None = None
+    remote: str | None = None
 
     def caller(self, level: Level) -> Caller:
         """Convert the peer into the caller of a command."""
@@ -43,8 +45,10 @@ class Peer:
 def peer_of(connection: socket.socket) -> Peer:
     """Read the identity of the peer at the time of its connection."""
     if connection.family != socket.AF_UNIX:
-        name = connection.getsockname()
-        return Peer(via="tcp", address=str(name[0]))
+        remote = None
+        with contextlib.suppress(OSError):  # it has disconnected
+            remote = str(connection.getpeername()[0])
+        return Peer(via="tcp", address=str(connection.getsockname()[0]), remote=remote)
     pid, uid, gid = _UCRED.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     )
@@ -93,10 +97,13 @@ class TokenFile:
 
     def _read(self) -> str:
         try:
-            with self._path.open("rb") as file:
-                found = os.fstat(file.fileno())
+            file = open_regular(self._path, os.O_RDONLY)
+            try:
+                found = os.fstat(file)
                 if found.st_mode & 0o077 or found.st_uid not in {0, os.getuid()}:
                     return ""
-                return file.read(4096).decode("ascii").strip()
+                return os.read(file, 4096).decode("ascii").strip()
+            finally:
+                os.close(file)
         except (OSError, ValueError):
             return ""

@@ -11,30 +11,53 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from sentinel.api.http.auth import peer_of
+from sentinel.api.http.auth import Peer, peer_of
 from sentinel.api.http.errors import MEDIA_TYPE, problem_body
+from sentinel.api.http.levels import local_level
 from sentinel.protocol.api_types import Code
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import AccessPolicy
 
 #: The time for a complete request, from the connection or the previous response on.
 REQUEST_TIMEOUT_S = 5.0
 #: The time after which a client that does not read is disconnected.
 STALL_TIMEOUT_S = 10.0
-#: Connections over the Unix socket. Beyond this, requests get an error; beyond twice this number,
-#: connections are closed.
+#: The same for a connection over TCP that has not shown a token yet.
+UNPROVEN_TIMEOUT_S = 2.0
+#: Connections of users who may operate. Beyond this, requests get an error; beyond twice this
+#: number, connections are closed.
 MAX_CONNECTIONS = 512
-#: The same over TCP, where clients without access must not use up the Unix socket's connections.
+#: The same for all other local users, and for each of them.
+MAX_READERS = 64
+MAX_READERS_OF_USER = 32
+#: The same for connections over TCP that have shown a token.
 MAX_TCP_CONNECTIONS = 64
-#: The size of a request line with its headers.
-MAX_HEADER_BYTES = 16 * 1024
+#: Connections over TCP that have not shown a token, in total and from one address. Beyond this, the
+#: oldest is closed: a client sends its token at once, long before it is the oldest. More than are
+#: accepted in one turn of the loop, since a token is read in the next one.
+MAX_UNPROVEN = 256
+MAX_UNPROVEN_OF_ADDRESS = 128
+#: The kind of a connection over TCP that has not shown a token.
+UNPROVEN = "unproven"
 
 
 class Connection(H11Protocol):
     """uvicorn's connection, with the peer in each request's state, and with timeouts."""
 
-    #: Connections by kind of socket, beyond which requests get an error.
-    limits: ClassVar[Mapping[str, int]] = {"unix": MAX_CONNECTIONS, "tcp": MAX_TCP_CONNECTIONS}
-    #: The kind of this connection's socket.
-    via: str | None = None
+    #: Connections of each kind, beyond which requests get an error.
+    limits: ClassVar[Mapping[str, int]] = {
+        "operator": MAX_CONNECTIONS,
+        "reader": MAX_READERS,
+        "tcp": MAX_TCP_CONNECTIONS,
+    }
+    #: Who may do what.
+    policy: ClassVar[AccessPolicy] = AccessPolicy()
+    #: The kind of this connection, None before it is known.
+    kind: str | None = None
+    #: The other end.
+    peer: Peer
+    #: When it was accepted, by the loop's clock.
+    since = 0.0
     _request_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _close_timer: asyncio.TimerHandle | None = None
@@ -42,16 +65,57 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Read the peer's identity, and wait for a request."""
         super().connection_made(transport)
-        peer = peer_of(transport.get_extra_info("socket"))
-        self.via = peer.via
-        connections = (one for one in self.connections if isinstance(one, Connection))
-        count = sum(one.via == self.via for one in connections)
-        limit = self.limits[self.via]
-        if count > 2 * limit:
+        self.peer = peer_of(transport.get_extra_info("socket"))
+        self.since = self.loop.time()
+        if self.peer.via == "unix":
+            operates = local_level(self.peer, self.policy) >= Level.OPERATE
+            self.kind = "operator" if operates else "reader"
+        else:
+            self.kind = UNPROVEN
+            self._close_oldest(self._of_kind(UNPROVEN), MAX_UNPROVEN)
+            here = [one for one in self._of_kind(UNPROVEN) if one.peer.remote == self.peer.remote]
+            self._close_oldest(here, MAX_UNPROVEN_OF_ADDRESS)
+        over = self._excess()
+        if over > 1:
             transport.abort()
             return
-        self.app_state = {"peer": peer, "crowded": count > limit}
+        self.app_state = {"peer": self.peer, "crowded": over > 0, "prove": self.prove}
         self._start_request_timer()
+
+    def prove(self) -> bool:
+        """Count this connection among those with a token; return False if they are too many."""
+        if self.kind == UNPROVEN:
+            self.kind = "tcp"
+        return self._excess() == 0
+
+    def _of_kind(self, kind: str) -> list[Connection]:
+        return [one for one in self.connections if isinstance(one, Connection) and one.kind == kind]
+
+    def _excess(self) -> int:
+        """Return 0 within the limits, 1 beyond one of them, and 2 beyond twice a limit."""
+        if self.kind is None or self.kind not in self.limits:
+            return 0
+        same, limit = self._of_kind(self.kind), self.limits[self.kind]
+        excess = (len(same) > limit) + (len(same) > 2 * limit)
+        if self.kind == "reader":
+            own = sum(one.peer.uid == self.peer.uid for one in same)
+            excess = max(excess, int(own > MAX_READERS_OF_USER))
+        return excess
+
+    def is_answering(self) -> bool:
+        """Check whether a request is complete and its response is not."""
+        # Unlike in uvicorn's annotation, it is None before the first request.
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+    @staticmethod
+    def _close_oldest(connections: list[Connection], limit: int) -> None:
+        """Close the oldest of too many connections, except those whose request is answered now."""
+        idle = [one for one in connections if not one.is_answering()]
+        idle.sort(key=lambda one: one.since)
+        for one in idle[: max(0, len(connections) - limit)]:
+            one.kind = None
+            one.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""
@@ -64,9 +128,7 @@ class Connection(H11Protocol):
     def handle_events(self) -> None:
         """Process input; stop the timer when the request is complete."""
         super().handle_events()
-        # Unlike in uvicorn's annotation, it is None before the first request.
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.more_body and not cycle.response_complete:
+        if self.is_answering():
             self._cancel_request_timer()
 
     def on_response_complete(self) -> None:
@@ -107,7 +169,8 @@ class Connection(H11Protocol):
 
     def _start_request_timer(self) -> None:
         self._cancel_request_timer()
-        self._request_timer = self.loop.call_later(REQUEST_TIMEOUT_S, self._close)
+        timeout_s = UNPROVEN_TIMEOUT_S if self.kind == UNPROVEN else REQUEST_TIMEOUT_S
+        self._request_timer = self.loop.call_later(timeout_s, self._close)
 
     def _close(self) -> None:
         """Close the connection after unsent output, or after a timeout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -17,6 +18,8 @@ from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy
 
+#: The size of a request line with its headers.
+MAX_HEADER_BYTES = 16 * 1024
 #: The size of a request's body.
 MAX_BODY_BYTES = 64 * 1024
 #: A larger body is read and discarded, up to this size.
@@ -53,7 +56,7 @@ class AccessMiddleware:
         if received is None:  # the client has disconnected, and its request must not be executed
             return
         body, rejection = received
-        rejection = self._rejection(scope, headers) or rejection
+        rejection = _ambiguous(scope, headers) or self._rejection(scope, headers) or rejection
         if rejection is not None:
             await rejection(scope, receive, send)
             return
@@ -91,6 +94,8 @@ class AccessMiddleware:
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}
             return problem(Code.UNAUTHORIZED, why, headers=challenge | CLOSE)
+        if not scope["state"]["prove"]():
+            return too_many_connections()
         return self._below(scope, peer, max(levels))
 
     def _below(self, scope: Scope, peer: Peer, level: Level) -> Response | None:
@@ -107,6 +112,24 @@ class AccessMiddleware:
         if name in {self._name, peer.address} and name:
             return True
         return name == "localhost" and ipaddress.ip_address(peer.address or "::").is_loopback
+
+
+def _ambiguous(scope: Scope, headers: Headers) -> Response | None:
+    """Reject what programs between client and daemon may read in another way, and too much of it.
+
+    h11 reads a body with both headers as chunked (RFC 9112, section 6.1, allows a rejection), and
+    limits only what it has to wait for.
+    """
+    if "content-length" in headers and "transfer-encoding" in headers:
+        why = "A request has Content-Length or Transfer-Encoding, not both."
+        return problem(Code.INVALID, why, status=HTTPStatus.BAD_REQUEST, headers=CLOSE)
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(text) + len(": \r\n") for name, text in headers.raw)
+    if size > MAX_HEADER_BYTES:
+        why = f"The request line and the headers may have {MAX_HEADER_BYTES} bytes."
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        return problem(Code.TOO_LARGE, why, status=status, headers=CLOSE)
+    return None
 
 
 def _without_port(host: str) -> str:

@@ -14,9 +14,6 @@ from sentinel.protocol.api_types import Code
 
 #: The path of the metrics, here and in the API.
 PATH = "/metrics"
-#: Connections. Beyond this, requests get an error; beyond twice this, connections are closed.
-#: Scrapes need no token, so they must not use up the connections of the API's clients.
-MAX_SCRAPERS = 32
 
 
 class ScrapeApp:

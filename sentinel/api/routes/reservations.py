@@ -23,8 +23,8 @@ from sentinel.protocol.commands import CommandReply, Refusal, Reserve, Unreserve
 
 router = APIRouter(prefix="/v1/reservations", tags=["reservations"])
 
-#: The time for a confirmed reservation to be written to the file.
-_WRITE_TIMEOUT_S = 2.0
+#: The time for a change to be written to the file.
+_WRITE_TIMEOUT_S = 5.0
 
 
 @router.get("", responses=problems())
@@ -54,8 +54,13 @@ async def reserve(
 
 @router.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def unreserve(id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By) -> Outcome:
-    """End a reservation."""
+    """End a reservation.
+
+    If that cannot be stored, the response is an error: another daemon would restore it.
+    """
     reply = await context.supervisor.execute(Unreserve, by=by, id=id_)
+    over = f"Reservation {id_} is over, but another daemon would restore it"
+    await _stored(context, id_, over, present=False)
     return Outcome(text=reply.text, gpus=reply.gpus)
 
 
@@ -68,14 +73,25 @@ async def _reserve(context: ApiContext, by: Caller, body: ReservationRequest) ->
         reply = await _request(context, by, body, gpus, id_, deadline)
         await gpus_free(context.views, reply.gpus, deadline)
         confirmed = await confirm(context, by, id_, context.views.reservation)
-        # If the file cannot be written, the log has a warning, and the reservation remains valid.
-        await context.reservation_writer.wait_written(_WRITE_TIMEOUT_S)
+        await _stored(context, id_, "Nothing is reserved", present=True)
     except BaseException:
         # No client knows its id, so no client would end it. If there is no such reservation, the
         # refusal concerns no client either.
         context.supervisor.post(Unreserve, by=Caller(via="sentinel", level=Level.OWN), id=id_)
         raise
     return Reserved(reservation=reservation(confirmed, context.views, time.monotonic()))
+
+
+async def _stored(context: ApiContext, id_: str, otherwise: str, *, present: bool) -> None:
+    """Wait until the file on disk has a reservation, or lacks it.
+
+    Raises:
+        ProblemError: It cannot be written; the message begins with ``otherwise``.
+    """
+    writer = context.reservation_writer
+    why = await writer.wait_stored(id_, _WRITE_TIMEOUT_S, present=present)
+    if why is not None:
+        raise ProblemError(Code.UNAVAILABLE, f"{otherwise}: {why}.")
 
 
 def _check(body: ReservationRequest, by: Caller) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.api.state.event_buffer import Broadcast
@@ -14,6 +14,14 @@ from sentinel.protocol.views import Reservation
 
 #: The pause after a failed write.
 _RETRY_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """What could not be written last, and why."""
+
+    wanted: tuple[Reservation, ...]
+    why: str
 
 
 class ReservationWriter:
@@ -29,6 +37,7 @@ class ReservationWriter:
         self._report_warning = report_warning
         self._wanted: tuple[Reservation, ...] | None = None
         self._written: tuple[Reservation, ...] | None = None
+        self._failed: _Failure | None = None
         self._broadcast = Broadcast()
 
     def update(self, wanted: tuple[Reservation, ...]) -> None:
@@ -37,18 +46,26 @@ class ReservationWriter:
             self._wanted = wanted
             self._broadcast.wake()
 
-    async def wait_written(self, timeout_s: float) -> bool:
-        """Wait until the file is up to date; return False after ``timeout_s`` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._written != self._wanted:
-                    await self._broadcast.wait(timeout_s)
-        return self._written == self._wanted
+    async def wait_stored(self, id_: str, timeout_s: float, *, present: bool = True) -> str | None:
+        """Wait until the file on disk has this reservation or, if not ``present``, lacks it.
+
+        Returns:
+            None, or why it could not be written within ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._written is not None and _has(self._written, id_) is present:
+                return None
+            if self._failed is not None and _has(self._failed.wanted, id_) is present:
+                return self._failed.why
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"{self._path}: not written within {timeout_s:.0f} s"
+            await self._broadcast.wait(left)
 
     async def run(self) -> None:
         """Write the file after each update, forever."""
         boot = reservation_store.boot_id()
-        warned = False
         while True:
             wanted = self._wanted
             if wanted is None or wanted == self._written:
@@ -59,11 +76,16 @@ class ReservationWriter:
             try:  # in a thread: a disk can be slow
                 await asyncio.to_thread(reservation_store.save, self._path, body)
             except OSError as error:
-                if not warned:
-                    self._report_warning(f"{self._path}: cannot be written: {error.strerror}")
-                warned = True
+                why = f"{self._path}: cannot be written: {error.strerror}"
+                if self._failed is None:
+                    self._report_warning(why)
+                self._failed = _Failure(wanted=wanted, why=why)
+                self._broadcast.wake()
                 await self._broadcast.wait(_RETRY_S)
                 continue
-            warned = False
-            self._written = wanted
+            self._written, self._failed = wanted, None
             self._broadcast.wake()
+
+
+def _has(reservations: tuple[Reservation, ...], id_: str) -> bool:
+    return any(one.id == id_ for one in reservations)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sentinel.api.app import make_app
+from sentinel.api.http.connection import MAX_READERS_OF_USER
 from sentinel.api.openapi import document
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, Configure
@@ -132,6 +133,33 @@ def test_a_member_of_the_group_operates_but_does_not_end_the_daemon(folder: Path
         assert "--access-group" in json.loads(body)["detail"]
         assert [type(command).__name__ for command in api.commands] == ["PauseGpus"]
         assert api.commands[0].by.level is Level.OPERATE
+
+
+#: Opens this many connections as another user, and prints the response on the last one.
+OPENS_MANY = """
+import os, socket, sys
+os.setgroups([])
+os.setuid(65534)
+many = [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[2]))]
+for one in many:
+    one.connect(sys.argv[1])
+many[-1].sendall(b"GET /v1/health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+print(many[-1].recv(4096).decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+@pytest.mark.parametrize(("number", "status"), [(MAX_READERS_OF_USER, 200), (40, 503)])
+def test_one_user_cannot_use_up_the_connections(folder: Path, number: int, status: int) -> None:
+    with ApiServer(folder) as api:
+        Path(api.path).chmod(0o666)
+        command = [sys.executable, "-c", OPENS_MANY, api.path, str(number)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().split()[1] == str(status).encode()
+            assert ask(api, "GET", "/v1/health").status == 200
+            process.communicate()
 
 
 def test_the_levels_of_the_tokens(folder: Path) -> None:

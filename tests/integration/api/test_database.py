@@ -24,6 +24,7 @@ from sentinel.api.history.retention import MINUTES_RETENTION, SECONDS_RETENTION,
 from sentinel.api.history.schema import VERSION
 from sentinel.api.history.writer import History
 from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.host.regular_file import MAX_SET_ASIDE
 from sentinel.protocol.views import GpuHealth, GpuView
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (
@@ -381,8 +382,50 @@ def test_a_removed_file_is_recreated(past: HistoryHarness) -> None:
     assert past.path is not None
     for file in past.path.parent.glob("history.db*"):
         file.unlink()
-    assert past.write_event("gpu.idle") == []
+    (warning,) = past.write_event("gpu.idle")
+    assert "another program removed or replaced it" in warning
     assert [row[2] for row in past.rows("events")] == ["gpu.idle"]
+
+
+def test_a_file_truncated_while_open_is_set_aside_and_reported(past: HistoryHarness) -> None:
+    past.write_event("gpu.busy")
+    past.write_event("gpu.busy")
+    assert past.path is not None
+    past.path.write_bytes(b"")
+    (warning,) = past.write_event("gpu.idle")
+    assert "another program truncated it" in warning
+    assert past.path.with_name("history.db.bad").exists()
+    past.advance(6)
+    assert past.write_event("gpu.busy") == []
+    assert is_intact(past.path)
+    assert [row[2] for row in past.rows("events")] == ["gpu.idle", "gpu.busy"]
+
+
+def test_rows_of_a_removed_write_ahead_log_are_saved(past: HistoryHarness) -> None:
+    for _ in range(3):
+        past.write_event("gpu.busy")
+    assert past.path is not None
+    past.path.with_name("history.db-wal").unlink()
+    (warning,) = past.write_event("gpu.idle")
+    assert "another program removed or replaced it" in warning
+    assert [row[2] for row in past.rows("events")] == ["gpu.busy"] * 3 + ["gpu.idle"]
+    assert is_intact(past.path)
+
+
+def test_invalid_files_are_kept_under_names_of_their_own_and_bounded_in_number(
+    past: HistoryHarness,
+) -> None:
+    assert past.path is not None
+    for number in range(MAX_SET_ASIDE + 2):
+        past.database.close()
+        for file in past.path.parent.glob("history.db-*"):
+            file.unlink()
+        past.path.write_bytes(b"invalid file number %d" % number * 300)
+        past.restart()
+        assert any("renamed" in warning for warning in past.write_event())
+    kept = {file.read_bytes()[:22] for file in past.path.parent.glob("history.db.bad*")}
+    last = range(2, MAX_SET_ASIDE + 2)
+    assert kept == {b"invalid file number %d" % number + b"i" for number in last}
 
 
 def remount(folder: Path, size: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -20,8 +21,12 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask
+from tests.harness.failing_disk import FailingDisk
+from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
 from tests.harness.timing import TIMEOUT_S
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 
 @pytest.fixture(scope="module")
@@ -272,22 +277,57 @@ def test_the_end_of_a_holder_is_reported_until_it_takes_effect(api: ApiServer) -
     api.wait_for(lambda: not api.supervisor.reservations)
 
 
-@pytest.mark.long
-def test_an_unwritable_file_is_reported_once_and_the_reservation_is_kept(
-    tmp_path: Path,
-) -> None:
+def test_an_unwritable_file_is_reported_once_and_nothing_is_reserved(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.new").mkdir()
     with ApiServer(tmp_path) as api:
-        made = reserve(api, count=1)
-        assert made.status == 201
-        api.wait_for(lambda: bool(api.warnings))
-        (trouble,) = api.warnings
-        assert trouble.about == "reservations"
-        assert "cannot be written: Is a directory" in trouble.text
+        for _ in range(2):
+            refused = reserve(api, count=1, reason="demo")
+            assert (refused.status, refused.body["code"]) == (503, "unavailable")
+            assert f"Nothing is reserved: {tmp_path / NAME}" in refused.body["detail"]
+            api.wait_for(lambda: not api.supervisor.reservations)
+        assert [warning.about for warning in api.warnings] == ["reservations"]
         (tmp_path / f"{NAME}.new").rmdir()
-        with api.change_supervisor() as supervisor:
-            supervisor.reservations = {
-                name: replace(held, reason="again")
-                for name, held in supervisor.reservations.items()
-            }
-        eventually(lambda: on_disk(api) == list(api.supervisor.reservations))
+        assert reserve(api, count=1, reason="demo").status == 201
+        assert on_disk(api) == list(api.supervisor.reservations)
+
+
+#: What fails, and the reason that a client is told.
+DISK_FAULTS = {
+    f"write {NAME}.new {errno.ENOSPC}": "No space left on device",
+    f"write {NAME}.new {errno.EIO}": "Input/output error",
+    f"fsync {NAME}.new {errno.EIO}": "Input/output error",
+    f"rename {NAME} {errno.EACCES}": "Permission denied",
+    f"fsync state {errno.EIO}": "Input/output error",
+    f"fsync {NAME}.new slow": "not written within 5 s",
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.long] if "slow" in fault else [])
+        for fault in DISK_FAULTS
+    ],
+)
+def test_what_is_acknowledged_is_on_disk(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, fault: str
+) -> None:
+    """A daemon that is killed restores exactly what its clients were told."""
+    disk = FailingDisk(tmp_path, shared_folder(tmp_path_factory))
+    (tmp_path / "state").mkdir()
+    with ApiServer(tmp_path / "state", environment=disk.environment) as api:
+        kept = reserve(api, gpus=["0"]).body["reservation"]["id"]
+        disk.set(fault)
+        refused = reserve(api, gpus=["1"])
+        assert (refused.status, refused.body["code"]) == (503, "unavailable")
+        assert DISK_FAULTS[fault] in refused.body["detail"]
+        api.wait_for(lambda: list(api.supervisor.reservations) == [kept])
+
+        over = ask(api, "DELETE", f"/v1/reservations/{kept}")
+        assert (over.status, over.body["code"]) == (503, "unavailable")
+        assert "another daemon would restore it" in over.body["detail"]
+
+        disk.set()
+        eventually(lambda: reserve(api, gpus=["1"]).status == 201)  # a slow write goes on
+        assert on_disk(api) == list(api.supervisor.reservations)

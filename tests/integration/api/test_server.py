@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import http.client
 import json
@@ -12,8 +13,9 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +24,11 @@ import uvicorn
 
 from sentinel.api.http import connection as connections
 from sentinel.api.http.auth import peer_of
+from sentinel.api.http.connection import (
+    MAX_TCP_CONNECTIONS,
+    MAX_UNPROVEN,
+    MAX_UNPROVEN_OF_ADDRESS,
+)
 from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller, Level
@@ -111,6 +118,16 @@ def test_connections_without_a_complete_request_in_time_are_closed(
         (b"GET /v1/status HTTP/1.1\r\n\r\n", 400, "invalid"),
         (STATUS + b"X-Long: " + b"x" * 20_000, 431, "too_large"),
         (b"GET /" + b"x" * 20_000, 431, "too_large"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 17_000 + b"\r\n\r\n", 431, "too_large"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400, "invalid"),
+        (
+            (
+                b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+            ),
+            400,
+            "invalid",
+        ),
         (
             b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
             400,
@@ -279,34 +296,78 @@ def test_connections_above_the_limit_are_refused_until_others_close(api: ApiServ
     assert ask(api, "GET", "/v1/health").status == 200
 
 
-def test_the_connection_limits_of_tcp_and_the_unix_socket_are_separate(
-    api: ApiServer,
-) -> None:
-    many: list[socket.socket] = []
+@contextlib.contextmanager
+def flood(port: int, first_bytes: bytes) -> Iterator[None]:
+    """Keep more connections open than are allowed, as fast as they are closed."""
+    end = threading.Event()
+
+    def keep_open() -> None:
+        kept: deque[socket.socket] = deque()
+        while not end.is_set():
+            with contextlib.suppress(OSError):
+                one = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+                kept.append(one)
+                one.sendall(first_bytes)
+            if len(kept) > 200:
+                kept.popleft().close()
+        for one in kept:
+            one.close()
+
+    threads = [threading.Thread(target=keep_open) for _ in range(2)]
+    for thread in threads:
+        thread.start()
     try:
-        where = ("127.0.0.1", api.port)
-        strangers = [socket.create_connection(where, TIMEOUT_S) for _ in range(150)]
-        many.extend(strangers)
-        request = STATUS + b"Connection: close\r\n\r\n"
-        for nth, status in ((50, b"401"), (100, b"503")):
-            strangers[nth].sendall(request)
-            assert all_of(strangers[nth]).startswith(b"HTTP/1.1 " + status)
-        assert all_of(strangers[-1]) == b""
-        assert len(list(Path(f"/proc/{api.child.pid}/fd").iterdir())) < 2 * 64 + 50
-        ours = [connect(api) for _ in range(500)]
-        many.extend(ours)
-        ours[-1].sendall(request)
-        assert all_of(ours[-1]).startswith(b"HTTP/1.1 200")
+        yield
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "first_bytes",
+    [b"", b"GET /v1/status HTTP/1.1\r\n", b"POST /v1/pause HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"],
+    ids=["silent", "half a head", "half a body"],
+)
+def test_a_client_with_the_token_gets_in_while_others_flood(
+    api: ApiServer, first_bytes: bytes
+) -> None:
+    good = token(api)
+    with flood(api.port, first_bytes):
+        answers = [over_tcp(api, good).status for _ in range(20)]
+        files = len(list(Path(f"/proc/{api.child.pid}/fd").iterdir()))
+    assert answers == [200] * 20
+    assert files < MAX_UNPROVEN + 100
+    assert ask(api, "GET", "/v1/health").status == 200
+
+
+def test_the_oldest_connections_without_a_token_are_closed_first(api: ApiServer) -> None:
+    where = ("127.0.0.1", api.port)
+    strangers = [
+        socket.create_connection(where, TIMEOUT_S) for _ in range(MAX_UNPROVEN_OF_ADDRESS + 1)
+    ]
+    try:
+        assert all_of(strangers[0]) == b""
+        strangers[1].sendall(STATUS + b"Connection: close\r\n\r\n")
+        assert all_of(strangers[1]).startswith(b"HTTP/1.1 401")
+    finally:
         for stranger in strangers:
             stranger.close()
-        many.extend(connect(api) for _ in range(100))
-        many[-1].sendall(request)
-        assert all_of(many[-1]).startswith(b"HTTP/1.1 503")
-        assert over_tcp(api, token(api)).status == 200
+
+
+def test_connections_with_the_token_have_a_limit_of_their_own(api: ApiServer) -> None:
+    proven = []
+    for _ in range(MAX_TCP_CONNECTIONS):
+        one = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
+        one.request("GET", "/v1/events", headers=token(api))  # it stays open
+        assert one.getresponse().status == 200
+        proven.append(one)
+    try:
+        assert over_tcp(api, token(api)).status == 503
+        assert ask(api, "GET", "/v1/health").status == 200
     finally:
-        for connection in many:
-            connection.close()
-    assert ask(api, "GET", "/v1/health").status == 200
+        for one in proven:
+            one.close()
 
 
 def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> None:

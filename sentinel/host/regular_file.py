@@ -1,0 +1,89 @@
+"""Open, read and set aside regular files: a FIFO would block, and a device may never end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+#: How many invalid files of one name are kept.
+MAX_SET_ASIDE = 5
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Open a regular file; without O_NOFOLLOW in ``flags``, a link to one is followed.
+
+    Args:
+        path: The file.
+        flags: As for ``os.open``; O_CLOEXEC is added.
+        mode: The mode of a file that is created.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
+            raise _irregular(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _irregular(path)
+    return file
+
+
+def read_regular(path: Path, limit: int, flags: int = 0) -> bytes:
+    """Read a regular file of at most ``limit`` bytes.
+
+    Raises:
+        OSError: It cannot be read, is not a regular file, or is larger.
+    """
+    file = open_regular(path, os.O_RDONLY | flags)
+    try:
+        data = b""
+        while piece := os.read(file, limit + 1 - len(data)):
+            data += piece
+            if len(data) > limit:
+                raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+        return data
+    finally:
+        os.close(file)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename an invalid file, so that its content is kept; return its new path.
+
+    The names are ``PATH.bad``, ``PATH.bad.2`` and so on; beyond ``MAX_SET_ASIDE`` of them, the
+    oldest is replaced.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    numbered = [path.with_name(f"{path.name}.bad.{n}") for n in range(2, MAX_SET_ASIDE + 1)]
+    names = [path.with_name(f"{path.name}.bad"), *numbered]
+    free = [name for name in names if not os.path.lexists(name)]
+    chosen = free[0] if free else min(names, key=lambda name: name.lstat().st_ctime_ns)
+    path.replace(chosen)
+    return chosen
+
+
+def sync_folder(path: Path) -> None:
+    """Write the entries of a folder to disk, so that a renamed file has its new name after a crash.
+
+    Raises:
+        OSError: The disk reports an error.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a file system that has no such thing
+            raise
+    finally:
+        os.close(folder)
+
+
+def _irregular(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "it is not a regular file", str(path))

@@ -1,0 +1,103 @@
+"""Closed streams, low limits, no /proc, files that are none: a clear line and no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.timing import TIMEOUT_S
+
+RUN = ("run", "--simulate", "1", "--for", "100ms", "--workload", "hold", "--no-api")
+
+pytestmark = pytest.mark.usefixtures("fake_torch")
+
+
+def run(
+    host: SimulatedHost, shell: str, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of sentinel, as ``"$@"`` in a shell script."""
+    command = [sys.executable, "-m", "sentinel", *words]
+    return subprocess.run(
+        ["bash", "-c", shell, "bash", *command],
+        env=host.environment(**environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_obstacle(simulated: SimulatedHost, closed: str) -> None:
+    done = run(simulated, f'"$@" {closed}', *RUN)
+    assert done.returncode == 0, done
+    assert ("sentinel.stopped" in done.stdout) is (">&-" not in closed.split())
+
+
+def test_too_few_open_files_are_named_before_anything_starts(simulated: SimulatedHost) -> None:
+    done = run(simulated, 'ulimit -n 20; "$@"', *RUN)
+    assert done.returncode == 2
+    assert "a process may have 20 open files here, and 80 are needed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run(simulated, 'ulimit -Sn 40; "$@"', *RUN).returncode == 0
+
+
+def test_a_missing_proc_is_named(simulated: SimulatedHost) -> None:
+    shell = 'unshare --mount bash -c \'umount -l /proc && exec "$@"\' bash "$@"'
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("needs the right to create mount namespaces")
+    done = run(simulated, shell, *RUN)
+    assert done.returncode == 2
+    assert "/proc is not mounted" in done.stderr
+    assert "bug" not in done.stderr
+
+
+#: Texts of configuration files, and a part of the error.
+CONFIGURATIONS = {
+    "a = " + "[" * 100_000 + "]" * 100_000: "nested too deeply",
+    ".".join(["a"] * 5_000) + " = 1": "nested too deeply",
+    "#" * 2**21: "more than 1,048,576 bytes",
+}
+
+
+@pytest.mark.parametrize("text", CONFIGURATIONS, ids=["lists", "tables", "size"])
+def test_a_configuration_without_bounds_is_refused(
+    simulated: SimulatedHost, tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    refuses(run(simulated, '"$@"', "config", "check", str(file)), CONFIGURATIONS[text])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("config", "check", "{fifo}"),
+        ("run", "--config", "{fifo}", "--simulate", "1"),
+        ("run", "--config", "/dev/zero", "--simulate", "1"),
+        ("start", "--simulate", "1"),
+        ("logs",),
+    ],
+    ids=" ".join,
+)
+def test_a_fifo_or_a_device_in_place_of_a_file_blocks_no_command(
+    simulated: SimulatedHost, tmp_path: Path, words: Sequence[str]
+) -> None:
+    fifo = tmp_path / "sentinel.log"
+    os.mkfifo(fifo)
+    given = [word.format(fifo=fifo) for word in words]
+    environment = {"LOGS_DIRECTORY": str(tmp_path)}
+    refuses(run(simulated, '"$@"', *given, **environment), "not a regular file")
+
+
+def refuses(done: subprocess.CompletedProcess[str], why: str) -> None:
+    assert done.returncode == 2, done
+    assert why in done.stderr
+    assert not any(word in done.stderr for word in ("Traceback", "bug"))
