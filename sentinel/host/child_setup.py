@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any, Protocol
 
@@ -13,6 +15,9 @@ from setproctitle import setproctitle
 from sentinel.errors import ChildExitCode
 
 _PR_SET_PDEATHSIG = 1
+
+#: Signals that a terminal or a service manager sends to all processes of a group.
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InheritedFd(Protocol):
@@ -36,6 +41,20 @@ def _identity(value: object) -> object:
     return value
 
 
+@contextlib.contextmanager
+def group_signals_blocked() -> Iterator[None]:
+    """Block the signals of a group, for a child that is spawned meanwhile and is still in it.
+
+    It leaves the group in :func:`setup_child_process`, which discards those that have arrived:
+    they are for the supervisor, and would look like a crash of the child.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def setup_child_process(parent: int, title: str) -> None:
     """Start a session, set the parent-death signal, ignore SIGINT and set the process title.
 
@@ -48,7 +67,11 @@ def setup_child_process(parent: int, title: str) -> None:
         title: The title that ``ps`` and ``nvidia-smi`` show.
     """
     os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _GROUP_SIGNALS:
+        before = signal.signal(number, signal.SIG_IGN)  # which discards a blocked one
+        if number != signal.SIGINT:
+            signal.signal(number, before)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

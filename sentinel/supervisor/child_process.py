@@ -23,6 +23,7 @@ from typing import ClassVar, Generic, TypeVar
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit
 from sentinel.errors import WireError
+from sentinel.host.child_setup import group_signals_blocked
 from sentinel.host.procfs import read_stat
 from sentinel.protocol import codec
 
@@ -80,7 +81,7 @@ class Child:
         arguments = (spec, child_end, os.getpid(), *rest)
         self.process: SpawnProcess = context.Process(target=target, args=arguments)
         try:
-            with _environment(environment):
+            with _environment(environment), group_signals_blocked():
                 self.process.start()
             self.pid = self.process.pid or 0
             self.pidfd = os.pidfd_open(self.pid)

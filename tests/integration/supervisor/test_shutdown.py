@@ -15,7 +15,7 @@ from typing import Self
 import psutil
 import pytest
 
-from tests.harness.gpu_environment import GpuHost
+from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
@@ -52,6 +52,29 @@ def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -
         stops = [event for event in sentinel.events if event["event"] == "stressor.stopped"]
         assert [stop["cause"] for stop in stops] == ["shutdown" for _ in gpus]
         assert sentinel.events[-1]["event"] == "sentinel.stopped"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_to_the_group_of_a_newborn_child_is_not_its_crash(
+    simulated: SimulatedHost, number: signal.Signals
+) -> None:
+    """A child is in the group of the supervisor until it starts a session of its own."""
+    with simulated.sentinel(2, *QUICK) as sentinel:
+        sentinel.wait_for("stressor.starting")
+        os.killpg(sentinel.process.pid, number)
+        assert sentinel.wait_for_exit() in {0, 128 + number}
+        causes = {
+            event["cause"] for event in sentinel.events if event["event"] == "stressor.stopped"
+        }
+        assert causes <= {"shutdown"}
+        assert not {"stressor.failed", "probe.exited"} & {*sentinel.names()}
 
 
 @pytest.mark.long
