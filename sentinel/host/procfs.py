@@ -33,6 +33,11 @@ class ProcessStat:
         """Whether the process is neither a zombie nor dead."""
         return self.state not in {"Z", "X"}
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped it."""
+        return self.state in {"T", "t"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:

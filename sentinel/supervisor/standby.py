@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from sentinel.core.observation import SpareFacts
 from sentinel.errors import WireError
 from sentinel.host.free_memory import available_bytes
+from sentinel.host.procfs import read_stat
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,
     Activate,
@@ -76,6 +77,10 @@ class StandbyStressor:
         if not self._ready or child is None or child.ended():
             return False
         self._ready = False
+        stat = read_stat(child.pid)
+        if stat is not None and stat.stopped:  # it would keep its GPU waiting for --start-timeout
+            self.kill()
+            return False
         try:
             sent = self._handle.send(Activate(spec=spec), fds)
         except (WireError, OSError):  # options that no message has room for, or no descriptor left

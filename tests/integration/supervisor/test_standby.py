@@ -21,7 +21,7 @@ from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StressorSpec
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.stressor_pool import StressorPool
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.sentinel_process import eventually
+from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 
@@ -148,6 +148,19 @@ def test_one_that_has_died_unseen_is_not_used(bench: Bench) -> None:
     eventually(child.ended)
     bench.pool.start(bench.gpu, 1, standby=True)
     eventually(lambda: bench.messages(Ready))
+
+
+@pytest.mark.long
+def test_one_that_was_stopped_is_not_used(bench: Bench) -> None:
+    """It would keep its GPU waiting."""
+    pid = bench.prepared()
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    bench.pool.start(bench.gpu, 1, standby=True)
+    eventually(lambda: bench.messages(Ready))
+    assert bench.facts[0].child is not None
+    assert bench.facts[0].child.pid != pid
+    eventually(lambda: gone(psutil.Process(pid)) if psutil.pid_exists(pid) else True)
 
 
 @pytest.mark.long
