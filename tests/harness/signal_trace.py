@@ -1,0 +1,113 @@
+"""A library that records every signal that a real process sends, and to whom.
+
+It is preloaded. SIGNAL_TRACE names a file; each call appends the sender, the receiver, the number
+of the signal, and the receiver's ancestors at that moment. A group is named by its leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.fake_nvml import build
+
+_LIBRARY = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int parent_of(int pid) {
+    char path[64], text[1024], *end;
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return 0;
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    end = strrchr(text, ')');
+    if (end) sscanf(end + 2, "%*c %d", &parent);
+    return parent;
+}
+static void record(int receiver, int number) {
+    int before = errno;
+    char line[1024];
+    const char *path = getenv("SIGNAL_TRACE");
+    if (path && number) {
+        int length = snprintf(line, sizeof line, "%d %d %d", getpid(), receiver, number);
+        for (int pid = receiver; (pid = parent_of(pid)) > 0 && length < 900;)
+            length += snprintf(line + length, sizeof line - length, " %d", pid);
+        line[length++] = '\n';
+        int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+        if (file >= 0) { if (write(file, line, length)) {} close(file); }
+    }
+    errno = before;
+}
+static int pid_of(int pidfd) {
+    char path[64], line[128];
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "Pid: %d", &pid);
+    if (file) fclose(file);
+    return pid;
+}
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+int kill(pid_t pid, int number) {
+    record(pid < 0 ? -pid : pid ? pid : getpgrp(), number);
+    return REAL(kill)(pid, number); }
+int killpg(pid_t group, int number) {
+    record(group ? group : getpgrp(), number);
+    return REAL(killpg)(group, number); }
+long syscall(long call, ...) {
+    long a[6];
+    va_list list;
+    va_start(list, call);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    if (call == SYS_pidfd_send_signal) record(pid_of(a[0]), a[1]);
+    return REAL(syscall)(call, a[0], a[1], a[2], a[3], a[4], a[5]); }
+"""
+
+
+@dataclass(frozen=True)
+class SentSignal:
+    """One signal."""
+
+    sender: int
+    receiver: int
+    number: int
+    #: The receiver's ancestors, from its parent on; empty if it was gone already.
+    ancestors: tuple[int, ...]
+
+
+class SignalTrace:
+    """The preloaded library and its record.
+
+    Args:
+        folder: The folder of the record.
+        shared: A folder for the library, which is built once.
+    """
+
+    def __init__(self, folder: Path, shared: Path) -> None:
+        library = build(shared, "-ldl", source_text=_LIBRARY, name="libsignaltrace.so")
+        self._file = folder / "signals"
+        self.environment: Mapping[str, str] = {
+            "LD_PRELOAD": str(library / "libsignaltrace.so"),
+            "SIGNAL_TRACE": str(self._file),
+        }
+
+    def sent(self) -> list[SentSignal]:
+        """Read all signals so far."""
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        rows = [[int(word) for word in line.split()] for line in lines]
+        return [SentSignal(row[0], row[1], row[2], tuple(row[3:])) for row in rows]

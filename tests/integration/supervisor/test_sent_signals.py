@@ -1,0 +1,86 @@
+"""Sentinel sends signals to processes that it has started, and to no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import FAULTS
+from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.signal_trace import SignalTrace
+from tests.harness.timing import TIMEOUT_S
+
+QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.usefixtures("fake_torch"),
+    pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER),
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> SignalTrace:
+    return SignalTrace(tmp_path, shared_folder(tmp_path_factory))
+
+
+#: A hand-over by each way in which a stressor ends, with the flags for it.
+WORKLOADS = {
+    "killed": ("--workload", "hold"),
+    "asked": ("--workload", "hold", "--yield", "ask"),
+    "stubborn": ("--workload", "bad_workloads:stubborn", "--grace", "100ms"),
+    "forks": ("--workload", "bad_workloads:forks"),
+    "starts processes": ("--workload", "bad_workloads:starts_processes"),
+}
+
+
+@pytest.mark.parametrize("way", WORKLOADS)
+def test_a_hand_over_and_a_stop_signal_own_processes_only(
+    simulated: SimulatedHost, trace: SignalTrace, way: str
+) -> None:
+    with simulated.sentinel(1, *QUICK, *WORKLOADS[way], environment=trace.environment) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        with simulated.job() as newcomer:
+            assert newcomer.got_memory()
+        sentinel.wait_for("stressor.ready", count=2)
+        assert sentinel.stop() == 0
+        assert trace.sent(), "nothing was recorded"
+        only_own(trace, sentinel.process.pid)
+
+
+@pytest.mark.parametrize("fault", sorted({fault for fault in FAULTS if "api" not in fault}))
+def test_a_fault_makes_no_process_signal_a_stranger(
+    simulated: SimulatedHost, trace: SignalTrace, fault: str
+) -> None:
+    title, number = FAULTS[fault]
+    flags = (*QUICK, "--workload", "hold")
+    with simulated.sentinel(1, *flags, environment=trace.environment) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        victim = sentinel.wait_for_process(title)
+        victim.send_signal(number)
+        with simulated.job() as newcomer:
+            assert newcomer.got_memory()
+        if number is signal.SIGSTOP and victim.is_running():
+            victim.send_signal(signal.SIGCONT)
+        if victim.pid != sentinel.process.pid:
+            sentinel.wait_for("stressor.ready", count=2)
+            assert sentinel.stop() == 0
+        elif number is signal.SIGKILL:
+            sentinel.process.wait(TIMEOUT_S)
+            assert {one.number for one in trace.sent()} <= {signal.SIGKILL}
+        only_own(trace, sentinel.process.pid)
+
+
+def only_own(trace: SignalTrace, supervisor: int) -> None:
+    """Check that each receiver was the sender, the supervisor's child, or further below it."""
+    sent = trace.sent()
+    for one in sent:
+        assert os.getpid() != one.receiver
+        if one.ancestors:
+            assert one.receiver == one.sender or supervisor in one.ancestors, one
+        else:  # it was reaped already, or its whole group is gone
+            assert one.receiver in {other.receiver for other in sent if other.ancestors}, one
