@@ -23,7 +23,7 @@ VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check docs clean
+.PHONY: help demo test test-all fuzz check docs clean
 
 help: ## List the targets
 	@echo 'make TARGET   (PYTHON=python3.12 chooses the interpreter for $(VENV))'
@@ -39,6 +39,9 @@ test: $(INSTALLED_DEV) ## Run the tests that take two minutes; those for GPUs ar
 test-all: $(INSTALLED_DEV) ## Run all tests, with many examples of each property
 	@$(BIN)/python -m compileall -q sentinel
 	@$(PYTEST) --hypothesis-profile long $(ARGS)
+
+fuzz: $(INSTALLED_DEV) ## Try 1,000 inputs on every parser, for a few minutes
+	@$(PYTEST) --hypothesis-profile fuzz tests/unit/test_fuzzing.py $(ARGS)
 
 check: $(INSTALLED_DEV) ## Check format, lint, types, imports and words
 	$(BIN)/ruff format --check

@@ -21,6 +21,7 @@ from tests.harness.timing import TEST_TIMEOUT_S
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("common", _UNHURRIED, max_examples=15, stateful_step_count=20)
 settings.register_profile("long", _UNHURRIED, max_examples=100, stateful_step_count=50)
+settings.register_profile("fuzz", _UNHURRIED, max_examples=1_000)
 settings.load_profile("common")
 
 # pytest rewrites the assertions of test files only, unless asked to.
