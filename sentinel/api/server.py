@@ -18,6 +18,7 @@ from sentinel.api.context import ApiContext
 from sentinel.api.http.auth import TokenFile
 from sentinel.api.http.connection import (
     MAX_CONNECTIONS,
+    MAX_OPERATORS,
     MAX_READERS,
     MAX_TCP_CONNECTIONS,
     MAX_UNPROVEN,
@@ -40,7 +41,7 @@ _MAX_ACCEPTS = 64
 _TURNS_TO_CLOSE = 4
 #: File descriptors: for connections, for excess connections, and for everything else.
 _DESCRIPTORS = (
-    2 * (MAX_CONNECTIONS + MAX_READERS + MAX_TCP_CONNECTIONS + MAX_UNPROVEN)
+    2 * (MAX_CONNECTIONS + MAX_OPERATORS + MAX_READERS + MAX_TCP_CONNECTIONS + MAX_UNPROVEN)
     + 2 * _TURNS_TO_CLOSE * _MAX_ACCEPTS
     + 512
 )

@@ -292,18 +292,20 @@ def _gid(group: str) -> int:
 
 
 def _admit(path: Path, gid: int | None, *, is_open: bool, named: bool) -> None:
-    """Let a group or every user write to the socket, and reach it through the daemon's folder."""
+    """Let a group or every user write to the socket, and reach it through the daemon's folder.
+
+    A folder with another mode than those set here is as an administrator wants it.
+    """
     folder = path.parent.stat()
     own = not named and folder.st_uid == os.getuid()
     try:
         if gid is not None:
             os.chown(path, -1, gid)
         path.chmod(0o666 if is_open else 0o660)
-        if own and not folder.st_mode & stat.S_IXOTH:
+        if own and stat.S_IMODE(folder.st_mode) in {0o700, 0o710, 0o711}:
             if gid is not None:
                 os.chown(path.parent, -1, gid)
-            reach = stat.S_IXGRP | (stat.S_IXOTH if is_open else 0)
-            path.parent.chmod(stat.S_IMODE(folder.st_mode) & 0o700 | reach)
+            path.parent.chmod(0o711 if is_open else 0o710)
     except OSError as error:
         who = "every user" if gid is None else f"group {gid}"
         what = f"the socket {path} cannot be opened to {who}: {error.strerror}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -24,11 +25,14 @@ REQUEST_TIMEOUT_S = 5.0
 STALL_TIMEOUT_S = 10.0
 #: The same for a connection over TCP that has not shown a token yet.
 UNPROVEN_TIMEOUT_S = 2.0
-#: Connections of users who may operate. Beyond this, requests get an error; beyond twice this
+#: Connections of the daemon's user and root. Beyond this, requests get an error; beyond twice this
 #: number, connections are closed.
 MAX_CONNECTIONS = 512
-#: The same for all other local users, and for each of them.
-MAX_READERS = 64
+#: The same for users who may operate, and for all other local users; and for each of them. What one
+#: user has beyond the share of a user does not count for the others.
+MAX_OPERATORS = 512
+MAX_OPERATORS_OF_USER = 128
+MAX_READERS = 256
 MAX_READERS_OF_USER = 32
 #: The same for connections over TCP that have shown a token.
 MAX_TCP_CONNECTIONS = 64
@@ -40,13 +44,17 @@ MAX_UNPROVEN_OF_ADDRESS = 128
 #: The kind of a connection over TCP that has not shown a token.
 UNPROVEN = "unproven"
 
+#: The share of each user in the connections of a kind.
+_SHARES = {"operator": MAX_OPERATORS_OF_USER, "reader": MAX_READERS_OF_USER}
+
 
 class Connection(H11Protocol):
     """uvicorn's connection, with the peer in each request's state, and with timeouts."""
 
     #: Connections of each kind, beyond which requests get an error.
     limits: ClassVar[Mapping[str, int]] = {
-        "operator": MAX_CONNECTIONS,
+        "owner": MAX_CONNECTIONS,
+        "operator": MAX_OPERATORS,
         "reader": MAX_READERS,
         "tcp": MAX_TCP_CONNECTIONS,
     }
@@ -68,8 +76,9 @@ class Connection(H11Protocol):
         self.peer = peer_of(transport.get_extra_info("socket"))
         self.since = self.loop.time()
         if self.peer.via == "unix":
-            operates = local_level(self.peer, self.policy) >= Level.OPERATE
-            self.kind = "operator" if operates else "reader"
+            level = local_level(self.peer, self.policy)
+            operates = "operator" if level >= Level.OPERATE else "reader"
+            self.kind = "owner" if level is Level.OWN else operates
         else:
             self.kind = UNPROVEN
             self._close_oldest(self._of_kind(UNPROVEN), MAX_UNPROVEN)
@@ -96,11 +105,10 @@ class Connection(H11Protocol):
         if self.kind is None or self.kind not in self.limits:
             return 0
         same, limit = self._of_kind(self.kind), self.limits[self.kind]
-        excess = (len(same) > limit) + (len(same) > 2 * limit)
-        if self.kind == "reader":
-            own = sum(one.peer.uid == self.peer.uid for one in same)
-            excess = max(excess, int(own > MAX_READERS_OF_USER))
-        return excess
+        share = _SHARES.get(self.kind, limit)
+        of_user = Counter(one.peer.uid for one in same)
+        total, own = sum(min(number, share) for number in of_user.values()), of_user[self.peer.uid]
+        return sum(total > times * limit or own > times * share for times in (1, 2))
 
     def is_answering(self) -> bool:
         """Check whether a request is complete and its response is not."""
@@ -108,14 +116,20 @@ class Connection(H11Protocol):
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.more_body and not cycle.response_complete
 
-    @staticmethod
-    def _close_oldest(connections: list[Connection], limit: int) -> None:
-        """Close the oldest of too many connections, except those whose request is answered now."""
-        idle = [one for one in connections if not one.is_answering()]
-        idle.sort(key=lambda one: one.since)
-        for one in idle[: max(0, len(connections) - limit)]:
+    def _close_oldest(self, connections: list[Connection], limit: int) -> None:
+        """Close the oldest of too many connections, but not this one, which is the newest.
+
+        Those that do not read their response come first, and those that are answered now last.
+        """
+        others = [one for one in connections if one is not self]
+        others.sort(key=lambda one: (not one.is_stalled(), one.is_answering(), one.since))
+        for one in others[: max(0, len(connections) - limit)]:
             one.kind = None
             one.transport.abort()
+
+    def is_stalled(self) -> bool:
+        """Check whether the client does not read its response."""
+        return self._stall_timer is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""
@@ -139,7 +153,8 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Start the timer of a client that does not read."""
         super().pause_writing()
-        self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
+        timeout_s = UNPROVEN_TIMEOUT_S if self.kind == UNPROVEN else STALL_TIMEOUT_S
+        self._stall_timer = self.loop.call_later(timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Stop the timer of a client that reads again."""

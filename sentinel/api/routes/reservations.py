@@ -58,8 +58,13 @@ async def unreserve(id_: Annotated[str, Path(alias="id")], context: ContextDep, 
 
     If that cannot be stored, the response is an error: another daemon would restore it.
     """
-    reply = await context.supervisor.execute(Unreserve, by=by, id=id_)
     over = f"Reservation {id_} is over, but another daemon would restore it"
+    try:
+        reply = await context.supervisor.execute(Unreserve, by=by, id=id_)
+    except ProblemError as error:
+        if error.code is Code.NOT_FOUND:  # maybe ended before, when that could not be stored
+            await _stored(context, id_, over, present=False)
+        raise
     await _stored(context, id_, over, present=False)
     return Outcome(text=reply.text, gpus=reply.gpus)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sentinel.api.app import make_app
-from sentinel.api.http.connection import MAX_READERS_OF_USER
+from sentinel.api.http.connection import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.api.openapi import document
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, Configure
@@ -67,11 +67,11 @@ def folder() -> Iterator[Path]:
 
 
 def as_another(
-    api: ApiServer, groups: Sequence[int], *requests: tuple[str, str, Any]
+    api: ApiServer, groups: Sequence[int], *requests: tuple[str, str, Any], uid: int = STRANGER
 ) -> list[tuple[int, str]]:
     """Send requests as another user with these groups; return each status and body."""
     Path(api.path).chmod(0o666)
-    given = json.dumps([api.path, STRANGER, [*groups], requests])
+    given = json.dumps([api.path, uid, [*groups], requests])
     command = [sys.executable, "-c", AS_ANOTHER, given]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S)
     return [(status, body) for status, body in json.loads(done.stdout)]
@@ -144,7 +144,10 @@ many = [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[2]))]
 for one in many:
     one.connect(sys.argv[1])
 many[-1].sendall(b"GET /v1/health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
-print(many[-1].recv(4096).decode(), flush=True)
+try:
+    print(many[-1].recv(4096).decode(), flush=True)
+except ConnectionResetError:
+    print("- closed", flush=True)
 sys.stdin.read()
 """
 
@@ -158,6 +161,30 @@ def test_one_user_cannot_use_up_the_connections(folder: Path, number: int, statu
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline().split()[1] == str(status).encode()
+            assert ask(api, "GET", "/v1/health").status == 200
+            process.communicate()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("groups", "number"), [((), MAX_READERS_OF_USER * 3), ((GROUP,), MAX_OPERATORS_OF_USER * 3)]
+)
+def test_the_connections_of_one_user_keep_no_other_out(
+    folder: Path, groups: tuple[int, ...], number: int
+) -> None:
+    """Not even more than twice its share, nor those of a user who may operate."""
+    with ApiServer(folder, access=AccessPolicy(gid=GROUP)) as api:
+        Path(api.path).chmod(0o666)
+        script = OPENS_MANY.replace("setgroups([])", f"setgroups({[*groups]})")
+        command = [sys.executable, "-c", script, api.path, str(number)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().split()[:1] in ([b"-"], [])  # beyond twice the share
+            requests = [("GET", "/v1/status", None)]
+            ((status, _),) = as_another(api, groups, *requests, uid=1234)
+            assert status == 200
             assert ask(api, "GET", "/v1/health").status == 200
             process.communicate()
 

@@ -341,6 +341,25 @@ def test_a_client_with_the_token_gets_in_while_others_flood(
     assert ask(api, "GET", "/v1/health").status == 200
 
 
+def test_clients_that_read_no_response_keep_no_holder_of_the_token_out(api: ApiServer) -> None:
+    page = b"GET / HTTP/1.1\r\nHost: 127.0.0.%d\r\n\r\n"
+    stalled = []
+    for nth in range(300):
+        source = 2 + nth % 3
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        one.bind((f"127.0.0.{source}", 0))
+        one.connect(("127.0.0.1", api.port))
+        with contextlib.suppress(OSError):  # closed for a newer one
+            one.sendall(page % 1 * 200)
+        stalled.append(one)
+    try:
+        assert [over_tcp(api, token(api)).status for _ in range(5)] == [200] * 5
+    finally:
+        for one in stalled:
+            one.close()
+
+
 def test_the_oldest_connections_without_a_token_are_closed_first(api: ApiServer) -> None:
     where = ("127.0.0.1", api.port)
     strangers = [

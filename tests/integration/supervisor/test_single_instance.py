@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,19 @@ def test_a_tcp_socket_listens_and_its_port_is_free_after_the_release(
     again = claim(at(tmp_path), tcp=held.address)
     assert again.address == held.address
     again.release()
+
+
+@pytest.mark.parametrize(
+    ("mode", "after"), [(0o700, 0o711), (0o711, 0o711), (0o2750, 0o2750), (0o755, 0o755)]
+)
+def test_only_a_folder_of_our_own_mode_is_opened_to_every_user(
+    tmp_path: Path, mode: int, after: int
+) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    folder.chmod(mode)
+    claim(replace(at(folder), named=False), is_open=True).release()
+    assert stat.S_IMODE(folder.stat().st_mode) == after
 
 
 @pytest.mark.parametrize("flag", ["tcp", "metrics"])
