@@ -95,7 +95,16 @@ def operations() -> Iterator[tuple[str, str, Level]]:
 
 
 @needs_root
-@pytest.mark.parametrize("level", list(Level)[:-1])
+@pytest.mark.parametrize(
+    "level",
+    [
+        Level.OPERATE,
+        *(
+            pytest.param(level, marks=pytest.mark.long)
+            for level in (Level.NONE, Level.READ, Level.ADMINISTER)
+        ),
+    ],
+)
 def test_every_operation_needs_its_documented_level(folder: Path, level: Level) -> None:
     """Bodies are empty, so what is allowed is often refused as invalid, or done."""
     policy = AccessPolicy(users=Level.NONE, gid=GROUP, group=level)
@@ -153,7 +162,10 @@ sys.stdin.read()
 
 
 @needs_root
-@pytest.mark.parametrize(("number", "status"), [(MAX_READERS_OF_USER, 200), (40, 503)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [pytest.param(MAX_READERS_OF_USER, 200, marks=pytest.mark.long), (40, 503)],
+)
 def test_one_user_cannot_use_up_the_connections(folder: Path, number: int, status: int) -> None:
     with ApiServer(folder) as api:
         Path(api.path).chmod(0o666)
@@ -167,7 +179,11 @@ def test_one_user_cannot_use_up_the_connections(folder: Path, number: int, statu
 
 @needs_root
 @pytest.mark.parametrize(
-    ("groups", "number"), [((), MAX_READERS_OF_USER * 3), ((GROUP,), MAX_OPERATORS_OF_USER * 3)]
+    ("groups", "number"),
+    [
+        ((), MAX_READERS_OF_USER * 3),
+        pytest.param((GROUP,), MAX_OPERATORS_OF_USER * 3, marks=pytest.mark.long),
+    ],
 )
 def test_the_connections_of_one_user_keep_no_other_out(
     folder: Path, groups: tuple[int, ...], number: int
@@ -212,22 +228,30 @@ SETTINGS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def administered() -> Iterator[ApiServer]:
+    """Provide a server where clients over TCP administer."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ApiServer(Path(folder), tcp=True, access=ADMINISTER_ALL) as api,
+    ):
+        yield api
+
+
 @pytest.mark.parametrize("way", ["PATCH /v1/settings", "POST /v1/restart"])
 @pytest.mark.parametrize(("change", "may"), SETTINGS)
 def test_an_administrator_over_tcp_sets_neither_code_nor_a_file(
-    folder: Path, way: str, change: dict[str, Any], *, may: bool
+    administered: ApiServer, way: str, change: dict[str, Any], *, may: bool
 ) -> None:
     method, path = way.split()
     if method == "POST":
         change = {key: text for key, text in change.items() if text is not None}
-    with ApiServer(folder, tcp=True, access=ADMINISTER_ALL) as api:
-        reply = over_tcp(api, method, path, {"settings": change})
-        assert reply.status == (200 if may else 403), reply
-        assert any(isinstance(one, Configure) for one in api.commands) is may
-        if not may:
-            assert "only the daemon's own user and root" in reply.body["detail"]
-        own = ask(api, method, path, {"settings": change})
-        assert own.status == 200
+    administered.commands.clear()
+    reply = over_tcp(administered, method, path, {"settings": change})
+    assert reply.status == (200 if may else 403), reply
+    assert any(isinstance(one, Configure) for one in administered.commands) is may
+    if not may:
+        assert "only the daemon's own user and root" in reply.body["detail"]
 
 
 @needs_root
@@ -238,6 +262,7 @@ def test_an_administrator_of_the_group_sets_no_code(folder: Path) -> None:
         assert status == 403
         assert "gemm, hold (--access-workloads)" in json.loads(body)["detail"]
         assert api.commands == []
+        assert ask(api, "PATCH", "/v1/settings", change).status == 200  # as root
 
 
 def test_what_is_in_effect_may_be_repeated(folder: Path) -> None:

@@ -306,7 +306,9 @@ DISK_FAULTS = {
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, marks=[pytest.mark.long] if "slow" in fault else [])
+        pytest.param(
+            fault, marks=[] if f"fsync {NAME}.new {errno.EIO}" == fault else pytest.mark.long
+        )
         for fault in DISK_FAULTS
     ],
 )

@@ -341,6 +341,7 @@ def test_a_client_with_the_token_gets_in_while_others_flood(
     assert ask(api, "GET", "/v1/health").status == 200
 
 
+@pytest.mark.long
 def test_clients_that_read_no_response_keep_no_holder_of_the_token_out(api: ApiServer) -> None:
     page = b"GET / HTTP/1.1\r\nHost: 127.0.0.%d\r\n\r\n"
     stalled = []

@@ -34,13 +34,20 @@ def run(
     )
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("<&-", ">&-", "2>&-")),
+        "<&- >&- 2>&-",
+    ],
+)
 def test_closed_standard_streams_are_no_obstacle(simulated: SimulatedHost, closed: str) -> None:
     done = run(simulated, f'"$@" {closed}', *RUN)
     assert done.returncode == 0, done
     assert ("sentinel.stopped" in done.stdout) is (">&-" not in closed.split())
 
 
+@pytest.mark.long
 def test_too_few_open_files_are_named_before_anything_starts(simulated: SimulatedHost) -> None:
     done = run(simulated, 'ulimit -n 20; "$@"', *RUN)
     assert done.returncode == 2
@@ -49,6 +56,7 @@ def test_too_few_open_files_are_named_before_anything_starts(simulated: Simulate
     assert run(simulated, 'ulimit -Sn 40; "$@"', *RUN).returncode == 0
 
 
+@pytest.mark.long
 def test_a_missing_proc_is_named(simulated: SimulatedHost) -> None:
     shell = 'unshare --mount bash -c \'umount -l /proc && exec "$@"\' bash "$@"'
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
@@ -80,9 +88,9 @@ def test_a_configuration_without_bounds_is_refused(
     "words",
     [
         ("config", "check", "{fifo}"),
-        ("run", "--config", "{fifo}", "--simulate", "1"),
-        ("run", "--config", "/dev/zero", "--simulate", "1"),
-        ("start", "--simulate", "1"),
+        pytest.param(("run", "--config", "{fifo}", "--simulate", "1"), marks=pytest.mark.long),
+        pytest.param(("run", "--config", "/dev/zero", "--simulate", "1"), marks=pytest.mark.long),
+        pytest.param(("start", "--simulate", "1"), marks=pytest.mark.long),
         ("logs",),
     ],
     ids=" ".join,
