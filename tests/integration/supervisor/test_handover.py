@@ -172,12 +172,7 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
         with one_workload_per_gpu(host, batch, *QUICK) as (sentinel, gpus):
             for gpu in gpus.values():
                 sentinel.wait_for("stressor.ready", gpu=gpu)
-            probes = ("sentinel: probe", "sentinel: spare")
-            family = [
-                child
-                for child in sentinel.children()
-                if not any(titled(child, probe) for probe in probes)
-            ]
+            family = sentinel.children()
             with ExitStack() as stack:
                 jobs = {name: stack.enter_context(host.job(gpu)) for name, gpu in gpus.items()}
                 assert {name: job.got_memory() for name, job in jobs.items()} == dict.fromkeys(
@@ -189,7 +184,8 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
                     else:
                         sentinel.wait_for("gpu.handed_over", gpu=gpu)
             left = [child for child in family if is_alive(child)]
-            left = [child for child in left if not titled(child, "resource_tracker")]
+            others = ("resource_tracker", "sentinel: probe", "sentinel: spare")
+            left = [child for child in left if not any(titled(child, words) for words in others)]
             assert not left, f"left behind by a workload: {left}"
 
 
