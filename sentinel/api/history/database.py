@@ -89,9 +89,9 @@ class Database:
         """
         if self._path is None or now < self._retry_at:
             return
-        if self._attached:
-            self._check_file(self._path, now)
         try:
+            if self._attached:
+                self._check_file(self._path, now)
             if not self._attached:
                 self._attach(self._path, now, wall)
             if self._has_unsaved:
@@ -157,11 +157,12 @@ class Database:
             self._set_aside("another program truncated it", now)
         elif wal != self._wal and self._wal is not None:
             # SQLite goes on in the removed file, which only it can read: its rows are saved.
-            self.warnings.append(
-                f"{path}-wal: another program removed or replaced it; its readings were saved"
-            )
-            with contextlib.suppress(sqlite3.Error):
+            result = "its readings were saved"
+            try:
                 self._connection.execute(f"PRAGMA {DISK}.wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.Error as error:
+                result = f"its readings are lost: {error}"
+            self.warnings.append(f"{path}-wal: another program removed or replaced it; {result}")
             self._detach()
         else:
             self._wal = wal
