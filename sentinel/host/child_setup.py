@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
+import termios
 from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any, Protocol
@@ -55,8 +57,21 @@ def group_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _hang_up_group_on_exit() -> None:
+    """Have the kernel send SIGHUP to all processes of the own group once this one has ended.
+
+    The parent-death signal does not reach processes that a workload has forked, and these would
+    keep the GPU memory of this one. A session with a controlling terminal hangs up when its leader
+    ends: see setsid(2) and tty_ioctl(4). Where there are no pseudo-terminals, only this is missing.
+    """
+    with contextlib.suppress(OSError):
+        _master, terminal = os.openpty()  # the first end stays open for the life of this process
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        os.close(terminal)
+
+
 def setup_child_process(parent: int, title: str) -> None:
-    """Start a session, set the parent-death signal, ignore SIGINT and set the process title.
+    """Start a session that ends with the parent, ignore SIGINT and set the process title.
 
     Call it first in the main thread of the child: the parent-death signal follows that thread.
     Standard output is redirected to standard error, so that libraries cannot print into the
@@ -68,9 +83,10 @@ def setup_child_process(parent: int, title: str) -> None:
     """
     os.setsid()
     for number in _GROUP_SIGNALS:
-        before = signal.signal(number, signal.SIG_IGN)  # which discards a blocked one
+        signal.signal(number, signal.SIG_IGN)  # which discards a blocked one
         if number != signal.SIGINT:
-            signal.signal(number, before)
+            signal.signal(number, signal.SIG_DFL)  # ignored under nohup
+    _hang_up_group_on_exit()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

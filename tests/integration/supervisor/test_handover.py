@@ -169,7 +169,9 @@ def test_a_newcomer_that_exits_before_the_kill_causes_at_most_one_restart(host: 
 @pytest.mark.usefixtures("fake_torch")
 def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -> None:
     for batch in batches(host, MISBEHAVING):
-        with one_workload_per_gpu(host, batch, *QUICK) as (sentinel, gpus):
+        # Most of them make no progress; a slow machine needs long until all are ready.
+        flags = (*QUICK, "--hang-after", "1h")
+        with one_workload_per_gpu(host, batch, *flags) as (sentinel, gpus):
             for gpu in gpus.values():
                 sentinel.wait_for("stressor.ready", gpu=gpu)
             family = sentinel.children()

@@ -109,6 +109,24 @@ def test_the_children_of_a_killed_supervisor_end(host: GpuHost) -> None:
         eventually(lambda: all(map(gone, family)))
 
 
+@pytest.mark.parametrize("workload", ["forks", "starts_processes"])
+def test_what_a_workload_started_ends_with_a_killed_supervisor(
+    host: GpuHost, workload: str
+) -> None:
+    with host.sentinel(1, "--workload", f"bad_workloads:{workload}") as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
+        started: list[psutil.Process] = []
+
+        def found() -> bool:
+            """Look for the process, which the workload starts some time after Ready."""
+            started[:] = [child for one in sentinel.stressors() for child in one.children()]
+            return bool(started)
+
+        eventually(found)
+        sentinel.process.kill()
+        eventually(lambda: all(map(gone, started)))
+
+
 @pytest.mark.long
 def test_the_starting_children_of_a_killed_supervisor_end(
     host: GpuHost,
