@@ -1,54 +1,97 @@
-"""Locks that allow one sentinel per GPU and host, visible to all users.
+"""Locks that allow one sentinel per user and GPU, and records that show it to all users.
 
-A lock is a flock: the kernel drops it with the last process that holds the file open. So a dead
+A lock is a flock. The kernel drops it with the last process that holds the file open. So a dead
 sentinel leaves none behind, and a stressor that outlives its supervisor for a moment keeps it.
+Who can open a file can lock it: each user has files of their own, which only they can open.
+
+A record beside a lock tells other users. It counts while the process that it names is one of the
+record's owner, so no user can hold a GPU in the name of another, or without a process.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
-from sentinel.host.procfs import own_stat, read_stat
-from sentinel.host.regular_file import open_regular
+from sentinel.host.procfs import own_stat, read_stat, read_status
+from sentinel.host.regular_file import open_regular, read_regular
+from sentinel.host.trusted_folder import why_untrusted
 from sentinel.protocol.gpu import Gpu
 
-#: The folders of the locks. Each usable one is used: a user who may not write the first, which
-#: belongs to root on some distributions, shares the second with root.
-DEFAULT_FOLDERS = (Path("/run/lock/sentinel"), Path("/tmp/sentinel-locks"))  # noqa: S108
+#: The folders of locks and records. Each usable one is used: a user who may not write the first,
+#: which belongs to root on some distributions, shares the second with root.
+SHARED_FOLDERS = (Path("/run/lock/sentinel"), Path("/tmp/sentinel-locks"))  # noqa: S108
+
+_RECORD = re.compile(r"(?P<uuid>[\w-]+)\.(?P<uid>\d+)\.json")
+_MAX_RECORD_BYTES = 4096
+_REMEDY = "Stop it, or choose other GPUs with --gpus. Nothing was started."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The supervisor that holds a GPU, by its record."""
+
+    pid: int
+    uid: int
+    #: Local time in ISO 8601.
+    since: str
+
+    def __str__(self) -> str:
+        """Describe it for people."""
+        return f"pid {self.pid} of uid {self.uid} since {self.since}"
 
 
 class GpuLocks:
     """The locks of some GPUs, held until :meth:`release` and by every child that inherits them.
 
+    Either all are taken or none. A GPU with a sentinel of another user is left to that one, but
+    root uses it, too: each yields to the stressors of the other.
+
     Args:
-        gpus: The GPUs to lock: all of them, or none.
-        folders: The folders of the locks; at least one must be usable.
+        gpus: The GPUs to lock.
+        private: Folders of this user for locks, of which the first usable one is used. In those of
+            all users, another user may have created the files before.
+        shared: Folders of all users, for locks and records.
+
+    Attributes:
+        gpus: The GPUs that are locked.
+        others: The sentinels of other users on the GPUs, by UUID.
 
     Raises:
-        GpuHeldError: Another process holds a lock; the message names it.
-        AccessDeniedError: None of the folders is usable.
+        GpuHeldError: Another sentinel of this user holds a GPU, or other users hold all of them;
+            the message names them.
+        AccessDeniedError: A GPU can be locked in none of the folders.
     """
 
-    def __init__(self, gpus: Iterable[Gpu], folders: Sequence[Path] = DEFAULT_FOLDERS) -> None:
+    def __init__(
+        self, gpus: Iterable[Gpu], private: Sequence[Path], shared: Sequence[Path] = SHARED_FOLDERS
+    ) -> None:
         self._files: dict[str, list[int]] = {}
-        usable = [folder for folder in folders if _prepare(folder)]
-        if not usable:
-            names = " nor ".join(str(folder) for folder in folders)
-            raise AccessDeniedError(
-                f"GPUs cannot be locked: neither {names} is writable",
-                "Create one of them as a folder that all users may write (mode 1777).",
-            )
+        self._records: list[Path] = []
+        self._reasons: list[str] = []
+        self._shared: list[Path] = []
+        self.gpus = tuple(gpus)
+        self.others: Mapping[str, Holder] = {}
+        if not self.gpus:
+            return
+        self._shared = [path for path in shared if self._prepare(path, 0o1777)]
+        own = next((path for path in private if self._prepare(path, 0o700)), None)
+        folders = [*self._shared, own] if own else self._shared
+        self._leave_others()
         try:
-            for gpu in gpus:
-                for folder in usable:
-                    self._lock(gpu, folder / f"{gpu.uuid}.lock")
+            for gpu in self.gpus:
+                self._lock(gpu, folders)
+                self._record(gpu)
         except BaseException:
             self.release()
             raise
@@ -59,98 +102,145 @@ class GpuLocks:
 
     def release(self) -> None:
         """Release the locks; a lock that a child shares is released when the child exits."""
+        for record in self._records:  # under the locks: the next sentinel writes them, too
+            with contextlib.suppress(OSError):
+                record.unlink()
+        self._records.clear()
         for files in self._files.values():
             for file in files:
                 os.close(file)
         self._files.clear()
 
-    def _lock(self, gpu: Gpu, path: Path) -> None:
-        """Take one lock and write the identity of this process into it."""
-        file = _open(path)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = _holder(file)
-            os.close(file)
-            raise GpuHeldError(
-                f"GPU {gpu.index} ({gpu.uuid}) is held by another sentinel: {holder}",
-                "Stop it, or choose other GPUs with --gpus. Nothing was started.",
-            ) from error
-        self._files.setdefault(gpu.uuid, []).append(file)
-        stat = own_stat()
+    def _prepare(self, folder: Path, mode: int) -> bool:
+        """Create a folder if it is missing; return whether it can be used, or keep the reason."""
+        reason = why_untrusted(folder)
+        if reason is None:
+            try:
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=mode, parents=True)
+                    folder.chmod(mode)  # regardless of the umask
+                reason = why_untrusted(folder)  # because of who created it meanwhile
+            except OSError as error:
+                reason = error.strerror
+        if reason is None and not os.access(folder, os.W_OK | os.X_OK):
+            reason = "it is not writable"
+        if reason is not None:
+            self._reasons.append(f"{folder}: {reason}")
+        return reason is None
+
+    def _leave_others(self) -> None:
+        """Find the sentinels of other users, and leave them their GPUs unless this is root's."""
+        uid, held = os.getuid(), holders(self._shared)
+        for gpu in self.gpus:
+            for holder in held.get(gpu.uuid, ()):
+                if holder.uid == uid and holder.pid != os.getpid():
+                    raise GpuHeldError(_held(gpu, holder), _REMEDY)
+        self.others = {
+            gpu.uuid: one for gpu in self.gpus for one in held.get(gpu.uuid, ()) if one.uid != uid
+        }
+        free = tuple(gpu for gpu in self.gpus if uid == 0 or gpu.uuid not in self.others)
+        if not free:
+            what = "; ".join(_held(gpu, self.others[gpu.uuid]) for gpu in self.gpus)
+            raise GpuHeldError(what, _REMEDY)
+        self.gpus = free
+
+    def _lock(self, gpu: Gpu, folders: Iterable[Path]) -> None:
+        """Take the lock of one GPU in each folder where this user can."""
+        for folder in folders:
+            path = folder / f"{gpu.uuid}.{os.getuid()}.lock"
+            try:
+                file = _open_own(path, os.O_RDWR)
+            except OSError as error:
+                self._reasons.append(f"{path}: {error.strerror}")
+                continue
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(file)
+                them = holders(self._shared).get(gpu.uuid, ())
+                own = [one for one in them if one.uid == os.getuid()]
+                who = own[0] if own else "one that has exited; its stressor is exiting, too"
+                raise GpuHeldError(_held(gpu, who), _REMEDY) from error
+            self._files.setdefault(gpu.uuid, []).append(file)
+        if gpu.uuid not in self._files:
+            raise AccessDeniedError(
+                f"GPU {gpu.index} ({gpu.uuid}) cannot be locked: {'; '.join(self._reasons)}",
+                "Create one of the folders for this user, or set XDG_RUNTIME_DIR to another.",
+            )
+
+    def _record(self, gpu: Gpu) -> None:
+        """Write the identity of this process where other users look.
+
+        Where that fails, other users do not see this sentinel, and yield to its stressors.
+        """
+        own = own_stat()
         identity = {
-            "pid": stat.pid,
-            "started": stat.started,
-            "uid": os.getuid(),
+            "pid": own.pid,
+            "started": own.started,
             "since": datetime.now().astimezone().isoformat(timespec="seconds"),
             "command": " ".join(sys.argv),
         }
-        os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(identity).encode(), 0)
+        for folder in self._shared:
+            path = folder / f"{gpu.uuid}.{os.getuid()}.json"
+            with contextlib.suppress(OSError):
+                file = _open_own(path, os.O_WRONLY)
+                try:
+                    os.fchmod(file, 0o644)
+                    os.ftruncate(file, 0)
+                    os.pwrite(file, json.dumps(identity).encode(), 0)
+                finally:
+                    os.close(file)
+                self._records.append(path)
 
 
-def holder_of(path: Path) -> str | None:
-    """Describe the holder of a lock, or None if it is free or does not exist.
+def holders(shared: Iterable[Path] = SHARED_FOLDERS) -> dict[str, list[Holder]]:
+    """Find the living sentinels of all users by their records, by the UUID of their GPUs.
 
-    The check holds the lock, shared with other checks, for some microseconds: a sentinel that
-    starts at this moment finds the GPU held.
+    Nothing is locked or created, and invalid records are ignored.
+    """
+    found: dict[str, list[Holder]] = {}
+    for folder in shared:
+        if why_untrusted(folder) is not None:
+            continue
+        with contextlib.suppress(OSError):
+            for path in sorted(folder.iterdir()):
+                match = _RECORD.fullmatch(path.name)
+                holder = _read(path, int(match["uid"])) if match else None
+                if match and holder and holder not in found.setdefault(match["uuid"], []):
+                    found[match["uuid"]].append(holder)
+    return {uuid: them for uuid, them in found.items() if them}
+
+
+def _open_own(path: Path, flags: int) -> int:
+    """Open or create a file of this user.
 
     Raises:
-        AccessDeniedError: It cannot be opened, so no sentinel could take it either.
+        OSError: It cannot be opened, or another user may have created it to read what is written
+            or to lock it.
     """
-    if not os.path.lexists(path):
-        return None
-    file = _open(path)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _holder(file)
-    else:
-        return None
-    finally:
+    file = open_regular(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    there = os.fstat(file)
+    if (there.st_uid, there.st_nlink) != (os.getuid(), 1):
         os.close(file)
+        raise OSError(errno.EPERM, f"it belongs to uid {there.st_uid}, or has another name")
+    return file
 
 
-def _prepare(folder: Path) -> bool:
-    """Create a folder that all users may write; return whether locks can be created in it."""
+def _read(path: Path, uid: int) -> Holder | None:
+    """Read a record; None unless it belongs to the user in its name, and so does its process."""
     try:
-        folder.mkdir(mode=0o1777)
-        folder.chmod(0o1777)  # regardless of the umask
-    except FileExistsError:
-        pass
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+        there = path.lstat()
+        if there.st_uid != uid or there.st_nlink != 1:  # another link may have another name
+            return None
+        note = json.loads(read_regular(path, _MAX_RECORD_BYTES, os.O_NOFOLLOW))
+        pid, since = int(note["pid"]), str(note["since"])
+        process = read_stat(pid)
+        if process is None or not process.alive or process.started != note["started"]:
+            return None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return Holder(pid=pid, uid=uid, since=since) if str(uid) in read_status(pid, "Uid") else None
 
 
-def _open(path: Path) -> int:
-    """Open or create the lock file of a GPU, never through a link.
-
-    Without O_CREAT first: in a sticky folder the kernel may refuse that on another user's file
-    (fs.protected_regular).
-    """
-    flags = os.O_RDWR | os.O_NOFOLLOW
-    try:
-        try:
-            return open_regular(path, flags)
-        except FileNotFoundError:
-            file = open_regular(path, flags | os.O_CREAT, 0o666)
-            os.fchmod(file, 0o666)  # regardless of the umask
-            return file
-    except OSError as error:
-        raise AccessDeniedError(
-            f"the lock {path} cannot be opened: {error.strerror}",
-            "It must be a regular file that all users may read and write (mode 0666).",
-        ) from error
-
-
-def _holder(file: int) -> str:
-    """Describe the process that wrote the lock, and whether it is alive."""
-    try:
-        note: Mapping[str, object] = json.loads(os.pread(file, 4096, 0))
-        stat = read_stat(int(str(note["pid"])))
-        alive = stat is not None and stat.started == note["started"]
-        gone = "" if alive else ", which has exited; its stressor is exiting too"
-        return f"pid {note['pid']} of uid {note['uid']} since {note['since']}{gone}"
-    except (ValueError, KeyError, TypeError):
-        return "an unknown process"
+def _held(gpu: Gpu, holder: object) -> str:
+    return f"GPU {gpu.index} ({gpu.uuid}) is held by another sentinel: {holder}"

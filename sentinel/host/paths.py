@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, ConfigError
+from sentinel.host.trusted_folder import why_untrusted
 
 #: The variable that overrides the path of the socket.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
@@ -91,6 +92,7 @@ def prepare(where: Places) -> None:
     check_length(where.socket)
     if where.named:
         _make(where.socket.parent, _ELSEWHERE)
+        _check_trusted(where.socket.parent, _ELSEWHERE)
         _check_writable(where.socket.parent, _ELSEWHERE)
     else:
         _prepare(where.socket.parent, _ELSEWHERE)
@@ -140,6 +142,15 @@ def _runtime(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Pa
     return user / "sentinel" if user else Path(f"/tmp/sentinel-{uid}")  # noqa: S108
 
 
+def lock_folders(
+    environ: Mapping[str, str], uid: int, simulated: Path | None = None
+) -> tuple[Path, ...]:
+    """Compute the folders for the locks of this user's GPUs; the first usable one is for them."""
+    temporary = Path(f"/tmp/sentinel-{uid}")  # noqa: S108
+    folders = dict.fromkeys((_runtime(environ, uid, simulated), temporary))
+    return tuple(folder / f"locks-{uid}" for folder in folders)
+
+
 def state_folder(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Path:
     """Compute the folder for what outlives the daemon."""
     service = _first(environ, "STATE_DIRECTORY")
@@ -156,14 +167,9 @@ def state_folder(environ: Mapping[str, str], uid: int, simulated: Path | None = 
 def _prepare(folder: Path, remedy: str) -> None:
     """Create and check one of the daemon's own folders.
 
-    Another user who can change its content could replace the socket. In /tmp, any user may have
-    created the folder before, or a link to another.
+    In /tmp, any user may have created it before, or a link to another folder of this user.
     """
     _make(folder, remedy)
-    link = folder.lstat()
-    if stat.S_ISLNK(link.st_mode) and link.st_uid not in {0, os.getuid()}:
-        what = f"{folder} is a link that belongs to uid {link.st_uid}, and may lead anywhere"
-        raise ConfigError(what, f"Remove it. Or: {remedy}")
     there = folder.stat()
     if there.st_uid != os.getuid():
         what = f"the folder {folder} belongs to uid {there.st_uid}, not to uid {os.getuid()}"
@@ -171,6 +177,7 @@ def _prepare(folder: Path, remedy: str) -> None:
     others = stat.S_IWGRP | stat.S_IWOTH
     if there.st_mode & others:  # usually because of a wide umask
         folder.chmod(stat.S_IMODE(there.st_mode) & ~others)
+    _check_trusted(folder, remedy)
     _check_writable(folder, remedy)
 
 
@@ -183,6 +190,12 @@ def _make(folder: Path, remedy: str) -> None:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         why = "a file of this name exists" if is_file else error.strerror
         raise ConfigError(f"the folder {folder} cannot be created: {why}", remedy) from error
+
+
+def _check_trusted(folder: Path, remedy: str) -> None:
+    """Refuse a folder in which another user could replace a file."""
+    if (why := why_untrusted(folder)) is not None:
+        raise ConfigError(f"the folder {folder} cannot be trusted: {why}", remedy)
 
 
 def _check_writable(folder: Path, remedy: str) -> None:
@@ -208,7 +221,7 @@ def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
         simulated: The folder of the simulated GPUs, if they are used.
 
     Raises:
-        AccessDeniedError: The folder belongs to another user, and so may the socket in it.
+        AccessDeniedError: Another user could have put the socket there.
         ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
     """
     if given is not None:
@@ -216,10 +229,8 @@ def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
     where = _places(simulated)
     folder = where.socket.parent
     # Any user could have created a folder in /tmp first. A folder that was named is not checked.
-    if not where.named and folder.exists() and folder.lstat().st_uid not in {0, os.getuid()}:
-        raise AccessDeniedError(
-            f"{folder} belongs to another user: its socket cannot be trusted", _ELSEWHERE
-        )
+    if not where.named and (why := why_untrusted(folder)) is not None:
+        raise AccessDeniedError(f"the socket in {folder} cannot be trusted: {why}", _ELSEWHERE)
     return str(where.socket)
 
 

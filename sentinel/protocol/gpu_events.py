@@ -80,6 +80,19 @@ GPU_EVENTS = (
         ),
     ),
     EventType(
+        "gpu.held_elsewhere",
+        "shared",
+        Kind.FINDING,
+        "[{used?}each yields to the other's stressors|not used]: held by another sentinel,"
+        " {holder}",
+        "At the start, a sentinel of another user holds a selected GPU. Root uses the GPU, too;"
+        " other users do not use it before their next start.",
+        (
+            Field("holder", TEXT, "the PID and the user of that sentinel, and since when it runs"),
+            Field("used", BOOL, "whether this sentinel uses the GPU, too"),
+        ),
+    ),
+    EventType(
         "gpu.cleanup_started",
         "cleanup",
         Kind.DETAIL,

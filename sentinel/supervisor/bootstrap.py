@@ -24,7 +24,8 @@ from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
 from sentinel.host import reservation_store
 from sentinel.host.golden_store import locate
-from sentinel.host.gpu_locks import DEFAULT_FOLDERS, GpuLocks
+from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
+from sentinel.host.paths import lock_folders
 from sentinel.host.process_limits import allow_open_files
 from sentinel.host.systemd import Notifier
 from sentinel.protocol.caller import Level
@@ -117,20 +118,27 @@ def run_parts(
     with (
         _claimed(options) as claim,
         Signals(detached=detached) as signals,
-        find_gpus(options, signals) as found,
+        find_gpus(options, signals) as selected,
     ):
-        allow_open_files(len(found.gpus))
+        allow_open_files(len(selected.gpus))
         if options.simulate is None and not options.config.dry_run:
             check_torch()
-        folders = (found.folder / "locks",) if found.folder else DEFAULT_FOLDERS
+        locks = _lock(selected)
         # A dry run starts nothing, so it locks nothing.
-        locks = GpuLocks(() if found.config.dry_run else found.gpus, folders)
+        found = selected if selected.config.dry_run else replace(selected, gpus=locks.gpus)
+        gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
-        gpus = {gpu.uuid: gpu for gpu in found.gpus}
         event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
         code, clean = _run(signals, found, locks, event_log, api, around)
         locks.release()
     return code, clean
+
+
+def _lock(found: Found) -> GpuLocks:
+    """Lock the selected GPUs, unless nothing is started on them."""
+    private = lock_folders(os.environ, os.getuid(), found.folder)
+    shared = SHARED_FOLDERS if found.folder is None else (found.folder / "locks",)
+    return GpuLocks(() if found.config.dry_run else found.gpus, private, shared)
 
 
 @contextlib.contextmanager
@@ -229,7 +237,8 @@ def _run(
         publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
-    event_log.publish([_started(found, now), *_unused(found, now), *warnings])
+    shared = _held_elsewhere(locks, now)
+    event_log.publish([_started(found, now), *_unused(found, now), *shared, *warnings])
     code = ExitCode.USAGE
     try:
         code = supervisor.run()
@@ -282,6 +291,20 @@ def _unused(found: Found, now: float) -> list[Event]:
     return [
         Event(name="config.unused", at=now, fields={"source": override.source})
         for override in found.unused
+    ]
+
+
+def _held_elsewhere(locks: GpuLocks, now: float) -> list[Event]:
+    """Build an event for each selected GPU that has a sentinel of another user."""
+    used = {gpu.uuid for gpu in locks.gpus}
+    return [
+        Event(
+            name="gpu.held_elsewhere",
+            at=now,
+            gpu=uuid,
+            fields={"holder": str(holder), "used": uuid in used},
+        )
+        for uuid, holder in locks.others.items()
     ]
 
 

@@ -81,14 +81,14 @@ class GpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """One folder for locks."""
+    """One folder for the records of sentinels."""
 
     path: str
     #: Why it cannot be used, or None.
     unusable: str | None = None
     #: Whether it does not exist yet but can be created.
     missing: bool = False
-    #: Whether all users may create locks in it.
+    #: Whether all users may create records in it.
     shared: bool = True
     #: Whether it is mounted for this service alone.
     private: bool = False
@@ -96,13 +96,12 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A lock that cannot be taken."""
+    """A GPU that a sentinel holds."""
 
     uuid: str
-    #: The process that holds it, or None.
-    holder: str | None = None
-    #: Why it cannot be opened, or None.
-    unusable: str | None = None
+    #: The process of that sentinel.
+    holder: str
+    uid: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +140,8 @@ class HostFacts:
     mps: tuple[tuple[int, str], ...] = ()
     folders: tuple[Folder, ...] = ()
     held: tuple[Held, ...] = ()
+    #: The user of this process.
+    uid: int = 0
     #: The niceness that a stressor would inherit.
     nice: int = 0
     #: The scheduling policy that a stressor would inherit.

@@ -73,17 +73,14 @@ def _mps(facts: HostFacts) -> Finding:
 
 
 def _folders(facts: HostFacts) -> Finding:
-    check = "lock folders"
+    check = "record folders"
     usable = [folder for folder in facts.folders if folder.unusable is None]
     found = "; ".join(f"{folder.path} {_describe(folder)}" for folder in facts.folders)
-    remedy = "Make it a folder that all users may write (mode 1777)."
-    if not usable:
-        means = "GPUs cannot be locked: sentinel would exit with code 4"
-        return problem(check, found, means, remedy)
     if not any(folder.shared and not folder.private for folder in usable):
-        means = "a sentinel of another user may not see these locks, and yields to these stressors"
+        means = "a sentinel of another user does not see this one, and each yields to the other"
+        remedy = "Make one of them a folder of root that all users may write (mode 1777)."
         return warning(check, found, means, f"{remedy} For a service: PrivateTmp=no.")
-    return well(check, found, "sentinels of all users of this host see each other's locks")
+    return well(check, found, "sentinels of all users of this host see each other")
 
 
 def _describe(folder: Folder) -> str:
@@ -100,17 +97,17 @@ def _holders(facts: HostFacts) -> Iterator[Finding]:
     check = "other sentinels"
     indices = {gpu.uuid: gpu.index for gpu in facts.gpus}
     for held in facts.held:
-        if held.unusable is not None:
-            means = "sentinel would exit with code 4 if it selects this GPU"
-            do = "Make it a regular file that all users can write (mode 0666), or remove it."
-            line = problem(check, held.unusable, means, do)
-        else:
+        if held.uid == facts.uid:
             means = "a second sentinel that selects this GPU would exit with code 75"
-            do = "Nothing, if it is intended; else stop it, or choose other GPUs with --gpus."
-            line = warning(check, f"held by {held.holder}", means, do)
+        elif facts.uid == 0:
+            means = "a sentinel of root uses this GPU, too, and each yields to the other"
+        else:
+            means = "a sentinel of another user leaves this GPU to it"
+        do = "Nothing, if it is intended; else stop it, or choose other GPUs with --gpus."
+        line = warning(check, f"held by {held.holder}", means, do)
         yield replace(line, gpu=held.uuid, index=indices.get(held.uuid))
     if not facts.held:
-        yield well(check, "none holds a GPU", "every existing lock is free")
+        yield well(check, "none holds a GPU", "as far as this user can see them")
 
 
 # --- processor time and memory ---------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
 from sentinel.host.packages import bindings, torch_build
 from sentinel.host.pid_namespace import why_processes_are_hidden
+from sentinel.host.trusted_folder import why_untrusted
 from sentinel.protocol.gpu import Gpu
 
 #: The prefix of both MPS processes: the control daemon and the server that it starts for clients.
@@ -34,7 +35,7 @@ def examine(simulate: int | None, timeouts: Timeouts = TIMEOUTS) -> tuple[HostFa
         timeouts: How long driver calls may take.
     """
     if simulate is None:
-        inspected, folders = inspect_driver(timeouts), list(gpu_locks.DEFAULT_FOLDERS)
+        inspected, folders = inspect_driver(timeouts), list(gpu_locks.SHARED_FOLDERS)
     else:
         folder = simulation.default_folder()
         inspected, folders = _simulated(folder, simulate), [folder / "locks"]
@@ -50,6 +51,7 @@ def examine(simulate: int | None, timeouts: Timeouts = TIMEOUTS) -> tuple[HostFa
         mps=tuple(_mps_processes()) if simulate is None else (),
         folders=tuple(_folder(folder) for folder in folders),
         held=tuple(_held(folders)),
+        uid=os.getuid(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         policy=_policy(),
         quota=least_quota(),
@@ -123,7 +125,9 @@ def _mps_processes() -> Iterator[tuple[int, str]]:
 
 
 def _folder(path: Path) -> Folder:
-    """Check whether locks can be created in a folder, without creating one."""
+    """Check whether records can be created in a folder, without creating one."""
+    if (why := why_untrusted(path)) is not None:
+        return Folder(path=str(path), unusable=why)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -156,25 +160,9 @@ def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool
 
 
 def _held(folders: Sequence[Path]) -> Iterator[Held]:
-    """Yield each GPU with a lock that cannot be taken, once, by the first folder."""
-    seen: dict[str, Held] = {}
-    for folder in folders:
-        for uuid, lock in _held_in(folder).items():
-            seen.setdefault(uuid, lock)
-    yield from (seen[uuid] for uuid in sorted(seen))
-
-
-def _held_in(folder: Path) -> Mapping[str, Held]:
-    found = {}
-    for path in sorted(folder.glob("GPU-*.lock")):
-        try:
-            holder = gpu_locks.holder_of(path)
-        except SentinelError as error:
-            found[path.stem] = Held(uuid=path.stem, unusable=error.what)
-        else:
-            if holder is not None:
-                found[path.stem] = Held(uuid=path.stem, holder=holder)
-    return found
+    """Yield each sentinel that holds a GPU."""
+    for uuid, holders in sorted(gpu_locks.holders(folders).items()):
+        yield from (Held(uuid=uuid, holder=str(holder), uid=holder.uid) for holder in holders)
 
 
 def _policy() -> str:

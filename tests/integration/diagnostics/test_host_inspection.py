@@ -59,7 +59,7 @@ def test_without_a_driver_all_other_lines_are_present(tmp_path: Path) -> None:
     found = rows(output)
     assert found["driver"]["level"] == "problem"
     assert "--simulate 2" in found["driver"]["do"]
-    assert {"torch", "binding", "lock folders", "CPU quota", "host memory"} <= found.keys()
+    assert {"torch", "binding", "record folders", "CPU quota", "host memory"} <= found.keys()
 
 
 @pytest.mark.long
@@ -90,25 +90,18 @@ def test_an_impossible_number_of_gpus_is_refused(number: str) -> None:
 def test_inspecting_a_lock_neither_takes_nor_creates_it(tmp_path: Path) -> None:
     gpus = [Gpu(uuid=f"GPU-{i}", index=i, name="", pci_bus_id="", memory_total=0) for i in (0, 1)]
     first, second, nowhere = tmp_path / "a", tmp_path / "b", tmp_path / "c"
-    held = GpuLocks(gpus[:1], [first, second])
-    GpuLocks(gpus[1:], [first, second]).release()
+    held = GpuLocks(gpus[:1], [], [first, second])
+    GpuLocks(gpus[1:], [], [first, second]).release()
     (found,) = host_inspection._held([first, second, nowhere])
     assert found.uuid == "GPU-0"
-    assert (found.holder or "").startswith(f"pid {os.getpid()} ")
+    assert found.holder.startswith(f"pid {os.getpid()} ")
     assert not nowhere.exists()
     held.release()
     assert list(host_inspection._held([first, second])) == []
-    GpuLocks(gpus, [first, second]).release()
+    GpuLocks(gpus, [], [first, second]).release()
 
 
-def test_a_lock_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "GPU-0.lock").symlink_to(tmp_path / "elsewhere")
-    (found,) = host_inspection._held([tmp_path])
-    assert found.holder is None
-    assert "cannot be opened" in (found.unusable or "")
-
-
-def test_a_lock_folder_is_checked_by_its_mode_and_not_created(tmp_path: Path) -> None:
+def test_a_record_folder_is_checked_by_its_mode_and_not_created(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
     for folder, mode in ((shared, 0o1777), (own, 0o755)):
         folder.mkdir()

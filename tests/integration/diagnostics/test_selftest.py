@@ -202,7 +202,7 @@ def test_only_the_first_gpu_is_held(
     capsys: pytest.CaptureFixture[str], registry: Registry, tmp_path: Path
 ) -> None:
     _, second = Registry.create(tmp_path, 2).gpus()
-    locks = GpuLocks([second], (tmp_path / "locks",))
+    locks = GpuLocks([second], (tmp_path / "own",), (tmp_path / "locks",))
     try:
         quick = ("--flips", "1", "--rounds", "1", "--dtype", "int8")
         assert run(capsys, "--simulate", "2", *quick)[0] == 0

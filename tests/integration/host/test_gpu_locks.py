@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from sentinel.errors import AccessDeniedError, GpuHeldError
-from sentinel.host.gpu_locks import GpuLocks
+from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
+from sentinel.host.gpu_locks import GpuLocks, holders
+from sentinel.host.procfs import read_stat
+from sentinel.host.trusted_folder import why_untrusted
 from sentinel.protocol.gpu import Gpu
-from tests.harness.gpu_environment import GpuHost
+from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
@@ -61,40 +68,210 @@ def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(host: GpuHost) -
             assert second.wait_for_exit() == 75
 
 
+def locked(folder: Path, *indices: int) -> GpuLocks:
+    """Lock GPUs by the folder that all users share, and by one of this user."""
+    own = folder.with_name(f"{folder.name}-of-{os.getuid()}")
+    return GpuLocks([gpu(index) for index in indices], [own], [folder])
+
+
 def test_either_all_locks_are_taken_or_none(tmp_path: Path) -> None:
-    held = GpuLocks([gpu(1)], [tmp_path])
+    folder = tmp_path / "locks"
+    held = locked(folder, 1)
     with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
-        GpuLocks([gpu(0), gpu(1)], [tmp_path])
-    GpuLocks([gpu(0)], [tmp_path]).release()
+        locked(folder, 0, 1)
+    locked(folder, 0).release()
     held.release()
-    GpuLocks([gpu(0), gpu(1)], [tmp_path]).release()
+    locked(folder, 0, 1).release()
 
 
-def test_every_user_can_take_the_lock(tmp_path: Path) -> None:
+def test_only_its_owner_opens_a_lock_and_every_user_reads_the_record(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        locks = GpuLocks([gpu(0)], [tmp_path / "locks"])
+        locks = locked(tmp_path / "locks", 0)
     finally:
         os.umask(before)
-    locks.release()
+    name, uid = tmp_path / "locks" / "GPU-0", os.getuid()
     assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
-    assert stat.S_IMODE((tmp_path / "locks" / "GPU-0.lock").stat().st_mode) == 0o666
+    assert stat.S_IMODE(Path(f"{name}.{uid}.lock").stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(f"{name}.{uid}.json").stat().st_mode) == 0o644
+    assert str(tmp_path) in str(Path(f"/proc/self/fd/{locks.files(gpu(0))[-1]}").readlink())
+    assert holders([tmp_path / "locks"])["GPU-0"][0].pid == os.getpid()
+    locks.release()
+    assert not holders([tmp_path / "locks"])
 
 
-def test_an_unusable_folder_is_skipped_unless_it_is_the_only_one(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_skipped_unless_there_is_no_other(tmp_path: Path) -> None:
     unusable = Path("/proc/nowhere")
-    GpuLocks([gpu(0)], [unusable, tmp_path]).release()
-    assert (tmp_path / "GPU-0.lock").exists()
-    with pytest.raises(AccessDeniedError, match="nowhere"):
-        GpuLocks([gpu(0)], [unusable])
+    GpuLocks([gpu(0)], [unusable, tmp_path], [unusable]).release()
+    GpuLocks([gpu(0)], [unusable], [tmp_path]).release()
+    with pytest.raises(AccessDeniedError, match=r"GPU 0 .*/proc/nowhere"):
+        GpuLocks([gpu(0)], [unusable], [unusable])
 
 
-def test_a_symbolic_link_as_a_lock_is_refused(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_no_lock(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
     folder = tmp_path / "locks"
     folder.mkdir()
-    (folder / "GPU-0.lock").symlink_to(target)
-    with pytest.raises(AccessDeniedError, match="cannot be opened"):
-        GpuLocks([gpu(0)], [folder])
+    (folder / f"GPU-0.{os.getuid()}.lock").symlink_to(target)
+    (folder / f"GPU-0.{os.getuid()}.json").symlink_to(target)
+    with pytest.raises(AccessDeniedError, match=r"GPU 0 .*lock: Too many levels of symbolic links"):
+        GpuLocks([gpu(0)], [], [folder])
+    GpuLocks([gpu(0)], [tmp_path / "own"], [folder]).release()
     assert target.read_text() == "mine"
+
+
+# --- other users -----------------------------------------------------------------------------
+
+STRANGER = 65534
+root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+
+
+@contextmanager
+def stranger(act: Callable[[], object]) -> Iterator[str]:
+    """Act as another user in a process of its own, which lives meanwhile; yield the result."""
+    result, its_result = os.pipe()
+    goes_on, its_go_on = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(its_go_on)
+            os.setgroups([])
+            os.setgid(STRANGER)
+            os.setuid(STRANGER)
+            try:
+                kept = act()
+                os.write(its_result, str(kept).encode())
+            except SentinelError as error:
+                os.write(its_result, error.what.encode())
+            os.close(its_result)
+            os.read(goes_on, 1)
+        finally:
+            os._exit(0)
+    os.close(its_result)
+    os.close(goes_on)
+    try:
+        with os.fdopen(result) as file:
+            yield file.read()
+    finally:
+        os.close(its_go_on)
+        os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """Create a folder like /tmp, in which every user may create files, with one of root in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o1777)
+        locked(Path(folder) / "locks", 9).release()
+        yield Path(folder)
+
+
+@root
+def test_the_gpu_of_another_users_sentinel_is_left_to_it(shared: Path) -> None:
+    held = locked(shared / "locks", 0)
+
+    def lock(*indices: int) -> list[int]:
+        return [gpu.index for gpu in locked(shared / "locks", *indices).gpus]
+
+    with stranger(lambda: lock(0, 1)) as indices:
+        assert indices == "[1]"
+    with stranger(lambda: lock(0)) as error:
+        assert f"GPU 0 (GPU-0) is held by another sentinel: pid {os.getpid()} of uid 0" in error
+    held.release()
+    with stranger(lambda: lock(0, 1)) as indices:
+        assert indices == "[0, 1]"
+
+
+@root
+def test_root_shares_a_gpu_with_the_sentinel_of_another_user(shared: Path) -> None:
+    with stranger(lambda: locked(shared / "locks", 0).gpus):
+        locks = locked(shared / "locks", 0, 1)
+        assert [gpu.index for gpu in locks.gpus] == [0, 1]
+        assert [(uuid, one.uid) for uuid, one in locks.others.items()] == [("GPU-0", STRANGER)]
+        locks.release()
+    assert not holders([shared / "locks"])
+
+
+@root
+def test_no_user_holds_a_gpu_by_files_alone_or_for_another(shared: Path) -> None:
+    """Another user creates, locks and writes all that it can, before and after the first lock."""
+    folder = shared / "locks"
+    locked(folder, 0).release()  # the next one exists when the files of GPU 1 do not
+
+    def hold() -> list[str]:
+        own = read_stat(os.getpid())
+        assert own is not None
+        note = {"pid": own.pid, "started": own.started, "since": "now"}
+        dead = {**note, "started": own.started + 1}
+        others = {**note, "pid": 1}
+        for index, user, text in (
+            (0, 0, note),
+            (1, 0, note),
+            (1, STRANGER, dead),
+            (2, STRANGER, others),
+            (3, STRANGER, []),
+        ):
+            with suppress(PermissionError):
+                (folder / f"GPU-{index}.{user}.json").write_text(json.dumps(text))
+        with suppress(OSError):
+            os.link(folder / f"GPU-2.{STRANGER}.json", folder / "GPU-4.0.json")
+        held = []
+        for name in (*(f"GPU-{index}.0.lock" for index in range(2)), "GPU-0.lock"):
+            with suppress(PermissionError):
+                file = os.open(folder / name, os.O_RDONLY | os.O_CREAT)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append(name)
+        return held
+
+    with stranger(hold) as held:
+        assert held == "['GPU-1.0.lock', 'GPU-0.lock']"
+        assert not holders([folder])
+        locks = locked(folder, *range(5))
+        assert not locks.others
+        assert [len(locks.files(gpu)) for gpu in locks.gpus] == [2, 1, 2, 2, 2]
+        locks.release()
+
+
+@root
+@pytest.mark.parametrize("kind", ["folder", "parent", "link"])
+def test_a_folder_that_a_stranger_controls_has_no_lock(shared: Path, kind: str) -> None:
+    folder = shared / "a" / "locks"
+    if kind == "link":
+        (shared / "mine").mkdir()
+        folder.parent.mkdir()
+        folder.symlink_to(shared / "mine")
+        os.chown(folder, STRANGER, STRANGER, follow_symlinks=False)
+    else:
+        folder.mkdir(parents=True)
+        os.chown(folder if kind == "folder" else folder.parent, STRANGER, STRANGER)
+    with pytest.raises(AccessDeniedError, match=f"belongs to uid {STRANGER}"):
+        GpuLocks([gpu(0)], [folder], [folder])
+    assert not list(folder.iterdir())
+    GpuLocks([gpu(0)], [folder, shared / "own"], [folder]).release()
+
+
+def test_a_folder_in_which_all_users_replace_files_is_not_trusted(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    assert "all users may replace" in (why_untrusted(tmp_path / "locks") or "")
+    tmp_path.chmod(0o1777)
+    assert why_untrusted(tmp_path / "locks") is None
+
+
+@root
+@pytest.mark.long
+def test_a_sentinel_says_that_another_user_has_one(simulated: SimulatedHost) -> None:
+    folder = simulated.folder / "locks"
+    locked(folder, 9).release()
+    with stranger(os.getpid) as pid:
+        process = read_stat(pid)
+        assert process is not None
+        record = folder / f"{simulated.registry.gpus()[0].uuid}.{STRANGER}.json"
+        note = {"pid": process.pid, "started": process.started, "since": "noon"}
+        record.write_text(json.dumps(note))
+        os.chown(record, STRANGER, STRANGER)
+        with simulated.sentinel(1, *QUICK) as sentinel:
+            said = sentinel.wait_for("gpu.held_elsewhere", gpu=0)
+            assert said["used"]
+            assert said["holder"] == f"pid {pid} of uid {STRANGER} since noon"
+            sentinel.wait_for("stressor.ready", gpu=0)

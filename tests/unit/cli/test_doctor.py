@@ -30,7 +30,7 @@ def test_gpus_with_the_same_result_share_a_line() -> None:
 
 
 def test_the_report_has_a_line_for_a_held_gpu_that_the_driver_does_not_list() -> None:
-    facts = replace(HOST, held=(Held(uuid="GPU-9", holder="pid 5"),))
+    facts = replace(HOST, held=(Held(uuid="GPU-9", holder="pid 5", uid=0),))
     assert any("GPU-9: held by pid 5" in line for line in page(diagnose(facts), colour=False))
 
 

@@ -101,16 +101,22 @@ def test_a_healthy_host_has_no_findings() -> None:
         ),
         (replace(HOST, hidden="a container?"), "MPS", "ok", "as far as processes are shown here"),
         (
-            replace(HOST, held=(Held(uuid="GPU-1", holder="pid 5 of uid 0"),)),
+            replace(HOST, held=(Held(uuid="GPU-1", holder="pid 5 of uid 0", uid=0),)),
             "other sentinels",
             "warning",
-            "pid 5 of uid 0",
+            "code 75",
         ),
         (
-            replace(HOST, held=(Held(uuid="GPU-1", unusable="the lock cannot be opened"),)),
+            replace(HOST, uid=7, held=(Held(uuid="GPU-1", holder="pid 5 of uid 0", uid=0),)),
             "other sentinels",
-            "problem",
-            "mode 0666",
+            "warning",
+            "leaves this GPU",
+        ),
+        (
+            replace(HOST, held=(Held(uuid="GPU-1", holder="pid 5 of uid 7", uid=7),)),
+            "other sentinels",
+            "warning",
+            "each yields",
         ),
         (replace(HOST, nice=1), "niceness", "warning", "without nice"),
         (replace(HOST, nice=-5), "niceness", "ok", "-5"),
@@ -292,14 +298,14 @@ def test_torch_requires_a_driver_of_its_major_cuda_version(
         ({"shared": False}, {"private": True}, "warning"),
         ({"unusable": "no"}, {"shared": False}, "warning"),
         ({"unusable": "no"}, {"private": True, "missing": True}, "warning"),
-        ({"unusable": "no"}, {"unusable": "no"}, "problem"),
+        ({"unusable": "no"}, {"unusable": "no"}, "warning"),
     ],
 )
-def test_a_lock_folder_must_be_writable_by_all_users(
+def test_a_record_folder_must_be_writable_by_all_users(
     first: dict[str, Any], second: dict[str, Any], level: str
 ) -> None:
     folders = (Folder(path="/run", **first), Folder(path="/tmp", **second))  # noqa: S108
-    assert line(replace(HOST, folders=folders), "lock folders").level == level
+    assert line(replace(HOST, folders=folders), "record folders").level == level
 
 
 def test_without_a_driver_all_other_lines_about_the_host_are_present() -> None:
