@@ -34,6 +34,7 @@ from sentinel.protocol.stressor import MemoryTarget
 from sentinel.units import parse_duration, parse_size
 
 #: What others may do, and what can be granted to those whom the administrator has chosen.
+_USER = Form(parse=str, metavar="USER")
 _USERS = one_of("none", "read", "operate")
 _GRANTED = one_of("read", "operate", "administer")
 _ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
@@ -298,6 +299,11 @@ class Config:
 
     poll: float = start_setting(
         "Read every GPU fully this often.", _DURATION.within("100ms", "2s"), "1s"
+    )
+    stressor_user: str | None = start_setting(
+        "Run stressors as this user, without privileges; needs root.",
+        _USER.or_off(),
+        key="stressor.user",
     )
     standby: str = setting(
         "Keep one process with torch loaded that becomes the next stressor.",

@@ -88,10 +88,22 @@ def setup_child_process(parent: int, title: str) -> None:
             signal.signal(number, signal.SIG_DFL)  # ignored under nohup
     _hang_up_group_on_exit()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
+    end_with_parent(parent)
+    os.dup2(2, 1)
+    setproctitle(title)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; end now if that has ended.
+
+    Args:
+        parent: The PID of the supervisor.
+
+    Raises:
+        OSError: The kernel refuses it.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # the parent died before the signal was set
+    if os.getppid() != parent:
         os._exit(ChildExitCode.ORPHANED)
-    os.dup2(2, 1)
-    setproctitle(title)

@@ -146,9 +146,10 @@ def lock_folders(
     environ: Mapping[str, str], uid: int, simulated: Path | None = None
 ) -> tuple[Path, ...]:
     """Compute the folders for the locks of this user's GPUs; the first usable one is for them."""
-    temporary = Path(f"/tmp/sentinel-{uid}")  # noqa: S108
-    folders = dict.fromkeys((_runtime(environ, uid, simulated), temporary))
-    return tuple(folder / f"locks-{uid}" for folder in folders)
+    folders = [_runtime(environ, uid, simulated)]
+    if simulated is None:  # GPUs of two simulations may have one UUID
+        folders.append(Path(f"/tmp/sentinel-{uid}"))  # noqa: S108
+    return tuple(folder / f"locks-{uid}" for folder in dict.fromkeys(folders))
 
 
 def state_folder(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Path:

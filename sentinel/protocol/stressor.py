@@ -246,6 +246,27 @@ class MemoryTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Account:
+    """A user of this host, with all groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandbySpec:
+    """The specification of a standby stressor."""
+
+    #: The user to become, or None to stay the supervisor's.
+    account: Account | None = None
+    #: The files and folders that its stressor may use.
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class StressorSpec:
     """The specification of a stressor."""
 
@@ -270,6 +291,13 @@ class StressorSpec:
     goldens: str | None = None
     #: The folder of the simulated GPUs, or None.
     simulation: str | None = None
+    #: The user to become, or None to stay the supervisor's.
+    account: Account | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files and folders that it may use."""
+        return tuple(path for path in (self.goldens, self.simulation) if path is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

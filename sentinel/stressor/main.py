@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from sentinel.errors import ChildExitCode, ConfigError, SentinelError, WorkloadError
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.golden_store import Goldens
+from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
     CreatingContext,
@@ -66,6 +67,8 @@ def run(
         prefer_for_oom_kill()
         for lock in locks:
             lock.detach()
+        if spec.account is not None:
+            become(spec.account, parent, needed=spec.files)
         return stamps.detach()
 
     occupy(spec, channel, set_up)
@@ -111,6 +114,8 @@ def _run_stages(
         if not spec.clearing:
             self_watch.start(spec, lease_keeper, stamps)
         version = load_torch()
+        if spec.account is not None and spec.simulation is None:
+            check_devices(spec.account)
         workload = load_workload(spec.workload)
         options = bind_options(workload, spec.options)
         lease_keeper.send(CreatingContext(torch=version))

@@ -20,8 +20,9 @@ from sentinel.config.workload_spec import registered
 from sentinel.errors import ChildExitCode
 from sentinel.host.child_setup import setup_child_process
 from sentinel.host.own_memory import give_back
+from sentinel.host.unprivileged import become
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
-from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared
+from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared, StandbySpec
 from sentinel.stressor.loader import describe
 from sentinel.stressor.main import load_torch, occupy, prefer_for_oom_kill, title_of
 
@@ -37,18 +38,21 @@ _BUILT_IN = "sentinel.stressor.workloads."
 _MAX_FDS = 16
 
 
-def run(_: None, channel: socket.socket, parent: int) -> None:
+def run(spec: StandbySpec, channel: socket.socket, parent: int) -> None:
     """Prepare, wait for a GPU, and run as its stressor; never returns.
 
     A plugin's module is imported once the GPU is known: many choose a device while they are
     imported, and CUDA keeps what it sees then.
 
     Args:
+        spec: The user to become.
         channel: The SOCK_SEQPACKET socket to the supervisor.
         parent: The PID of the supervisor.
     """
     setup_child_process(parent, _LOADING_TITLE)
     prefer_for_oom_kill()
+    if spec.account is not None:
+        become(spec.account, parent, needed=spec.files)
     channel.settimeout(None)
     failure = _load_in_thread()
     if failure is not None:
@@ -59,10 +63,10 @@ def run(_: None, channel: socket.socket, parent: int) -> None:
     data, fds, *_rest = socket.recv_fds(channel, MAX_DATAGRAM_BYTES, _MAX_FDS)
     if not data:
         os._exit(ChildExitCode.ORPHANED)
-    spec = decode(data, [Activate]).spec
-    os.environ["CUDA_VISIBLE_DEVICES"] = spec.gpu.uuid
-    setproctitle(title_of(spec))
-    occupy(spec, channel, lambda: fds[0])  # the other descriptors keep the locks
+    activated = decode(data, [Activate]).spec
+    os.environ["CUDA_VISIBLE_DEVICES"] = activated.gpu.uuid
+    setproctitle(title_of(activated))
+    occupy(activated, channel, lambda: fds[0])  # the other descriptors keep the locks
 
 
 def _load_in_thread() -> str | None:

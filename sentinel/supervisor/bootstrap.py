@@ -28,10 +28,11 @@ from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_limits import allow_open_files
 from sentinel.host.systemd import Notifier
+from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, ApiSpec
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import StressorSpec
+from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__
 from sentinel.protocol.views import Reservation
 from sentinel.supervisor import single_instance
@@ -114,6 +115,8 @@ def run_parts(
     """
     setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
     detached = options.serve is not None and options.serve.detached
+    user = options.config.stressor_user
+    account = None if user is None else find_account(user, "stressor.user")
     allow_open_files(gpus=1)  # the probe, which finds out how many there are
     with (
         _claimed(options) as claim,
@@ -129,7 +132,7 @@ def run_parts(
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
         event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
-        code, clean = _run(signals, found, locks, event_log, api, around)
+        code, clean = _run(signals, found, locks, account, event_log, api, around)
         locks.release()
     return code, clean
 
@@ -202,6 +205,7 @@ def _run(
     signals: Signals,
     found: Found,
     locks: GpuLocks,
+    account: Account | None,
     event_log: EventLog,
     api: ApiProcess | None,
     around: Callable[[Parts], Parts],
@@ -212,7 +216,10 @@ def _run(
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
     # The settings in force when a stressor is started: a reload may have changed them.
-    stressors = StressorPool(_spec_for(found, lambda: supervisor.config), locks.files)
+    spec = _spec_for(found, account, lambda: supervisor.config)
+    at_start = _spec_for(found, account, lambda: config)(found.gpus[0])
+    standby = StandbySpec(account=account, files=at_start.files)
+    stressors = StressorPool(spec, locks.files, standby)
     parts = around(
         Parts(
             probe=found.probe,
@@ -308,7 +315,9 @@ def _held_elsewhere(locks: GpuLocks, now: float) -> list[Event]:
     ]
 
 
-def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], StressorSpec]:
+def _spec_for(
+    found: Found, account: Account | None, settings: Callable[[], Config]
+) -> Callable[[Gpu], StressorSpec]:
     """Build the function that specifies a stressor by the settings of that moment."""
 
     def spec(gpu: Gpu) -> StressorSpec:
@@ -327,6 +336,7 @@ def _spec_for(found: Found, settings: Callable[[], Config]) -> Callable[[Gpu], S
             check_contention=found.hidden is not None,
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,
+            account=account,
         )
 
     return spec

@@ -37,18 +37,23 @@ _KILL_TIMEOUT_S = 1.0
 
 
 @contextlib.contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set variables during a spawn: the first imports of the child must already see them."""
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Change variables during a spawn: the first imports of the child must already see them."""
     before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
+    _change(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _change(before)
+
+
+def _change(variables: Mapping[str, str | None]) -> None:
+    """Set variables of this process, or remove those without a value."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 class Child:
@@ -58,7 +63,7 @@ class Child:
         target: The entry function: takes ``spec``, the channel, this process's PID and ``rest``.
         spec: Its first argument, picklable for a spawn.
         rest: More arguments, picklable for a spawn.
-        environment: Variables to set in addition to the inherited ones.
+        environment: Changes to the inherited variables; None removes one.
 
     Raises:
         OSError: The host has no process, memory or file descriptor left.
@@ -71,7 +76,7 @@ class Child:
         target: Callable[..., None],
         spec: object,
         rest: Sequence[object],
-        environment: Mapping[str, str],
+        environment: Mapping[str, str | None],
     ) -> None:
         self._kill_leftovers()
         self.channel, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -232,7 +237,7 @@ class ChildHandle(Generic[T]):
         target: The entry function, as for :class:`Child`.
         kinds: The messages that the child may send.
         max_messages: How many datagrams one ``collect`` takes; the rest waits for the next.
-        environment: Variables to set in addition to the inherited ones.
+        environment: Changes to the inherited variables; None removes one.
 
     Attributes:
         generation: The number of the current child, counted by the caller.
@@ -245,7 +250,7 @@ class ChildHandle(Generic[T]):
         kinds: Iterable[type[T]],
         *,
         max_messages: int,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str | None],
     ) -> None:
         self.generation = 0
         self.child: Child | None = None

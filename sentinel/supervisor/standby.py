@@ -15,6 +15,7 @@ from sentinel.protocol.stressor import (
     ChildMessage,
     Failed,
     Prepared,
+    StandbySpec,
     StressorSpec,
 )
 from sentinel.stressor import standby as standby_process
@@ -32,10 +33,12 @@ class StandbyStressor:
     """At most one process that has loaded torch and waits for a GPU.
 
     Args:
-        environment: The variables of every stressor.
+        environment: The changes to the variables of every stressor.
+        spec: The user that it becomes, and the files that it may use.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str | None], spec: StandbySpec) -> None:
+        self._spec = spec
         self._handle: ChildHandle[ChildMessage] = ChildHandle(
             standby_process.run,
             STRESSOR_MESSAGES,
@@ -51,7 +54,7 @@ class StandbyStressor:
     def start(self) -> None:
         """Spawn a standby stressor."""
         self._ready, self._failed = False, None
-        self._handle.start(0, None)
+        self._handle.start(0, self._spec)
 
     def kill(self) -> None:
         """Kill the standby stressor and forget it."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildFacts
 from sentinel.host.child_setup import Inherited
+from sentinel.host.unprivileged import environment_of
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
@@ -20,6 +22,7 @@ from sentinel.protocol.stressor import (
     Lease,
     MemoryLimit,
     Pace,
+    StandbySpec,
     Stop,
     StressorSpec,
 )
@@ -66,17 +69,24 @@ class StressorPool:
     Args:
         spec: Builds the specification of the child on a GPU.
         locks: Lists the file descriptors of the GPU's locks, which the child shares.
+        standby: The specification of the standby stressor.
 
     Attributes:
         standby: The process that becomes the next stressor.
     """
 
     def __init__(
-        self, spec: Callable[[Gpu], StressorSpec], locks: Callable[[Gpu], Sequence[int]]
+        self,
+        spec: Callable[[Gpu], StressorSpec],
+        locks: Callable[[Gpu], Sequence[int]],
+        standby: StandbySpec,
     ) -> None:
         self._spec = spec
         self._locks = locks
-        self.standby = StandbyStressor(_ENVIRONMENT)
+        self._environment: Mapping[str, str | None] = _ENVIRONMENT
+        if standby.account is not None:
+            self._environment = {**environment_of(standby.account, os.environ), **_ENVIRONMENT}
+        self.standby = StandbyStressor(self._environment, standby)
         self._stressors: dict[str, _Stressor] = {}
 
     def start(
@@ -98,7 +108,7 @@ class StressorPool:
             stressor_process.run,
             STRESSOR_MESSAGES,
             max_messages=MAX_MESSAGES_PER_TICK,
-            environment={**_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": gpu.uuid},
+            environment={**self._environment, "CUDA_VISIBLE_DEVICES": gpu.uuid},
         )
         stamps: Stamps | None = None
         try:

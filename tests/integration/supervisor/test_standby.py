@@ -17,7 +17,7 @@ import pytest
 from sentinel.core.observation import ChildFacts, SpareFacts
 from sentinel.errors import ChildExitCode
 from sentinel.host.simulation import Registry
-from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StressorSpec
+from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StandbySpec, StressorSpec
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.stressor_pool import StressorPool
 from tests.harness.gpu_environment import SimulatedHost
@@ -34,7 +34,7 @@ class Bench:
         self.workload = "hold"
         self.options: dict[str, str] = {}
         self.locks: tuple[int, ...] = ()
-        self.pool = StressorPool(lambda _: self.spec(), lambda _: self.locks)
+        self.pool = StressorPool(lambda _: self.spec(), lambda _: self.locks, StandbySpec())
         self.facts: list[ChildFacts] = []
 
     def spec(self) -> StressorSpec:

@@ -281,7 +281,7 @@ def test_a_stressor_receives_the_path_of_the_golden_file(
     )
     gpu = Gpu(uuid="GPU-0", index=0, name="x", pci_bus_id="0", memory_total=1)
     expected = str(tmp_path / name) if name else None
-    assert _spec_for(found, lambda: config)(gpu).goldens == expected
+    assert _spec_for(found, None, lambda: config)(gpu).goldens == expected
 
 
 # --- the commands ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.protocol.probe import ProbeSpec
 from sentinel.protocol.shared_memory import Stamps
-from sentinel.protocol.stressor import Failed, FailureKind, MemoryTarget, StressorSpec
+from sentinel.protocol.stressor import Failed, FailureKind, MemoryTarget, StandbySpec, StressorSpec
 from sentinel.supervisor.child_process import NOT_SPAWNED
 from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.stressor_pool import StressorPool
@@ -37,7 +37,7 @@ def test_a_stressor_without_shared_memory_is_a_failed_spawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse(monkeypatch)
-    pool = StressorPool(lambda _: SPEC, lambda _: ())
+    pool = StressorPool(lambda _: SPEC, lambda _: (), StandbySpec())
     pool.start(fake_gpu(0), 1)
     facts = pool.collect()["GPU-0"]
     assert facts.exit is not None

@@ -1,0 +1,133 @@
+"""Stressors of root that run as another user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sentinel.errors import ConfigError
+from sentinel.host.procfs import read_status
+from sentinel.host.unprivileged import check_devices, environment_of, find_account
+from sentinel.protocol.stressor import Account
+from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
+from tests.harness.sentinel_process import eventually, gone
+
+STRANGER = "65534"
+QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "bad_workloads:starts_processes")
+
+root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+
+
+@pytest.fixture
+def public() -> Iterator[SimulatedHost]:
+    """Simulate GPUs in a folder that every user can use."""
+    read = [sys.executable, "-c", "import psutil, sentinel, tests"]
+    if subprocess.run(read, user=int(STRANGER), cwd=ROOT, check=False).returncode:
+        pytest.skip("other users cannot read these sources")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        simulated = Path(folder) / "gpus"
+        simulated.mkdir()
+        host = SimulatedHost(simulated)
+        subprocess.run(["chgrp", "-R", STRANGER, simulated], check=True)
+        subprocess.run(["chmod", "-R", "g+rwX", simulated], check=True)
+        yield host
+
+
+@root
+@pytest.mark.long
+@pytest.mark.parametrize("standby", ["on", "off"])
+def test_a_stressor_of_root_has_no_rights_and_no_secrets(
+    public: SimulatedHost, monkeypatch: pytest.MonkeyPatch, standby: str
+) -> None:
+    if standby == "off":  # the standby process loads all of torch
+        replace_torch(public.folder.parent, monkeypatch)
+    secrets = {"MY_TOKEN": "secret", "SENTINEL_STANDBY": standby}
+    user = ("--stressor-user", STRANGER)
+    with public.sentinel(1, *user, *QUICK, environment=secrets) as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
+        if standby == "on":
+            sentinel.wait_for_process("standby, becomes")
+        with public.job() as newcomer:
+            assert newcomer.got_memory()
+            sentinel.wait_for("gpu.handed_over", gpu=0)
+            newcomer.wait_for_exit()
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        again = sentinel.wait_for("stressor.starting", gpu=0, count=2)
+        assert again["standby"] is (standby == "on")
+        (stressor,) = sentinel.stressors()
+        assert set(stressor.uids()) == set(stressor.gids()) == {int(STRANGER)}
+        assert read_status(stressor.pid, "NoNewPrivs") == ["1"]
+        assert read_status(stressor.pid, "CapEff") == ["0" * 16]
+        eventually(stressor.children)  # of which the kernel shows the variables
+        (program,) = stressor.children()
+        variables = program.environ()
+        assert variables["CUDA_VISIBLE_DEVICES"] == public.uuid()
+        assert variables["PATH"] == os.environ["PATH"]
+        assert not {"MY_TOKEN", "SENTINEL_SIM_DIR"} & variables.keys()
+        assert program.cwd() == "/"
+        sentinel.process.kill()
+        eventually(lambda: gone(stressor) and gone(program))
+
+
+@root
+def test_a_child_gets_its_own_tmp_unless_it_needs_the_old_one(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from sentinel.host.unprivileged import become, find_account\n"
+        f"become(find_account({STRANGER!r}, ''), os.getppid(), needed=sys.argv[1:])\n"
+        "print(os.listdir('/tmp'), os.getuid())\n"
+    )
+    if any(Path(path).is_relative_to("/tmp") for path in (ROOT, sys.prefix)):  # noqa: S108
+        pytest.skip("the sources are in /tmp")
+
+    def listed(*needed: str) -> str:
+        command = [sys.executable, "-c", code, *needed]
+        return subprocess.check_output(command, text=True, cwd=ROOT)
+
+    with tempfile.NamedTemporaryFile(dir="/tmp") as file:
+        assert Path(file.name).name in listed(file.name)
+        may_mount = subprocess.run(["unshare", "--mount", "true"], check=False).returncode == 0
+        assert (listed() == f"[] {STRANGER}\n") is may_mount
+
+
+@pytest.mark.parametrize(
+    ("user", "error"),
+    [("no-such-user", "has no user 'no-such-user'"), ("99999999999", "has no user"), ("0", "root")],
+)
+def test_the_user_must_exist_and_not_be_root(user: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^stressor\.user: .*{error}"):
+        find_account(user, "stressor.user")
+
+
+def test_only_root_can_name_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    with pytest.raises(ConfigError, match="only root"):
+        find_account(psutil.Process(1).username(), "stressor.user")
+
+
+def test_only_listed_variables_are_inherited() -> None:
+    account = Account(uid=1, gid=1, groups=(1,), name="tester", home="/home/tester")
+    inherited = ("PATH", "LC_ALL", "CUDA_HOME", "PYTHONPATH", "AWS_SECRET", "SENTINEL_TCP", "HOME")
+    assert environment_of(account, inherited) == {
+        "AWS_SECRET": None,
+        "SENTINEL_TCP": None,
+        "HOME": "/home/tester",
+        "USER": "tester",
+        "LOGNAME": "tester",
+    }
+
+
+def test_a_missing_device_is_named() -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("needs a host without NVIDIA devices")
+    account = Account(uid=1, gid=1, groups=(1,), name="tester", home="/")
+    with pytest.raises(ConfigError, match="tester cannot open /dev/nvidiactl"):
+        check_devices(account)
