@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
 from sentinel.protocol.api_types import Code, Problem
@@ -75,13 +76,25 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _respond)
 
 
-async def _respond(_: Request, error: Exception) -> Response:
+async def _respond(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            return problem(*explain(error), status=status, headers={"Allow": _allowed(request)})
         if status == HTTPStatus.BAD_REQUEST:  # FastAPI's status for malformed JSON
             status = HTTPStatus.UNPROCESSABLE_ENTITY
         return problem(*explain(error), status=status, headers=error.headers)
     return problem(*explain(error))
+
+
+def _allowed(request: Request) -> str:
+    """List the methods of a path: each has a route, and Starlette names those of one route."""
+    scopes = {method.value: {**request.scope, "method": method.value} for method in HTTPMethod}
+    return ", ".join(
+        method
+        for method, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    )
 
 
 def explain(error: Exception) -> tuple[Code, str]:

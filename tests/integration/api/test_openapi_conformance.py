@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -61,3 +64,22 @@ def test_the_api_conforms_to_its_document(api: ApiServer, case: Case) -> None:
     ):  # this response is a refusal as well
         checks.append(negative_data_rejection)
     case.validate_response(response, checks=checks)
+
+
+METHODS = frozenset({"GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"})
+
+
+@pytest.mark.parametrize(("path", "operations"), sorted(openapi_document()["paths"].items()))
+def test_other_methods_are_refused_with_those_that_are_allowed(
+    api: ApiServer, path: str, operations: dict[str, object]
+) -> None:
+    allowed = {name.upper() for name in operations} & METHODS
+    token = Path(api.spec.token or "").read_text().strip()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", api.port)) as connection:
+        for method in sorted(METHODS - allowed):
+            address = re.sub(r"\{\w+\}", "0", path)
+            connection.request(method, address, headers={"Authorization": f"Bearer {token}"})
+            response = connection.getresponse()
+            response.read()
+            given = {name.strip() for name in (response.headers["Allow"] or "").split(",")}
+            assert (method, response.status, given) == (method, 405, allowed)
