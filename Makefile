@@ -23,7 +23,7 @@ VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all fuzz check docs clean
+.PHONY: help demo test test-all fuzz check audit docs clean
 
 help: ## List the targets
 	@echo 'make TARGET   (PYTHON=python3.12 chooses the interpreter for $(VENV))'
@@ -51,11 +51,18 @@ check: $(INSTALLED_DEV) ## Check format, lint, types, imports and words
 	@git rev-parse --is-inside-work-tree >/dev/null
 	@! git grep -nwiE '$(VAGUE)' -- '*.py' '*.md' '*.js' deploy | grep -vE '["`]nobody["`]'
 
+audit: $(INSTALLED) ## Look the dependencies up among known vulnerabilities, and list them in build/bom.json
+	@$(PYTHON) -m venv $(VENV)-audit
+	@$(VENV)-audit/bin/python -m pip --disable-pip-version-check install --quiet pip-audit cyclonedx-bom
+	@mkdir -p build
+	@$(VENV)-audit/bin/cyclonedx-py environment $(BIN)/python --output-format JSON -o build/bom.json
+	$(VENV)-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
 docs: $(INSTALLED) ## Generate the tables in docs/, the manual page and the OpenAPI document
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that can be made again
-	rm -rf $(VENV) build docs/sentinel.1 docs/openapi.json .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit build docs/sentinel.1 docs/openapi.json .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find sentinel tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Another input gives the stamp another name, and the environment is made from scratch: packages
