@@ -12,6 +12,8 @@ from sentinel.errors import ConfigError
 #: Open files of a supervisor: of its children about 8 for each GPU, and of its log and sockets.
 _MIN_OPEN_FILES = 64
 _OPEN_FILES_PER_GPU = 16
+#: The smallest history, in bytes; the log and the reservations are smaller.
+_MIN_FILE_BYTES = 16 * 2**20
 
 #: What a process can run out of, by the error, with the command that shows its limit.
 _EXHAUSTED = {
@@ -39,6 +41,21 @@ def open_missing_streams() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for the whole process
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def check_file_size() -> None:
+    """Refuse a limit of the size of files that the log or the history of a daemon would soon reach.
+
+    Raises:
+        ConfigError: The limit is lower.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != resource.RLIM_INFINITY and soft < _MIN_FILE_BYTES:
+        what = f"a process may write {soft:,} bytes to a file here, and a daemon needs"
+        raise ConfigError(
+            f"{what} {_MIN_FILE_BYTES:,}. Nothing was started.",
+            "Raise the limit: ulimit -f, or LimitFSIZE=.",
+        )
 
 
 def allow_open_files(gpus: int) -> None:

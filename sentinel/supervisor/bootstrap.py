@@ -26,7 +26,7 @@ from sentinel.host import reservation_store
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
-from sentinel.host.process_limits import allow_open_files
+from sentinel.host.process_limits import allow_open_files, check_file_size
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
@@ -150,6 +150,7 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
     if options.serve is None:
         yield None
         return
+    check_file_size()
     config = options.config
     claim = single_instance.claim(
         options.serve.places,

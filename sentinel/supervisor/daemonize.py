@@ -17,6 +17,7 @@ from typing import IO
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import systemd
 from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
+from sentinel.host.process_limits import check_file_size
 from sentinel.host.regular_file import open_regular
 from sentinel.supervisor.single_instance import running
 
@@ -74,6 +75,7 @@ def start_detached(
         ConfigError: A folder cannot be used, or no process can be started.
         NotStartedError: It exited, or did not answer in time and was ended.
     """
+    check_file_size()
     prepare(places)
     began = time.monotonic()
     logged = _size(places.log)

@@ -57,6 +57,17 @@ def test_too_few_open_files_are_named_before_anything_starts(simulated: Simulate
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("command", [RUN[:-1], ("start", "--simulate", "1")])
+def test_a_limit_of_the_size_of_files_is_named_before_anything_starts(
+    simulated: SimulatedHost, command: tuple[str, ...]
+) -> None:
+    done = run(simulated, 'ulimit -f 0; exec "$@"', *command)
+    assert done.returncode == 2
+    assert "a process may write 0 bytes to a file here" in done.stderr
+    assert "ulimit -f" in done.stderr
+
+
+@pytest.mark.long
 def test_a_missing_proc_is_named(simulated: SimulatedHost) -> None:
     shell = 'unshare --mount bash -c \'umount -l /proc && exec "$@"\' bash "$@"'
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
