@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"
 EVENTS = ROOT / "docs" / "events.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+RELIABILITY = ROOT / "docs" / "reliability.md"
 
 #: Written from measurements; the documents link to it before it exists.
 WRITTEN_LATER = ROOT / "docs" / "benchmarks.md"
@@ -191,6 +192,29 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE.read_text()))
     assert "core/decide.py" in named
     assert not {name for name in named if not (PACKAGE / name).is_file()}
+
+
+# --- tests -----------------------------------------------------------------------------------
+
+
+def test_every_test_that_the_document_of_reliability_names_exists() -> None:
+    text = RELIABILITY.read_text()
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 33
+    tree = cache(lambda path: ast.parse((ROOT / "tests" / path).read_text()))
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / "tests" / path).is_file()
+        or (name and name not in {getattr(node, "name", None) for node in tree(path).body})
+    ]
+    assert not missing
+
+
+def test_every_fault_has_a_number_and_a_test() -> None:
+    _, _, text = RELIABILITY.read_text().partition("\n## Faults\n")
+    rows = re.findall(r"^\| (\d+) \|.*::test_.*\|$", text, re.MULTILINE)
+    assert [int(number) for number in rows] == [*range(1, 34)]
 
 
 # --- links -----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import pty
 import signal
@@ -75,6 +76,21 @@ def test_a_signal_to_the_group_of_a_newborn_child_is_not_its_crash(
         }
         assert causes <= {"shutdown"}
         assert not {"stressor.failed", "probe.exited"} & {*sentinel.names()}
+
+
+@pytest.mark.long
+def test_a_storm_of_signals_ends_sentinel_once_and_cleanly(simulated: SimulatedHost) -> None:
+    with simulated.sentinel(2, *QUICK) as sentinel:
+        stressors = occupied(sentinel, simulated.gpus(2))
+        numbers = itertools.cycle((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        with suppress(ProcessLookupError):
+            for number in itertools.islice(numbers, 300):
+                sentinel.process.send_signal(number)
+        assert sentinel.wait_for_exit() in {0, 130}
+        assert all(map(gone, stressors))
+        assert not sentinel.errors
+        assert sentinel.names().count("sentinel.stopped") == 1
+        assert sentinel.names()[-1] == "sentinel.stopped"
 
 
 @pytest.mark.long
