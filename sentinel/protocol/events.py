@@ -109,8 +109,9 @@ _DAEMON_EVENTS = (
         "log.dropped",
         "dropped",
         Kind.DETAIL,
-        "{events} events, because the reader of the log is too slow",
-        "Events were dropped because the queue of ten thousand events was full.",
+        "{events} events, because the log could not be written or its reader is too slow",
+        "Events were dropped because the queue of ten thousand events was full, or because the log"
+        " could not be written.",
         (Field("events", COUNT, "the number of dropped events"),),
     ),
 )

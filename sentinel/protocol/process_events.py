@@ -85,11 +85,11 @@ PROCESS_EVENTS = (
         "service",
         Kind.FINDING,
         "{about}: {text}",
-        "An action of the API process that no client requested failed.",
+        "An action that no client requested failed.",
         (
             Field(
                 "about",
-                "`settings`, `reservations`, `history`, `watch`, `token`, `socket`",
+                "`settings`, `reservations`, `history`, `watch`, `token`, `socket`, `log`",
                 "the subject",
             ),
             Field("text", TEXT, "what is wrong, and where"),

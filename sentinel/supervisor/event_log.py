@@ -29,7 +29,8 @@ class EventLog:
     """A bounded queue of events and the thread that passes each to every sink.
 
     Args:
-        sinks: Called with each event in turn. A sink that raises loses that event.
+        sinks: Called with each event in turn. A sink that raises loses that event: the other sinks
+            get a warning, and this one the number of lost events once it works again.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
@@ -44,10 +45,7 @@ class EventLog:
         for event in events:
             try:
                 if self._dropped:
-                    dropped = Event(
-                        name="log.dropped", at=event.at, fields={"events": self._dropped}
-                    )
-                    self._queue.put_nowait(dropped)
+                    self._queue.put_nowait(_dropped(self._dropped, event.at))
                     self._dropped = 0
                 self._queue.put_nowait(event)
             except queue.Full:
@@ -62,11 +60,33 @@ class EventLog:
 
     def _write(self) -> None:
         """Pass each event to the sinks until the end is queued."""
+        lost = [0] * len(self._sinks)
         while (event := self._queue.get()) is not None:
-            for sink in self._sinks:
-                # A closed pipe or a full disk costs this line, never the sentinel.
-                with contextlib.suppress(OSError, ValueError):
+            for number, sink in enumerate(self._sinks):
+                # A closed pipe or a full disk costs lines, never the sentinel.
+                try:
+                    if lost[number]:
+                        sink(_dropped(lost[number], event.at))
+                        lost[number] = 0
                     sink(event)
+                except (OSError, ValueError) as error:
+                    if not lost[number]:
+                        self._warn(sink, error, event.at)
+                    lost[number] += 1
+
+    def _warn(self, failed: Sink, error: OSError | ValueError, at: float) -> None:
+        """Send the other sinks a warning that one loses events."""
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        fields = {"about": "log", "text": f"events are not written: {reason}"}
+        for sink in self._sinks:
+            if sink is not failed:
+                with contextlib.suppress(OSError, ValueError):
+                    sink(Event(name="service.warning", at=at, fields=fields))
+
+
+def _dropped(count: int, at: float) -> Event:
+    """Build the event that counts lost events."""
+    return Event(name="log.dropped", at=at, fields={"events": count})
 
 
 def json_lines(stream: TextIO | TextIOBase, gpus: Mapping[str, Gpu]) -> Sink:

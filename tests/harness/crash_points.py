@@ -46,7 +46,15 @@ def main() -> int:
         crash(decision.events, DECIDED)
         return decision
 
+    make_dropped = vars(event_log)["_dropped"]
+
+    def dropped(*args: Any) -> Event:
+        event: Event = make_dropped(*args)
+        crash([event], DECIDED)
+        return event
+
     vars(loop)["conclude"] = conclude
+    vars(event_log)["_dropped"] = dropped
     vars(bootstrap)["EventLog"] = CrashingLog
     queue_size = os.environ.get("LOG_QUEUE")
     if queue_size is not None:

@@ -78,11 +78,22 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if not os.path.lexists(path):
+            self._create()
+
+    def _create(self) -> None:
+        """Write the file completely or not at all: an existing one is never written again."""
+        draft = self._path.with_name(f"{self._path.name}.new")
+        draft.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(path, flags, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        try:
+            with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="ascii") as file:
                 file.write(secrets.token_urlsafe(32) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.rename(self._path)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def matches(self, header: str | None) -> bool:
         """Compare an Authorization header with the file's current token.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import closing
@@ -13,6 +14,7 @@ from sentinel.core.actions import Event
 from sentinel.errors import ConfigError
 from sentinel.host.log_file import RotatingLog
 from sentinel.supervisor.event_log import EventLog, json_lines
+from tests.harness.timing import TIMEOUT_S
 
 
 def line(number: int) -> str:
@@ -137,3 +139,25 @@ def test_a_full_disk_raises_no_error_in_the_event_log(tiny_disk: Path) -> None:
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     assert 10 < len(lines) < 500
     assert [event["at"] for event in lines] == [float(i) for i in range(len(lines))]
+
+
+def test_events_that_a_sink_refuses_are_reported_to_the_others_and_counted_for_it() -> None:
+    refused, others, kept = 3, list[Event](), list[Event]()
+
+    def disk(event: Event) -> None:
+        nonlocal refused
+        if refused:
+            refused -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept.append(event)
+
+    event_log = EventLog([disk, others.append])
+    event_log.publish(Event(name="x", at=float(i), fields={}) for i in range(5))
+    assert event_log.close(TIMEOUT_S)
+    assert [event.name for event in others] == ["service.warning", *"xxxxx"]
+    assert others[0].fields == {
+        "about": "log",
+        "text": "events are not written: No space left on device",
+    }
+    assert [(event.name, event.at) for event in kept] == [("log.dropped", 3.0), ("x", 3), ("x", 4)]
+    assert kept[0].fields == {"events": 3}
