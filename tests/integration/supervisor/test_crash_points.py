@@ -46,6 +46,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 #: Events that no scenario produces, each with the reason.
 UNREACHABLE = {
+    "gpu.held_elsewhere": "it needs a sentinel of another user, and comes with the start",
     "driver.unavailable": "the driver of simulated GPUs is a folder with the daemon's state",
     "stressor.unkillable": "no process survives SIGKILL that is not stuck in a real driver",
 }
