@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import traceback
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
+from sentinel.host.process_limits import explain_exhaustion
 from sentinel.protocol.codec import encode
 from sentinel.protocol.commands import ApiSpec, ServiceFailed
 
@@ -60,13 +62,20 @@ def run(
 
         serve(spec, channel, sockets, scrape_socket)
     except Exception as error:
-        _report(channel, error)
+        refused = explain_exhaustion(error)
+        _report(channel, refused or _describe(error))
+        if refused is not None:
+            sys.exit(1)  # without a traceback: it is no fault of this process
         raise
 
 
-def _report(channel: socket.socket, error: Exception) -> None:
-    """Send the supervisor the error; the traceback goes to the standard error."""
-    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    reason = " ".join(lines)[:_MAX_REASON_LENGTH]
+def _describe(error: Exception) -> str:
+    """Describe an error in one line; its traceback goes to the standard error."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())
+
+
+def _report(channel: socket.socket, reason: str) -> None:
+    """Send the supervisor why this process ends."""
+    reason = reason[:_MAX_REASON_LENGTH]
     with contextlib.suppress(OSError):  # full, or the supervisor is gone
         channel.send(encode(ServiceFailed(reason=reason)), socket.MSG_DONTWAIT)

@@ -165,7 +165,7 @@ def run_command_line(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return int(ExitCode.OK)
     except Exception as error:  # noqa: BLE001 - a bug of sentinel is exit code 2
-        why = explain_exhaustion(error) if isinstance(error, OSError) else None
+        why = explain_exhaustion(error)
         if why is not None:
             print(f"sentinel: {why}; all its stressors have ended", file=sys.stderr)
             return int(ExitCode.USAGE)

@@ -71,6 +71,8 @@ class ProbeFacts:
     generation: int
     inventory: Inventory | None = None
     unavailable: Unavailable | None = None
+    #: What the host refused it, or why it could not be spawned.
+    failed: str | None = None
     exit: ChildExit | None = None
     calls: tuple[Call, ...] = ()
 

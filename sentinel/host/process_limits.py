@@ -25,6 +25,8 @@ _EXHAUSTED = {
     errno.EDQUOT: "quota",
     errno.EFBIG: "ulimit -f",
 }
+#: In the RuntimeError by which Python reports that the host refuses a thread.
+_NO_THREAD = "start new thread"
 
 
 def open_missing_streams() -> None:
@@ -76,10 +78,12 @@ def allow_open_files(gpus: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def explain_exhaustion(error: OSError) -> str | None:
+def explain_exhaustion(error: BaseException) -> str | None:
     """Explain an error by which the host refuses a resource; None for any other error."""
-    command = _EXHAUSTED.get(error.errno or 0)
-    if command is None:
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        error = OSError(errno.EAGAIN, str(error))
+    command = _EXHAUSTED.get(error.errno or 0) if isinstance(error, OSError) else None
+    if not isinstance(error, OSError) or command is None:
         return None
     where = f" ({error.filename})" if error.filename else ""
     return f"the host refuses what is needed: {error.strerror}{where}; see `{command}`"

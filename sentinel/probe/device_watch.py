@@ -6,9 +6,11 @@ container are other inodes, whose opens are not reported.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sentinel.host.import_stubs import without_ctypes_util
 
@@ -39,8 +41,8 @@ class Burst:
 class NodeWatch:
     """Follows device nodes in a thread of its own, if the host allows it.
 
-    If no inotify instance is left, or a node does not exist, nothing is detected and reads keep
-    their usual interval.
+    If no inotify instance or thread is left, or a node does not exist, nothing is detected and
+    reads keep their usual interval.
     """
 
     def __init__(self) -> None:
@@ -48,12 +50,12 @@ class NodeWatch:
             from inotify_simple import INotify  # type: ignore[import-untyped]
 
         self._watched: dict[int, tuple[Burst, Callable[[], None]]] = {}
-        try:
-            self._inotify = INotify()
-        except OSError:
-            self._inotify = None
-        else:
-            threading.Thread(target=self._follow, name="opens", daemon=True).start()
+        self._inotify: Any = None
+        with contextlib.suppress(OSError, RuntimeError):  # no instance or no thread is left
+            inotify = INotify()
+            arguments = (inotify,)
+            threading.Thread(target=self._follow, args=arguments, name="opens", daemon=True).start()
+            self._inotify = inotify
 
     def add(self, node: str, on_burst: Callable[[], None]) -> bool:
         """Call ``on_burst`` from the watching thread when a CUDA program opens ``node``.
@@ -71,10 +73,10 @@ class NodeWatch:
         self._watched[descriptor] = (Burst(), on_burst)
         return True
 
-    def _follow(self) -> None:
+    def _follow(self, inotify: Any) -> None:
         # Wake up for every open: the kernel merges equal events that are still unread.
         while True:
-            for event in self._inotify.read():
+            for event in inotify.read():
                 burst, on_burst = self._watched.get(event.wd, (None, None))
                 if burst and on_burst and burst.opened(time.monotonic()):
                     on_burst()

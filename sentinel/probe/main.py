@@ -17,6 +17,7 @@ from setproctitle import setproctitle
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.own_memory import give_back
+from sentinel.host.process_limits import explain_exhaustion
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
 from sentinel.probe.process_info import ProcessIdentifier
@@ -25,7 +26,15 @@ from sentinel.probe.reader import Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places
-from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable, Watch
+from sentinel.protocol.probe import (
+    Activate,
+    Inventory,
+    ProbeFailed,
+    ProbeSpec,
+    Standby,
+    Unavailable,
+    Watch,
+)
 from sentinel.protocol.shared_memory import Stamps
 
 _TITLE = "sentinel: probe, reads GPUs"
@@ -58,6 +67,20 @@ def run(
     setup_child_process(parent, _SPARE_TITLE if spec.spare else _TITLE)
     channel.settimeout(None)
     publisher = Publisher(channel)
+    try:
+        _read(spec, channel, publisher, inflight_calls, stamps)
+    except Exception as error:  # noqa: BLE001 - as in the threads, which may be refused, too
+        _end(publisher, error)
+
+
+def _read(
+    spec: ProbeSpec,
+    channel: socket.socket,
+    publisher: Publisher,
+    inflight_calls: InheritedFd,
+    stamps: InheritedFd,
+) -> None:
+    """Open the driver and read GPUs; return only without a driver."""
     announcements = InflightCalls.attach(inflight_calls.detach())
     driver = _driver(spec)
     try:
@@ -150,6 +173,8 @@ def _end(publisher: Publisher, error: BaseException) -> None:
     """End the process: only a new one can reload the driver and read every GPU reliably."""
     if isinstance(error, DriverGoneError):
         publisher.send_last(Unavailable(code=error.code, reason=error.reason))
+    elif (reason := explain_exhaustion(error)) is not None:
+        publisher.send_last(ProbeFailed(reason=reason))
     else:
         traceback.print_exception(error)
     os._exit(1)

@@ -27,11 +27,18 @@ class Unavailable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProbeFailed:
+    """The host refuses the probe something that it needs; it exits after this message."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Standby:
     """A spare probe has opened the driver and waits to be activated."""
 
 
-ProbeMessage = Inventory | Unavailable | Standby | Reading
+ProbeMessage = Inventory | Unavailable | ProbeFailed | Standby | Reading
 PROBE_MESSAGES: tuple[type[ProbeMessage], ...] = typing.get_args(ProbeMessage)
 
 

@@ -276,12 +276,13 @@ PROCESS_EVENTS = (
         "probe.exited",
         "probe",
         Kind.DETAIL,
-        "exited with code {exit_code}, is replaced[; crashed in {call}, its GPU is left out for"
-        " {left_out_s:duration}]",
+        "exited with code {exit_code}[: {reason}], is replaced[; crashed in {call}, its GPU is left"
+        " out for {left_out_s:duration}]",
         "The probe exited and is replaced. The event has a `gpu` if it crashed in a call on one.",
         (
             EXIT_CODE,
             Field("pause_s", SECONDS, "delay until the next start; 0 the first time"),
+            Field("reason", TEXT, "what the host refused it; only then"),
             Field("call", TEXT, "the call to the driver; only after a crash in a call on a GPU"),
             Field("left_out_s", SECONDS, "how long that GPU is left out; only with `call`"),
         ),

@@ -129,7 +129,8 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
             return None
         garbage = f"it sent garbage: {received.garbage}" if received.garbage else None
         generation = self._handle.generation
-        facts = ApiFacts(generation=generation, exit=received.exit, garbage=garbage)
+        refused = received.spawn_error and f"it could not be spawned: {received.spawn_error}"
+        facts = ApiFacts(generation=generation, exit=received.exit, garbage=garbage, failed=refused)
         for message in received.messages:
             match message:
                 case ApiHeartbeat():

@@ -24,6 +24,7 @@ from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit
 from sentinel.errors import WireError
 from sentinel.host.child_setup import group_signals_blocked
+from sentinel.host.process_limits import explain_exhaustion
 from sentinel.host.procfs import read_stat
 from sentinel.protocol import codec
 
@@ -268,12 +269,12 @@ class ChildHandle(Generic[T]):
         try:
             self.child = Child(self._target, spec, rest, self._environment)
         except OSError as error:
-            self._spawn_error = str(error)
+            self.refuse(generation, error)
 
     def refuse(self, generation: int, error: OSError) -> None:
         """Record that a child could not be spawned: an exit that :meth:`collect` returns."""
         self.generation = generation
-        self._spawn_error = str(error)
+        self._spawn_error = explain_exhaustion(error) or str(error)
 
     def adopt(self, other: ChildHandle[T], generation: int) -> None:
         """Take the child of another handle, which has none then; this one must have none."""

@@ -165,6 +165,8 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options) -> Inventory:
                 f"no GPU can be read: {facts.unavailable.reason}",
                 "Without a GPU, simulate some: python -m sentinel --simulate 2",
             )
+        if facts is not None and facts.failed is not None:
+            raise ConfigError(f"the probe failed: {facts.failed}", "Nothing was started.")
         if facts is not None and facts.exit is not None:
             raise DriverUnavailableError(f"the probe exited with code {facts.exit.code}")
         return facts.inventory if facts is not None else None
@@ -189,15 +191,15 @@ def follow_probe(
 ) -> T | None:
     """Pass what the probe sends to ``done`` until it returns a value; None after the timeout."""
     until = time.monotonic() + timeout
-    while (left := until - time.monotonic()) > 0:
-        wait_for_files([*probe.files(), *signals.files()], left)
+    while True:
         name, _ = signals.collect()
         if name is not None:
             raise EndedEarlyError(name)
-        result = done(*probe.collect())
-        if result is not None:
+        result = done(*probe.collect())  # before the first wait: a failed spawn wakes nothing
+        left = until - time.monotonic()
+        if result is not None or left <= 0:
             return result
-    return None
+        wait_for_files([*probe.files(), *signals.files()], left)
 
 
 def _choose(found: Inventory, selectors: tuple[str, ...]) -> tuple[Gpu, ...]:

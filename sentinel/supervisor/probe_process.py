@@ -13,6 +13,7 @@ from sentinel.protocol.probe import (
     PROBE_MESSAGES,
     Activate,
     Inventory,
+    ProbeFailed,
     ProbeMessage,
     ProbeSpec,
     Standby,
@@ -141,7 +142,10 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
         if received is None:
             return None, {}
         generation = self._handle.generation
-        facts = ProbeFacts(generation=generation, calls=self._calls(), exit=received.exit)
+        refused = received.spawn_error and f"it could not be spawned: {received.spawn_error}"
+        facts = ProbeFacts(
+            generation=generation, calls=self._calls(), exit=received.exit, failed=refused
+        )
         readings: dict[str, Reading] = {}
         for message in received.messages:
             match message:
@@ -152,6 +156,8 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
                     facts = replace(facts, inventory=inventory)
                 case Unavailable() as unavailable:
                     facts = replace(facts, unavailable=unavailable)
+                case ProbeFailed(reason=reason):
+                    facts = replace(facts, failed=reason)
                 case Standby():
                     pass  # of a spare probe that was activated before its message was read
         return facts, readings

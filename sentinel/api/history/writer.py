@@ -51,6 +51,7 @@ class History:
         self._queue: collections.deque[TimedRecord] = collections.deque(maxlen=_MAX_QUEUED)
         self._queued_bytes = 0
         self._thread = ThreadPoolExecutor(1, "history")
+        self._thread.submit(int)  # starts the thread: a host without one is known at once
         self._writer = _Writer(None if size is None else path, size or 0, self._queue)
 
     def add(self, record: GpuView | LoggedEvent) -> None:

@@ -75,8 +75,10 @@ class ReservationWriter:
             body = reservation_store.to_stored(wanted, **now, boot=boot)
             try:  # in a thread: a disk can be slow
                 await asyncio.to_thread(reservation_store.save, self._path, body)
-            except OSError as error:
-                why = f"{self._path}: cannot be written: {error.strerror}"
+            except (OSError, RuntimeError) as error:
+                # A RuntimeError if the host refuses the thread.
+                reason = error.strerror if isinstance(error, OSError) else error
+                why = f"{self._path}: cannot be written: {reason}"
                 if self._failed is None:
                     self._report_warning(why)
                 self._failed = _Failure(wanted=wanted, why=why)

@@ -123,6 +123,7 @@ def _fold(
         reason = f"exited with code {facts.exit.code}"
         state, pause = _down(state, reason, seen)
         fields = {"exit_code": facts.exit.code, "pause_s": pause}
+        fields |= {"reason": facts.failed} if facts.failed is not None else {}
         state, blamed = _blame(state, facts, facts.exit.code, now)
         if blamed is not None and blamed.uuid is not None:
             left_out = state.suspects[blamed.uuid].until - now
