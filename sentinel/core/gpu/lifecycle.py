@@ -9,7 +9,7 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event, Kill, RequestStop
 from sentinel.core.events import gpu_event, process_fields
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
-from sentinel.core.gpu.newcomer import LIST_WAIT_S
+from sentinel.core.gpu.newcomer import LIST_WAIT_S, plausible
 from sentinel.core.gpu.teardown import SETTLE_TIMEOUT_S, Step, settle
 from sentinel.core.gpu_state import GpuState, Idle, Unknown
 from sentinel.core.observation import ChildExit, ChildFacts
@@ -144,6 +144,7 @@ def _contend(
     gpu_state: GpuState, message: MemoryContention, now: float
 ) -> tuple[GpuState, Event | None]:
     """Apply what the child saw of a newcomer; one that killed itself has yielded."""
+    message = plausible(message, gpu_state.started, now)
     # After Ready the child counts from its limit, and that has the slack on top.
     seen = replace(message, grown=message.grown + SLACK_BYTES)
     match gpu_state.stressor:
@@ -158,7 +159,7 @@ def _contend(
 
 
 def _yielded(gpu_state: GpuState, seen: MemoryContention, now: float) -> tuple[GpuState, Event]:
-    """Record that the child has yielded by itself."""
+    """Record that the child has yielded by itself; it is killed all the same, in case it lied."""
     evidence = Evidence(
         kind=EvidenceKind.MEMORY, at=seen.at or now, took=seen.took, grown=seen.grown
     )
@@ -170,7 +171,6 @@ def _yielded(gpu_state: GpuState, seen: MemoryContention, now: float) -> tuple[G
             stopping,
             cause=StopCause.YIELD,
             evidence=evidence,
-            kill_sent=seen.killed_at is not None,
             killed_at=seen.killed_at,
         )
     return replace(gpu_state, stressor=stopping), event

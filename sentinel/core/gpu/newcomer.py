@@ -67,6 +67,12 @@ def newcomer(
     return Evidence(kind=kind, at=at, took=reading.took, grown=grown, processes=processes)
 
 
+def plausible(seen: MemoryContention, since: float, now: float) -> MemoryContention:
+    """Limit the times in a message of a child to its life: a workload can send any message."""
+    at, killed_at = (time and min(max(time, since), now) for time in (seen.at, seen.killed_at))
+    return replace(seen, at=at or 0.0, killed_at=killed_at)
+
+
 def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config: Config) -> int:
     """Compute the used memory that neither the child nor the state before it explains, in bytes."""
     match gpu_state.stressor:

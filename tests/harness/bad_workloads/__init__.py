@@ -6,10 +6,17 @@ then misbehaves. This module does not import torch before the stressor has.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import dataclasses
+import itertools
+import json
+import mmap
 import os
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -186,6 +193,82 @@ def receives_the_leases(ctx: WorkloadContext) -> None:
     channel = _channel()
     while True:
         channel.recv(65536)
+
+
+def sends_extreme_messages(ctx: WorkloadContext) -> None:
+    """Send every type of message, with numbers and texts that no honest workload has."""
+    from sentinel.protocol.stressor import STRESSOR_MESSAGES
+
+    become_ready(ctx)
+    channel = _channel()
+    values: dict[str, list[Any]] = {
+        "int": [-1, 2**63, -(2**200)],
+        "float": [-1e308, 1e308, "NaN"],
+        "str": ["", "\x1b]0;owned\x07\n<b>" * 100, "\ud800"],
+        "bool": [True, None, "yes"],
+    }
+    while ctx.pace():
+        for kind in STRESSOR_MESSAGES:
+            for choice in range(3):
+                fields = {
+                    field.name: values.get(str(field.type).partition(" ")[0], [None, [], {}])[
+                        choice
+                    ]
+                    for field in dataclasses.fields(kind)
+                }
+                channel.send(json.dumps({"type": kind.__name__, **fields}).encode())
+
+
+def overwrites_shared_memory(ctx: WorkloadContext) -> None:
+    """Fill every shared page that this process has with numbers that are no times."""
+    become_ready(ctx)
+    pages = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if "memfd:" in str(entry.readlink()):
+                pages.append(mmap.mmap(int(entry.name), 0))
+    for value in itertools.cycle((float("nan"), float("inf"), -1e308)):
+        for page in pages:
+            page[:] = struct.pack("d", value) * (len(page) // 8)
+        if not ctx.pace(0.01):
+            return
+
+
+def closes_everything(ctx: WorkloadContext) -> None:
+    """Close every descriptor, and never pace again."""
+    become_ready(ctx)
+    os.closerange(0, 4096)
+    time.sleep(FOREVER)
+
+
+def changes_its_process(ctx: WorkloadContext) -> None:
+    """Change what a process can change of itself."""
+    become_ready(ctx)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    os.environ.clear()
+    os.umask(0o777)
+    os.chdir("/")
+    os.nice(19)
+    while True:
+        time.sleep(FOREVER)
+
+
+def fills_its_session(ctx: WorkloadContext) -> None:
+    """Fork as long as a bound allows, each copy a parent of the next."""
+    become_ready(ctx)
+    for _ in range(100):
+        if os.fork():
+            break
+    time.sleep(FOREVER)
+
+
+def kills_its_group(ctx: WorkloadContext) -> None:
+    """Kill its own process group."""
+    become_ready(ctx)
+    os.killpg(0, signal.SIGKILL)
 
 
 def forks(ctx: WorkloadContext) -> None:

@@ -37,6 +37,7 @@ MISBEHAVING = (
         "forks",
     ),
     *("prints_without_end", ENDS_ITSELF),
+    *("overwrites_shared_memory", "changes_its_process", "fills_its_session"),
 )
 #: Workloads that fail, with a part of the reason that is reported.
 FAILING = {
@@ -45,7 +46,15 @@ FAILING = {
     "exits": "exit",
     "segfaults": "signal 11",
     "finds_and_dies": "signal 9",
+    "kills_its_group": "signal 9",
 }
+#: Workloads whose channel no honest stressor would have.
+LYING = (
+    "sends_malformed_messages",
+    "floods_the_channel",
+    "sends_extreme_messages",
+    "closes_everything",
+)
 
 
 @contextmanager
@@ -210,7 +219,7 @@ def is_alive(process: psutil.Process) -> bool:
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_stressor_with_a_malformed_message_is_killed_and_counted(host: GpuHost) -> None:
-    for batch in batches(host, ("sends_malformed_messages", "floods_the_channel")):
+    for batch in batches(host, LYING):
         with one_workload_per_gpu(host, batch, "--poll", "200ms") as (sentinel, gpus):
             for gpu in gpus.values():
                 sentinel.wait_for("stressor.failed", gpu=gpu)

@@ -227,6 +227,21 @@ def test_a_stressor_that_yields_by_itself_is_a_hand_over_with_its_own_times(sees
     assert supervisor.state.gpu_states["GPU-0"].rearm > 0
 
 
+@pytest.mark.parametrize("time", [-1e308, 1e308])
+def test_a_stressor_that_says_that_it_killed_itself_is_killed_all_the_same(time: float) -> None:
+    """A workload can send any message; without a kill, it would keep the GPU from a newcomer."""
+    world, supervisor = occupied()
+    child = world.at(0).child
+    assert child is not None
+    child.outbox.append(MemoryContention(grown=1, at=time, killed_at=time))
+    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    assert world.spawner.killed
+    (handed,) = world.events("gpu.handed_over")
+    times = {name: float(str(handed.fields[name])) for name in ("exit_s", "killed_at")}
+    assert 0 <= times["exit_s"] < 10
+    assert times["killed_at"] <= world.now
+
+
 def test_a_stressor_that_only_asks_its_workload_has_the_grace() -> None:
     world, supervisor = occupied(config=Config(yield_how="ask", yield_grace=3.0))
     child = world.at(0).child
