@@ -249,6 +249,25 @@ def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
     assert [type(order) for order in api.commands] == [Resume]
 
 
+def test_descriptors_that_come_with_a_request_are_closed_and_block_nothing(api: ApiServer) -> None:
+    assert ask(api, "GET", "/v1/health").status == 200
+    folder = Path(f"/proc/{api.child.pid}/fd")
+    before = len(list(folder.iterdir()))
+    request = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+    reader, writer = os.pipe()
+    with connect(api) as connection, connection.makefile("rb") as answers:
+        for _ in range(1000):
+            socket.send_fds(connection, [request], [reader, writer] * 8)
+            assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
+            head = http.client.parse_headers(answers)
+            assert answers.read(int(head["content-length"]))
+        assert len(list(folder.iterdir())) <= before + 1  # this connection
+    os.set_blocking(reader, False)
+    os.close(writer)
+    assert os.read(reader, 1) == b""  # the end: no other process can write
+    os.close(reader)
+
+
 def test_pipelined_requests_are_answered_in_order(api: ApiServer) -> None:
     request = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n"
     with connect(api) as connection:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,49 @@ def test_a_fault_makes_no_process_signal_a_stranger(
         elif number is signal.SIGKILL:
             sentinel.process.wait(TIMEOUT_S)
             assert {one.number for one in trace.sent()} <= {signal.SIGKILL}
+        only_own(trace, sentinel.process.pid)
+
+
+#: What a foreign job does before it takes its memory: Python code.
+DISGUISES = {
+    "forks": "if os.fork():\n    os.wait()\n    os._exit(0)",
+    "leaves its parent": "os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0)",
+    "drops privileges": "if os.getuid() == 0: os.setresuid(54321, 0, 54321)",
+    "has a stressor's title": """
+from setproctitle import setproctitle
+setproctitle("sentinel: keeps idle GPU GPU-00000000 warm, yields at once")""",
+    "comes after many that exit": """
+from sentinel.host.simulation import Registry, default_folder
+for _ in range(20):
+    if not os.fork():
+        Registry(default_folder()).attach(gpu).allocate(2**26)
+        os._exit(0)
+    os.wait()""",
+}
+
+
+def test_a_foreign_job_in_any_disguise_gets_its_memory_and_no_signal(
+    simulated: SimulatedHost, trace: SignalTrace
+) -> None:
+    flags = (*QUICK, "--workload", "hold")
+    count = len(DISGUISES)
+    with simulated.sentinel(count, *flags, environment=trace.environment) as sentinel:
+        sentinel.wait_for("stressor.ready", count=count)
+        with ExitStack() as stack:
+            jobs = {}
+            for gpu, (name, code) in enumerate(DISGUISES.items()):
+                program = f"import os, runpy, sys; gpu = {simulated.uuid(gpu)!r}\n{code}"
+                as_job = "sys.argv = sys.argv[3:]; runpy.run_module('sentinel', None, '__main__')"
+                within = (sys.executable, "-c", f"{program}\n{as_job}")
+                jobs[name] = stack.enter_context(simulated.job(gpu, stay=0.5, within=within))
+            assert {name: job.got_memory() for name, job in jobs.items()} == dict.fromkeys(
+                DISGUISES, True
+            )
+        for gpu in range(count):
+            sentinel.wait_for("gpu.yielding", gpu=gpu)
+            sentinel.wait_for("stressor.ready", gpu=gpu, count=2)
+        assert sentinel.stop() == 0
+        assert trace.sent(), "nothing was recorded"
         only_own(trace, sentinel.process.pid)
 
 

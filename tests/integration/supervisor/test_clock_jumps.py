@@ -1,0 +1,117 @@
+"""The wall clock is set while a daemon runs: durations stay, and only hours of the day follow."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.jumping_clock import JumpingClock
+from tests.harness.sentinel_process import eventually
+
+#: No clock before these begins a quiet hour by itself within a test.
+NOON = datetime(2026, 6, 3, 12)  # noqa: DTZ001 - quiet hours are in local time
+#: Days forward and back, the ends of 31 and 32 bits, a clock that has never been set.
+JUMPS = (
+    NOON + timedelta(days=400),
+    NOON - timedelta(days=400),
+    datetime(2038, 1, 19, 3, 14, 6),  # noqa: DTZ001
+    datetime(2106, 2, 7, 6, 28, 14),  # noqa: DTZ001
+    datetime(1970, 1, 2),  # noqa: DTZ001
+)
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.usefixtures("fake_torch"),
+    pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER),
+]
+
+
+@pytest.fixture
+def clock(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> JumpingClock:
+    clock = JumpingClock(tmp_path, shared_folder(tmp_path_factory))
+    clock.jump(NOON)
+    return clock
+
+
+@pytest.fixture
+def daemon(
+    simulated: SimulatedHost, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        for name, value in clock.environment.items():
+            monkeypatch.setenv(name, value)
+        yield daemon
+
+
+def test_durations_do_not_follow_the_wall_clock(daemon: Daemon, clock: JumpingClock) -> None:
+    daemon.start(3)
+    daemon.wait_until_occupied(0, 1, 2)
+    daemon.run("reserve", "--gpu", "1", "--for", "20m", "--reason", "kept")
+    daemon.client.pause([2], seconds=1200)
+    for number, to in enumerate(JUMPS):
+        clock.jump(to)
+        (held,) = daemon.client.reservations()
+        assert held.until is not None
+        left = held.until.replace(tzinfo=None) - to.astimezone(held.until.tzinfo).replace(
+            tzinfo=None
+        )
+        assert timedelta(0) < left <= timedelta(minutes=20)
+        assert [gpu.admin for gpu in daemon.client.status().gpus] == [
+            "ENABLED",
+            "RESERVED",
+            "PAUSED",
+        ]
+        assert daemon.run("status")
+        with daemon.host.job(0, stay=0.1) as newcomer:
+            assert newcomer.got_memory()
+        daemon.wait_until_occupied(0)
+        if number == 1:  # its replacement begins at a later time than it ends at
+            api = daemon.child("api, answers")
+            api.kill()
+            eventually(lambda: events_of(daemon)["service.ready"] == 2)
+        events = daemon.client.recorded_events(since="1h")
+        assert "gpu.handed_over" in [event.name for event in events]
+        uses = daemon.client.usage(since="1h")
+        assert [use.gpu for use in uses if use.going_on and use.ours] == [daemon.host.uuid(0)]
+    assert quiet(daemon)
+
+    clock.jump(JUMPS[0])  # a new daemon in the same boot of the host
+    daemon.run("shutdown")
+    daemon.wait_until_gone()
+    daemon.start(3)
+    assert [one.reason for one in daemon.client.reservations()] == ["kept"]
+    daemon.wait_until_occupied(0)
+
+
+def test_quiet_hours_follow_the_wall_clock(daemon: Daemon, clock: JumpingClock) -> None:
+    daemon.start(1, "--quiet", "03:00-04:00")
+    daemon.wait_until_occupied(0)
+    for day in (JUMPS[0], JUMPS[1], datetime(2040, 1, 1)):  # noqa: DTZ001
+        clock.jump(day.replace(hour=3, minute=10, second=30))
+        eventually(lambda: daemon.host.empty(0) and "quiet hours" in str(daemon.gpu().reason))
+        clock.jump(day.replace(hour=12))
+        daemon.wait_until_occupied(0)
+    assert quiet(daemon)
+
+
+def quiet(daemon: Daemon) -> bool:
+    """Check that nothing was reported as wrong, and that no event is repeated without end."""
+    assert daemon.places.stderr.read_text() == ""
+    counts = events_of(daemon)
+    assert not {"service.warning", "log.dropped"} & set(counts)
+    assert max(count for name, count in counts.items() if name != "gpu.status") < 50
+    return True
+
+
+def events_of(daemon: Daemon) -> Counter[str]:
+    """Count the events in the log by name."""
+    lines = daemon.places.log.read_text().splitlines(keepends=True)
+    return Counter(json.loads(line)["event"] for line in lines if line.endswith("\n"))

@@ -1,0 +1,232 @@
+"""A kill during a command leaves the state before it or after it; a reused PID inherits nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import SentinelError
+from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
+
+#: The commands of a client, as it sends them.
+COMMANDS = {
+    "allocate": 'client.allocate("mine", "1GiB", gpu=0)',
+    "reserve": "client.reserve([0], seconds=600)",
+    "pause": "client.pause([0], seconds=600)",
+    "configure": 'client.configure({"grace": "7s", "hang_after": "77s"})',
+}
+CLIENT = """
+import sentinel
+from sentinel.errors import SentinelError
+client = sentinel.connect()
+client.status()
+print("ready", flush=True)
+input()
+try:
+    {command}
+except SentinelError:
+    pass
+print("done", flush=True)
+input()
+"""
+#: Seconds between a command and the kill; a command takes about 10 ms, and with a release 100 ms.
+DELAYS_S = (0.002, 0.01, 0.06)
+#: The file that sets the next PID.
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
+
+
+@contextmanager
+def client_of(command: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a client that sends a command after a line, and exits after another."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CLIENT.format(command=COMMANDS[command])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert read_line(process) == "ready"
+            yield process
+        finally:
+            process.kill()
+
+
+def answers(daemon: Daemon) -> bool:
+    """Check that the daemon answers, maybe by a new API process."""
+    with contextlib.suppress(SentinelError):
+        return daemon.client.health()
+    return False
+
+
+def changed(daemon: Daemon) -> set[bool]:
+    """Check for each setting of the command whether it has the new value."""
+    shown = daemon.client.request("GET", "/v1/settings")["settings"]
+    return {shown["grace"]["text"] == "7s", shown["hang_after"]["text"] == "77s"}
+
+
+def reserved_on_disk(daemon: Daemon) -> list[str]:
+    """List the reservations that another daemon would restore."""
+    file = daemon.places.state / "reservations.json"
+    return [one["id"] for one in json.loads(file.read_text())["reservations"]]
+
+
+def is_whole(daemon: Daemon, command: str, client: subprocess.Popen[str]) -> bool:
+    """Check that the state is one from before the command, or one from after it."""
+    status = daemon.client.status()
+    match command:
+        case "allocate":  # of a living client; that of a dead one ends
+            holders = [one.holder.pid for one in status.allocations]
+            return holders in ([], [client.pid] if client.poll() is None else [])
+        case "reserve":
+            known = [(one.id, one.holder.uid) for one in status.reservations]
+            on_disk = [(id_, os.getuid()) for id_ in reserved_on_disk(daemon)]
+            return known == on_disk and (status.gpus[0].admin == "RESERVED") is bool(known)
+        case "pause":
+            gpu = status.gpus[0]
+            return gpu.admin == "ENABLED" or (gpu.admin == "PAUSED" and gpu.until_s is not None)
+        case _:
+            return len(changed(daemon)) == 1
+
+
+def undo(daemon: Daemon, command: str) -> None:
+    """Return to the state before the command."""
+    match command:
+        case "allocate":
+            eventually(lambda: daemon.client.allocations() == ())
+        case "reserve":
+            daemon.run("unreserve", "--all-mine")
+        case "pause":
+            daemon.run("resume")
+        case _:
+            daemon.client.configure({"grace": None, "hang_after": None})
+            assert changed(daemon) == {False}
+    daemon.wait_until_occupied(0)
+
+
+def test_a_command_is_done_or_not_done_whichever_process_is_killed(daemon: Daemon) -> None:
+    daemon.start(1, "--memory", "50%")
+    daemon.wait_until_occupied(0)
+    for number, command in enumerate(sorted(COMMANDS) * 2):
+        with client_of(command) as client:
+            of_client = number < len(COMMANDS)
+            victim = client.pid if of_client else daemon.child("api, answers").pid
+            write_line(client, "")
+            time.sleep(DELAYS_S[number % len(DELAYS_S)])
+            os.kill(victim, signal.SIGKILL)
+            if of_client:
+                client.wait(TIMEOUT_S)
+            else:
+                assert read_line(client) == "done"  # it learns of the loss, and does not hang
+            eventually(lambda: answers(daemon))
+            eventually(partial(is_whole, daemon, command, client))
+        undo(daemon, command)
+
+
+def test_a_daemon_that_is_killed_during_a_command_leaves_nothing_half_done(daemon: Daemon) -> None:
+    daemon.start(1, "--memory", "50%")
+    daemon.wait_until_occupied(0)
+    for number, command in enumerate(sorted(COMMANDS)):
+        with client_of(command) as client:
+            write_line(client, "")
+            time.sleep(DELAYS_S[number % len(DELAYS_S)])
+            daemon.kill()  # and no memory is held
+            assert read_line(client) == "done"
+            daemon.start(1, "--memory", "50%")
+            eventually(partial(is_whole, daemon, command, client))
+            status = daemon.client.status()
+            assert status.allocations == ()
+            assert status.gpus[0].admin in {"ENABLED", "RESERVED"}
+            assert changed(daemon) == {False}
+        undo(daemon, command)
+
+
+@pytest.mark.skipif(not LAST_PID.exists(), reason="needs a kernel where PIDs can be chosen")
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can choose PIDs")
+def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon) -> None:
+    host = daemon.host
+    daemon.start(2, "--memory", "50%")
+    daemon.wait_until_occupied(0, 1)
+    api = daemon.child("api, answers")
+    with client_of("allocate") as holder:
+        write_line(holder, "")
+        assert read_line(holder) == "done"
+        assert [one.holder.pid for one in daemon.client.allocations()] == [holder.pid]
+        api.suspend()  # so that the PID is in use again before the end can be seen
+        try:
+            holder.kill()
+            holder.wait(TIMEOUT_S)
+            yields = host.command(0, 0.4, TIMEOUT_S)
+            newcomer = with_pid(holder.pid, lambda: started(yields, host))
+        finally:
+            api.resume()
+        try:
+            assert newcomer.stdout is not None
+            assert json.loads(newcomer.stdout.readline())["event"] == "job.got"
+            eventually(lambda: daemon.client.allocations() == ())
+            eventually(lambda: [p.pid for p in daemon.gpu(0).processes] == [newcomer.pid])
+        finally:
+            newcomer.kill()
+            newcomer.communicate()
+
+    with daemon.start_command("exec", "--gpus", "1", "--", "sleep", "600") as bound:
+        eventually(lambda: daemon.client.reservations() != ())
+        daemon.kill()
+        bound.kill()
+        bound.wait(TIMEOUT_S)
+        with with_pid(bound.pid, lambda: subprocess.Popen(["sleep", "600"], text=True)) as other:
+            daemon.start(2)
+            eventually(lambda: daemon.client.reservations() == ())
+            daemon.wait_until_occupied(0, 1)
+            other.kill()
+
+
+def started(command: list[str], host: SimulatedHost) -> subprocess.Popen[str]:
+    """Start a foreign job."""
+    return subprocess.Popen(
+        command,
+        env=host.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def with_pid(pid: int, start: Callable[[], subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    """Start a process with this PID; on a busy host, other processes take it first at times."""
+    found: list[subprocess.Popen[str]] = []
+
+    def taken() -> bool:
+        LAST_PID.write_text(str(pid - 1))
+        process = start()
+        if process.pid == pid:
+            found.append(process)
+            return True
+        process.kill()
+        process.communicate()
+        return False
+
+    eventually(taken)
+    return found[0]
