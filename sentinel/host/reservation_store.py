@@ -100,9 +100,9 @@ def to_stored(
 def restore(
     stored: Iterable[StoredReservation], *, wall: float, monotonic: float, boot: str
 ) -> tuple[Reservation, ...]:
-    """Convert stored reservations back, without those that are over.
+    """Convert stored reservations back; the supervisor ends and reports those that are over.
 
-    A reservation bound to a process of an earlier boot is over. Within one boot, the supervisor
+    A reservation bound to a process of an earlier boot is over. Within one boot, the API process
     checks whether the process is alive.
 
     Args:
@@ -124,13 +124,12 @@ def restore(
                 started=one.started if one.boot == boot else None,
             ),
             since=since,
-            until=until,
+            until=monotonic if one.bound and one.boot != boot else until,
             bound=one.bound,
             confirmed=True,
         )
         for one in stored
         for since, until in [_monotonic_times(one, wall, monotonic, boot)]
-        if (until is None or until > monotonic) and (not one.bound or one.boot == boot)
     )
 
 

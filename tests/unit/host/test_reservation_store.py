@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.config.model import Config
+from sentinel.core.decide import first_state
+from sentinel.core.node.reservation_commands import expire
 from sentinel.host.reservation_store import (
     StoredReservation,
     boot_id,
@@ -21,6 +25,7 @@ from sentinel.host.reservation_store import (
 )
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
+from sentinel.testing.gpus import fake_gpu
 
 RESERVATION = Reservation(
     id="1a2b3c4d",
@@ -32,6 +37,16 @@ RESERVATION = Reservation(
     bound=False,
     confirmed=True,
 )
+
+
+def in_force(
+    stored: Iterable[StoredReservation], *, wall: float, monotonic: float, boot: str
+) -> tuple[Reservation, ...]:
+    """List the restored reservations that the supervisor will not end at once."""
+    found = restore(stored, wall=wall, monotonic=monotonic, boot=boot)
+    return tuple(one for one in found if one.until is None or one.until > monotonic)
+
+
 ON_DISK = to_stored([RESERVATION], wall=1_000_100.0, monotonic=100.0, boot="this")
 
 
@@ -45,7 +60,7 @@ def test_changes_of_the_clock_within_a_boot_have_no_effect(wall: float) -> None:
     endless = replace(RESERVATION, id="x", until=None)
     stored = to_stored([RESERVATION, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
     assert restore(stored, wall=wall, monotonic=149.9, boot="this") == (RESERVATION, endless)
-    assert restore(stored, wall=wall, monotonic=150.0, boot="this") == (endless,)
+    assert in_force(stored, wall=wall, monotonic=150.0, boot="this") == (endless,)
 
 
 @given(
@@ -60,7 +75,7 @@ def test_a_restart_of_the_daemon_does_not_change_the_end_of_a_reservation(
 ) -> None:
     reservation = replace(RESERVATION, since=since, until=since + duration)
     stored = to_stored([reservation], wall=before, monotonic=since, boot="this")
-    found = restore(stored, wall=after, monotonic=since + outage, boot="this")
+    found = in_force(stored, wall=after, monotonic=since + outage, boot="this")
     assert found == ((reservation,) if since + outage < since + duration else ())
 
 
@@ -74,7 +89,7 @@ def test_with_another_monotonic_clock_the_wall_clock_is_used(
     stored = to_stored([RESERVATION], wall=1_000_100.0, monotonic=100.0, boot=stored_boot)
     (restored,) = restore(stored, wall=1_000_120.0, monotonic=monotonic, boot=boot)
     assert restored.until == monotonic + 30.0
-    assert restore(stored, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
+    assert in_force(stored, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
 
 
 def test_times_are_stored_by_the_wall_clock_and_by_the_monotonic_clock() -> None:
@@ -93,14 +108,26 @@ def test_after_a_boot_the_time_continues_and_the_process_is_unbound() -> None:
     assert reservation.by == Caller(via="unix", uid=1000)
 
 
-def test_an_expired_reservation_is_omitted() -> None:
-    assert restore(ON_DISK, wall=1_000_150.0, monotonic=150.0, boot="this") == ()
+@pytest.mark.parametrize(
+    ("wall", "monotonic", "boot"), [(1_000_150.0, 150.0, "this"), (4e9, 5.0, "next")]
+)
+def test_the_end_of_a_reservation_without_a_daemon_is_reported(
+    wall: float, monotonic: float, boot: str
+) -> None:
+    """Also if a clock that is wrong after a boot ends it too early."""
+    held = restore(ON_DISK, wall=wall, monotonic=monotonic, boot=boot)
+    gpu = fake_gpu(0)
+    state = first_state((gpu,), monotonic, Config())
+    kept = {one.id: replace(one, gpus=(gpu.uuid,)) for one in held}
+    state, events = expire(replace(state, reservations=kept), monotonic)
+    assert not state.reservations
+    assert [(one.name, one.fields["id"]) for one in events] == [("gpu.unreserved", "1a2b3c4d")]
 
 
 def test_a_bound_reservation_ends_with_the_boot() -> None:
     bound = to_stored([replace(RESERVATION, bound=True)], wall=100.0, monotonic=100.0, boot="this")
     assert len(restore(bound, wall=110.0, monotonic=110.0, boot="this")) == 1
-    assert restore(bound, wall=110.0, monotonic=10.0, boot="next") == ()
+    assert in_force(bound, wall=110.0, monotonic=10.0, boot="next") == ()
 
 
 def test_a_file_returns_the_stored_reservations(tmp_path: Path) -> None:
@@ -143,7 +170,7 @@ def test_a_file_of_the_first_version_is_read_by_the_wall_clock(tmp_path: Path) -
     assert error is None
     assert found == (replace(ON_DISK[0], since_monotonic=None, until_monotonic=None),)
     assert restore(found, wall=1_000_110.0, monotonic=110.0, boot="this") == (RESERVATION,)
-    assert restore(found, wall=1_000_150.0, monotonic=110.0, boot="this") == ()
+    assert in_force(found, wall=1_000_150.0, monotonic=110.0, boot="this") == ()
     save(path, found)
     assert load(path) == (found, None)
 
