@@ -249,6 +249,7 @@ def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
     assert [type(order) for order in api.commands] == [Resume]
 
 
+@pytest.mark.long
 def test_descriptors_that_come_with_a_request_are_closed_and_block_nothing(api: ApiServer) -> None:
     assert ask(api, "GET", "/v1/health").status == 200
     folder = Path(f"/proc/{api.child.pid}/fd")
