@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import psutil
 
-from benchmarks.processes import Rig, Sentinel
+from benchmarks.processes import Program, Rig, Sentinel
 from benchmarks.results import Record
 
 #: The process titles of a sentinel, and the kinds of process.
@@ -24,12 +24,14 @@ _TITLES = {
 _PREPARATION_S = 30.0
 
 
-def census(sentinel: Sentinel) -> dict[int, tuple[str, psutil.Process]]:
+def census(sentinel: Program) -> dict[int, tuple[str, psutil.Process]]:
     """Return every process of a sentinel by PID: its kind and its handle."""
     supervisor = psutil.Process(sentinel.pid)
     found = {supervisor.pid: ("supervisor", supervisor)}
     for child in supervisor.children(recursive=True):
-        title = " ".join(child.cmdline())
+        title = ""
+        with suppress(psutil.Error):  # a stressor ends at any time
+            title = " ".join(child.cmdline())
         kinds = [kind for start, kind in _TITLES.items() if title.startswith(start)]
         found[child.pid] = (kinds[0] if kinds else "other", child)
     return found

@@ -117,6 +117,12 @@ class Program:
                     raise TooLateError(f"{' '.join(self.command())} {how}")
                 self._changed.wait(left)
 
+    def take_lines(self) -> list[Line]:
+        """Return the lines since the last call, and forget them: a long run has too many."""
+        with self._changed:
+            taken, self.lines[:] = self.lines[:], []
+        return taken
+
     def command(self) -> list[str]:
         """Return the command, for messages."""
         arguments = self.process.args

@@ -1,0 +1,65 @@
+"""A torch without tensors, for stressors that only hold simulated memory; see watched_daemon.py.
+
+An import of the real one takes a core 1.5 s in each stressor. The other built-in workloads can be
+imported with this one, as a standby stressor does, but not run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0+stand-in"
+
+
+class Tensor(bytearray):
+    """Bytes whose content is not used."""
+
+
+class Placeholder:
+    """Stands for anything that a module names while it is imported."""
+
+    def __getattr__(self, name: str) -> Placeholder:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Placeholder()
+
+
+class device:  # noqa: N801 - as torch calls it
+    """A device by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.type = name
+
+
+class OutOfMemoryError(RuntimeError):
+    """The error of torch.cuda, which is never raised here."""
+
+
+class cuda:  # noqa: N801 - as torch calls it
+    """The parts of torch.cuda that are used without CUDA."""
+
+    Event = Placeholder
+    init = Placeholder()
+    OutOfMemoryError = OutOfMemoryError
+
+    @staticmethod
+    def is_initialized() -> bool:
+        """Return False: there is no CUDA."""
+        return False
+
+
+def empty(size: int, *, dtype: object) -> Tensor:
+    """Allocate bytes of the host."""
+    del dtype
+    return Tensor(size)
+
+
+def set_num_threads(count: int) -> None:
+    """Do nothing: there is one thread."""
+    del count
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Placeholder()
