@@ -5,6 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for other processes: more workers than cores keep the cores busy.
 WORKERS ?= 4
+# The size of the soak: hand-overs, and the seconds and foreign jobs of the random part.
+CYCLES ?= 10000
+DURATION ?= 600
+JOBS ?= 200
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 # What an installation depends on: the constraints, and pyproject.toml without the tools' settings.
@@ -23,7 +27,7 @@ VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all fuzz check audit docs clean
+.PHONY: help demo test test-all fuzz soak check audit docs clean
 
 help: ## List the targets
 	@echo 'make TARGET   (PYTHON=python3.12 chooses the interpreter for $(VENV))'
@@ -42,6 +46,10 @@ test-all: $(INSTALLED_DEV) ## Run all tests, with many examples of each property
 
 fuzz: $(INSTALLED_DEV) ## Try 1,000 inputs on every parser, for a few minutes
 	@$(PYTEST) --hypothesis-profile fuzz tests/unit/test_fuzzing.py $(ARGS)
+
+soak: $(INSTALLED_DEV) ## Do 10,000 hand-overs, then ten minutes of random jobs, for about two hours
+	@$(BIN)/python -m benchmarks.soak --cycles $(CYCLES)
+	@$(BIN)/python -m benchmarks.random_jobs --seconds $(DURATION) --jobs $(JOBS)
 
 check: $(INSTALLED_DEV) ## Check format, lint, types, imports and words
 	$(BIN)/ruff format --check

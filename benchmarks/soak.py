@@ -38,6 +38,7 @@ from benchmarks.watched_daemon import (
     WatchedDaemon,
     cpu_shares,
 )
+from sentinel.host.log_file import MAX_OLD_FILES
 
 #: A cycle that takes longer than this, on all GPUs, ends the run.
 _CYCLE_S = 120.0
@@ -53,23 +54,36 @@ _SIMULATED = ("--poll=200ms", "--watch-interval=40ms", "--unwatched-after=5s", "
 #: On a real GPU: few chunks, so that a start is short.
 _REAL = ("--poll=100ms", "--memory=16GiB", "--chunk=4GiB", "--status-every=10s")
 
+#: The series of latencies, with one sample per cycle.
+HANDOVER = "hand-over"
+
 _KIB = 1024.0
-#: Memory may grow by 100 bytes per cycle, since the newcomers of the last hour are kept. At 1,000
-#: hand-overs a day that would be 36 MB in a year. Python takes memory in arenas of 1 MiB, and two
-#: of them are the grain.
-_MEMORY = {"unit": "KiB", "rate": 100 * PER / _KIB, "step": 2 * 1024.0}
-#: A count may differ by two between the ends of a run: a child that is starting has descriptors.
-_COUNT = {"rate": 0.0, "step": 2.0}
+#: Memory may grow by 100 bytes per cycle: the times of the newcomers of the last hour are kept. At
+#: 1,000 hand-overs a day that would be 36 MB in a year.
+_MEMORY_RATE = 100 * PER / _KIB
+#: Over a whole run it may grow by two of Python's arenas of 1 MiB; in the API process by SQLite's
+#: cache of 2 MiB, too, which fills with the history.
+_MEMORY_STEPS = {"service": 4096.0}
+#: Any count may differ by two between the ends of a run.
+_COUNT_STEP = 2.0
 
 MEASURES = (
-    *(Measure(name=f"{kind}: USS", **_MEMORY) for kind in LASTING),  # type: ignore[arg-type]
-    *(Measure(name=f"{kind}: descriptors", unit="", **_COUNT) for kind in LASTING),
-    *(Measure(name=f"{kind}: threads", unit="", **_COUNT) for kind in LASTING),
-    Measure(name="children", unit="", **_COUNT),
-    Measure(name="zombies", unit="", **_COUNT),
-    Measure(name="files", unit="", **_COUNT),
+    *(
+        Measure(
+            name=f"{kind}: USS", unit="KiB", rate=_MEMORY_RATE, step=_MEMORY_STEPS.get(kind, 2048.0)
+        )
+        for kind in LASTING
+    ),
+    *(
+        Measure(name=name, unit="", step=_COUNT_STEP)
+        for name in (
+            *(f"{kind}: {what}" for what in ("descriptors", "threads") for kind in LASTING),
+            *("children", "zombies", "files"),
+        )
+    ),
     Measure(name="bytes", unit="KiB", step=64.0),
-    # By design these two grow up to their limits. SQLite's journal comes on top of the history.
+    # By design these grow up to their limits. SQLite's journal comes on top of the history.
+    Measure(name="log: files", unit="", limit=MAX_OLD_FILES + 1),
     Measure(name="log: bytes", unit="KiB", limit=MAX_LOG_BYTES / _KIB),
     Measure(name="history: bytes", unit="KiB", limit=1.5 * HISTORY_BYTES / _KIB),
 )
@@ -81,7 +95,7 @@ def latency_measure(values: Sequence[Sample]) -> Measure:
     Other programs on the machine change the latency by more than that for a while.
     """
     median = distribution([value for _, value in values]).get("p50", 0.0)
-    return Measure(name="hand-over", unit="ms", step=median / 10)
+    return Measure(name=HANDOVER, unit="ms", step=median / 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +142,8 @@ class SimulatedNewcomers:
                 yield Outcome(gpu=gpu, got=line["got"], wait_s=line["wait_s"])
 
 
-class RealNewcomers:
-    """Bare CUDA programs, of which the next one is always loaded."""
+class Programs:
+    """Bare CUDA programs, or sentinel's test jobs; the next one is always loaded."""
 
     def __init__(self, rig: Rig, cards: Sequence[Card]) -> None:
         self._rig = rig
@@ -174,7 +188,6 @@ class Soak:
     failed: list[Event] = field(default_factory=list)
     refused: int = 0
     series: dict[str, list[Sample]] = field(default_factory=dict)
-    latencies: list[Sample] = field(default_factory=list)
     stopped: bool = False
 
     def stop(self, *_: object) -> None:
@@ -213,7 +226,8 @@ class Soak:
         for outcome in self.newcomers.outcomes():
             self.refused += not outcome.got
             if outcome.wait_s is not None:
-                self.latencies.append((self.cycles, outcome.wait_s * 1000))
+                waits = self.series.setdefault(HANDOVER, [])
+                waits.append((self.cycles, outcome.wait_s * 1000))
 
     def _sample(self) -> None:
         for name, value in self.daemon.sample().items():
@@ -221,10 +235,24 @@ class Soak:
             scaled = value / _KIB if is_bytes else value
             self.series.setdefault(name, []).append((self.cycles, scaled))
 
-    def trends(self) -> list[Trend]:
-        """Judge every series."""
-        trends = [trend(one, self.series[one.name]) for one in MEASURES if one.name in self.series]
-        return [*trends, trend(latency_measure(self.latencies), self.latencies)]
+
+def judge(series: dict[str, list[Sample]]) -> list[Trend]:
+    """Judge every series of a run."""
+    trends = [trend(one, series.get(one.name, [])) for one in MEASURES]
+    latencies = series.get(HANDOVER, [])
+    return [*trends, trend(latency_measure(latencies), latencies)]
+
+
+def judge_recorded(results: Results) -> list[Trend]:
+    """Judge the series of the run in a results file."""
+    start = "series "
+    return judge(
+        {
+            record["cell"].removeprefix(start): [(x, y) for x, y in record["samples"]]
+            for record in results.records
+            if record["cell"].startswith(start)
+        }
+    )
 
 
 def table(trends: Sequence[Trend]) -> Iterator[str]:
@@ -255,9 +283,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("soak.jsonl"), metavar="FILE")
+    parser.add_argument("--table", action="store_true", help="only print the results as a table")
     parser.add_argument("--cycles", type=int, default=10_000, metavar="N")
     parser.add_argument("--simulate", type=int, default=10, metavar="N", help="simulated GPUs")
     parser.add_argument("--real", action="store_true", help="use the GPUs of this host")
+    parser.add_argument(
+        "--programs", action="store_true", help="each newcomer is a program, as on real GPUs"
+    )
     parser.add_argument("--gpus", type=int, nargs="*", default=(), metavar="INDEX")
     parser.add_argument(
         "--seconds", type=float, help="end after this time [default: 600 with --real]"
@@ -268,20 +300,20 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     given = parser.parse_args(arguments)
     if given.real:
-        given.simulate = 0
+        given.simulate, given.programs = 0, True
         given.seconds = given.seconds or 600.0
     return given
 
 
-def measure(given: argparse.Namespace, results: Results) -> int:
-    """Do the cycles, record and print the outcome; return 1 if something failed."""
+def measure(given: argparse.Namespace, results: Results) -> None:
+    """Do the cycles, and record what was measured."""
     with ExitStack() as stack:
         host = stack.enter_context(host_of(given.simulate, given.gpus))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sentinel-soak-")))
         rig = Rig(host, given.results.with_suffix(".log"), "100ms")
         stack.callback(rig.reset)
         newcomers: Newcomers = (
-            RealNewcomers(rig, host.cards) if given.real else SimulatedNewcomers(rig, given.limit)
+            Programs(rig, host.cards) if given.programs else SimulatedNewcomers(rig, given.limit)
         )
         flags = (*_FLAGS, *(_REAL if given.real else _SIMULATED))
         daemon = WatchedDaemon(rig, folder, host.cards, *flags)
@@ -296,36 +328,38 @@ def measure(given: argparse.Namespace, results: Results) -> int:
             error = str(late)
         seconds, shares = time.monotonic() - began, cpu_shares(cpu)
         machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
-    trends = soak.trends()
     wanted = 1 if given.seconds else given.cycles
-    failed = [*([error] if error else []), *failures(soak, trends, wanted)]
-    results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
-    for name, series in {**soak.series, "hand-over": soak.latencies}.items():
+    failed = [*([error] if error else []), *failures(soak, judge(soak.series), wanted)]
+    results.add({"cell": "machine", "round": 0, **machine})
+    for name, series in soak.series.items():
         rows = [[round(x), round(y, 1)] for x, y in series]
         results.add({"cell": f"series {name}", "round": 0, "samples": rows})
-    waits = distribution([value for _, value in soak.latencies])
+    waits = distribution([value for _, value in soak.series.get(HANDOVER, [])])
     summary = {"cycles": soak.cycles, "seconds": round(seconds), "latency_ms": waits}
-    summary |= {
-        "refused": soak.refused,
-        "events": dict(soak.events),
-        "cpu": shares,
-        "failed": failed,
-    }
-    results.add({"cell": "soak", "round": results.rounds("soak"), **summary})
-    print("\n".join(table(trends)))
-    print(f"{soak.cycles} cycles in {seconds:.0f} s; {soak.refused} newcomers without their memory")
-    print("hand-over, ms: " + ", ".join(f"{name} {value:.0f}" for name, value in waits.items()))
-    for reason in failed:
+    summary |= {"refused": soak.refused, "events": dict(soak.events), "cpu": shares}
+    results.add({"cell": "soak", "round": 0, **summary, "failed": failed})
+
+
+def report(results: Results) -> int:
+    """Print the outcome of a recorded run; return 1 if something failed."""
+    print("\n".join(table(judge_recorded(results))))
+    (summary,) = results.of("soak")
+    waits = ", ".join(f"{name} {value:.0f}" for name, value in summary["latency_ms"].items())
+    print(f"\n{summary['cycles']} cycles in {summary['seconds']} s, hand-over in ms: {waits}")
+    print(f"{summary['refused']} newcomers did not get their memory; processor: {summary['cpu']}")
+    for reason in summary["failed"]:
         print(f"FAIL: {reason}")
-    return int(bool(failed))
+    return int(bool(summary["failed"]))
 
 
 def main() -> int:
-    """Run the soak."""
+    """Run the soak, or print the outcome of one."""
     given = parse()
-    with contextlib.suppress(FileNotFoundError):
-        given.results.unlink()
-    return measure(given, Results(given.results))
+    if not given.table:
+        with contextlib.suppress(FileNotFoundError):
+            given.results.unlink()
+        measure(given, Results(given.results))
+    return report(Results(given.results))
 
 
 if __name__ == "__main__":
