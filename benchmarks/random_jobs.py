@@ -245,7 +245,7 @@ class Run:
         ledger, ends = Ledger(self.cards), {job.number: job.end for job in jobs}
         began, waiting = time.monotonic(), list(jobs)
         while waiting or len(ledger):
-            self._look()
+            self.look()
             for line in self._lines():
                 self._note(line, ledger, ends)
             while waiting and time.monotonic() - began >= waiting[0].arrival_s:
@@ -279,9 +279,9 @@ class Run:
         while not met():
             if time.monotonic() > until:
                 raise TooLateError(f"within {_OCCUPY_S:.0f} s, it did not happen that {what}")
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Read the events, and the processes on every GPU."""
         for event in self.daemon.events(0.02):
             self.histories.add(event)

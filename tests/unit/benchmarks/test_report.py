@@ -5,22 +5,25 @@ from __future__ import annotations
 from itertools import takewhile
 from pathlib import Path
 
-from benchmarks import startup
+from benchmarks import random_jobs, soak, startup
 from benchmarks.report import Report
 from benchmarks.results import Results
 
 ROOT = Path(__file__).resolve().parents[3]
 MEASURED = ROOT / "benchmarks" / "measured"
-#: Samples over time, which benchmarks.thermal plots.
-WITHOUT_CELLS = {"h200-heat.jsonl"}
+#: Files that other programs render: benchmarks.thermal, which plots them, and those below.
+NOT_REPORTED = {"h200-heat.jsonl", "simulated-soak.jsonl", "simulated-random-jobs.jsonl"}
 #: The measurements of benchmarks.startup.
 STARTUP = "h200-startup.jsonl"
 
 
 def rendered_lines() -> set[str]:
-    paths = [path for path in MEASURED.glob("*.jsonl") if path.name not in WITHOUT_CELLS]
+    paths = [path for path in MEASURED.glob("*.jsonl") if path.name not in NOT_REPORTED]
     lines = {line for path in paths for line in Report(Results(path)).render().splitlines()}
-    return lines | set(startup.table(Results(MEASURED / STARTUP)))
+    lines |= set(startup.table(Results(MEASURED / STARTUP)))
+    lines |= set(soak.table(soak.judge_recorded(Results(MEASURED / "simulated-soak.jsonl"))))
+    (jobs,) = Results(MEASURED / "simulated-random-jobs.jsonl").of("random jobs")
+    return lines | set(random_jobs.table(jobs))
 
 
 def tables(text: str) -> list[list[str]]:
