@@ -34,6 +34,7 @@ class Measure:
         rate: The allowed growth per 1,000 cycles.
         step: The allowed growth over a whole run, where that is more: the grain of the measure.
         limit: The largest allowed value, or None. A series with a limit may grow up to it.
+        warm_up: The first part of a run, which does not count.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Measure:
     rate: float = 0.0
     step: float = 0.0
     limit: float | None = None
+    warm_up: float = WARM_UP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,7 @@ def trend(measure: Measure, samples: Sequence[Sample]) -> Trend:
         samples: The series, in the order of time.
     """
     end = samples[-1][0] if samples else 0.0
-    kept = [sample for sample in samples if sample[0] >= end * WARM_UP]
+    kept = [sample for sample in samples if sample[0] >= end * measure.warm_up]
     points = group(kept, GROUPS)
     span = (points[-1][0] - points[0][0]) / PER if points else 0.0
     if len(points) < MIN_GROUPS or not span:

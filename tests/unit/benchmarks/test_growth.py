@@ -13,6 +13,7 @@ from benchmarks.growth import Measure, Sample, distribution, fit, percentile, tr
 #: As for the memory of a process: 100 KiB per 1,000 cycles, in arenas of 2 MiB.
 MEMORY = Measure(name="memory", unit="KiB", rate=100.0, step=2048.0)
 COUNT = Measure(name="descriptors", unit="", step=2.0)
+SLOW_TO_WARM = Measure(name="memory", unit="KiB", rate=100.0, step=2048.0, warm_up=0.5)
 LIMITED = Measure(name="log", unit="KiB", limit=500.0)
 
 
@@ -33,6 +34,13 @@ def series(value: Callable[[float], float], noise: float, cycles: int = 10_000) 
         pytest.param(
             MEMORY, series(lambda x: 30e3 + min(x, 900.0) * 9, 20), "flat", id="warms up only"
         ),
+        pytest.param(
+            MEMORY, series(lambda x: 30e3 + min(x, 4e3), 20), "FAIL", id="warms up too long"
+        ),
+        pytest.param(
+            SLOW_TO_WARM, series(lambda x: 30e3 + min(x, 4e3), 20), "flat", id="may warm up longer"
+        ),
+        pytest.param(SLOW_TO_WARM, series(lambda x: 30e3 + x, 20), "FAIL", id="never warm"),
         pytest.param(MEMORY, series(lambda x: 30e3 + 0.4 * x, 20), "FAIL", id="400 bytes a cycle"),
         pytest.param(MEMORY, series(lambda x: 30e3 + x, 900), "FAIL", id="grows under noise"),
         pytest.param(
