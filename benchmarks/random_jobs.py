@@ -421,12 +421,16 @@ def table(record: Record) -> Iterator[str]:
     yield f"answers to {record['clients']} clients: {record['clients_answers']}"
 
 
+def _stop(number: int, _: object) -> None:
+    """End the run early: what was measured until then is recorded."""
+    raise TooLateError(f"ended by {signal.Signals(number).name}")
+
+
 def main() -> int:
     """Run the jobs."""
     given = parse()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Every way out passes through the clean-up.
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+        signal.signal(number, _stop)
     with contextlib.suppress(FileNotFoundError):
         given.results.unlink()
     return measure(given, Results(given.results))

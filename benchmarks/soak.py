@@ -63,8 +63,8 @@ _KIB = 1024.0
 _MEMORY_RATE = 100 * PER / _KIB
 #: Over a whole run it may grow by two of Python's arenas of 1 MiB.
 _MEMORY_STEP = 2048.0
-#: In the API process the caches of SQLite and of the C library fill with the first 30,000 views and
-#: events, which takes a quarter of an hour; that is half of a run, and 4 MiB of a short one.
+#: The API process grows with its first 30,000 views and events, for a quarter of an hour; SQLite's
+#: cache is 2 MiB of that. So half of a run is its warm-up, and a short run may grow by 4 MiB.
 _SERVICE_STEP, _SERVICE_WARM_UP = 4096.0, 0.5
 #: Any count may differ by two between the ends of a run.
 _COUNT_STEP = 2.0

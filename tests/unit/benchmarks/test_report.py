@@ -22,8 +22,9 @@ def rendered_lines() -> set[str]:
     lines = {line for path in paths for line in Report(Results(path)).render().splitlines()}
     lines |= set(startup.table(Results(MEASURED / STARTUP)))
     lines |= set(soak.table(soak.judge_recorded(Results(MEASURED / "simulated-soak.jsonl"))))
-    (jobs,) = Results(MEASURED / "simulated-random-jobs.jsonl").of("random jobs")
-    return lines | set(random_jobs.table(jobs))
+    for record in Results(MEASURED / "simulated-random-jobs.jsonl").of("random jobs"):
+        lines |= set(random_jobs.table(record))
+    return lines
 
 
 def tables(text: str) -> list[list[str]]:
