@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import termios
+import tty
 from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any, Protocol
@@ -64,9 +65,16 @@ def _hang_up_group_on_exit() -> None:
     keep the GPU memory of this one. A session with a controlling terminal hangs up when its leader
     ends: see setsid(2) and tty_ioctl(4). Where there are no pseudo-terminals, only this is missing.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, termios.error):
         _master, terminal = os.openpty()  # the first end stays open for the life of this process
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        # A program that asks for a password at /dev/tty must not wait: it cannot open the terminal,
+        # and root reads an end of file.
+        tty.setraw(terminal)
+        modes = termios.tcgetattr(terminal)
+        modes[6][termios.VMIN] = 0
+        termios.tcsetattr(terminal, termios.TCSANOW, modes)
+        fcntl.ioctl(terminal, termios.TIOCEXCL, 0)
         os.close(terminal)
 
 

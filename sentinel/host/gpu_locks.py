@@ -17,7 +17,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,14 +25,14 @@ from pathlib import Path
 from sentinel.errors import AccessDeniedError, GpuHeldError
 from sentinel.host.procfs import own_stat, read_stat, read_status
 from sentinel.host.regular_file import open_regular, read_regular
-from sentinel.host.trusted_folder import why_untrusted
+from sentinel.host.trusted_folder import make_private, why_untrusted
 from sentinel.protocol.gpu import Gpu
 
 #: The folders of locks and records. Each usable one is used: a user who may not write the first,
 #: which belongs to root on some distributions, shares the second with root.
 SHARED_FOLDERS = (Path("/run/lock/sentinel"), Path("/tmp/sentinel-locks"))  # noqa: S108
 
-_RECORD = re.compile(r"(?P<uuid>[\w-]+)\.(?P<uid>\d+)\.json")
+_RECORD = re.compile(r"(?P<uuid>[\w-]+)\.(?P<uid>0|[1-9][0-9]{0,9})\.json", re.ASCII)
 _MAX_RECORD_BYTES = 4096
 _REMEDY = "Stop it, or choose other GPUs with --gpus. Nothing was started."
 
@@ -59,8 +59,8 @@ class GpuLocks:
 
     Args:
         gpus: The GPUs to lock.
-        private: Folders of this user for locks, of which the first usable one is used. In those of
-            all users, another user may have created the files before.
+        private: Folders of this user for locks. In those of all users, another user may have
+            created the files before.
         shared: Folders of all users, for locks and records.
 
     Attributes:
@@ -85,8 +85,7 @@ class GpuLocks:
         if not self.gpus:
             return
         self._shared = [path for path in shared if self._prepare(path, 0o1777)]
-        own = next((path for path in private if self._prepare(path, 0o700)), None)
-        folders = [*self._shared, own] if own else self._shared
+        folders = [*self._shared, *(path for path in private if self._prepare(path, 0o700))]
         self._leave_others()
         try:
             for gpu in self.gpus:
@@ -116,9 +115,9 @@ class GpuLocks:
         reason = why_untrusted(folder)
         if reason is None:
             try:
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir(mode=mode, parents=True)
-                    folder.chmod(mode)  # regardless of the umask
+                if not folder.exists():
+                    make_private(folder)
+                    folder.chmod(mode)
                 reason = why_untrusted(folder)  # because of who created it meanwhile
             except OSError as error:
                 reason = error.strerror
@@ -130,11 +129,7 @@ class GpuLocks:
 
     def _leave_others(self) -> None:
         """Find the sentinels of other users, and leave them their GPUs unless this is root's."""
-        uid, held = os.getuid(), holders(self._shared)
-        for gpu in self.gpus:
-            for holder in held.get(gpu.uuid, ()):
-                if holder.uid == uid and holder.pid != os.getpid():
-                    raise GpuHeldError(_held(gpu, holder), _REMEDY)
+        uid, held = os.getuid(), holders(self._shared, {gpu.uuid for gpu in self.gpus})
         self.others = {
             gpu.uuid: one for gpu in self.gpus for one in held.get(gpu.uuid, ()) if one.uid != uid
         }
@@ -157,9 +152,9 @@ class GpuLocks:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 os.close(file)
-                them = holders(self._shared).get(gpu.uuid, ())
+                them = holders(self._shared, {gpu.uuid}).get(gpu.uuid, ())
                 own = [one for one in them if one.uid == os.getuid()]
-                who = own[0] if own else "one that has exited; its stressor is exiting, too"
+                who = own[0] if own else "one that is ending, or in another PID namespace"
                 raise GpuHeldError(_held(gpu, who), _REMEDY) from error
             self._files.setdefault(gpu.uuid, []).append(file)
         if gpu.uuid not in self._files:
@@ -193,10 +188,17 @@ class GpuLocks:
                 self._records.append(path)
 
 
-def holders(shared: Iterable[Path] = SHARED_FOLDERS) -> dict[str, list[Holder]]:
+def holders(
+    shared: Iterable[Path] = SHARED_FOLDERS, uuids: Collection[str] | None = None
+) -> dict[str, list[Holder]]:
     """Find the living sentinels of all users by their records, by the UUID of their GPUs.
 
-    Nothing is locked or created, and invalid records are ignored.
+    Nothing is locked or created, and invalid records are ignored. A user has one record for each
+    GPU and folder.
+
+    Args:
+        shared: The folders of the records.
+        uuids: The GPUs; all that have a record by default.
     """
     found: dict[str, list[Holder]] = {}
     for folder in shared:
@@ -205,10 +207,12 @@ def holders(shared: Iterable[Path] = SHARED_FOLDERS) -> dict[str, list[Holder]]:
         with contextlib.suppress(OSError):
             for path in sorted(folder.iterdir()):
                 match = _RECORD.fullmatch(path.name)
-                holder = _read(path, int(match["uid"])) if match else None
-                if match and holder and holder not in found.setdefault(match["uuid"], []):
-                    found[match["uuid"]].append(holder)
-    return {uuid: them for uuid, them in found.items() if them}
+                if match is None or (uuids is not None and match["uuid"] not in uuids):
+                    continue
+                holder = _read(path, int(match["uid"]))
+                if holder is not None and holder not in found.get(match["uuid"], ()):
+                    found.setdefault(match["uuid"], []).append(holder)
+    return found
 
 
 def _open_own(path: Path, flags: int) -> int:
@@ -233,10 +237,14 @@ def _read(path: Path, uid: int) -> Holder | None:
         if there.st_uid != uid or there.st_nlink != 1:  # another link may have another name
             return None
         note = json.loads(read_regular(path, _MAX_RECORD_BYTES, os.O_NOFOLLOW))
-        pid, since = int(note["pid"]), str(note["since"])
+        pid = note["pid"]
+        if type(pid) is not int or pid <= 0:
+            return None
         process = read_stat(pid)
         if process is None or not process.alive or process.started != note["started"]:
             return None
+        # Another user's text: nothing but a time may reach a terminal.
+        since = datetime.fromisoformat(note["since"]).isoformat(timespec="seconds")
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return Holder(pid=pid, uid=uid, since=since) if str(uid) in read_status(pid, "Uid") else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, ConfigError
-from sentinel.host.trusted_folder import why_untrusted
+from sentinel.host.trusted_folder import make_private, why_untrusted
 
 #: The variable that overrides the path of the socket.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
@@ -183,10 +183,11 @@ def _prepare(folder: Path, remedy: str) -> None:
 
 
 def _make(folder: Path, remedy: str) -> None:
-    """Create a folder if it is missing."""
+    """Create a folder if it is missing, where no other user can lead to another one."""
+    if folder.is_symlink() or not folder.exists():
+        _check_trusted(folder, remedy)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         why = "a file of this name exists" if is_file else error.strerror

@@ -1,4 +1,4 @@
-"""Whether another user could replace what is in a folder."""
+"""Whether another user could replace what is in a folder, and folders that none can."""
 
 from __future__ import annotations
 
@@ -6,32 +6,54 @@ import os
 import stat
 from pathlib import Path
 
+#: As many links as the kernel follows in one path.
+_MAX_LINKS = 40
+
 
 def why_untrusted(folder: Path) -> str | None:
     """Say which user could replace a file in a folder by another, or None if only trusted ones can.
 
-    Trusted are root, this user, and the owner of ``/``, as which root appears in a user namespace.
-    Each folder and link on the way must belong to one of them, and a folder that all users may
-    write must be sticky. A group that may write is the administrator's choice. What does not
-    exist is not checked.
+    Trusted are root, this user, the owners of the folders above its home, and the owner of ``/``,
+    as which root appears in a user namespace. Each folder and link on the way must belong to one
+    of them, and a folder that all users may write must be sticky. A group that may write is the
+    administrator's choice. What does not exist is not checked.
 
     Args:
         folder: An absolute path.
     """
-    trusted = {0, os.getuid(), os.lstat("/").st_uid}
-    for part in (*reversed(folder.parents), folder):
+    above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents]
+    trusted = {0, os.getuid(), *(part.stat().st_uid for part in above if part.exists())}
+    done, names, links = Path("/"), list(folder.parts[1:]), 0
+    while names:
+        name = names.pop(0)
+        done = done.parent if name == ".." else done / name
         try:
-            there = part.lstat()
+            there = done.lstat()
         except FileNotFoundError:
             return None
         except OSError as error:
-            return f"{part} cannot be examined: {error.strerror}"
+            return f"{done} cannot be examined: {error.strerror}"
         if there.st_uid not in trusted:
             kind = "link" if stat.S_ISLNK(there.st_mode) else "folder"
-            return f"the {kind} {part} belongs to uid {there.st_uid}"
+            return f"the {kind} {done} belongs to uid {there.st_uid}"
         if stat.S_ISLNK(there.st_mode):
-            if (why := why_untrusted(Path(os.path.realpath(part)))) is not None:
-                return why
+            links += 1
+            if links > _MAX_LINKS:
+                return f"{folder} leads through too many links"
+            target = done.readlink()
+            names = [*target.parts[target.is_absolute() :], *names]
+            done = Path("/") if target.is_absolute() else done.parent
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
-            return f"all users may replace what is in the folder {part}"
+            return f"all users may replace what is in the folder {done}"
     return None
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder, and those above it, for this user alone; existing ones stay as they are.
+
+    Raises:
+        OSError: One of them cannot be created, or is no folder.
+    """
+    for part in (*reversed(folder.parents), folder):
+        if not part.is_dir():
+            part.mkdir(mode=0o700, exist_ok=True)

@@ -6,9 +6,12 @@ import contextlib
 import ctypes
 import os
 import pwd
+import re
 import sys
 from collections.abc import Iterable
+from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 from sentinel.errors import ConfigError
 from sentinel.host.child_setup import end_with_parent
@@ -16,8 +19,15 @@ from sentinel.protocol.stressor import Account
 
 #: Variables that a child inherits: where programs, libraries and texts are, and how CUDA, torch and
 #: the mathematical libraries work. All others stay with the supervisor, and so do their secrets.
-_VARIABLES = frozenset({"PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ", "VIRTUAL_ENV"})
-_PREFIXES = ("LC_", "PYTHON", "CUDA_", "NVIDIA_", "TORCH_", "PYTORCH_", "NCCL_", "OMP_", "MKL_")
+_VARIABLES = frozenset(
+    {
+        *("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ", "VIRTUAL_ENV"),
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE"),
+    }
+)
+_PREFIXES = ("LC_", "CUDA_", "TORCH_", "PYTORCH_", "NCCL_", "OMP_", "MKL_")
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS")
 
 _DEVICES = (Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm"))
 _TMP = Path("/tmp")  # noqa: S108
@@ -36,9 +46,8 @@ def environment_of(account: Account, inherited: Iterable[str]) -> dict[str, str 
         account: The user.
         inherited: The names of the inherited variables.
     """
-    removed = dict.fromkeys(
-        name for name in inherited if name not in _VARIABLES and not name.startswith(_PREFIXES)
-    )
+    kept = {name for name in inherited if name in _VARIABLES or name.startswith(_PREFIXES)}
+    removed = dict.fromkeys(name for name in inherited if name not in kept or _SECRET.search(name))
     return {**removed, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
 
 
@@ -49,8 +58,9 @@ def find_account(user: str, setting: str) -> Account:
         ConfigError: There is no such user, it is root, or this process cannot become it.
     """
     try:
-        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-    except (KeyError, OverflowError):
+        by_number = user.isascii() and user.isdigit()
+        entry = pwd.getpwuid(int(user)) if by_number else pwd.getpwnam(user)
+    except (KeyError, OverflowError, ValueError):
         what = f"{setting}: this host has no user {user!r}"
         raise ConfigError(what, "Create it with: useradd --system NAME") from None
     if os.getuid() != 0:
@@ -87,6 +97,7 @@ def become(account: Account, parent: int, *, needed: Iterable[str] = ()) -> None
     if not any(path.absolute().is_relative_to(_TMP) for path in paths):
         with contextlib.suppress(OSError):
             _mount_tmp(libc)
+    _leave_resource_tracker()
     os.chdir("/")
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)
@@ -95,6 +106,18 @@ def become(account: Account, parent: int, *, needed: Iterable[str] = ()) -> None
     # The change of user cleared it; without it, a process cannot read its own /proc/self.
     _call(libc.prctl, _PR_SET_DUMPABLE, 1, 0, 0, 0)
     end_with_parent(parent)
+
+
+def _leave_resource_tracker() -> None:
+    """Close the pipe to the supervisor's resource tracker, which deletes what it is told to.
+
+    multiprocessing passes it to every child. When it is needed, this process starts one of its own.
+    """
+    tracker: Any = vars(resource_tracker)["_resource_tracker"]
+    pipe = vars(tracker)["_fd"]
+    if pipe is not None:
+        os.close(pipe)
+        vars(tracker)["_fd"] = None
 
 
 def check_devices(account: Account) -> None:

@@ -66,7 +66,7 @@ def run(
         setup_child_process(parent, title_of(spec))
         prefer_for_oom_kill()
         for lock in locks:
-            lock.detach()
+            os.set_inheritable(lock.detach(), False)  # not for programs that a workload starts
         if spec.account is not None:
             become(spec.account, parent, needed=spec.files)
         return stamps.detach()

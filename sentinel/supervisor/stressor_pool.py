@@ -116,7 +116,8 @@ class StressorPool:
         except OSError as error:
             handle.refuse(generation, error)
         else:
-            locks = self._locks(gpu)
+            # Another user could keep root's locks, or release them.
+            locks = self._locks(gpu) if spec.account is None else ()
             fds = (stamps.fd, *locks)
             if not (standby and self.standby.activate(handle, generation, spec, fds)):
                 inherited = tuple(Inherited(fd) for fd in locks)

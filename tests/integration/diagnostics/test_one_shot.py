@@ -151,4 +151,4 @@ def test_a_process_that_cannot_be_spawned_is_a_failure_like_others(
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(child_process, "Child", spawn)
-    assert start_fails() == "failed: [Errno 11] Resource temporarily unavailable"
+    assert "Resource temporarily unavailable; see `ulimit -u`" in start_fails()

@@ -202,20 +202,24 @@ def test_no_user_holds_a_gpu_by_files_alone_or_for_another(shared: Path) -> None
     def hold() -> list[str]:
         own = read_stat(os.getpid())
         assert own is not None
-        note = {"pid": own.pid, "started": own.started, "since": "now"}
+        note = {"pid": own.pid, "started": own.started, "since": "2026-11-22T12:00:00+00:00"}
         dead = {**note, "started": own.started + 1}
         others = {**note, "pid": 1}
+        bare = {**note, "since": "\x1b[1mrun this\x1b[0m"}
         for index, user, text in (
             (0, 0, note),
             (1, 0, note),
             (1, STRANGER, dead),
             (2, STRANGER, others),
             (3, STRANGER, []),
+            (4, STRANGER, bare),
+            (5, STRANGER, {**note, "pid": float("inf")}),
+            (6, "0" + str(STRANGER), note),
         ):
             with suppress(PermissionError):
                 (folder / f"GPU-{index}.{user}.json").write_text(json.dumps(text))
         with suppress(OSError):
-            os.link(folder / f"GPU-2.{STRANGER}.json", folder / "GPU-4.0.json")
+            os.link(folder / f"GPU-2.{STRANGER}.json", folder / "GPU-7.0.json")
         held = []
         for name in (*(f"GPU-{index}.0.lock" for index in range(2)), "GPU-0.lock"):
             with suppress(PermissionError):
@@ -227,9 +231,9 @@ def test_no_user_holds_a_gpu_by_files_alone_or_for_another(shared: Path) -> None
     with stranger(hold) as held:
         assert held == "['GPU-1.0.lock', 'GPU-0.lock']"
         assert not holders([folder])
-        locks = locked(folder, *range(5))
+        locks = locked(folder, *range(8))
         assert not locks.others
-        assert [len(locks.files(gpu)) for gpu in locks.gpus] == [2, 1, 2, 2, 2]
+        assert [len(locks.files(gpu)) for gpu in locks.gpus] == [2, 1, 2, 2, 2, 2, 2, 2]
         locks.release()
 
 
@@ -251,6 +255,18 @@ def test_a_folder_that_a_stranger_controls_has_no_lock(shared: Path, kind: str) 
     GpuLocks([gpu(0)], [folder, shared / "own"], [folder]).release()
 
 
+@root
+def test_a_link_that_leads_through_a_strangers_is_not_trusted(shared: Path) -> None:
+    (shared / "theirs").symlink_to(shared / "locks")
+    os.chown(shared / "theirs", STRANGER, STRANGER, follow_symlinks=False)
+    (shared / "mine").symlink_to("theirs")
+    assert f"theirs belongs to uid {STRANGER}" in (why_untrusted(shared / "mine" / "x") or "")
+    (shared / "loop").symlink_to("loop")
+    assert "too many links" in (why_untrusted(shared / "loop") or "")
+    (shared / "fine").symlink_to(Path("locks") / ".." / "locks")
+    assert why_untrusted(shared / "fine" / "x") is None
+
+
 def test_a_folder_in_which_all_users_replace_files_is_not_trusted(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     assert "all users may replace" in (why_untrusted(tmp_path / "locks") or "")
@@ -267,11 +283,15 @@ def test_a_sentinel_says_that_another_user_has_one(simulated: SimulatedHost) -> 
         process = read_stat(pid)
         assert process is not None
         record = folder / f"{simulated.registry.gpus()[0].uuid}.{STRANGER}.json"
-        note = {"pid": process.pid, "started": process.started, "since": "noon"}
+        note = {
+            "pid": process.pid,
+            "started": process.started,
+            "since": "2026-11-22T12:00:00+00:00",
+        }
         record.write_text(json.dumps(note))
         os.chown(record, STRANGER, STRANGER)
         with simulated.sentinel(1, *QUICK) as sentinel:
             said = sentinel.wait_for("gpu.held_elsewhere", gpu=0)
             assert said["used"]
-            assert said["holder"] == f"pid {pid} of uid {STRANGER} since noon"
+            assert said["holder"] == f"pid {pid} of uid {STRANGER} since 2026-11-22T12:00:00+00:00"
             sentinel.wait_for("stressor.ready", gpu=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,12 @@ def public() -> Iterator[SimulatedHost]:
         yield host
 
 
+def files_of(process: psutil.Process) -> dict[str, str]:
+    """Read what each descriptor of a process is, by its number."""
+    entries = Path(f"/proc/{process.pid}/fd").iterdir()
+    return {entry.name: str(entry.readlink()) for entry in entries}
+
+
 @root
 @pytest.mark.long
 @pytest.mark.parametrize("standby", ["on", "off"])
@@ -66,6 +73,11 @@ def test_a_stressor_of_root_has_no_rights_and_no_secrets(
         assert set(stressor.uids()) == set(stressor.gids()) == {int(STRANGER)}
         assert read_status(stressor.pid, "NoNewPrivs") == ["1"]
         assert read_status(stressor.pid, "CapEff") == ["0" * 16]
+        opened = files_of(stressor)
+        assert not [path for path in opened.values() if "/locks" in path]
+        tracker = sentinel.wait_for_process("resource_tracker")
+        reads = re.findall(r"main\((\d+)\)", " ".join(tracker.cmdline()))
+        assert files_of(tracker)[reads[0]] not in opened.values()
         eventually(stressor.children)  # of which the kernel shows the variables
         (program,) = stressor.children()
         variables = program.environ()
@@ -100,7 +112,13 @@ def test_a_child_gets_its_own_tmp_unless_it_needs_the_old_one(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("user", "error"),
-    [("no-such-user", "has no user 'no-such-user'"), ("99999999999", "has no user"), ("0", "root")],
+    [
+        ("no-such-user", "has no user 'no-such-user'"),
+        ("99999999999", "has no user"),
+        ("\N{SUPERSCRIPT TWO}", "has no user"),
+        ("a\0b", "has no user"),
+        ("0", "root"),
+    ],
 )
 def test_the_user_must_exist_and_not_be_root(user: str, error: str) -> None:
     with pytest.raises(ConfigError, match=rf"^stressor\.user: .*{error}"):
@@ -115,9 +133,12 @@ def test_only_root_can_name_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_listed_variables_are_inherited() -> None:
     account = Account(uid=1, gid=1, groups=(1,), name="tester", home="/home/tester")
-    inherited = ("PATH", "LC_ALL", "CUDA_HOME", "PYTHONPATH", "AWS_SECRET", "SENTINEL_TCP", "HOME")
+    harmless = ("PATH", "LC_ALL", "CUDA_HOME", "PYTHONPATH", "NVIDIA_VISIBLE_DEVICES")
+    inherited = (*harmless, "AWS_SECRET", "SENTINEL_TCP", "HOME", "NVIDIA_API_KEY", "CUDA_TOKEN")
     assert environment_of(account, inherited) == {
         "AWS_SECRET": None,
+        "NVIDIA_API_KEY": None,
+        "CUDA_TOKEN": None,
         "SENTINEL_TCP": None,
         "HOME": "/home/tester",
         "USER": "tester",

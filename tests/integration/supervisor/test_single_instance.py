@@ -416,8 +416,13 @@ def test_a_link_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "mine")
     claim(ours(link)).release()
     os.chown(link, 65534, 65534, follow_symlinks=False)
+    (tmp_path / "mine").chmod(0o775)
     with pytest.raises(ConfigError, match=r"the link .* belongs to uid 65534"):
         claim(ours(link))
+    with pytest.raises(ConfigError, match=r"the link .* belongs to uid 65534"):
+        claim(ours(link / "new"))
+    assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o775
+    assert not (tmp_path / "mine" / "new").exists()
 
 
 @root
