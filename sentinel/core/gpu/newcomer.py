@@ -70,7 +70,8 @@ def newcomer(
 def plausible(seen: MemoryContention, since: float, now: float) -> MemoryContention:
     """Limit the times in a message of a child to its life: a workload can send any message."""
     at, killed_at = (time and min(max(time, since), now) for time in (seen.at, seen.killed_at))
-    return replace(seen, at=at or 0.0, killed_at=killed_at)
+    took = min(max(seen.took, 0.0), now - since)
+    return replace(seen, at=at or 0.0, killed_at=killed_at, took=took)
 
 
 def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config: Config) -> int:
