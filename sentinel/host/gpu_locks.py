@@ -34,6 +34,8 @@ SHARED_FOLDERS = (Path("/run/lock/sentinel"), Path("/tmp/sentinel-locks"))  # no
 
 _RECORD = re.compile(r"(?P<uuid>[\w-]+)\.(?P<uid>0|[1-9][0-9]{0,9})\.json", re.ASCII)
 _MAX_RECORD_BYTES = 4096
+#: The modes of the two kinds of folders.
+_SHARED, _PRIVATE = 0o1777, 0o700
 _REMEDY = "Stop it, or choose other GPUs with --gpus. Nothing was started."
 
 
@@ -84,8 +86,8 @@ class GpuLocks:
         self.others: Mapping[str, Holder] = {}
         if not self.gpus:
             return
-        self._shared = [path for path in shared if self._prepare(path, 0o1777)]
-        folders = [*self._shared, *(path for path in private if self._prepare(path, 0o700))]
+        self._shared = [path for path in shared if self._prepare(path, _SHARED)]
+        folders = [*self._shared, *(path for path in private if self._prepare(path, _PRIVATE))]
         self._leave_others()
         try:
             for gpu in self.gpus:
@@ -116,8 +118,11 @@ class GpuLocks:
         if reason is None:
             try:
                 if not folder.exists():
-                    make_private(folder)
-                    folder.chmod(mode)
+                    if mode == _PRIVATE:
+                        make_private(folder.parent)
+                    with contextlib.suppress(FileExistsError):  # another start was first
+                        folder.mkdir(mode=mode)
+                        folder.chmod(mode)  # regardless of the umask
                 reason = why_untrusted(folder)  # because of who created it meanwhile
             except OSError as error:
                 reason = error.strerror

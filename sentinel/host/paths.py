@@ -184,8 +184,8 @@ def _prepare(folder: Path, remedy: str) -> None:
 
 def _make(folder: Path, remedy: str) -> None:
     """Create a folder if it is missing, where no other user can lead to another one."""
-    if folder.is_symlink() or not folder.exists():
-        _check_trusted(folder, remedy)
+    own = folder.is_dir() and not folder.is_symlink()  # its mode is corrected later
+    _check_trusted(folder.parent if own else folder, remedy)
     try:
         make_private(folder)
     except OSError as error:
