@@ -47,7 +47,7 @@ test-all: $(INSTALLED_DEV) ## Run all tests, with many examples of each property
 fuzz: $(INSTALLED_DEV) ## Try 1,000 inputs on every parser, for a few minutes
 	@$(PYTEST) --hypothesis-profile fuzz tests/unit/test_fuzzing.py $(ARGS)
 
-soak: $(INSTALLED_DEV) ## Do 10,000 hand-overs, then ten minutes of random jobs, for about two hours
+soak: $(INSTALLED_DEV) ## Do 10,000 hand-overs, then ten minutes of random jobs, for some hours
 	@$(BIN)/python -m benchmarks.soak --cycles $(CYCLES)
 	@$(BIN)/python -m benchmarks.random_jobs --seconds $(DURATION) --jobs $(JOBS)
 
