@@ -68,6 +68,9 @@ class Leak:
 
     #: Unattributed memory before that stressor, in bytes; None if no memory leaked.
     unattributed: int | None = None
+    #: When that memory was seen first, and whether it was reported.
+    since: float = 0.0
+    reported: bool = False
     #: The GPU is fully used although no process is listed.
     load: bool = False
     #: How often a context was opened and closed to clear the leak.

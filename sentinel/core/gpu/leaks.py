@@ -21,6 +21,11 @@ from sentinel.protocol.gpu import Reading
 #: A GPU without processes that is used by this share of the time or more has a leaked load.
 LEAKED_LOAD = 0.95
 
+#: Memory is reported as leaked once readings over so many seconds show it: the used memory and the
+#: process list of a reading are not of one moment, and the memory of a newcomer appears some 120 ms
+#: before it is listed (on an H200).
+CONFIRM_S = 1.0
+
 #: A load counts as leaked only within so long after the end of a stressor, in seconds.
 LOAD_WATCH_S = 10.0
 
@@ -30,13 +35,8 @@ MAX_CLEARINGS = 3
 FIRST_PAUSE_S = 5.0
 
 
-def detect(
-    gpu_state: GpuState, stopping: Stopping, reading: Reading, now: float
-) -> tuple[GpuState, list[Event]]:
+def detect(gpu_state: GpuState, stopping: Stopping, reading: Reading, now: float) -> GpuState:
     """Record the memory that no process holds after the end of a stressor.
-
-    It is reported as a leak where every process is listed; elsewhere an unlisted process may hold
-    it.
 
     Args:
         gpu_state: The GPU without the stressor, with the attribution of ``reading``.
@@ -44,29 +44,36 @@ def detect(
         reading: A reading stamped after the stressor's exit, without it.
         now: The time of this tick.
     """
-    attribution = gpu_state.attribution
-    unknown = any(process.memory is None for process in attribution.foreign)
-    if unknown or reading.omitted_processes:
-        return gpu_state, []
-    left = attribution.unattributed - stopping.unattributed
-    if left <= _allowance(reading):
-        return gpu_state, []
-    gpu_state = replace(gpu_state, leak=replace(gpu_state.leak, unattributed=stopping.unattributed))
-    if not gpu_state.identity.complete:
-        return gpu_state, []
-    return gpu_state, [gpu_event("gpu.memory_leaked", gpu_state, now, bytes=left, utilization=None)]
+    left = gpu_state.attribution.unattributed - stopping.unattributed
+    if not _is_measurable(gpu_state, reading) or left <= _allowance(reading):
+        return gpu_state
+    leak = replace(gpu_state.leak, unattributed=stopping.unattributed, since=now, reported=False)
+    return replace(gpu_state, leak=leak)
 
 
 def update(
     gpu_state: GpuState, reading: Reading | None, now: float
 ) -> tuple[GpuState, list[Event]]:
-    """Detect a leaked load, and forget a leak that is gone."""
+    """Report leaked memory once it is confirmed, detect a leaked load, and forget what is gone.
+
+    Memory is reported where every process is listed; elsewhere an unlisted process may hold it.
+    """
     if reading is None or reading.memory is None or not isinstance(gpu_state.stressor, Stopped):
         return gpu_state, []
     leak, events = gpu_state.leak, []
-    unattributed = gpu_state.attribution.unattributed
-    if leak.unattributed is not None and unattributed <= leak.unattributed + _allowance(reading):
-        leak = replace(leak, unattributed=None)
+    if leak.unattributed is not None:
+        left = gpu_state.attribution.unattributed - leak.unattributed
+        if left <= _allowance(reading):
+            leak = replace(leak, unattributed=None)
+        elif (
+            not leak.reported
+            and reading.at - leak.since >= CONFIRM_S
+            and gpu_state.identity.complete
+            and _is_measurable(gpu_state, reading)
+        ):
+            leak = replace(leak, reported=True)
+            fields = {"bytes": left, "utilization": None}
+            events.append(gpu_event("gpu.memory_leaked", gpu_state, now, **fields))
     share = reading.utilization
     if share is not None and share < LEAKED_LOAD:
         leak = replace(leak, load=False)
@@ -96,6 +103,12 @@ def clearing_due(gpu_state: GpuState, reading: Reading | None, config: Config) -
     if gpu_state.leak.clearings >= MAX_CLEARINGS:
         return None
     return gpu_state.ended + FIRST_PAUSE_S * 4.0**gpu_state.leak.clearings
+
+
+def _is_measurable(gpu_state: GpuState, reading: Reading) -> bool:
+    """Check that the memory of every process is known."""
+    unknown = any(process.memory is None for process in gpu_state.attribution.foreign)
+    return not unknown and not reading.omitted_processes
 
 
 def _is_leaked_load(gpu_state: GpuState, reading: Reading) -> bool:

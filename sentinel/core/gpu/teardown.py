@@ -67,8 +67,7 @@ def settle(
     ended = _ended(gpu_state, stopping, exit_, reading, memory_back, now, stalled=stalled)
     if back or not gone or reading is None:
         return ended
-    gpu_state, events = leaks.detect(ended.gpu_state, stopping, reading, now)
-    return replace(ended, gpu_state=gpu_state, events=(*ended.events, *events))
+    return replace(ended, gpu_state=leaks.detect(ended.gpu_state, stopping, reading, now))
 
 
 def _ended(

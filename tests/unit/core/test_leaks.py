@@ -82,6 +82,16 @@ def test_memory_of_a_newcomer_is_no_leak() -> None:
     assert not world.events("gpu.memory_leaked")
 
 
+def test_memory_that_is_unlisted_for_a_moment_is_no_leak() -> None:
+    world, supervisor = occupied()
+    world.at(0).leaked = 20 * GIB
+    yielded(world, supervisor)
+    world.run(supervisor, lambda: rule(supervisor) == "leak", within=10)
+    world.at(0).unlisted = 0
+    world.run(supervisor, lambda: held(supervisor), within=10)
+    assert not world.events("gpu.memory_leaked")
+
+
 def test_with_an_incomplete_list_unattributed_memory_is_no_leak() -> None:
     world, supervisor = occupied(hidden="a container")
     world.at(0).leaked = 700 * MIB
