@@ -17,6 +17,8 @@ from sentinel.host.simulation import Registry
 
 #: How long each state is shown.
 SHOW_S = 6.0
+#: The time in which the job's context grows: that of a busy host, since this one may be slow.
+CONTEXT = "700ms"
 #: The first import of torch from a cold disk took 14 s, and may take longer.
 START_TIMEOUT_S = 120.0
 
@@ -35,6 +37,7 @@ def command() -> int:
         with subprocess.Popen([*base, "run", *flags, *often, *text], env=environment) as sentinel:
             _show_occupied(Path(folder), sentinel)
             job = ["simulate-job", "--gpu", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
+            job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
             refused = subprocess.run([*base, *job, *text], env=environment, check=False).returncode
             _show_occupied(Path(folder), sentinel)

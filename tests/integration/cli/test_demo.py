@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.timing import TIMEOUT_S
 
-SCRIPT = "import sys, sentinel.cli.tools.demo as demo; demo.PAUSE = 1.0; sys.exit(demo.command())"
+SCRIPT = "import sys, sentinel.cli.tools.demo as demo; demo.SHOW_S = 1.0; sys.exit(demo.command())"
 
 
 @pytest.mark.long

@@ -1,8 +1,8 @@
 """The daemon is killed at every event that it can publish, and the next one takes over.
 
-A scenario is repeated over the same state and the same GPUs, once for each of its events: the
-daemon kills itself there, and the next one starts without a pause. Meanwhile no GPU is held twice,
-and everything that a client has been told is still true in the end.
+A scenario is repeated over the same state and the same GPUs, once for each of its events, and in
+``make fuzz`` twice. The daemon kills itself there, and the next one starts without a pause.
+Meanwhile no GPU is held twice, and everything that a client has been told is still true in the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from sentinel.errors import SentinelError
 from sentinel.host.simulation import Registry
@@ -483,7 +484,7 @@ def test_the_next_daemon_takes_over_after_a_crash_at_any_event(daemon: Daemon, n
     told = Told()
     with ExitStack() as stack:
         for scenario in SCENARIOS[name]:
-            for event, moment in itertools.product(scenario.events, (DECIDED, WRITTEN)):
+            for event, moment in crash_points(scenario):
                 crash(daemon, told, scenario, event, moment, stack)
         remove_faults(daemon.host)
         settings_file(daemon.host.folder).write_text("")
@@ -499,6 +500,15 @@ def test_the_next_daemon_takes_over_after_a_crash_at_any_event(daemon: Daemon, n
             json.loads(line)
 
 
+def crash_points(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """List the events of a scenario with one of the two moments each, or with both to fuzz."""
+    both = settings.get_current_profile_name() == "fuzz"
+    for number, event in enumerate(scenario.events):
+        for moment in (DECIDED, WRITTEN):
+            if both or (number % 2 == 0) == (moment == DECIDED):
+                yield event, moment
+
+
 def crash(
     daemon: Daemon, told: Told, scenario: Scenario, event: str, moment: str, stack: ExitStack
 ) -> None:
@@ -509,7 +519,7 @@ def crash(
     stack.callback(run.close)
     with suppress(CrashedError):
         scenario.steps(run)
-        assert run.count(event), f"{event} was not published: {run.logged()}"
+        run.wait_for(event)  # it may come after the response to the command that causes it
     assert run.process.wait(TIMEOUT_S) == -signal.SIGKILL
     assert (run.count(event) > 0) == (moment == WRITTEN)
     assert not any(map(run.count, UNREACHABLE))
