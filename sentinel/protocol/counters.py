@@ -1,0 +1,159 @@
+"""What a driver counts and reports of one GPU's condition; a message of a one-shot process.
+
+None is what a GPU, its driver or the binding does not have; it is never taken for zero. A value
+whose reading failed in another way is None, too, and its error is in ``failed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: NVML's recovery actions by number (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+RECOVERY_ACTIONS = {
+    0: "none",
+    1: "gpu_reset",
+    2: "node_reboot",
+    3: "drain_p2p",
+    4: "drain_and_reset",
+    5: "recover_imex_domain",
+    6: "bus_reset",
+    7: "system_reboot",
+}
+
+#: NVML's states of the registration with the NVLink fabric by number.
+FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
+
+#: NVML's summaries of the fabric's health by number.
+FABRIC_HEALTH = {0: "not_supported", 1: "healthy", 2: "unhealthy", 3: "limited_capacity"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvLink:
+    """One NVLink of a GPU; a ``_total`` counts since the driver was loaded."""
+
+    #: Its number on this GPU.
+    link: int
+    active: bool | None = None
+    speed_mbps: int | None = None
+    #: Retransmissions.
+    replays_total: int | None = None
+    #: Retrainings.
+    recoveries_total: int | None = None
+    crc_errors_total: int | None = None
+    #: The share of wrong bits after error correction.
+    effective_ber: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """The counters, modes and limits of one GPU at one time.
+
+    Names end with their units as in ``protocol/telemetry.py``, whose names are used for its values.
+    """
+
+    #: Empty if it could not be read.
+    uuid: str
+    #: NVML's index.
+    index: int
+    #: The model.
+    name: str
+    #: When it was read, by the monotonic clock.
+    at: float
+    driver: str | None = None
+    #: Of the board.
+    serial: str | None = None
+    pci_bus_id: str | None = None
+    vbios: str | None = None
+    #: The version of the InfoROM's image.
+    inforom: str | None = None
+
+    # --- modes -------------------------------------------------------------------------------
+    persistence: bool | None = None
+    mig: bool | None = None
+    ecc: bool | None = None
+    #: The mode after the next reset.
+    ecc_pending: bool | None = None
+    #: Whether the checksum of the InfoROM is right.
+    inforom_valid: bool | None = None
+
+    # --- memory ------------------------------------------------------------------------------
+    #: Volatile: since the driver was loaded or the GPU was reset.
+    ecc_corrected_total: int | None = None
+    ecc_uncorrected_total: int | None = None
+    #: Aggregate: over the card's lifetime.
+    ecc_corrected_lifetime_total: int | None = None
+    ecc_uncorrected_lifetime_total: int | None = None
+    sram_corrected_lifetime_total: int | None = None
+    #: Parity and SEC-DED errors together.
+    sram_uncorrected_lifetime_total: int | None = None
+    #: Whether the driver calls the number of uncorrectable SRAM errors too high.
+    sram_threshold_exceeded: bool | None = None
+    #: Rows of memory replaced after correctable errors.
+    remapped_corrected_total: int | None = None
+    remapped_uncorrected_total: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    #: Banks of memory with few spare rows left, and with none.
+    remap_banks_low: int | None = None
+    remap_banks_none: int | None = None
+    #: Pages retired on GPUs without remapping: after correctable and after uncorrectable errors.
+    retired_corrected_total: int | None = None
+    retired_uncorrected_total: int | None = None
+    retirement_pending: bool | None = None
+    #: Whether a memory channel or a group of multiprocessors is repaired at the next reset.
+    channel_repair_pending: bool | None = None
+    tpc_repair_pending: bool | None = None
+    memory_unrepairable: bool | None = None
+    #: What the driver wants done with the GPU, as in RECOVERY_ACTIONS.
+    recovery_action: str | None = None
+
+    # --- throttling, since the driver was loaded -----------------------------------------------
+    power_throttled_s: float | None = None
+    #: By any heat: older drivers count no more than this.
+    thermal_throttled_s: float | None = None
+    software_thermal_throttled_s: float | None = None
+    hardware_thermal_throttled_s: float | None = None
+    power_brake_throttled_s: float | None = None
+
+    # --- clocks, power, temperature ------------------------------------------------------------
+    #: Why the clocks are what they are; see EVENT_REASONS in protocol/telemetry.py.
+    reasons: tuple[str, ...] | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_maximum_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_maximum_mhz: int | None = None
+    #: The limit in force.
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    energy_j: float | None = None
+    temperature_c: int | None = None
+    memory_temperature_c: int | None = None
+    slowdown_c: int | None = None
+    maximum_c: int | None = None
+    shutdown_c: int | None = None
+    memory_maximum_c: int | None = None
+    #: How far it is from its limit (T.Limit).
+    temperature_margin_c: int | None = None
+    #: The margin at which it begins to slow itself down; mostly negative.
+    slowdown_margin_c: int | None = None
+
+    # --- links -------------------------------------------------------------------------------
+    pcie_generation: int | None = None
+    #: What the GPU and its slot allow together.
+    pcie_generation_maximum: int | None = None
+    #: What the GPU allows by itself.
+    pcie_generation_own_maximum: int | None = None
+    pcie_width: int | None = None
+    #: What the GPU and its slot allow together.
+    pcie_width_maximum: int | None = None
+    pcie_replays_total: int | None = None
+    nvlinks: tuple[NvLink, ...] | None = None
+    fabric_state: str | None = None
+    fabric_health: str | None = None
+
+    # --- failures ----------------------------------------------------------------------------
+    #: Why the whole GPU could not be read: it is lost, or a call hung or crashed the process.
+    lost: str | None = None
+    #: The errors of the calls that failed, by field.
+    failed: Mapping[str, str] = field(default_factory=dict)
