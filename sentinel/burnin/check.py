@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.thresholds import Limits, Thresholds, describe
 from sentinel.protocol.counters import Counters
 
 #: A value of a check; None if there is none.
@@ -57,15 +57,27 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeEvidence:
+    """All that the checks of a node may use."""
+
+    #: All GPUs that NVML lists.
+    gpus: tuple[Counters, ...]
+    #: The GPUs on the PCI bus that NVML should list, or None if unknown.
+    pci_devices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
     """What the function of a check found; the check adds what is constant."""
 
     status: Status
     value: Value = None
-    #: The limit that was applied, for people.
-    threshold: str = ""
     #: What the value was computed from, or why it could not be judged.
     evidence: str = ""
+    #: The limit that was applied, for people; None for all limits of the check.
+    threshold: str | None = None
+    #: What to do, if it depends on the value; None for the action of the check.
+    action: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,29 +111,56 @@ class Check(Generic[E]):
     title: str
     #: The call of NVML, or another origin of the value.
     reads: str
-    #: The default limits, for people.
-    limits: str
     source: str
     severity: Severity
+    #: NVIDIA's bucket and a sentence.
     action: str
-    judge: Callable[[E, Thresholds], Judgement]
+    #: Judges the evidence by the limits of this check that are in force.
+    judge: Callable[[E, Limits], Judgement]
+    limits: Limits = field(default_factory=dict)
+    #: The rule in words, for a check whose limits do not say it all.
+    rule: str = ""
     unit: str = ""
+
+    def threshold(self, limits: Limits) -> str:
+        """Describe the rule with these limits."""
+        return "; ".join(text for text in (self.rule, describe(limits)) if text)
 
     def run(self, evidence: E, thresholds: Thresholds) -> CheckResult:
         """Judge the evidence."""
-        found = self.judge(evidence, thresholds)
+        limits = thresholds.of(self.id, self.limits)
+        found = self.judge(evidence, limits)
         bad = found.status in {Status.FAIL, Status.WARN}
         return CheckResult(
             id=self.id,
             status=found.status,
             value=found.value,
             unit=self.unit,
-            threshold=found.threshold,
+            threshold=self.threshold(limits) if found.threshold is None else found.threshold,
             source=thresholds.source_of(self.id, self.source),
             severity=self.severity if bad else Severity.NONE,
-            action=self.action if bad else "",
+            action=(self.action if found.action is None else found.action) if bad else "",
             evidence=found.evidence,
         )
+
+
+def by_limits(value: float, limits: Limits, evidence: str = "") -> Judgement:
+    """Judge a number by the limits ``fail`` and ``warn``, as far as there are such."""
+    status = Status.PASS
+    for name, bad in (("warn", Status.WARN), ("fail", Status.FAIL)):
+        if name in limits and limits[name].broken_by(value):
+            status = bad
+    return Judgement(status=status, value=value, evidence=evidence)
+
+
+def untested(why: str) -> Judgement:
+    """Build the judgement of a value that could not be read or compared."""
+    return Judgement(status=Status.NOT_TESTED, evidence=why)
+
+
+def not_applicable(why: str = "not supported by this GPU, its driver or the binding") -> Judgement:
+    """Build the judgement of a value that does not exist."""
+    return Judgement(status=Status.NOT_APPLICABLE, evidence=why)
 
 
 def worst(results: Iterable[CheckResult]) -> Status:

@@ -23,9 +23,7 @@ class CountersResult:
     pci_devices: tuple[str, ...] | None = None
 
 
-def read_counters(
-    simulation: Path | None, uuids: Collection[str] | None = None
-) -> CountersResult:
+def read_counters(simulation: Path | None, uuids: Collection[str] | None = None) -> CountersResult:
     """Read the counters of GPUs; one on which a call hangs or crashes costs no other its own.
 
     Args:
