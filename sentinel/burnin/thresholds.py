@@ -167,7 +167,7 @@ def _value(entry: Any, comparison: Comparison, origin: str, where: str) -> float
     table = _table(entry, comparison, origin, f"{where}.")
     _only(table, ("value", "field_id", "field_ids"), origin, f"{where}.{comparison}.")
     value = table.get("value")
-    if type(value) not in {int, float} or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         what = f"{origin}: {where}.{comparison}.value is {value!r}"
         raise ConfigError(what, "It must be a finite number.")
     return float(value)

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from sentinel.protocol.counters import Counters
+from sentinel.diagnostics.one_shot import START, Failure, Timeouts, run_past_faults
+from sentinel.probe import counters
+from sentinel.probe.nvml.counters import FUNCTIONS
+from sentinel.protocol.counters import (
+    Counters,
+    CountersDone,
+    CountersSpec,
+    DriverFailed,
+    PciInventory,
+)
+
+#: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
+_SLOW = {"open", "handle", counters.INVENTORY}
+
+#: A call takes 0.3 s while a context is torn down.
+TIMEOUTS = Timeouts(opening=60.0, call=10.0)
+
+_Message = Counters | CountersDone | DriverFailed | PciInventory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +37,78 @@ class CountersResult:
     driver_error: str | None
     #: Whether a process survives SIGKILL, hung in the driver.
     stuck: bool
-    #: The addresses of NVIDIA's GPUs on the PCI bus, or None if unknown.
+    #: The addresses of the GPUs on the PCI bus that NVML should list, or None if unknown.
     pci_devices: tuple[str, ...] | None = None
 
 
-def read_counters(simulation: Path | None, uuids: Collection[str] | None = None) -> CountersResult:
+@dataclass
+class _Results:
+    """All messages so far."""
+
+    gpus: dict[int, Counters] = field(default_factory=dict)
+    driver_error: str | None = None
+    pci_devices: tuple[str, ...] | None = None
+
+    def take(self, message: _Message) -> bool:
+        """Store a message; return whether it was the last."""
+        match message:
+            case Counters():
+                self.gpus[message.index] = message
+            case DriverFailed():
+                self.driver_error = message.reason
+            case PciInventory():
+                self.pci_devices = message.addresses
+            case CountersDone():
+                return True
+        return False
+
+
+def read_counters(
+    simulation: Path | None,
+    uuids: Collection[str] | None = None,
+    *,
+    timeouts: Timeouts = TIMEOUTS,
+    spec: CountersSpec = CountersSpec(),  # noqa: B008 - frozen
+) -> CountersResult:
     """Read the counters of GPUs; one on which a call hangs or crashes costs no other its own.
 
     Args:
         simulation: The folder of simulated GPUs, or None for the driver.
-        uuids: The GPUs to read, or None for all.
+        uuids: The GPUs to read, or None for all. A GPU that cannot be identified is included.
+        timeouts: How long calls may take.
+        spec: Where the kernel and the driver list the devices.
     """
-    raise NotImplementedError
+    results = _Results()
+    spec = replace(
+        spec,
+        simulation=None if simulation is None else str(simulation),
+        uuids=None if uuids is None else tuple(uuids),
+    )
+    kinds: tuple[type[_Message], ...] = (Counters, CountersDone, DriverFailed, PciInventory)
+    faults, stuck = run_past_faults(
+        counters.run,
+        lambda skip: replace(spec, skip=skip),
+        kinds=kinds,
+        take=results.take,
+        seen=lambda: results.gpus,
+        timeout_s=partial(timeouts.limit_s, _SLOW),
+    )
+    driver_error = results.driver_error
+    for index, failure in faults.items():
+        if index is not None:
+            known = results.gpus.get(index, Counters(uuid="", index=index, name="", at=0.0))
+            results.gpus[index] = replace(known, lost=_describe(failure))
+        elif failure.call != counters.INVENTORY:
+            driver_error = driver_error or _describe(failure)
+    return CountersResult(
+        counters=tuple(results.gpus[index] for index in sorted(results.gpus)),
+        driver_error=driver_error,
+        stuck=stuck,
+        pci_devices=results.pci_devices,
+    )
+
+
+def _describe(failure: Failure) -> str:
+    """Describe a call that did not return by NVML's name, which people search for."""
+    call = "the start" if failure.call == START else FUNCTIONS.get(failure.call, failure.call)
+    return f"{call} {failure.what}"

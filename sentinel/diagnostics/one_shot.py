@@ -100,6 +100,52 @@ def run_one_shot(
     return OneShotResult(failure=found, stuck=stuck)
 
 
+def run_past_faults(
+    target: Callable[..., None],
+    spec: Callable[[tuple[int, ...]], object],
+    *,
+    kinds: Iterable[type[T]],
+    take: Callable[[T], bool],
+    seen: Callable[[], Iterable[int]],
+    timeout_s: Callable[[str], float],
+) -> tuple[dict[int | None, Failure], bool]:
+    """Run one process after another, each of which skips the GPUs that the others have seen.
+
+    If a process does not come back from a GPU, the next one goes on with the GPUs after it, so the
+    worst case is one timeout for each GPU.
+
+    Args:
+        target: The entry function of the process; see ``run_one_shot``.
+        spec: Builds its first argument from the indices of the GPUs to skip.
+        kinds: The messages that it may send.
+        take: Takes a message and returns whether it was the last.
+        seen: Lists the indices of the GPUs that messages were about.
+        timeout_s: How long the named call may take.
+
+    Returns:
+        The calls that did not return, by the index of the GPU or None, and whether a process
+        survives SIGKILL.
+    """
+    faults: dict[int | None, Failure] = {}
+    stuck = False
+    while None not in faults:
+        known = {*seen(), *(gpu for gpu in faults if gpu is not None)}
+        done = run_one_shot(
+            target,
+            spec(tuple(sorted(known))),
+            {},
+            kinds=kinds,
+            take=take,
+            timeout_s=timeout_s,
+        )
+        stuck = stuck or done.stuck
+        failure = done.failure
+        if failure is None or failure.gpu in faults:  # the latter should have been skipped
+            break
+        faults[failure.gpu] = failure
+    return faults, stuck
+
+
 def _receive(
     child: ChildHandle[T],
     board: InflightCalls,

@@ -19,9 +19,10 @@ import struct
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sentinel.host.paths import SIMULATED
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
@@ -159,6 +160,24 @@ class Registry:
     def warm(self, gpu: str, degrees: int | None) -> None:
         """Plant this temperature on ``gpu`` for a test, or remove it."""
         _write_fact(self.folder / gpu / "heat", None if degrees is None else str(degrees))
+
+    def figures(self, gpu: str) -> dict[str, Any]:
+        """Read the counters of ``gpu`` that a test replaced, by their names.
+
+        Raises:
+            ValueError: The file is not a JSON object.
+        """
+        try:
+            found = json.loads((self.folder / gpu / "figures").read_text())
+        except FileNotFoundError:
+            return {}
+        if not isinstance(found, dict):
+            raise ValueError("the injected figures are not an object")  # noqa: TRY004 - of a file
+        return found
+
+    def inject_figures(self, gpu: str, figures: Mapping[str, Any] | None) -> None:
+        """Replace these counters of ``gpu`` for a test; None removes all replacements."""
+        _write_fact(self.folder / gpu / "figures", None if figures is None else json.dumps(figures))
 
     def attach(self, gpu: str) -> Membership:
         """Join ``gpu`` as this process, holding nothing yet; opens its node."""

@@ -7,7 +7,7 @@ whose reading failed in another way is None, too, and its error is in ``failed``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 #: NVML's recovery actions by number (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 RECOVERY_ACTIONS = {
@@ -21,7 +21,8 @@ RECOVERY_ACTIONS = {
     7: "system_reboot",
 }
 
-#: NVML's states of the registration with the NVLink fabric by number.
+#: NVML's states of the registration with the NVLink fabric by number; ``failed`` is one that is
+#: completed with an error.
 FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 
 #: NVML's summaries of the fabric's health by number.
@@ -157,3 +158,50 @@ class Counters:
     lost: str | None = None
     #: The errors of the calls that failed, by field.
     failed: Mapping[str, str] = field(default_factory=dict)
+
+    def unread(self, why: str) -> Counters:
+        """Build the counters of this GPU after a failure of all its calls for the same reason."""
+        return replace(self, failed=dict.fromkeys(READ_FIELDS, why))
+
+
+#: The fields that are read by calls for one GPU once it is identified.
+READ_FIELDS = tuple(
+    one.name
+    for one in fields(Counters)
+    if one.name not in {"uuid", "index", "name", "at", "driver", "lost", "failed"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountersSpec:
+    """What the process that reads the counters needs to know."""
+
+    #: The folder of simulated GPUs, or None for the driver.
+    simulation: str | None = None
+    #: The GPUs to read, or None for all.
+    uuids: tuple[str, ...] | None = None
+    #: The indices of GPUs that must not be touched.
+    skip: tuple[int, ...] = ()
+    #: Where the kernel lists the devices on the PCI bus, and the driver its GPUs and their nodes.
+    sysfs: str = "/sys/bus/pci/devices"
+    procfs: str = "/proc/driver/nvidia/gpus"
+    devices: str = "/dev"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverFailed:
+    """The driver as a whole is unusable."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciInventory:
+    """The addresses of the GPUs on the PCI bus that NVML should list, in NVML's form."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountersDone:
+    """All counters were sent."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from sentinel.diagnostics.doctor.facts import DriverFacts, Fault, GpuFacts, Numbers, Unread
-from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
+from sentinel.diagnostics.one_shot import START, Timeouts, run_past_faults
 from sentinel.probe.nvml import inspection
 from sentinel.protocol.inspection import CallResult, InspectionDone
 
@@ -52,30 +52,22 @@ class _Results:
 def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
     """Make every call to the driver; a GPU on which one hangs or crashes loses only its own.
 
-    One process makes all calls. If it does not come back from a GPU, another one goes on with the
-    GPUs after it, so the worst case is one timeout for each GPU.
-
     Args:
         timeouts: How long each call may take.
     """
-    results, stuck = _Results(), False
+    results = _Results()
     kinds: tuple[type[CallResult | InspectionDone], ...] = (CallResult, InspectionDone)
-    while True:
-        done = run_one_shot(
-            inspection.run,
-            results.seen(),
-            {},
-            kinds=kinds,
-            take=results.take,
-            timeout_s=partial(timeouts.limit_s, _SLOW),
-        )
-        stuck = stuck or done.stuck
-        failure = done.failure
-        if failure is None or failure.gpu in results.faults:  # the latter should have been skipped
-            break
-        results.faults[failure.gpu] = Fault(call=_function(failure.call), how=failure.what)
-        if failure.gpu is None:
-            break
+    faults, stuck = run_past_faults(
+        inspection.run,
+        lambda skip: skip,
+        kinds=kinds,
+        take=results.take,
+        seen=results.seen,
+        timeout_s=partial(timeouts.limit_s, _SLOW),
+    )
+    results.faults = {
+        gpu: Fault(call=_function(one.call), how=one.what) for gpu, one in faults.items()
+    }
     return DriverInspection(driver=_driver(results), gpus=tuple(_gpus(results)), stuck=stuck)
 
 

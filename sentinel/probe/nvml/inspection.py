@@ -6,9 +6,10 @@ board, so that the reader of the board knows where it ended.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
@@ -56,7 +57,7 @@ FUNCTIONS = {name: function for name, (function, _) in CALLS.items()} | {
 LISTS = {"compute": ProcessKind.COMPUTE, "mps": ProcessKind.MPS}
 
 
-class _InspectedDriver(NvmlDriver):
+class InspectedDriver(NvmlDriver):
     """NVML with the calls that the probe does not need; a GPU is named by its index."""
 
     def cuda(self) -> int | None:
@@ -131,7 +132,7 @@ class _Inspection:
     """All calls, each announced before it is made and its result sent after."""
 
     def __init__(self, channel: socket.socket, board: InflightCalls) -> None:
-        self._driver = _InspectedDriver()
+        self._driver = InspectedDriver()
         self._channel = channel
         self._board = board
 
@@ -166,10 +167,9 @@ class _Inspection:
 
     def _call(self, name: str, gpu: int | None, call: Callable[[], Any]) -> CallResult:
         """Announce and make a call, then send its result and return it."""
-        slot = 0 if gpu is None else slots_of(gpu)[0]
-        self._board.announce(slot, name)
         try:
-            value = call()
+            with announced(self._board, name, gpu):
+                value = call()
         except DriverError as error:
             lost = not isinstance(error, ReadError)
             result = CallResult(call=name, gpu=gpu, error=error.reason, lost=lost)
@@ -184,5 +184,15 @@ class _Inspection:
                 case _:
                     result = CallResult(call=name, gpu=gpu, numbers=tuple(value))
         self._channel.sendall(encode(result))
-        self._board.finish(slot)
         return result
+
+
+@contextlib.contextmanager
+def announced(board: InflightCalls, name: str, gpu: int | None) -> Iterator[None]:
+    """Announce a call on the board while it is made."""
+    slot = 0 if gpu is None else slots_of(gpu)[0]
+    board.announce(slot, name)
+    try:
+        yield
+    finally:
+        board.finish(slot)

@@ -63,6 +63,9 @@ _THRESHOLDS = {
     "NVML_TEMPERATURE_THRESHOLD_MEM_MAX": "memory_maximum_c",
 }
 
+#: NVML_VALUE_TYPE_SIGNED_INT, which older bindings do not have.
+_SIGNED_INT = 5
+
 #: NVML's value for an unknown performance state.
 _NO_STATE = 32
 
@@ -146,17 +149,27 @@ class TelemetryReader:
         for one in field or ():
             figure = ids.get(one.fieldId)
             if figure is not None and one.nvmlReturn == 0:
-                found[figure] = _CONVERSIONS.get(figure, int)(_value(nvml, one))
+                found[figure] = _CONVERSIONS.get(figure, int)(field_number(nvml, one))
         return found
 
 
-def _value(nvml: Any, field: Any) -> int:
-    """Return the number in a field, which has one of several types."""
+def field_number(nvml: Any, field: Any, *, signed: bool = False) -> int:
+    """Return the number in a field, which has one of several types.
+
+    Args:
+        nvml: The binding.
+        field: NVML's struct.
+        signed: Whether an unsigned type may hold a negative number, as some drivers have it.
+    """
     value = field.value
     kinds = {
         nvml.NVML_VALUE_TYPE_UNSIGNED_INT: value.uiVal,
         nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: value.ulVal,
         nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: value.ullVal,
         nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: value.sllVal,
+        _SIGNED_INT: value.uiVal,
     }
-    return int(kinds.get(field.valueType, value.ullVal))
+    number = int(kinds.get(field.valueType, value.ullVal))
+    if signed and number >= 2**31:
+        number -= 2**32 if number < 2**32 else 2**64
+    return number

@@ -1,0 +1,1 @@
+"""The result of ``sentinel check`` for Nagios, for node-problem-detector and as JSON."""

@@ -1,0 +1,1 @@
+"""The checks of a GPU's counters, as data."""

@@ -1,0 +1,250 @@
+"""Read the counters of GPUs through NVML, once; a process of its own makes the calls and ends.
+
+Each call may hang for ever or crash, so each is announced on a board before it is made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sentinel.probe.driver import DriverError, ReadError
+from sentinel.probe.nvml.counter_calls import (
+    CALLS,
+    FIELDS,
+    SIGNED,
+    TEXTS,
+    VIOLATIONS,
+    as_flag,
+    as_is,
+    as_number,
+    as_seconds,
+)
+from sentinel.probe.nvml.driver import as_text
+from sentinel.probe.nvml.errors import ABSENT
+from sentinel.probe.nvml.inspection import InspectedDriver
+from sentinel.probe.nvml.nvlinks import read_nvlinks
+from sentinel.probe.nvml.telemetry import field_number
+from sentinel.protocol.counters import (
+    FABRIC_HEALTH,
+    FABRIC_STATES,
+    Counters,
+    NvLink,
+)
+
+#: Announces a call for a GPU by this name, makes it and returns its value.
+Announce = Callable[[str, Callable[[], Any]], Any]
+
+_CORRUPTED_INFOROM = 14  # NVML_ERROR_CORRUPTED_INFOROM
+_INVALID_ARGUMENT = 2  # the error of a field that the driver does not know
+_INSUFFICIENT_SIZE = 7
+#: NVML's codes for a value that does not exist, as the error of one field.
+_ABSENT_FIELD = ABSENT | {_INVALID_ARGUMENT}
+
+
+class CountersDriver(InspectedDriver):
+    """NVML with the calls that count; a GPU is named by its index."""
+
+    def identity(self, index: int, driver: str, announce: Announce) -> Counters:
+        """Open a GPU and read its UUID and name.
+
+        A GPU that cannot be opened for another reason than being lost has no values, and that
+        reason for all of them.
+        """
+        found = Counters(uuid="", index=index, name="", at=time.monotonic(), driver=driver)
+        try:
+            announce("handle", lambda: self.reach(index))
+            uuid = announce("uuid", lambda: self.uuid(index))
+            name = announce("name", lambda: self.model(index))
+        except ReadError as error:
+            return found.unread(error.reason)
+        except DriverError as error:
+            return replace(found, lost=error.reason)
+        return replace(found, uuid=uuid, name=name)
+
+    def read(self, identity: Counters, announce: Announce) -> Counters:
+        """Read all counters of a GPU that has an identity.
+
+        Raises:
+            GpuLostError: The GPU is lost; the other calls are not made.
+        """
+        reading = _Reading(self._nvml, self._handles[str(identity.index)], announce, self)
+        reading.read_all()
+        known = {name: getattr(identity, name) for name in ("uuid", "index", "name", "driver")}
+        return Counters(**known, at=time.monotonic(), failed=reading.failed, **reading.values)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Make a call; return None if it is not supported, and translate every error."""
+        with self._translated():
+            return self._or_none(function)
+
+
+class _Reading:
+    """The values of one GPU, and the errors of the calls that failed."""
+
+    def __init__(self, nvml: Any, handle: Any, announce: Announce, driver: CountersDriver) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._announce = announce
+        self._driver = driver
+        self.values: dict[str, Any] = {}
+        self.failed: dict[str, str] = {}
+
+    def read_all(self) -> None:
+        """Make every call."""
+        for name, text in TEXTS.items():
+            self._take(name, {name: as_text}, self._named(text))
+        self._take("pci_bus_id", {"pci_bus_id": as_text}, self._bus)
+        for call in CALLS:
+            arguments = [
+                getattr(self._nvml, one, None) if isinstance(one, str) else one
+                for one in call.arguments
+            ]
+            if None not in arguments:  # else the binding is older than the constant
+                function = self._named(call.function, *arguments)
+                self._take(next(iter(call.into)), call.into, function)
+        self._take("inforom_valid", {"inforom_valid": as_flag}, self._inforom)
+        sram = (
+            "sram_threshold_exceeded",
+            "sram_corrected_lifetime_total",
+            "sram_uncorrected_lifetime_total",
+        )
+        self._take(sram[0], {sram[0]: as_flag, sram[1]: as_number, sram[2]: as_number}, self._sram)
+        banks = {"remap_banks_low": as_number, "remap_banks_none": as_number}
+        self._take("remap_banks_low", banks, self._banks)
+        retired = {"retired_corrected_total": as_number, "retired_uncorrected_total": as_number}
+        self._take("retired_corrected_total", retired, self._retired)
+        self._read_fields()
+        fabric = {"fabric_state": as_is, "fabric_health": as_is}
+        self._take("fabric_state", fabric, self._fabric)
+        self._take("nvlinks", {"nvlinks": tuple}, self._nvlinks)
+
+    def _named(self, name: str, *arguments: Any) -> Callable[[], Any]:
+        """Build the call of a function; None if the binding is older than it."""
+        function = getattr(self._nvml, name, None)
+        return lambda: None if function is None else function(self._handle, *arguments)
+
+    def _take(
+        self, name: str, into: Mapping[str, Callable[[Any], Any]], call: Callable[[], Any]
+    ) -> None:
+        """Make a call and store its values, or its error for each of its fields."""
+        try:
+            value = self._announce(name, lambda: self._driver.call(call))
+        except ReadError as error:
+            self.failed |= dict.fromkeys(into, error.reason)
+            return
+        if value is None:
+            return
+        several = value if len(into) > 1 else [value]
+        for (field, convert), one in zip(into.items(), several, strict=True):
+            try:
+                self.values[field] = convert(one)
+            except ReadError as error:
+                self.failed[field] = error.reason
+
+    def _bus(self) -> str | bytes:
+        bus: str | bytes = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
+        return bus
+
+    def _inforom(self) -> bool | None:
+        """Validate the InfoROM: the call returns nothing, or an error if it is corrupted."""
+        try:
+            self._nvml.nvmlDeviceValidateInforom(self._handle)
+        except self._nvml.NVMLError as error:
+            if error.value != _CORRUPTED_INFOROM:
+                raise
+            return False
+        return True
+
+    def _sram(self) -> Sequence[int] | None:
+        kind = getattr(self._nvml, "c_nvmlEccSramErrorStatus_v1_t", None)
+        if kind is None:
+            return None
+        status = kind()
+        self._nvml.nvmlDeviceGetSramEccErrorStatus(self._handle, ctypes.byref(status))
+        uncorrected = status.aggregateUncParity + status.aggregateUncSecDed
+        return status.bThresholdExceeded, status.aggregateCor, uncorrected
+
+    def _banks(self) -> Sequence[int] | None:
+        function = getattr(self._nvml, "nvmlDeviceGetRowRemapperHistogram", None)
+        if function is None:
+            return None
+        banks = function(self._handle)
+        return banks.low, banks.none
+
+    def _retired(self) -> Sequence[int] | None:
+        """Count the retired pages of both causes, without their addresses."""
+        function = self._nvml._nvmlGetFunctionPointer("nvmlDeviceGetRetiredPages")  # noqa: SLF001
+        counts = []
+        for cause in (
+            self._nvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
+            self._nvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
+        ):
+            count = ctypes.c_uint(0)
+            code = function(self._handle, cause, ctypes.byref(count), None)
+            if code not in {0, _INSUFFICIENT_SIZE}:
+                raise self._nvml.NVMLError(code)
+            counts.append(count.value)
+        return counts
+
+    def _fabric(self) -> Sequence[str | None] | None:
+        """Read the state of the registration with the fabric, and its health."""
+        nvml = self._nvml
+        for version in ("v3", "v2"):
+            kind = getattr(nvml, f"c_nvmlGpuFabricInfo_{version}_t", None)
+            if kind is None:
+                continue
+            info = kind()
+            try:
+                nvml.nvmlDeviceGetGpuFabricInfoV(self._handle, ctypes.byref(info))
+            except nvml.NVMLError as error:
+                if error.value not in ABSENT | {_INVALID_ARGUMENT}:
+                    raise
+                continue
+            state = FABRIC_STATES.get(info.state, f"state {info.state}")
+            if state == "completed" and info.status:
+                state = "failed"
+            summary = getattr(info, "healthSummary", 0)
+            return state, FABRIC_HEALTH.get(summary, f"health {summary}")
+        return None
+
+    def _nvlinks(self) -> Sequence[NvLink] | None:
+        return read_nvlinks(self._nvml, self._handle) or None
+
+    def _read_fields(self) -> None:
+        """Read all values that NVML has as numbered fields; each has an error of its own."""
+        ids = {
+            getattr(self._nvml, name, None): (field, convert)
+            for name, (field, convert) in FIELDS.items()
+        }
+        ids.pop(None, None)
+        call = self._named("nvmlDeviceGetFieldValues", list(ids))
+        try:
+            found = self._announce("fields", lambda: self._driver.call(call))
+        except ReadError as error:
+            self.failed |= dict.fromkeys((field for field, _ in ids.values()), error.reason)
+            found = ()
+        for one in found or ():
+            self._take_field(one, *ids.get(one.fieldId, (None, as_number)))
+        for field, constant in VIOLATIONS.items():
+            if field not in self.values:
+                which = getattr(self._nvml, constant)
+                status = self._named("nvmlDeviceGetViolationStatus", which)
+                self.failed.pop(field, None)
+                self._take("violations", {field: lambda one: as_seconds(one.violationTime)}, status)
+
+    def _take_field(self, one: Any, field: str | None, convert: Callable[[Any], Any]) -> None:
+        if field is None or one.nvmlReturn in _ABSENT_FIELD:
+            return
+        try:
+            if one.nvmlReturn:
+                self._driver.call(lambda: self._raise(one.nvmlReturn))
+            self.values[field] = convert(field_number(self._nvml, one, signed=field in SIGNED))
+        except ReadError as error:
+            self.failed[field] = error.reason
+
+    def _raise(self, code: int) -> None:
+        raise self._nvml.NVMLError(code)
