@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host.process_limits import explain_exhaustion, open_missing_streams
 from sentinel.protocol.version import __version__
@@ -62,6 +63,10 @@ SECTIONS = {
     "Configuration and tests": {
         "config": ("sentinel.cli.tools.config", "Show the settings, or check a file."),
         "doctor": ("sentinel.cli.tools.doctor", "Check whether sentinel can run on this host."),
+        "check": (
+            "sentinel.cli.tools.check",
+            "Check the health of the GPUs in seconds, idle or not.",
+        ),
         "workloads": ("sentinel.cli.tools.workloads", "List the workloads, or try one."),
         "selftest": (
             "sentinel.cli.tools.selftest",
@@ -136,7 +141,8 @@ class _Commands(click.Group):
     "2 wrong usage or configuration, or problems found by doctor; 3 no daemon runs, or an "
     "incomplete trial or selftest; 4 no such GPU, or not permitted; 5 no driver or NVML; 7 a child "
     "could not be killed; 75 another sentinel holds the GPU; 130 and 143 ended by a signal before "
-    "it was ready, or by a second Ctrl+C.",
+    "it was ready, or by a second Ctrl+C. Those of check: 0 passed, maybe with warnings; 1 failed; "
+    "2 sentinel failed; 3 incomplete; 64 wrong usage.",
 )
 @click.version_option(__version__, prog_name="sentinel")
 def sentinel_command() -> None:
@@ -159,6 +165,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         print(f"sentinel: {error.format_message()}", file=sys.stderr)
         context = getattr(error, "ctx", None)  # a usage error has its command
         print(f"Try: {context.command_path if context else 'sentinel'} --help", file=sys.stderr)
+        if context is not None and isinstance(context.command, VerdictCommand):
+            return context.command.usage_exit_code(arguments)
         return int(ExitCode.USAGE)
     except click.exceptions.Abort:
         return int(ExitCode.INTERRUPTED)

@@ -1,4 +1,4 @@
-"""The calls of NVML that count, as data: the function, its arguments and the fields that it fills."""
+"""The calls of NVML that count, as data: functions, arguments and the fields that they fill."""
 
 from __future__ import annotations
 

@@ -1,0 +1,209 @@
+"""``sentinel check``: judge the health of the GPUs by their counters, in seconds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from sentinel.burnin import check_formats
+from sentinel.burnin.check import CheckResult, Status
+from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
+from sentinel.burnin.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.node_report import NodeReport, judge_node
+from sentinel.burnin.thresholds import Thresholds, parse
+from sentinel.cli.event_format import printable, wants_colour
+from sentinel.cli.json_output import print_json
+from sentinel.cli.setting_options import simulate_option
+from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.config.gpu_selection import select_gpus
+from sentinel.diagnostics.counters import CountersResult, read_counters
+from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
+from sentinel.host import simulation
+from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu import Gpu
+
+_COLOURS = {
+    Status.FAIL: "red",
+    Status.WARN: "yellow",
+    Status.NOT_TESTED: "cyan",
+    Status.PASS: "green",
+    Status.NOT_APPLICABLE: "bright_black",
+}
+_ORDER = list(Status)
+
+#: The widths of the first columns, and the maximum width.
+_STATUS_WIDTH, _CHECK_WIDTH, _VALUE_WIDTH = 12, 27, 16
+_WIDTH = 120
+
+#: A larger file of thresholds is not read, in bytes.
+_MAX_FILE_BYTES = 2**20
+
+
+@click.command("check", cls=VerdictCommand)
+@click.option("--gpus", multiple=True, metavar="LIST", help="Check only these GPUs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--nagios", is_flag=True, help="Be a Nagios plugin: one line, exit code 0 to 3.")
+@click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
+@click.option(
+    "--thresholds", "file", metavar="FILE", help="Replace limits by those of this TOML file."
+)
+@simulate_option("Check N simulated GPUs.")
+def command(
+    gpus: tuple[str, ...],
+    as_json: bool,  # noqa: FBT001 - click passes options by name
+    nagios: bool,  # noqa: FBT001
+    npd: bool,  # noqa: FBT001
+    file: str | None,
+    simulate: int | None,
+) -> int:
+    """Check the health of the GPUs by their counters, without a load and beside running jobs.
+
+    The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed, 3
+    if a GPU could not be tested, and 64 for wrong usage.
+    """
+    if as_json + nagios + npd > 1:
+        raise click.UsageError("--json, --nagios and --npd exclude each other")
+    thresholds = _thresholds(file)
+    result, error = _read(simulate)
+    report = judge_node(
+        result.counters,
+        thresholds,
+        pci_devices=result.pci_devices,
+        selected=_selected(gpus, result),
+        driver_error=error or result.driver_error,
+    )
+    code = _print(report, as_json=as_json, nagios=nagios, npd=npd)
+    if result.stuck:  # the interpreter's exit would wait for the process
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _thresholds(file: str | None) -> Thresholds:
+    """Read a file of thresholds; wrong usage if it is wrong."""
+    if file is None:
+        return Thresholds()
+    try:
+        with Path(file).open("rb") as stream:
+            text = stream.read(_MAX_FILE_BYTES + 1)
+        if len(text) > _MAX_FILE_BYTES:
+            raise click.UsageError(f"{file} is larger than 1 MiB")
+        known = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS)
+        return parse(text.decode(), file, known)
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{file} cannot be read: {error}") from error
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
+    """Read the counters; return them and why that is not possible."""
+    nothing = CountersResult(counters=(), driver_error=None, stuck=False)
+    try:
+        if simulate is None:
+            return read_counters(None), None
+        folder = simulation.default_folder()
+        registry = simulation.Registry.create(folder, simulate)
+        uuids = [gpu.uuid for gpu in registry.gpus()[:simulate]]
+        return read_counters(folder, uuids), None
+    except (SentinelError, OSError) as error:
+        return nothing, str(error)
+
+
+def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int] | None:
+    """Find the indices of the selected GPUs; None for all."""
+    if not selectors or result.driver_error is not None:
+        return None
+    gpus = tuple(
+        Gpu(
+            uuid=one.uuid or f"unknown {one.index}",
+            index=one.index,
+            name=one.name,
+            pci_bus_id=one.pci_bus_id or "",
+            memory_total=0,
+        )
+        for one in result.counters
+    )
+    try:
+        return frozenset(gpu.index for gpu in select_gpus(selectors, gpus))
+    except NoSuchGpuError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _print(report: NodeReport, *, as_json: bool, nagios: bool, npd: bool) -> int:
+    """Print the report in one format; return the exit code of that format."""
+    if nagios or npd:
+        code, line = (check_formats.nagios if nagios else check_formats.npd)(report)
+        click.echo(line)
+        return code
+    code = check_formats.exit_code(report)
+    if as_json:
+        print_json(check_formats.as_object(report))
+    elif report.driver_error is not None:
+        click.echo(f"sentinel: the GPUs cannot be checked: {report.driver_error}", err=True)
+    else:
+        width = min(_WIDTH, max(80, shutil.get_terminal_size((_WIDTH, 24)).columns))
+        click.echo("\n".join(page(report, colour=wants_colour(sys.stdout), width=width)))
+    return code
+
+
+# --- text ------------------------------------------------------------------------------------
+
+
+def page(report: NodeReport, *, colour: bool, width: int = _WIDTH) -> Iterator[str]:
+    """Yield the lines of the report: for each GPU, what is not passed first."""
+    if report.node:
+        yield "Node"
+        yield from _rows(report.node, colour=colour, width=width)
+        yield ""
+    for gpu in report.gpus:
+        yield f"{_title(gpu.counters)}: {_styled(gpu.status, gpu.status.value, colour=colour)}"
+        yield from _rows(gpu.checks, colour=colour, width=width)
+        yield ""
+    counts = [
+        f"{sum(gpu.status is status for gpu in report.gpus)} {status.value}"
+        for status in _ORDER
+        if any(gpu.status is status for gpu in report.gpus)
+    ]
+    summary = f"{report.status.value}: {', '.join(counts) or 'no GPU was found'}"
+    yield _styled(report.status, summary, colour=colour)
+
+
+def _title(gpu: Counters) -> str:
+    parts = (f"GPU {gpu.index}", gpu.name, gpu.uuid, f"serial {gpu.serial}" if gpu.serial else "")
+    return "  ".join(printable(part) for part in parts if part)
+
+
+def _rows(results: Sequence[CheckResult], *, colour: bool, width: int) -> Iterator[str]:
+    """Yield the lines of results; one that is a fault has its source and what to do."""
+    for result in sorted(results, key=lambda one: _ORDER.index(one.status)):
+        status = _styled(result.status, f"{result.status.value:<{_STATUS_WIDTH}}", colour=colour)
+        value = "" if result.value is None else f"{_number(result.value)} {result.unit}".strip()
+        rule = f"{result.threshold} ({result.source})" if result.threshold else result.source
+        indent = _STATUS_WIDTH + _CHECK_WIDTH + _VALUE_WIDTH
+        first, *rest = textwrap.wrap(rule, width - indent, break_on_hyphens=False) or [""]
+        yield f"{status}{result.id:<{_CHECK_WIDTH}}{printable(value):<{_VALUE_WIDTH - 1}} {first}"
+        bad = result.status not in {Status.PASS, Status.NOT_APPLICABLE}
+        notes = [result.evidence] if bad or result.status is Status.PASS else []
+        notes += [f"do: {result.action}"] if result.action else []
+        lines = [
+            line
+            for note in notes
+            if note
+            for line in textwrap.wrap(printable(note), width - indent, break_on_hyphens=False)
+        ]
+        yield from (f"{'':<{indent}}{line}" for line in [*rest, *lines])
+
+
+def _number(value: float | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _styled(status: Status, text: str, *, colour: bool) -> str:
+    return click.style(text, fg=_COLOURS[status]) if colour else text

@@ -1,0 +1,111 @@
+"""Read the new records of the kernel's log without blocking, between two moments."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+#: The log of the kernel, one record for each read.
+KMSG = "/dev/kmsg"
+
+#: More records are not read at once: a log that grows faster than it is read has no end.
+MAX_RECORDS = 20_000
+_RECORD_BYTES = 8192
+_MICROSECONDS = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRecord:
+    """One record of the kernel."""
+
+    #: When it was written, by the monotonic clock.
+    at: float
+    text: str
+
+
+class KernelLog:
+    """The records that are written from the opening on, or since the start of the host.
+
+    Args:
+        path: The device.
+        past: Whether to begin with the oldest record that the kernel still has.
+    """
+
+    def __init__(self, path: str = KMSG, *, past: bool = False) -> None:
+        #: Why the log cannot be read, or None. A reader that was overtaken misses records.
+        self.error: str | None = None
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if not past:
+                os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError as error:
+            self._fail(f"{path} cannot be read: {error.strerror}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def read(self) -> tuple[KernelRecord, ...]:
+        """Read the records since the last call, at most MAX_RECORDS."""
+        return tuple(self._records())
+
+    def close(self) -> None:
+        """Close the device."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _records(self) -> Iterator[KernelRecord]:
+        for _ in range(MAX_RECORDS):
+            if self._fd < 0:
+                return
+            try:
+                raw = os.read(self._fd, _RECORD_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # records were overwritten before this one
+                    self.error = (
+                        "records of the kernel's log were overwritten before they were read"
+                    )
+                    continue
+                if error.errno == errno.EINVAL:  # a record larger than the buffer
+                    continue
+                self._fail(f"the kernel's log cannot be read: {error.strerror}")
+                return
+            if not raw:
+                return
+            yield _parse(raw)
+
+    def _fail(self, why: str) -> None:
+        self.error = why
+        self.close()
+
+
+def _parse(raw: bytes) -> KernelRecord:
+    """Parse ``priority,sequence,microseconds,flags;text`` and the lines after it.
+
+    The kernel stamps records with a clock that no time server corrects. In months it drifts by
+    minutes from the monotonic clock, as far as the raw one does.
+    """
+    head, _, text = raw.decode(errors="replace").partition(";")
+    parts = head.split(",")
+    try:
+        drift = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - time.monotonic()
+        at = int(parts[2]) / _MICROSECONDS - drift
+    except (IndexError, ValueError):
+        at = 0.0
+    return KernelRecord(at=at, text=text.partition("\n")[0])
