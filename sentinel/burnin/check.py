@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from sentinel.burnin.thresholds import Limits, Thresholds, describe
@@ -126,17 +127,24 @@ class Check(Generic[E]):
         """Describe the rule with these limits."""
         return "; ".join(text for text in (self.rule, describe(limits)) if text)
 
+    @cached_property
+    def default_threshold(self) -> str:
+        """The rule with the default limits."""
+        return self.threshold(self.limits)
+
     def run(self, evidence: E, thresholds: Thresholds) -> CheckResult:
         """Judge the evidence."""
         limits = thresholds.of(self.id, self.limits)
         found = self.judge(evidence, limits)
         bad = found.status in {Status.FAIL, Status.WARN}
+        same = limits is self.limits
+        threshold = self.default_threshold if same else self.threshold(limits)
         return CheckResult(
             id=self.id,
             status=found.status,
             value=found.value,
             unit=self.unit,
-            threshold=self.threshold(limits) if found.threshold is None else found.threshold,
+            threshold=threshold if found.threshold is None else found.threshold,
             source=thresholds.source_of(self.id, self.source),
             severity=self.severity if bad else Severity.NONE,
             action=(self.action if found.action is None else found.action) if bad else "",

@@ -85,17 +85,19 @@ def _line(text: str) -> str:
 
 
 def _first_words(report: NodeReport, most: int) -> str:
-    """Name the most important results that are not passed; empty if there is none."""
-    wanted = report.status
-    if wanted is Status.PASS:
-        return ""
-    found = [
-        f"{place}: {result.id} = {result.value}" if result.value is not None else f"{place}: {why}"
-        for place, result in _results(report)
-        if result.status is wanted and (why := result.evidence or result.id)
-    ]
-    if wanted is Status.NOT_TESTED:  # one word for a GPU that was not tested at all
-        found = list({text.partition(":")[0]: text for text in reversed(found)}.values())[::-1]
+    """Name the results that made the status of the node; empty if it passed."""
+    match report.status:
+        case Status.PASS:
+            return ""
+        case Status.NOT_TESTED:
+            untested = [gpu for gpu in report.gpus if gpu.status is Status.NOT_TESTED]
+            found = [f"GPU {gpu.counters.index}: {gpu.checks[0].evidence}" for gpu in untested]
+        case status:
+            found = [
+                f"{place}: {result.id} = {result.value}"
+                for place, result in _results(report)
+                if result.status is status
+            ]
     more = f", and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more or "no GPU was tested"
 

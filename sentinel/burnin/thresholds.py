@@ -107,7 +107,7 @@ class Thresholds:
 
     def of(self, check: str, defaults: Limits) -> Limits:
         """Build the limits in force for a check."""
-        return {**defaults, **self.replaced.get(check, {})}
+        return {**defaults, **self.replaced[check]} if check in self.replaced else defaults
 
     def source_of(self, check: str, default: str) -> str:
         """Name the source of a check's limits: the file if it replaced one of them."""

@@ -1,0 +1,96 @@
+"""The report of a node as the line of a Nagios plugin, for node-problem-detector and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sentinel.burnin import check_formats
+from sentinel.burnin.node_report import NodeReport, judge_node
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.cli.json_output import to_json
+from sentinel.protocol.counters import Counters
+from tests.harness.healthy_counters import HEALTHY
+
+SECOND = replace(HEALTHY, index=1, uuid="GPU-2")
+BLIND = Counters(uuid="", index=2, name="", at=0.0).unread("no permission\nat | all")
+
+
+def judged(*gpus: Counters) -> NodeReport:
+    return judge_node(gpus, Thresholds())
+
+
+PASSED = judged(HEALTHY, SECOND)
+WARNED = judged(HEALTHY, replace(SECOND, remap_banks_low=2))
+FAILED = judged(
+    replace(HEALTHY, remap_failed=True), replace(SECOND, lost="gone | forever\n" * 20), BLIND
+)
+UNTESTED = judged(BLIND)
+EMPTY = judged()
+NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 200)
+
+
+@pytest.mark.parametrize(
+    ("report", "plain", "nagios", "npd", "text"),
+    [
+        (PASSED, 0, 0, 0, "GPU OK - 2 GPUs tested | gpus=2 fail=0;;0 warn=0;0 not_tested=0 "),
+        (WARNED, 0, 1, 0, "GPU WARNING - GPU 1: memory.bank_headroom = 2 | gpus=2 fail=0;;0 warn="),
+        (FAILED, 1, 2, 1, "GPU CRITICAL - GPU 0: memory.remap_failed = 1, GPU 1: gpu.lost = lost"),
+        (UNTESTED, 3, 3, 2, "GPU UNKNOWN - GPU 2: no permission at / all | gpus=1 "),
+        (EMPTY, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
+        (NO_DRIVER, 2, 3, 2, "GPU UNKNOWN - there is no driver / here xxx"),
+    ],
+)
+def test_each_format_has_its_exit_code_and_line(
+    report: NodeReport, plain: int, nagios: int, npd: int, text: str
+) -> None:
+    assert check_formats.exit_code(report) == plain
+    code, line = check_formats.nagios(report)
+    assert code == nagios
+    assert line.startswith(text)
+    assert "\n" not in line
+    assert line.count("|") <= 1
+    code, short = check_formats.npd(report)
+    assert code == npd
+    assert 0 < len(short) <= 80
+    assert "\n" not in short
+
+
+def test_performance_data_are_numbers_with_labels() -> None:
+    _, line = check_formats.nagios(PASSED)
+    data = dict(item.split("=") for item in line.partition(" | ")[2].split())
+    assert data["gpus"] == "2"
+    assert data["gpu0_temperature_left"] == "27"
+    assert data["gpu1_ecc_uncorrected"] == "0"
+
+
+def test_many_faults_are_counted_in_the_line() -> None:
+    report = judged(*(replace(HEALTHY, index=index, remap_failed=True) for index in range(8)))
+    assert "and 3 more" in check_formats.nagios(report)[1]
+    assert check_formats.npd(report)[1] == "GPU 0: memory.remap_failed = 1, and 7 more"
+
+
+def test_the_object_has_every_check_with_its_fields() -> None:
+    found = json.loads(json.dumps(to_json(check_formats.as_object(FAILED))))
+    assert found["verdict"] == "fail"
+    assert [gpu["verdict"] for gpu in found["gpus"]] == ["fail", "fail", "not tested"]
+    assert found["gpus"][2]["uuid"] is None
+    first = found["gpus"][0]
+    assert first["counters"]["nvlinks"][17]["active"] is True
+    checks = {check["id"]: check for check in first["checks"]}
+    assert checks["memory.remap_failed"] == {
+        "id": "memory.remap_failed",
+        "status": "fail",
+        "value": 1,
+        "unit": "",
+        "threshold": "fail > 0",
+        "source": "NVIDIA, RMA policy for row remapping",
+        "severity": "isolate",
+        "action": "CONTACT_SUPPORT: run NVIDIA's field diagnostic; if it confirms the fault, "
+        "replace the card.",
+        "evidence": "remap_failed = 1",
+    }
+    nothing = check_formats.as_object(NO_DRIVER)
+    assert (nothing["verdict"], nothing["gpus"]) == (None, [])

@@ -1,0 +1,149 @@
+"""A file replaces limits that exist, and every mistake in it is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.burnin.check import Evidence, Status
+from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
+from sentinel.burnin.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.thresholds import (
+    SPEC,
+    Thresholds,
+    above,
+    at_least,
+    at_most,
+    below,
+    describe,
+    parse,
+)
+from sentinel.errors import ConfigError
+from tests.harness.healthy_counters import HEALTHY
+
+KNOWN = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS)
+CHECKS = {check.id: check for check in (*MOMENT_CHECKS, *GROWTH_CHECKS)}
+
+FILE = f"""
+version = "4.6.0"
+spec = "{SPEC}"
+
+[common_thresholds."memory.retired_pages.fail".GTE]
+value = 2
+field_ids = ["DCGM_FI_DEV_RETIRED_SBE", "DCGM_FI_DEV_RETIRED_DBE"]
+
+[common_thresholds."memory.retired_pages.fail".metadata]
+severity = "isolate"
+
+[common_thresholds."ecc.corrected_new.warn"]
+GT.value = 1e6
+
+[xids]
+63 = "fail"
+"""
+
+
+def test_a_file_replaces_limits_and_the_result_names_it() -> None:
+    thresholds = parse(FILE, "/etc/limits.toml", KNOWN)
+    gpu = replace(HEALTHY, retired_corrected_total=2)
+    check = CHECKS["memory.retired_pages"]
+    found = check.run(Evidence(before=gpu), thresholds)
+    assert (found.status, found.source) == (Status.FAIL, "/etc/limits.toml")
+    assert found.threshold == "fail >= 2, warn >= 15"
+    assert check.run(Evidence(before=gpu), Thresholds()).status is Status.PASS
+    after = replace(HEALTHY, ecc_corrected_total=1000)
+    evidence = Evidence(before=HEALTHY, after=after, seconds=60.0)
+    assert CHECKS["ecc.corrected_new"].run(evidence, thresholds).status is Status.PASS
+    assert CHECKS["ecc.corrected_new"].run(evidence, Thresholds()).status is Status.WARN
+    untouched = CHECKS["temperature.gpu"].run(Evidence(before=gpu), thresholds)
+    assert untouched.source != "/etc/limits.toml"
+    assert thresholds.overridden() == {
+        "memory.retired_pages.fail": ">= 2",
+        "ecc.corrected_new.warn": "> 1e+06",
+        "xid.63": "fail",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("spec = ", ("it is not TOML",)),
+        ("spec = 'dcgm-error-thresholds-v2'", ("dcgm-error-thresholds-v2", SPEC)),
+        ("[common_thresholds]", ("spec is None",)),
+        (f"spec = '{SPEC}'\nthresholds = 1", ("thresholds is not known", "common_thresholds")),
+        (f"spec = '{SPEC}'\ncommon_thresholds = 1", ("common_thresholds is not a table",)),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'ecc.corrected.warn']\nGT.value = 1",
+            ("ecc.corrected.warn", "not a threshold", "ecc.corrected_new.warn"),
+        ),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.fail']\nGT.value = 1",
+            ("pcie.replays.fail", "pcie.replays.warn"),
+        ),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGTE.value = 1",
+            ("pcie.replays.warn", "GTE is not known", "GT"),
+        ),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT.limit = 1",
+            ("GT.limit is not known", "value"),
+        ),
+        (f"spec = '{SPEC}'\n[common_thresholds]\n'pcie.replays.warn' = 5", ("not a table", "GT")),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT = 5",
+            ("GT is not a table",),
+        ),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT.value = nan",
+            ("GT.value is nan", "finite"),
+        ),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT.value = true",
+            ("GT.value is True", "finite"),
+        ),
+        (
+            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn'.GT]",
+            ("GT.value is None",),
+        ),
+        (f"spec = '{SPEC}'\n[xids]\n63 = 'maybe'", ("xids.63", "'maybe'", "fail, warn, pass")),
+        (f"spec = '{SPEC}'\n[xids]\nten = 'fail'", ("xids.ten",)),
+    ],
+)
+def test_a_mistake_names_the_file_the_key_and_what_is_allowed(
+    text: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(text, "/etc/limits.toml", KNOWN)
+    assert raised.value.what.startswith("/etc/limits.toml: ")
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_every_limit_can_be_replaced() -> None:
+    rows = "".join(
+        f"[common_thresholds.'{check}.{name}'.{limit.comparison}]\nvalue = 7\n"
+        for check, limits in KNOWN.items()
+        for name, limit in limits.items()
+    )
+    thresholds = parse(f"spec = '{SPEC}'\n{rows}", "f", KNOWN)
+    for check, limits in KNOWN.items():
+        found = thresholds.of(check, limits)
+        assert {limit.value for limit in found.values()} == {7.0}
+        assert found.keys() == limits.keys()
+
+
+def test_a_limit_is_broken_on_its_own_side() -> None:
+    assert [one.broken_by(5) for one in (above(5), at_least(5), below(5), at_most(5))] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert [one.broken_by(6) for one in (above(5), at_least(5), below(5), at_most(5))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert describe({"fail": above(80), "warn": at_most(8.5)}) == "fail > 80, warn <= 8.5"
