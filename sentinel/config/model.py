@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time
-from typing import Self
 
 from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
 from sentinel.config.parsers import (
@@ -21,6 +20,7 @@ from sentinel.config.parsers import (
     parse_share,
     parse_workload_names,
 )
+from sentinel.config.plan import Plan
 from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
 from sentinel.config.setting import (
     Form,
@@ -383,10 +383,14 @@ class Config:
     drained: bool = False
     #: Publish an event whenever another rule decides about a GPU.
     explain: bool = False
+    #: What each GPU does, instead of one workload for ever.
+    plan: Plan | None = None
+    #: A GPU on which an error was found does no more of the plan.
+    fail_fast: bool = False
     #: The configuration of single GPUs, by UUID; read it through :meth:`of`.
-    each: Mapping[str, Self] = field(default_factory=dict)
+    each: Mapping[str, Config] = field(default_factory=dict)
 
-    def of(self, uuid: str) -> Self:
+    def of(self, uuid: str) -> Config:
         """Return the configuration of one GPU."""
         return self.each.get(uuid, self)
 

@@ -42,6 +42,7 @@ from sentinel.core.identity import Identity
 from sentinel.core.node import (
     allocation_commands,
     api_supervision,
+    burnin,
     commands,
     limits,
     probe_supervision,
@@ -176,13 +177,14 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         config: The configuration before this tick.
     """
     batch = commands.apply_commands(reaction.state, seen, config)
-    judged_by, config = config, batch.config
-    state, expired = commands.expire(batch.state, seen.now)
+    planned = burnin.advance(batch.state, seen, batch.config)
+    judged_by, config = config, planned.config
+    state, expired = commands.expire(planned.state, seen.now)
     if batch.stop is not None:
         seen = replace(seen, stop=seen.stop or batch.stop)
     state, stopping = shutdown.begin(state, seen, config)
     actions = [*reaction.actions, *batch.actions]
-    events = [*reaction.events, *batch.events, *expired, *stopping]
+    events = [*reaction.events, *batch.events, *planned.events, *expired, *stopping]
     # After new settings, the next tick decides the occupancy before anything is started.
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sentinel.core.burnin_state import Burnin
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, ResidentProcess
 from sentinel.core.stressor_state import Handover, Running, Starting, Stopped, Stopping, Stressor
 from sentinel.protocol.caller import Caller
@@ -176,6 +177,8 @@ class GpuState:
     committed_at_start: int = 0
     #: How many hand-overs there were.
     yields: int = 0
+    #: None without a plan.
+    burnin: Burnin | None = None
 
     @property
     def child(self) -> OwnChild | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from sentinel.protocol.burnin_events import BURNIN_EVENTS
 from sentinel.protocol.event_type import BOOL, BY, COUNT, SECONDS, TEXT, EventType, Field, Kind
 from sentinel.protocol.gpu_events import GPU_EVENTS
 from sentinel.protocol.process_events import PROCESS_EVENTS
@@ -118,5 +119,5 @@ _DAEMON_EVENTS = (
 
 #: All types of events by name, in the order of the documents.
 EVENTS: Mapping[str, EventType] = MappingProxyType(
-    {event.name: event for event in (*_DAEMON_EVENTS, *GPU_EVENTS, *PROCESS_EVENTS)}
+    {event.name: event for event in (*_DAEMON_EVENTS, *GPU_EVENTS, *BURNIN_EVENTS, *PROCESS_EVENTS)}
 )

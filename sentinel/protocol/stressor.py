@@ -63,6 +63,18 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryCovered:
+    """A memory test has written a pattern to all of its memory and read it back."""
+
+    #: The pattern and the direction.
+    pattern: str
+    #: How many of these a whole pass has.
+    patterns: int
+    #: The share of the device's memory.
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Note:
     """The current step of the workload, for people; valid until the next one."""
 
@@ -181,6 +193,7 @@ ChildMessage = (
     | MemoryContention
     | Ready
     | Progress
+    | MemoryCovered
     | Note
     | Finding
     | SelftestResult

@@ -21,7 +21,15 @@ from torch import Tensor
 
 from sentinel.host.golden_store import Goldens
 from sentinel.host.own_memory import trim_heap
-from sentinel.protocol.stressor import Finding, Note, Progress, Ready, SelftestDone, SelftestResult
+from sentinel.protocol.stressor import (
+    Finding,
+    MemoryCovered,
+    Note,
+    Progress,
+    Ready,
+    SelftestDone,
+    SelftestResult,
+)
 from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.duty_cycle import DutyCycle
@@ -234,8 +242,8 @@ class WorkloadContext:
         self._device.begin()  # the wait for the supervisor is not part of the quantum
         self._began = time.monotonic()
 
-    def send(self, message: SelftestResult | SelftestDone) -> None:
-        """Send the progress of a selftest, which the supervisor ignores."""
+    def send(self, message: SelftestResult | SelftestDone | MemoryCovered) -> None:
+        """Send what a built-in workload has completed."""
         self._lease_keeper.send(message)
 
     def note(self, text: str) -> None:

@@ -9,6 +9,7 @@ from sentinel.config.model import Config
 from sentinel.core.gpu import allocations, health, newcomer, occupancy
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
+from sentinel.core.node import burnin
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.observation import Observation
@@ -42,6 +43,9 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: C
     verdict = occupancy.may_start(gpu_state, reading, seen.now, own)
     if not verdict.allowed:
         return verdict
+    finished = burnin.why_finished(gpu_state, config)
+    if finished is not None:
+        return Verdict.deny("burnin", finished)
     critical = _critical(gpu_state, own)
     if critical is not None:
         return Verdict.deny("throttle.pace", critical)
@@ -138,6 +142,9 @@ def _own_release(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config
 ) -> str | None:
     """Explain why the rules of its GPU release a stressor, or return None."""
+    finished = burnin.why_finished(gpu_state, config)
+    if finished is not None:
+        return finished
     if gpu_state.launch_spec is not None and gpu_state.launch_spec != launch_spec(config):
         return "its settings have changed"
     reason = (

@@ -8,6 +8,7 @@ from datetime import datetime
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.node import burnin
 from sentinel.core.node.api_supervision import why_unusable
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
@@ -61,6 +62,8 @@ def _why_time_is_over(state: State, seen: Observation, config: Config) -> str | 
     """Explain why the configured time is over, or return None."""
     if config.run_for is not None and seen.now - state.counted_from >= config.run_for:
         return "its time is over"
+    if burnin.is_complete(state, config):
+        return "the burn-in is complete"
     until = config.until
     if isinstance(until, datetime) and seen.local is not None and seen.local >= until:
         return f"its end at {until:%Y-%m-%d %H:%M} has come"

@@ -31,6 +31,7 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
         config: The configuration.
     """
     read, held, at_once, shared, load = [], [], [], [], []
+    telemetry = state.api is not None or config.plan is not None
     for uuid, gpu_state in state.gpu_states.items():
         if not probe_supervision.readable(state, gpu_state, now):
             continue
@@ -44,13 +45,12 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
         if running and watchers.alternates(times[uuid], now, config):
             shared.append(uuid)
         if (
-            state.api is not None  # clients see the utilisation
+            telemetry  # clients see the utilisation
             or leaks.needs_utilization(gpu_state, now)
             or pace_controller.needs_utilization(gpu_state)
         ):
             load.append(uuid)
         read.append(uuid)
-    telemetry = state.api is not None
     return Watch(
         gpus=tuple(read),
         held=tuple(held),

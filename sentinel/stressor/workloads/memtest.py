@@ -13,7 +13,7 @@ from itertools import count
 
 import torch
 
-from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.memory_cells import READS, REPEATS, MemoryCells, Piece, Task
 from sentinel.stressor.verification.patterns import PATTERNS, Pattern, parse_patterns
@@ -147,6 +147,7 @@ class MemoryTest:
                     self.read(order, read)
                 self._covered.update(self.cells.tested())
                 self.report_faults()
+                self._report_coverage()
                 self._pace()
 
     def order(self) -> list[Piece]:
@@ -245,14 +246,28 @@ class MemoryTest:
         """Sleep until all work is done; never rests, as faults are reported before a rest."""
         return self.ctx.drain(rests=False)
 
+    def _report_coverage(self) -> None:
+        """Report that this sweep is complete."""
+        sweep = self._sweep
+        self.ctx.send(
+            MemoryCovered(
+                pattern=f"{sweep.task.pattern.name}{' descending' if sweep.descending else ''}",
+                patterns=2 * len(self._patterns),
+                share=self._share(len(self.cells.tested())),
+            )
+        )
+
     def _note_progress(self) -> None:
-        blocks = len(self.cells.blocks)
-        whole = blocks * self.cells.size * 8 / sum(chunk.numel() for chunk in self.ctx.chunks)
-        share = self.ctx.share * whole * len(self._covered) / blocks
         self.ctx.note(
             f"pass {self._sweep.number}, {self._sweep}, "
-            f"covered {100 * share:.1f} % of the device's memory"
+            f"covered {100 * self._share(len(self._covered)):.1f} % of the device's memory"
         )
+
+    def _share(self, blocks: int) -> float:
+        """Compute which share of the device's memory so many blocks are."""
+        all_ = len(self.cells.blocks)
+        whole = all_ * self.cells.size * 8 / sum(chunk.numel() for chunk in self.ctx.chunks)
+        return self.ctx.share * whole * blocks / all_
 
 
 def _no_wait() -> bool:

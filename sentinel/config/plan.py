@@ -1,0 +1,166 @@
+"""Burn-in plans: phases of work for every GPU, read from TOML. Pure.
+
+The levels of ``sentinel burnin`` are such files, in ``sentinel/burnin/levels``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sentinel.errors import ConfigError
+from sentinel.units import format_duration, parse_duration
+
+#: The format that a plan names in its key ``spec``.
+SPEC = "sentinel-plan-v1"
+#: The longest plan: 168 hours are the longest acceptance test that is asked for.
+MAX_PLAN_S = 366 * 24 * 3600.0
+MAX_PHASES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One workload, and how much of its work a GPU must do.
+
+    Work counts only while the workload checks its results, unless ``checked`` is False.
+    """
+
+    #: Distinguishes the phases of a plan.
+    name: str
+    #: As ``--workload`` takes it.
+    workload: str
+    #: Seconds of work to count; in a steady phase, in one stretch.
+    seconds: float = 0.0
+    #: How often each pattern of a memory test must have covered the memory.
+    passes: int = 0
+    #: Rate, power and temperature are judged here, on a GPU whose temperature is stable.
+    steady: bool = False
+    #: The longest time to wait for a stable temperature, in seconds; that work does not count.
+    warm_up: float = 0.0
+    #: The results are checked, and work without checks does not count.
+    checked: bool = True
+    #: Without it there is no PASS; other phases may be impossible on a GPU.
+    mandatory: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The phases of a burn-in, in their order."""
+
+    name: str
+    phases: tuple[Phase, ...]
+    #: What it is for, in a sentence.
+    title: str = ""
+    #: A plan that is too short to prove anything gives no PASS.
+    screen: bool = False
+    #: A run that is older, in seconds, is not resumed.
+    resumable: float = 86400.0
+    #: How many of a phase's stressors may fail before the phase is given up.
+    max_failures: int = 3
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of work of all phases, without warming up."""
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def hash(self) -> str:
+        """The beginning of the SHA-256 of everything that the plan asks for."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
+    """Build a plan from a parsed TOML file.
+
+    Args:
+        table: The content.
+        source: The path of the file, for errors.
+
+    Raises:
+        ConfigError: A key is unknown, missing or has a wrong value.
+    """
+    given = dict(table)
+    spec = given.pop("spec", None)
+    if spec != SPEC:
+        raise ConfigError(f"{source}: spec is {spec!r}", f'Allowed is spec = "{SPEC}".')
+    phases = given.pop("phase", None)
+    if not isinstance(phases, list) or not 0 < len(phases) <= MAX_PHASES:
+        raise ConfigError(f"{source}: no phases", f"Give 1 to {MAX_PHASES} tables [[phase]].")
+    parsed = tuple(
+        Phase(**_values(Phase, one, f"{source}: phase {number}"))
+        for number, one in enumerate(phases, start=1)
+    )
+    plan = Plan(phases=parsed, **_values(Plan, given, source, without={"phases"}))
+    _check(plan, source)
+    return plan
+
+
+def _check(plan: Plan, source: str) -> None:
+    """Refuse a plan that is contradictory or never ends."""
+    names = [phase.name for phase in plan.phases]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{source}: two phases are called {name!r}")
+    for phase in plan.phases:
+        where = f"{source}: phase {phase.name!r}"
+        if phase.seconds <= 0 and phase.passes <= 0:
+            raise ConfigError(f"{where} asks for no work", "Give seconds or passes above 0.")
+        if phase.steady and phase.seconds <= 0:
+            raise ConfigError(f"{where} is steady, and has no seconds")
+        if phase.warm_up and not phase.steady:
+            raise ConfigError(f"{where} has a warm_up, and is not steady")
+    if plan.seconds > MAX_PLAN_S:
+        longest = format_duration(MAX_PLAN_S)
+        raise ConfigError(f"{source}: it takes more than {longest}")
+
+
+_NAMES = {"str": "text", "int": "a whole number", "bool": "true or false"}
+_DURATION = "seconds, or a time such as 10m"
+
+
+def _values(
+    kind: type, table: Any, where: str, without: frozenset[str] | set[str] = frozenset()
+) -> dict[str, Any]:
+    """Check the keys and values of a table against the fields of a dataclass."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} is not a table")
+    known = {one.name: str(one.type) for one in fields(kind) if one.name not in without}
+    values = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{where}: {key!r} is unknown", f"Allowed are {', '.join(known)}.")
+        values[key] = _value(known[key], value, f"{where}: {key}")
+    required = {"name", *({"workload"} if kind is Phase else ())}
+    for key in sorted(required - set(values)):
+        raise ConfigError(f"{where}: {key!r} is missing")
+    return values
+
+
+def _value(kind: str, value: Any, where: str) -> Any:
+    """Convert one value, or refuse it."""
+    if kind == "float":
+        seconds = _seconds(value, where)
+        if not 0 <= seconds <= MAX_PLAN_S:
+            raise ConfigError(f"{where} = {value!r} is out of range", "Allowed is 0 to a year.")
+        return seconds
+    wanted = {"str": str, "int": int, "bool": bool}[kind]
+    if type(value) is not wanted:
+        raise ConfigError(f"{where} = {value!r} is not {_NAMES[kind]}")
+    if value == "" or (type(value) is int and value < 0):
+        raise ConfigError(f"{where} = {value!r} is not allowed")
+    return value
+
+
+def _seconds(value: Any, where: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ValueError:
+            pass
+    raise ConfigError(f"{where} = {value!r} is not {_DURATION}")

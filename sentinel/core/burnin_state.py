@@ -1,0 +1,75 @@
+"""The progress of one GPU through the plan of a burn-in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sentinel.config.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseWork:
+    """What a GPU has done of one phase.
+
+    Seconds are those of the workload's own reports, so starts and interruptions are not in them.
+    """
+
+    #: Of work that counts, in all stretches.
+    seconds: float = 0.0
+    #: Of work that does not count: warm-up, and work without checks where they are required.
+    uncounted: float = 0.0
+    iterations: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    #: Results that were checked, and those that were wrong, also while warming up.
+    checks: int = 0
+    errors: int = 0
+    #: How often each pattern of a memory test has covered the memory, and of how many patterns.
+    covered: Mapping[str, int] = field(default_factory=dict)
+    patterns: int = 0
+    #: The smallest share of the device's memory that a pattern has covered.
+    share: float | None = None
+    #: The seconds that count of the current stretch, and of the longest one.
+    stretch: float = 0.0
+    longest: float = 0.0
+    interruptions: int = 0
+    #: Why the GPU will not do the rest of the phase, or None.
+    given_up: str | None = None
+
+    def passes(self) -> int:
+        """Count how often every pattern has covered the memory."""
+        if not self.patterns or len(self.covered) < self.patterns:
+            return 0
+        return min(self.covered.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burnin:
+    """The progress of a GPU through a plan."""
+
+    #: The number of the current phase from 0; that of all phases once the GPU is done.
+    phase: int = 0
+    #: What was done of each phase so far, the current one included.
+    work: tuple[PhaseWork, ...] = (PhaseWork(),)
+    #: How many stressors have failed in this phase.
+    failures: int = 0
+    #: The last of them.
+    failed_generation: int = 0
+    #: The time and the temperature in degrees Celsius of each report of the current stressor.
+    temperatures: tuple[tuple[float, int], ...] = ()
+    #: The current stretch works on a warm GPU.
+    warm: bool = False
+    #: Since when the GPU cannot be read, or None.
+    unreadable: float | None = None
+    #: Why the GPU does no more phases, or None.
+    ended: str | None = None
+
+    @property
+    def current(self) -> PhaseWork:
+        """What was done of the current phase."""
+        return self.work[-1]
+
+    def finished(self, plan: Plan) -> bool:
+        """Check whether nothing more is to be done."""
+        return self.ended is not None or self.phase >= len(plan.phases)

@@ -1,0 +1,124 @@
+"""Count what a GPU has done of a burn-in plan, and move it from phase to phase. Pure.
+
+Work counts only if the results were checked, and from the start of the current stretch on only if
+that stretch was not interrupted. So the count is a lower bound of what the GPU has proved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.config.plan import Phase, Plan
+from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.protocol.stressor import MemoryCovered, Progress
+
+#: The temperature of a GPU is stable if it changes by less than this in a minute, in degrees
+#: Celsius, over the longest of these windows that fits into half of the warm-up, in seconds.
+STABLE_SLOPE_C = 1.0
+MAX_WINDOW_S = 60.0
+
+
+def count(
+    burnin: Burnin, phase: Phase, report: Progress, temperature: int | None, now: float
+) -> Burnin:
+    """Count one report of the workload.
+
+    Args:
+        burnin: The progress so far.
+        phase: The current phase.
+        report: The work since the last report.
+        temperature: Of the GPU in degrees Celsius; None if it cannot be read.
+        now: The time of the report.
+    """
+    burnin = _warm_up(burnin, phase, temperature, now)
+    work = burnin.current
+    verified = not phase.checked or report.checks > 0
+    counts = verified and not report.errors and (burnin.warm or not phase.steady)
+    seconds = report.seconds if counts else 0.0
+    stretch = work.stretch + seconds
+    work = replace(
+        work,
+        seconds=work.seconds + seconds,
+        uncounted=work.uncounted + report.seconds - seconds,
+        iterations=work.iterations + report.iterations,
+        flops=work.flops + report.flops,
+        bytes=work.bytes + report.bytes,
+        checks=work.checks + report.checks,
+        errors=work.errors + report.errors,
+        stretch=stretch,
+        longest=max(work.longest, stretch),
+    )
+    return replace(burnin, work=(*burnin.work[:-1], work))
+
+
+def cover(burnin: Burnin, message: MemoryCovered) -> Burnin:
+    """Count one pattern that has covered the memory."""
+    work = burnin.current
+    covered = {**work.covered, message.pattern: work.covered.get(message.pattern, 0) + 1}
+    share = message.share if work.share is None else min(work.share, message.share)
+    work = replace(work, covered=covered, patterns=message.patterns, share=share)
+    return replace(burnin, work=(*burnin.work[:-1], work))
+
+
+def interrupt(burnin: Burnin) -> Burnin:
+    """End the current stretch: the stressor is gone, and its memory with it."""
+    work = burnin.current
+    if not work.stretch and not burnin.temperatures:
+        return burnin
+    work = replace(work, stretch=0.0, interruptions=work.interruptions + 1)
+    return replace(burnin, work=(*burnin.work[:-1], work), temperatures=(), warm=False)
+
+
+def is_done(work: PhaseWork, phase: Phase) -> bool:
+    """Check whether a GPU has done what a phase asks for."""
+    seconds = work.longest if phase.steady else work.seconds
+    return seconds >= phase.seconds and work.passes() >= phase.passes
+
+
+def next_phase(burnin: Burnin, plan: Plan, given_up: str | None = None) -> Burnin:
+    """Go on with the next phase, after the current one is done or given up."""
+    work = replace(burnin.current, given_up=given_up)
+    number = burnin.phase + 1
+    more = (PhaseWork(),) if number < len(plan.phases) else ()
+    return replace(
+        burnin,
+        phase=number,
+        work=(*burnin.work[:-1], work, *more),
+        failures=0,
+        temperatures=(),
+        warm=False,
+    )
+
+
+def end(burnin: Burnin, plan: Plan, reason: str) -> Burnin:
+    """Do no more phases, for a reason."""
+    return burnin if burnin.finished(plan) else replace(burnin, ended=reason)
+
+
+def _warm_up(burnin: Burnin, phase: Phase, temperature: int | None, now: float) -> Burnin:
+    """Decide whether the temperature of the GPU is stable by now.
+
+    It counts as stable once it is so, at the end of the warm-up, or if it cannot be read.
+    """
+    if not phase.steady or burnin.warm:
+        return burnin
+    if not phase.warm_up or temperature is None:
+        return replace(burnin, warm=True)
+    temperatures = (*burnin.temperatures, (now, temperature))
+    window = min(MAX_WINDOW_S, phase.warm_up / 2)
+    recent = tuple(one for one in temperatures if one[0] >= now - window)
+    over = now - temperatures[0][0] >= phase.warm_up
+    stable = now - temperatures[0][0] >= window and abs(_slope(recent)) < STABLE_SLOPE_C
+    # The first one stays, because it has the time at which the warm-up began.
+    kept = (temperatures[0], *(one for one in recent if one != temperatures[0]))
+    return replace(burnin, temperatures=kept, warm=over or stable)
+
+
+def _slope(values: tuple[tuple[float, int], ...]) -> float:
+    """Compute the slope of temperatures by least squares, in degrees per minute."""
+    mean_at = sum(at for at, _ in values) / len(values)
+    mean = sum(value for _, value in values) / len(values)
+    spread = sum((at - mean_at) ** 2 for at, _ in values)
+    if not spread:
+        return 0.0
+    return 60.0 * sum((at - mean_at) * (value - mean) for at, value in values) / spread

@@ -1,0 +1,161 @@
+"""Advance every GPU through the plan of a burn-in. Pure.
+
+The workload of a GPU's phase is a setting of that GPU. So a phase that is done changes a setting,
+and the stressor is released and started again as after any change of settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sentinel.config.model import Config
+from sentinel.config.plan import Phase, Plan
+from sentinel.core.actions import Event
+from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.core.events import gpu_event
+from sentinel.core.gpu import burnin as progress
+from sentinel.core.gpu_state import GpuState, Unknown
+from sentinel.core.observation import Observation
+from sentinel.core.state import State
+from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped
+from sentinel.protocol.stressor import MemoryCovered, Progress
+
+#: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
+#: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
+UNREADABLE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance:
+    """The result of one step of all GPUs."""
+
+    state: State
+    config: Config
+    events: tuple[Event, ...] = ()
+
+
+def advance(state: State, seen: Observation, config: Config) -> Advance:
+    """Count the work of this tick, and set the workload of each GPU's phase."""
+    plan = config.plan
+    if plan is None:
+        return Advance(state=state, config=config)
+    events: list[Event] = []
+    gpu_states = dict(state.gpu_states)
+    each: dict[str, Config] = dict(config.each)
+    for uuid, before in state.gpu_states.items():
+        gpu_state, told = _advance_gpu(before, seen, config, plan)
+        gpu_states[uuid] = gpu_state
+        events += told
+        burnin = gpu_state.burnin or Burnin()
+        workload = plan.phases[min(burnin.phase, len(plan.phases) - 1)].workload
+        own = config.of(uuid)
+        if own.workload != workload:
+            each[uuid] = replace(own, workload=workload)
+    if each != config.each:
+        config = replace(config, each=each)
+    return Advance(state=state.with_gpu_states(gpu_states), config=config, events=tuple(events))
+
+
+def is_complete(state: State, config: Config) -> bool:
+    """Check whether no GPU has anything more to do."""
+    plan = config.plan
+    return plan is not None and all(
+        gpu_state.burnin is not None and gpu_state.burnin.finished(plan)
+        for gpu_state in state.gpu_states.values()
+    )
+
+
+def why_finished(gpu_state: GpuState, config: Config) -> str | None:
+    """Explain why a GPU needs no stressor any more, or return None."""
+    plan, burnin = config.plan, gpu_state.burnin
+    if plan is None or burnin is None or not burnin.finished(plan):
+        return None
+    return burnin.ended or f"it has done all phases of {plan.name}"
+
+
+def _advance_gpu(
+    gpu_state: GpuState, seen: Observation, config: Config, plan: Plan
+) -> tuple[GpuState, list[Event]]:
+    """Count the work of one GPU, and end its phase if that is done or cannot be."""
+    burnin = gpu_state.burnin or Burnin()
+    if burnin.finished(plan):
+        return gpu_state, []
+    phase, now = plan.phases[burnin.phase], seen.now
+    before = burnin
+    burnin = _count(gpu_state, burnin, phase, seen)
+    given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan)
+    burnin = _follow_reads(gpu_state, burnin, plan, now)
+    wrong = burnin.current.errors or gpu_state.findings.total
+    if config.fail_fast and wrong:
+        burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
+    events: list[Event] = []
+    if burnin.ended is None and (given_up is not None or progress.is_done(burnin.current, phase)):
+        burnin = progress.next_phase(burnin, plan, given_up)
+    if burnin.phase != before.phase or burnin.ended is not None:
+        fields = work_fields(burnin.work[before.phase])
+        events.append(gpu_event("burnin.phase_ended", gpu_state, now, phase=phase.name, **fields))
+    if burnin.finished(plan):
+        reason = burnin.ended
+        events.append(gpu_event("burnin.ended", gpu_state, now, plan=plan.name, reason=reason))
+    return replace(gpu_state, burnin=burnin), events
+
+
+def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation) -> Burnin:
+    """Count the new messages of the stressor, or the end of a stretch."""
+    facts = seen.children.get(gpu_state.gpu.uuid)
+    if facts is not None and _works_on(gpu_state, phase, facts.generation):
+        reading = seen.readings.get(gpu_state.gpu.uuid)
+        temperature = reading.temperature if reading is not None else None
+        for message in facts.messages:
+            if isinstance(message, Progress):
+                burnin = progress.count(burnin, phase, message, temperature, seen.now)
+            elif isinstance(message, MemoryCovered):
+                burnin = progress.cover(burnin, message)
+    if not isinstance(gpu_state.stressor, Starting | Running):
+        burnin = progress.interrupt(burnin)
+    return burnin
+
+
+def _works_on(gpu_state: GpuState, phase: Phase, generation: int) -> bool:
+    """Check that a child is the running stressor of this phase, and not of an earlier one."""
+    spec = gpu_state.launch_spec
+    return (
+        isinstance(gpu_state.stressor, Running)
+        and gpu_state.generation == generation
+        and spec is not None
+        and spec.workload == phase.workload
+    )
+
+
+def work_fields(work: PhaseWork) -> dict[str, object]:
+    """Return what was done of a phase as fields of an event."""
+    return {**vars(work), "covered": dict(work.covered), "passes": work.passes()}
+
+
+def _why_given_up(
+    gpu_state: GpuState, burnin: Burnin, plan: Plan
+) -> tuple[str | None, GpuState, Burnin]:
+    """Explain why the rest of a phase cannot be done, or return None; count the failures."""
+    match gpu_state.stressor:
+        case Backoff(reason=reason) | Fatal(reason=reason) as stressor if (
+            gpu_state.generation != burnin.failed_generation
+            and gpu_state.failures
+            and gpu_state.failures[-1] >= gpu_state.started
+        ):
+            failures = burnin.failures + 1
+            burnin = replace(burnin, failures=failures, failed_generation=gpu_state.generation)
+            if isinstance(stressor, Fatal) or failures >= plan.max_failures:
+                # The next phase has another workload, which may be able to run.
+                return reason, replace(gpu_state, stressor=Stopped(), failures=()), burnin
+    return None, gpu_state, burnin
+
+
+def _follow_reads(gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float) -> Burnin:
+    """End the plan of a GPU that cannot be read for a long time."""
+    if not isinstance(gpu_state.occupancy, Unknown):
+        return burnin if burnin.unreadable is None else replace(burnin, unreadable=None)
+    since = now if burnin.unreadable is None else burnin.unreadable
+    burnin = replace(burnin, unreadable=since)
+    if now - since < UNREADABLE_S:
+        return burnin
+    return progress.end(burnin, plan, f"it cannot be read: {gpu_state.occupancy.reason}")

@@ -1,0 +1,54 @@
+"""The events of a burn-in."""
+
+from __future__ import annotations
+
+from sentinel.protocol.event_type import (
+    COUNT,
+    OR_NULL,
+    SECONDS,
+    SHARE,
+    TEXT,
+    EventType,
+    Field,
+    Kind,
+)
+
+BURNIN_EVENTS = (
+    EventType(
+        "burnin.phase_ended",
+        "phase over",
+        Kind.USE,
+        "{phase}: [{given_up}|{seconds:duration} of work that counts, {checks} results checked,"
+        " {errors} wrong]",
+        "A GPU has done a phase of a burn-in, or does no more of it.",
+        (
+            Field("phase", TEXT, "the phase"),
+            Field("seconds", SECONDS, "work that counts, in all stretches"),
+            Field("uncounted", SECONDS, "warming up, and work without the required checks"),
+            Field("stretch", SECONDS, "the last stretch of work that counts"),
+            Field("longest", SECONDS, "the longest stretch"),
+            Field("interruptions", COUNT, "how often the stressor had to end"),
+            Field("iterations", COUNT, "units of work, as the workload defines them"),
+            Field("flops", "number", "floating-point operations"),
+            Field("bytes", "number", "bytes read and written"),
+            Field("checks", COUNT, "results that were checked"),
+            Field("errors", COUNT, "those that were wrong"),
+            Field("covered", "object", "how often each pattern has covered the memory"),
+            Field("patterns", COUNT, "how many patterns a pass has"),
+            Field("passes", COUNT, "how often all of them have covered the memory"),
+            Field("share", SHARE + OR_NULL, "the share of the memory that was covered"),
+            Field("given_up", TEXT + OR_NULL, "why the rest of the phase cannot be done, or null"),
+        ),
+    ),
+    EventType(
+        "burnin.ended",
+        "burn-in over",
+        Kind.USE,
+        "{plan}: [{reason}|all phases are done]",
+        "A GPU does no more of a burn-in.",
+        (
+            Field("plan", TEXT, "the plan"),
+            Field("reason", TEXT + OR_NULL, "why phases are missing, or null"),
+        ),
+    ),
+)
