@@ -5,23 +5,29 @@ from __future__ import annotations
 from itertools import takewhile
 from pathlib import Path
 
-from benchmarks import random_jobs, soak, startup
+from benchmarks import memory_shapes, random_jobs, soak, startup
 from benchmarks.report import Report
 from benchmarks.results import Results
 
 ROOT = Path(__file__).resolve().parents[3]
 MEASURED = ROOT / "benchmarks" / "measured"
+#: The measurements of benchmarks.startup, benchmarks.soak and benchmarks.memory_shapes.
+STARTUP = ("h200-startup.jsonl", "h200-startup-2.jsonl")
+SOAK = ("simulated-soak.jsonl", "h200-soak.jsonl")
+SHAPES = ("h200-shapes.jsonl", "h200-shapes-after.jsonl")
 #: Files that other programs render: benchmarks.thermal, which plots them, and those below.
-NOT_REPORTED = {"h200-heat.jsonl", "simulated-soak.jsonl", "simulated-random-jobs.jsonl"}
-#: The measurements of benchmarks.startup.
-STARTUP = "h200-startup.jsonl"
+NOT_REPORTED = {"h200-heat.jsonl", "simulated-random-jobs.jsonl", *STARTUP, *SOAK, *SHAPES}
 
 
 def rendered_lines() -> set[str]:
     paths = [path for path in MEASURED.glob("*.jsonl") if path.name not in NOT_REPORTED]
     lines = {line for path in paths for line in Report(Results(path)).render().splitlines()}
-    lines |= set(startup.table(Results(MEASURED / STARTUP)))
-    lines |= set(soak.table(soak.judge_recorded(Results(MEASURED / "simulated-soak.jsonl"))))
+    for name in STARTUP:
+        lines |= set(startup.table(Results(MEASURED / name)))
+    for name in SOAK:
+        lines |= set(soak.table(soak.judge_recorded(Results(MEASURED / name))))
+    for name in SHAPES:
+        lines |= set(memory_shapes.table(Results(MEASURED / name)))
     for record in Results(MEASURED / "simulated-random-jobs.jsonl").of("random jobs"):
         lines |= set(random_jobs.table(record))
     return lines
