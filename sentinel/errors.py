@@ -32,6 +32,8 @@ class ExitCode(IntEnum):
     FAIL = 1
     USAGE = 2
     NOT_RUNNING = 3
+    #: The same number: not everything was done.
+    INCOMPLETE = 3
     NO_SUCH_GPU = 4
     NO_DRIVER = 5
     UNKILLABLE = 7

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: The commands by section: the module (and the name in it, if not ``command``) and a summary.
 SECTIONS = {
+    "Burn-in": {
+        "burnin": ("sentinel.cli.daemon.burnin", "Burn GPUs in, with a verdict for each."),
+    },
     "The daemon": {
         "run": ("sentinel.cli.daemon.run", "Occupy idle GPUs in the foreground (the default)."),
         "start": ("sentinel.cli.daemon.start", "Start the daemon, or enable a running one."),

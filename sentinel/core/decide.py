@@ -183,8 +183,10 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     if batch.stop is not None:
         seen = replace(seen, stop=seen.stop or batch.stop)
     state, stopping = shutdown.begin(state, seen, config)
+    last = burnin.cut_short(state, seen.now, config)
+    state = last.state
     actions = [*reaction.actions, *batch.actions]
-    events = [*reaction.events, *batch.events, *planned.events, *expired, *stopping]
+    events = [*reaction.events, *batch.events, *planned.events, *expired, *stopping, *last.events]
     # After new settings, the next tick decides the occupancy before anything is started.
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (

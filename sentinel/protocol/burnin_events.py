@@ -15,6 +15,40 @@ from sentinel.protocol.event_type import (
 
 BURNIN_EVENTS = (
     EventType(
+        "burnin.phase_started",
+        "phase",
+        Kind.USE,
+        "{number} of {phases}: {phase}",
+        "The next phase of a burn-in is due on a GPU. Its stressor starts as soon as the GPU is"
+        " idle.",
+        (
+            Field("phase", TEXT, "the phase"),
+            Field("number", COUNT, "its number in the plan, from 1"),
+            Field("phases", COUNT, "how many phases the plan has"),
+        ),
+    ),
+    EventType(
+        "burnin.warm",
+        "warm",
+        Kind.DETAIL,
+        "{phase}: from here on, its work counts",
+        "The temperature of a GPU is stable, or the longest warm-up is over, so that a steady phase"
+        " begins to count.",
+        (Field("phase", TEXT, "the phase"),),
+    ),
+    EventType(
+        "burnin.interrupted",
+        "interrupted",
+        Kind.USE,
+        "{phase}: after {stretch_s:duration} of work that counts",
+        "The stressor of a phase has ended before the phase was done: for a newcomer, a failure, a"
+        " pause or a GPU that could not be read. Another event says why.",
+        (
+            Field("phase", TEXT, "the phase"),
+            Field("stretch_s", SECONDS, "the work of this stretch that counts"),
+        ),
+    ),
+    EventType(
         "burnin.phase_ended",
         "phase over",
         Kind.USE,

@@ -56,6 +56,22 @@ def advance(state: State, seen: Observation, config: Config) -> Advance:
     return Advance(state=state.with_gpu_states(gpu_states), config=config, events=tuple(events))
 
 
+def cut_short(state: State, now: float, config: Config) -> Advance:
+    """End the plan of every GPU when a shutdown has begun, and report what was done of it."""
+    plan = config.plan
+    if plan is None or state.shutdown is None:
+        return Advance(state=state, config=config)
+    events: list[Event] = []
+    gpu_states = dict(state.gpu_states)
+    for uuid, gpu_state in state.gpu_states.items():
+        before = gpu_state.burnin or Burnin()
+        burnin = progress.end(before, plan, state.shutdown.reason)
+        if burnin is not before:
+            gpu_states[uuid] = replace(gpu_state, burnin=burnin)
+            events += _events(gpu_states[uuid], before, burnin, plan, now)
+    return Advance(state=state.with_gpu_states(gpu_states), config=config, events=tuple(events))
+
+
 def is_complete(state: State, config: Config) -> bool:
     """Check whether no GPU has anything more to do."""
     plan = config.plan
@@ -77,27 +93,54 @@ def _advance_gpu(
     gpu_state: GpuState, seen: Observation, config: Config, plan: Plan
 ) -> tuple[GpuState, list[Event]]:
     """Count the work of one GPU, and end its phase if that is done or cannot be."""
-    burnin = gpu_state.burnin or Burnin()
+    now = seen.now
+    if gpu_state.burnin is None:
+        begun = replace(gpu_state, burnin=Burnin())
+        return begun, [gpu_event("burnin.phase_started", begun, now, **phase_fields(plan, 0))]
+    before = burnin = gpu_state.burnin
     if burnin.finished(plan):
         return gpu_state, []
-    phase, now = plan.phases[burnin.phase], seen.now
-    before = burnin
+    phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan)
     burnin = _follow_reads(gpu_state, burnin, plan, now)
     wrong = burnin.current.errors or gpu_state.findings.total
     if config.fail_fast and wrong:
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
-    events: list[Event] = []
     if burnin.ended is None and (given_up is not None or progress.is_done(burnin.current, phase)):
         burnin = progress.next_phase(burnin, plan, given_up)
-    if burnin.phase != before.phase or burnin.ended is not None:
-        fields = work_fields(burnin.work[before.phase])
-        events.append(gpu_event("burnin.phase_ended", gpu_state, now, phase=phase.name, **fields))
-    if burnin.finished(plan):
-        reason = burnin.ended
-        events.append(gpu_event("burnin.ended", gpu_state, now, plan=plan.name, reason=reason))
+    events = _events(replace(gpu_state, burnin=burnin), before, burnin, plan, now)
     return replace(gpu_state, burnin=burnin), events
+
+
+def _events(
+    gpu_state: GpuState, before: Burnin, burnin: Burnin, plan: Plan, now: float
+) -> list[Event]:
+    """Report what has changed."""
+    events: list[Event] = []
+
+    def tell(name: str, **fields: object) -> None:
+        events.append(gpu_event(f"burnin.{name}", gpu_state, now, **fields))
+
+    phase = plan.phases[before.phase].name
+    if burnin.work[before.phase].interruptions > before.current.interruptions:
+        tell("interrupted", phase=phase, stretch_s=before.current.stretch)
+    if burnin.warm and not before.warm:
+        tell("warm", phase=phase)
+    over = burnin.phase != before.phase or burnin.ended is not None
+    if over:
+        tell("phase_ended", phase=phase, **work_fields(burnin.work[before.phase]))
+    if burnin.finished(plan):
+        tell("ended", plan=plan.name, reason=burnin.ended)
+    elif over:
+        tell("phase_started", **phase_fields(plan, burnin.phase))
+    return events
+
+
+def phase_fields(plan: Plan, number: int) -> dict[str, object]:
+    """Return a phase as fields of an event."""
+    phase = plan.phases[number]
+    return {"phase": phase.name, "number": number + 1, "phases": len(plan.phases)}
 
 
 def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation) -> Burnin:

@@ -168,9 +168,9 @@ def run_recorded(
     def around(parts: Parts) -> Parts:
         return replace(
             parts,
-            probe=cast("Probe", _Recorded(parts.probe, listener.take_probe)),
-            spawner=cast("Spawner", _Recorded(parts.spawner, listener.take_children)),
-            interrupts=cast("Interrupts", _Recorded(parts.interrupts, listener.take_signals)),
+            probe=cast("Probe", Recorded(parts.probe, listener.take_probe)),
+            spawner=cast("Spawner", Recorded(parts.spawner, listener.take_children)),
+            interrupts=cast("Interrupts", Recorded(parts.interrupts, listener.take_signals)),
         )
 
     return run_parts(options, sink, around)
@@ -219,7 +219,7 @@ def _describe_processes(listed: Any) -> tuple[str, ...]:
     return tuple(f"{one.get('name') or 'a process'} (pid {one['pid']})" for one in listed)
 
 
-class _Recorded:
+class Recorded:
     """A part with a recorder of what its ``collect`` returns.
 
     Args:

@@ -1,0 +1,38 @@
+"""The levels of ``sentinel burnin``: plans that are shipped with it."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+from sentinel.config.plan import Plan, parse_plan
+from sentinel.errors import ConfigError
+from sentinel.host.regular_file import read_regular
+
+#: By rising duration.
+LEVELS = ("screen", "standard", "long", "soak")
+
+#: A larger file is no plan.
+_MAX_BYTES = 2**20
+
+
+def level_text(name: str) -> str:
+    """Read the file of a level."""
+    return resources.files(__package__).joinpath(f"{name}.toml").read_text()
+
+
+def load_plan(level: str, file: Path | None) -> Plan:
+    """Load a plan: that of a file, or of a level.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not a plan.
+    """
+    if file is None:
+        return parse_plan(tomllib.loads(level_text(level)), f"level {level}")
+    source = f"--plan {file}"
+    try:
+        table = tomllib.loads(read_regular(file, _MAX_BYTES).decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{source} cannot be read: {error}") from None
+    return parse_plan(table, source)

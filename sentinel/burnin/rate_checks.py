@@ -1,0 +1,159 @@
+"""The checks of a GPU's rate: against its peers and against references. Pure."""
+
+from __future__ import annotations
+
+import statistics
+
+from sentinel.burnin.check import (
+    Check,
+    Judgement,
+    Severity,
+    Status,
+    by_limits,
+    not_applicable,
+    untested,
+)
+from sentinel.burnin.load_checks import (
+    MIN_PEERS,
+    MIN_POWER_SHARE,
+    NO_STEADY,
+    RETEST,
+    LoadEvidence,
+    power_share,
+)
+from sentinel.burnin.record import GpuRecord
+from sentinel.burnin.thresholds import Limits, below
+
+#: The deviation of rates is taken for at least this share of their median: eight equal GPUs would
+#: make any difference look large.
+MIN_DEVIATION = 0.005
+#: Of a normal distribution: the standard deviation is so many median absolute deviations.
+_NORMAL = 1.4826
+
+
+def rate_of(record: GpuRecord, phase: str, unit: str = "flops") -> float | None:
+    """Compute the median rate of the stretches of a phase that count, per second.
+
+    Args:
+        record: The GPU.
+        phase: The name of the phase, without the number of its cycle; the last one counts.
+        unit: ``flops`` or ``bytes``.
+    """
+    found = None
+    for one in record.phases:
+        if kind_of(one.phase.name) == phase and (rates := one.rates(unit)):
+            found = statistics.median(rates)
+    return found
+
+
+def kind_of(phase: str) -> str:
+    """Return the name of a phase without the number of its cycle."""
+    name, dash, number = phase.rpartition("-")
+    return name if dash and number.isdigit() else phase
+
+
+def _not_representative(record: GpuRecord) -> str | None:
+    """Explain why the rate of a GPU must not be judged, or return None."""
+    share = power_share(record)
+    if share is not None and share < MIN_POWER_SHARE:
+        return f"the load reached only {share:.0%} of the power limit"
+    return None
+
+
+def _peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    own = rate_of(evidence.record, "steady")
+    known = [rate for one in evidence.peers if (rate := rate_of(one, "steady")) is not None]
+    if len(known) < MIN_PEERS:
+        why = f"fewer than {MIN_PEERS} GPUs of this model ran at the same time"
+        return not_applicable(why)
+    unfit = _not_representative(evidence.record)
+    if own is None or unfit is not None:
+        return untested(unfit or NO_STEADY)
+    median = statistics.median(known)
+    deviation = statistics.median(abs(rate - median) for rate in known) * _NORMAL
+    z = (own - median) / max(deviation, MIN_DEVIATION * median)
+    ratio = own / median
+    explained = _explained(evidence)
+    text = f"{own / 1e12:.1f} TFLOP/s; the median of {len(known)} is {median / 1e12:.1f}; z {z:.1f}"
+    status = Status.PASS
+    if limits["warn"].broken_by(ratio):
+        status = Status.WARN
+    if limits["fail_with_deviation"].broken_by(ratio) and limits["deviation"].broken_by(z):
+        status = Status.WARN if explained else Status.FAIL
+    if limits["fail"].broken_by(ratio):
+        status = Status.FAIL
+    text += f"; {explained}" if explained else ""
+    return Judgement(status=status, value=round(ratio, 4), evidence=text)
+
+
+def _explained(evidence: LoadEvidence) -> str:
+    """Name what explains a lower rate: a lower power limit, or a lower maximum clock."""
+    own = evidence.record.before
+    others = [one.before for one in evidence.peers if one.before is not None]
+    if own is None or not others:
+        return ""
+    for name, text in (
+        ("power_limit_w", "its power limit is lower"),
+        ("sm_clock_maximum_mhz", "its maximum clock is lower"),
+    ):
+        value = getattr(own, name)
+        known = [figure for one in others if (figure := getattr(one, name)) is not None]
+        if value is not None and known and value < statistics.median(known):
+            return text
+    return ""
+
+
+def _reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    if not evidence.references:
+        why = f"there is no reference for {evidence.model}"
+        return not_applicable(why)
+    unfit = _not_representative(evidence.record)
+    if unfit is not None:
+        return untested(unfit)
+    shares, texts = [], []
+    for one in evidence.references:
+        unit = "flops" if one.unit == "TFLOP/s" else "bytes"
+        rate = rate_of(evidence.record, one.phase, unit)
+        if rate is not None:
+            shares.append(rate / 1e12 / one.median)
+            texts.append(
+                f"{one.phase}: {rate / 1e12:.1f} of {one.median:g} {one.unit} ({one.source})"
+            )
+    value = min(shares, default=None)
+    if value is None:
+        return untested("no rate counts")
+    return by_limits(round(value, 4), limits, "; ".join(texts))
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+CHECKS: tuple[Check[LoadEvidence], ...] = (
+    Check(
+        id="rate.peers",
+        limits={
+            "fail": below(0.90),
+            "fail_with_deviation": below(0.95),
+            "deviation": below(-3.5),
+            "warn": below(0.95),
+        },
+        title="The GPU is as fast as its peers",
+        reads="the median rate of the steady phase",
+        unit="of the median",
+        source="gpu-fryer: 0.90; Megatron-LM, stas00/ml-engineering: 5 % alone is normal",
+        severity=Severity.TRIAGE,
+        action=f"TRIAGE: compare power, temperature and clocks. {RETEST}",
+        judge=_peers,
+    ),
+    Check(
+        id="rate.reference",
+        limits={"fail": below(0.75)},
+        title="The GPU is as fast as others of its model",
+        reads="the median rates against sentinel/burnin/references.toml",
+        unit="of the median",
+        source="DCGM's rule: 0.75 of the measured rate",
+        severity=Severity.TRIAGE,
+        action=f"TRIAGE: compare power, temperature and clocks. {RETEST}",
+        judge=_reference,
+    ),
+)

@@ -1,0 +1,210 @@
+"""What was recorded of a burn-in: events and samples, by GPU and phase. Pure.
+
+Times are seconds of the monotonic clock of the host, as recorded.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.burnin.recorder import TELEMETRY, WORK
+from sentinel.config.plan import Phase, Plan
+from sentinel.protocol.counters import Counters
+
+#: Events that end a stretch, and say what ended it.
+INTERRUPTIONS = {
+    "gpu.yielding": "a foreign process",
+    "gpu.unknown": "the GPU could not be read",
+    "gpu.unwatched": "its memory was not watched",
+    "gpu.paused": "a pause",
+    "gpu.reserved": "a reservation",
+    "stressor.failed": "the stressor failed",
+    "stressor.fatal": "the stressor failed",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One reading, or the work of one interval."""
+
+    at: float
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruption:
+    """The end of a stretch."""
+
+    at: float
+    phase: str
+    cause: str
+    #: Work of the stretch that counts, in seconds.
+    stretch_s: float
+
+
+@dataclass(kw_only=True)
+class PhaseRecord:
+    """What one GPU did of one phase, with everything recorded meanwhile."""
+
+    phase: Phase
+    began: float | None = None
+    ended: float | None = None
+    #: The fields of ``burnin.phase_ended``; empty if the phase was never reached.
+    work: Mapping[str, Any] = field(default_factory=dict)
+    #: The beginnings and the ends of the stretches that count.
+    stretches: list[tuple[float, float]] = field(default_factory=list)
+    telemetry: list[Sample] = field(default_factory=list)
+    reports: list[Sample] = field(default_factory=list)
+
+    @property
+    def done(self) -> float:
+        """The seconds that count towards the quota."""
+        return float(self.work.get("longest" if self.phase.steady else "seconds", 0.0))
+
+    @property
+    def passes(self) -> int:
+        """How often every pattern has covered the memory."""
+        return int(self.work.get("passes", 0))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole quota is done."""
+        return self.done >= self.phase.seconds and self.passes >= self.phase.passes
+
+    def judged(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Select the samples of the stretches that count."""
+        return [s for s in samples if any(first <= s.at <= last for first, last in self.stretches)]
+
+    def median(self, name: str) -> float | None:
+        """Compute the median of a reading over the stretches that count."""
+        values = [s.values[name] for s in self.judged(self.telemetry) if s.values.get(name)]
+        return statistics.median(values) if values else None
+
+    def rates(self, unit: str) -> list[float]:
+        """Compute the rate of each report in the stretches that count: ``flops`` or ``bytes``."""
+        return [
+            s.values[unit] / s.values["seconds"]
+            for s in self.judged(self.reports)
+            if s.values["seconds"] > 0 and s.values[unit] > 0
+        ]
+
+
+@dataclass(kw_only=True)
+class GpuRecord:
+    """Everything recorded of one GPU."""
+
+    uuid: str
+    index: int
+    phases: list[PhaseRecord]
+    before: Counters | None = None
+    after: Counters | None = None
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    interruptions: list[Interruption] = field(default_factory=list)
+    #: Why it does no more phases; None if it has done all, empty if it was never said.
+    ended: str | None = ""
+
+    def named(self, *names: str) -> list[Mapping[str, Any]]:
+        """Select events by name."""
+        return [one for one in self.events if one["event"] in names]
+
+    @property
+    def telemetry(self) -> list[Sample]:
+        """All readings of the GPU, in all phases."""
+        return [sample for phase in self.phases for sample in phase.telemetry]
+
+
+def load(
+    plan: Plan, events: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]]
+) -> dict[str, GpuRecord]:
+    """Build the record of each GPU, by its UUID.
+
+    Args:
+        plan: What was run.
+        events: The events in the form of the log, in their order.
+        samples: The recorded samples, in their order.
+    """
+    records: dict[str, GpuRecord] = {}
+    for event in events:
+        uuid = event.get("gpu")
+        if uuid is None:
+            continue
+        if uuid not in records:
+            phases = [PhaseRecord(phase=phase) for phase in plan.phases]
+            records[uuid] = GpuRecord(uuid=uuid, index=event.get("index") or 0, phases=phases)
+        _take_event(records[uuid], event)
+    for sample in samples:
+        record = records.get(sample.get("gpu", ""))
+        if record is not None:
+            _take_sample(record, sample)
+    return records
+
+
+def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
+    """Apply one event."""
+    record.events.append(event)
+    name, at = event["event"], float(event["at"])
+    by_name = {one.phase.name: one for one in record.phases}
+    phase = by_name.get(event.get("phase", "")) or _current(record)
+    match name:
+        case "burnin.phase_started" if phase is not None:
+            phase.began = at
+        case "burnin.warm" if phase is not None:
+            phase.stretches.append((at, at))
+        case "stressor.ready" if phase is not None and not phase.phase.steady:
+            phase.stretches.append((at, at))
+        case "burnin.interrupted" if phase is not None:
+            _end_stretch(phase, at)
+            cause = _cause(record, at)
+            record.interruptions.append(
+                Interruption(
+                    at=at, phase=phase.phase.name, cause=cause, stretch_s=event["stretch_s"]
+                )
+            )
+        case "burnin.phase_ended" if phase is not None:
+            _end_stretch(phase, at)
+            phase.ended, phase.work = at, event
+        case "burnin.ended":
+            record.ended = event["reason"]
+
+
+def _current(record: GpuRecord) -> PhaseRecord | None:
+    """Find the phase that has begun and not ended."""
+    open_ = [one for one in record.phases if one.began is not None and one.ended is None]
+    return open_[-1] if open_ else None
+
+
+def _end_stretch(phase: PhaseRecord, at: float) -> None:
+    if phase.stretches and phase.stretches[-1][0] == phase.stretches[-1][1]:
+        phase.stretches[-1] = (phase.stretches[-1][0], at)
+
+
+def _cause(record: GpuRecord, at: float) -> str:
+    """Name what ended a stretch: the last event that says so, within ten seconds before."""
+    for event in reversed(record.events):
+        if at - float(event["at"]) > 10.0:  # noqa: PLR2004 - as said
+            break
+        cause = INTERRUPTIONS.get(event["event"])
+        if cause is not None:
+            names = [str(one.get("name") or one["pid"]) for one in event.get("processes") or ()]
+            return f"{cause} ({', '.join(names)})" if names else cause
+    return "the run was stopped"
+
+
+def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
+    """Add a sample to the phase of its time."""
+    at = float(sample["at"])
+    for phase in record.phases:
+        if (
+            phase.began is not None
+            and phase.began <= at
+            and (phase.ended is None or at <= phase.ended)
+        ):
+            one = Sample(at=at, values=sample)
+            if sample["event"] == TELEMETRY:
+                phase.telemetry.append(one)
+            elif sample["event"] == WORK:
+                phase.reports.append(one)
+            return

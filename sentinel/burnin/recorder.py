@@ -1,0 +1,110 @@
+"""Record what a burn-in's GPUs report: readings and work as samples, in a file of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from sentinel.core.actions import Event
+from sentinel.core.observation import ChildFacts, ProbeFacts
+from sentinel.diagnostics.trial.recorder import Recorded
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.stressor import Progress
+from sentinel.supervisor.event_log import EventLog
+from sentinel.supervisor.ports import Parts, Probe, Spawner
+
+#: The names of the samples in the file.
+TELEMETRY, WORK = "telemetry", "work"
+
+#: The fields of a Telemetry that a report uses.
+_TELEMETRY_FIELDS = (
+    "memory_temperature_c",
+    "temperature_margin_c",
+    "memory_clock_mhz",
+    "power_limit_w",
+    "reasons",
+    "pcie_generation",
+    "pcie_width",
+    "utilization",
+)
+
+#: A plan up to this many seconds is sampled as often as it is read, once a second; a longer one so
+#: much more rarely.
+_SECONDS_FOR_EVERY_SAMPLE = 7200.0
+
+
+class Recorder:
+    """Records samples in the loop's thread; the log's thread writes them.
+
+    Args:
+        log: Takes the samples as events.
+        seconds: The duration of the plan's work.
+    """
+
+    def __init__(self, log: EventLog, seconds: float) -> None:
+        self._log = log
+        self._every = max(0.5, seconds / _SECONDS_FOR_EVERY_SAMPLE)
+        self._read_at: dict[str, float] = {}
+        self._work: dict[str, Progress] = {}
+
+    def around(self, parts: Parts) -> Parts:
+        """Wrap the parts of a supervisor so that what they bring is recorded."""
+        return replace(
+            parts,
+            probe=cast("Probe", Recorded(parts.probe, self._take_probe)),
+            spawner=cast("Spawner", Recorded(parts.spawner, self._take_children)),
+        )
+
+    def _take_probe(
+        self, found: tuple[ProbeFacts | None, dict[str, Reading]]
+    ) -> tuple[ProbeFacts | None, dict[str, Reading]]:
+        for uuid, reading in found[1].items():
+            telemetry = reading.telemetry
+            due = self._read_at.get(uuid, float("-inf")) + self._every
+            if telemetry is not None and reading.at >= due:
+                self._read_at[uuid] = reading.at
+                fields = {
+                    "temperature_c": reading.temperature,
+                    "power_w": reading.power,
+                    "sm_clock_mhz": reading.sm_clock,
+                    **{name: getattr(telemetry, name) for name in _TELEMETRY_FIELDS},
+                }
+                self._record(TELEMETRY, reading.at, uuid, fields)
+        return found
+
+    def _take_children(self, found: dict[str, ChildFacts]) -> dict[str, ChildFacts]:
+        for uuid, facts in found.items():
+            for message in facts.messages:
+                if isinstance(message, Progress):
+                    self._take_work(uuid, message)
+            if facts.exit is not None:
+                self._flush(uuid)
+        return found
+
+    def _take_work(self, uuid: str, report: Progress) -> None:
+        """Add a report to those of its interval."""
+        before = self._work.get(uuid)
+        whole = self._work[uuid] = report if before is None else _sum(before, report)
+        if whole.seconds >= self._every:
+            self._flush(uuid)
+
+    def _flush(self, uuid: str) -> None:
+        """Record the reports of an interval."""
+        report = self._work.pop(uuid, None)
+        if report is not None:
+            fields = {key: getattr(report, key) for key in _WORK_FIELDS}
+            self._record(WORK, time.monotonic(), uuid, fields)
+
+    def _record(self, name: str, at: float, uuid: str, fields: Mapping[str, Any]) -> None:
+        self._log.publish([Event(name=name, at=at, gpu=uuid, fields=fields)])
+
+
+_WORK_FIELDS = ("seconds", "iterations", "flops", "bytes", "checks", "errors")
+
+
+def _sum(first: Progress, second: Progress) -> Progress:
+    """Add two reports of the same stressor."""
+    fields = {key: getattr(first, key) + getattr(second, key) for key in _WORK_FIELDS}
+    return Progress(**fields)

@@ -1,0 +1,32 @@
+"""Reference rates by GPU model, as data with their sources."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A rate that was measured on GPUs of one model."""
+
+    #: The name of the phase, without the number of its cycle.
+    phase: str
+    #: ``TFLOP/s`` or ``TB/s``.
+    unit: str
+    median: float
+    #: How many GPUs were measured.
+    n: int
+    #: How they were measured.
+    state: str
+    source: str
+
+
+def load_references() -> dict[str, tuple[Reference, ...]]:
+    """Load the shipped references, by the name of the model."""
+    text = resources.files(__package__).joinpath("references.toml").read_text()
+    return {
+        model: tuple(Reference(**one) for one in entries)
+        for model, entries in tomllib.loads(text).items()
+    }

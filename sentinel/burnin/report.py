@@ -1,0 +1,230 @@
+"""Build the report of a burn-in from its folder; every other format is made of it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sentinel.burnin import load_checks, rate_checks
+from sentinel.burnin.check import CheckResult, Evidence, Status
+from sentinel.burnin.counter_checks import CHECKS as COUNTER_CHECKS
+from sentinel.burnin.load_checks import LoadEvidence
+from sentinel.burnin.record import GpuRecord, PhaseRecord, load
+from sentinel.burnin.references import load_references
+from sentinel.burnin.run_folder import RunFolder, lines
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.verdict import MEANING, GpuVerdict, Verdict, judge_gpu, judge_node
+from sentinel.config.plan import Plan
+from sentinel.errors import ConfigError
+from sentinel.protocol.codec import DecodeError, from_json
+from sentinel.protocol.counters import Counters
+
+#: The version of the report: additions raise the second number, other changes the first.
+SCHEMA_VERSION = "1.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A run with its verdicts."""
+
+    header: Mapping[str, Any]
+    plan: Plan
+    gpus: tuple[GpuVerdict, ...]
+    verdict: Verdict
+    thresholds: Thresholds
+
+
+def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
+    """Judge everything that the folder of a run has.
+
+    Raises:
+        ConfigError: The folder has no run, or a file of it is invalid.
+    """
+    header = _object(folder.header)
+    try:
+        plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
+        counters = _object(folder.counters) if folder.counters.exists() else {}
+        before = _by_uuid(counters.get("before", ()))
+        after = _by_uuid(counters.get("after", ()))
+    except (DecodeError, KeyError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
+    records = load(plan, lines(folder.events), lines(folder.samples))
+    for uuid, record in records.items():
+        record.before, record.after = before.get(uuid), after.get(uuid)
+    gpus = tuple(
+        judge_gpu(record, _results(record, records, tuple(before.values()), thresholds), plan)
+        for record in sorted(records.values(), key=lambda one: one.index)
+    )
+    return Judged(
+        header=header, plan=plan, gpus=gpus, verdict=judge_node(gpus), thresholds=thresholds
+    )
+
+
+def report_object(run: Judged) -> dict[str, Any]:
+    """Return the report as JSON values; docs/report.schema.json describes it."""
+    header = run.header
+    interrupted = any(gpu.record.interruptions for gpu in run.gpus)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": {
+            **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
+            "mode": "accumulated" if interrupted else "contiguous",
+        },
+        "node": header["node"],
+        "verdict": run.verdict.value,
+        "meaning": MEANING[run.verdict],
+        "gpus": [_gpu(gpu) for gpu in run.gpus],
+        "thresholds_overridden": run.thresholds.overridden(),
+    }
+
+
+def _object(path: Any) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"{path}: not JSON") from None
+
+
+def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
+    found = [from_json(Counters, one, "counters") for one in values]
+    return {one.uuid: one for one in found}
+
+
+def _results(
+    record: GpuRecord,
+    records: Mapping[str, GpuRecord],
+    node: tuple[Counters, ...],
+    thresholds: Thresholds,
+) -> list[CheckResult]:
+    """Run every check of one GPU."""
+    results = []
+    if record.before is not None:
+        seconds = None
+        if record.after is not None:
+            seconds = record.after.at - record.before.at
+        evidence = Evidence(before=record.before, after=record.after, seconds=seconds, node=node)
+        results += [check.run(evidence, thresholds) for check in COUNTER_CHECKS]
+    model = record.before.name if record.before is not None else ""
+    load_evidence = LoadEvidence(
+        record=record,
+        peers=[
+            one for one in records.values() if one.before is not None and one.before.name == model
+        ],
+        references=load_references().get(model, ()),
+        model=model or "this GPU",
+    )
+    for check in (*load_checks.CHECKS, *rate_checks.CHECKS):
+        results.append(check.run(load_evidence, thresholds))
+    return results
+
+
+def _gpu(gpu: GpuVerdict) -> dict[str, Any]:
+    """Return one GPU of the report."""
+    record = gpu.record
+    before = record.before
+    checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
+    errors = sum(int(one["errors"]) for one in record.named("stressor.mismatch"))
+    return {
+        "uuid": record.uuid,
+        "index": record.index,
+        "model": before.name if before else None,
+        "serial": before.serial if before else None,
+        "pci_bus_id": before.pci_bus_id if before else None,
+        "vbios": before.vbios if before else None,
+        "verdict": gpu.verdict.value,
+        "reasons": list(gpu.reasons),
+        "coverage": [_phase(phase) for phase in record.phases],
+        "not_tested": [
+            f"{one.id}: {one.evidence}" for one in gpu.results if one.status is Status.NOT_TESTED
+        ],
+        "interruptions": [asdict(one) for one in record.interruptions],
+        "checks": [{**asdict(one), "status": one.status.value} for one in gpu.results],
+        "measurements": _measurements(record),
+        "detection_power": {
+            "checks": checks,
+            "errors": errors,
+            # The rule of three: no error in n checks bounds the rate of errors by 3/n at 95 %.
+            "error_rate_below": 3 / checks if checks and not errors else None,
+            "confidence": 0.95,
+        },
+        "longest_contiguous_s": max(
+            (float(p.work.get("longest", 0)) for p in record.phases), default=0.0
+        ),
+        "thermal_cycles": _thermal_cycles(record),
+        "findings": [dict(one) for one in record.named("stressor.finding")],
+        "counters": {
+            "before": asdict(before) if before else None,
+            "after": asdict(record.after) if record.after else None,
+        },
+    }
+
+
+def _phase(phase: PhaseRecord) -> dict[str, Any]:
+    """Return what was done of one phase."""
+    asked, work = phase.phase, phase.work
+    return {
+        "phase": asked.name,
+        "workload": asked.workload,
+        "mandatory": asked.mandatory,
+        "complete": phase.complete,
+        "done_s": phase.done,
+        "quota_s": asked.seconds,
+        "passes": phase.passes,
+        "quota_passes": asked.passes,
+        "uncounted_s": work.get("uncounted", 0.0),
+        "checks": work.get("checks", 0),
+        "errors": work.get("errors", 0),
+        "bytes": work.get("bytes", 0.0),
+        "flops": work.get("flops", 0.0),
+        "memory_share": work.get("share"),
+        "interruptions": work.get("interruptions", 0),
+        "began": phase.began,
+        "ended": phase.ended,
+        "not_tested": work.get("given_up"),
+    }
+
+
+def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
+    """Return the rates, power, temperature and clock of each phase, over the work that counts."""
+    found = []
+    for phase in record.phases:
+        for unit in ("flops", "bytes"):
+            rates = phase.rates(unit)
+            if rates:
+                found.append({"phase": phase.phase.name, "name": f"{unit}_per_s", **_spread(rates)})
+        for name in ("temperature_c", "memory_temperature_c", "power_w", "sm_clock_mhz"):
+            values = [
+                float(sample.values[name])
+                for sample in phase.judged(phase.telemetry)
+                if sample.values.get(name) is not None
+            ]
+            if values:
+                found.append({"phase": phase.phase.name, "name": name, **_spread(values)})
+    return found
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    """Return the median, the 5th and 95th percentile and the extremes."""
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        return ordered[round(share * (len(ordered) - 1))]
+
+    return {
+        "n": len(ordered),
+        "median": statistics.median(ordered),
+        "p5": at(0.05),
+        "p95": at(0.95),
+        "lowest": ordered[0],
+        "highest": ordered[-1],
+    }
+
+
+def _thermal_cycles(record: GpuRecord) -> int:
+    """Count how often the GPU became warm in a steady phase, after it had ended another load."""
+    return len(record.named("burnin.warm"))

@@ -1,0 +1,132 @@
+"""Run a burn-in plan on this host's GPUs under a supervisor, and keep everything in a folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+
+from sentinel.burnin.recorder import Recorder
+from sentinel.burnin.run_folder import RunFolder, plan_object
+from sentinel.config.plan import Plan
+from sentinel.core.actions import Event
+from sentinel.diagnostics.counters import CountersResult, read_counters
+from sentinel.errors import DriverUnavailableError, ExitCode
+from sentinel.host import simulation
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.version import __version__
+from sentinel.supervisor.bootstrap import run_parts
+from sentinel.supervisor.discovery import Options
+from sentinel.supervisor.event_log import EventLog, Sink, json_lines
+
+#: How long the last samples may take to be written, in seconds.
+_FLUSH_TIMEOUT_S = 10.0
+
+
+def run_plan(
+    options: Options,
+    plan: Plan,
+    folder: RunFolder,
+    sink_for: Callable[[Mapping[str, Gpu]], Sink],
+    *,
+    fail_fast: bool = False,
+) -> tuple[ExitCode, bool]:
+    """Run a plan on every selected GPU until each has done it, a signal comes or ``--for`` is over.
+
+    Args:
+        options: The selection of GPUs and the settings; the plan names the workloads.
+        plan: What to do.
+        folder: Where everything is recorded; created here.
+        sink_for: Builds the sink of the events for people, given the GPUs by UUID.
+        fail_fast: Whether a GPU does no more after its first error.
+
+    Returns:
+        The supervisor's exit code, and whether nothing is stuck; see
+        :func:`sentinel.supervisor.bootstrap.leave`.
+
+    Raises:
+        SentinelError: Nothing was started.
+    """
+    simulated = None
+    if options.simulate is not None:
+        simulated = simulation.default_folder()
+        simulation.Registry.create(simulated, options.simulate)
+    before = read_counters(simulated)
+    if before.driver_error is not None:
+        raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
+    folder.create()
+    _write_header(folder, plan, before, simulated=options.simulate is not None)
+    folder.write(folder.counters, {"before": [asdict(one) for one in before.counters]})
+    config = replace(
+        options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
+    )
+    with ExitStack() as stack:
+        events = stack.enter_context(folder.events.open("w"))
+        samples = stack.enter_context(folder.samples.open("w"))
+
+        def sink(gpus: Mapping[str, Gpu]) -> Sink:
+            sinks = (json_lines(events, gpus), sink_for(gpus))
+
+            def write(event: Event) -> None:
+                for one in sinks:
+                    one(event)
+
+            return write
+
+        log = EventLog([json_lines(samples, {})])
+        code, clean = run_parts(
+            replace(options, config=config), sink, Recorder(log, plan.seconds).around
+        )
+        clean = log.close(_FLUSH_TIMEOUT_S) and clean
+    after = read_counters(simulated)
+    both = {"before": before, "after": after}
+    folder.write(
+        folder.counters,
+        {name: [asdict(one) for one in found.counters] for name, found in both.items()},
+    )
+    return code, clean and not (before.stuck or after.stuck)
+
+
+def new_folder(state: Path, plan: Plan) -> RunFolder:
+    """Name the folder of a new run: its time and its plan."""
+    now = datetime.now().astimezone()
+    return RunFolder(path=state / "runs" / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+
+
+def _write_header(
+    folder: RunFolder, plan: Plan, before: CountersResult, *, simulated: bool
+) -> None:
+    """Record what is run, where and with what."""
+    drivers = sorted({one.driver for one in before.counters if one.driver})
+    folder.write(
+        folder.header,
+        {
+            "id": folder.path.name,
+            "plan": plan_object(plan),
+            "tool": "sentinel",
+            "version": __version__,
+            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "simulated": simulated,
+            "node": {
+                "hostname": socket.gethostname(),
+                "machine_id": _machine_id(),
+                "kernel": platform.release(),
+                "python": platform.python_version(),
+                "driver": drivers[0] if drivers else None,
+                "uid": os.getuid(),
+            },
+        },
+    )
+
+
+def _machine_id() -> str | None:
+    """Read the identity of this host, which systemd keeps; None without one."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() or None
+    except OSError:
+        return None

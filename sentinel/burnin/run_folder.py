@@ -1,0 +1,96 @@
+"""The folder of one burn-in: what was run, the events, the samples, and the reports."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.config.plan import Plan
+from sentinel.errors import ConfigError
+
+#: A longer line is none of ours.
+_MAX_LINE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def header(self) -> Path:
+        """What is run, where and with what: written before the start."""
+        return self.path / "run.json"
+
+    @property
+    def events(self) -> Path:
+        """The events, one JSON object a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """The samples, one JSON object a line."""
+        return self.path / "samples.jsonl"
+
+    @property
+    def counters(self) -> Path:
+        """The counters of each GPU before and after."""
+        return self.path / "counters.json"
+
+    @property
+    def report(self) -> Path:
+        """The report for programs."""
+        return self.path / "report.json"
+
+    def create(self) -> None:
+        """Create the folder.
+
+        Raises:
+            ConfigError: It cannot be created, or has a run already.
+        """
+        try:
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--report {self.path}: {error.strerror}") from None
+        if self.header.exists():
+            raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
+
+    def write(self, path: Path, content: Mapping[str, Any] | str) -> None:
+        """Write one file completely or not at all."""
+        text = content if isinstance(content, str) else json.dumps(content, indent=1)
+        part = path.with_name(f"{path.name}.part")
+        with part.open("w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+
+def lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Read JSON objects, one a line; a last line that is incomplete ends them.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line in its middle is invalid.
+    """
+    try:
+        with path.open() as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith("\n") or len(line) > _MAX_LINE:
+                    return
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    raise ConfigError(f"{path}, line {number}: not JSON") from None
+                yield value
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+def plan_object(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    return {**asdict(plan), "hash": plan.hash}

@@ -1,0 +1,56 @@
+"""Format the report of a burn-in for a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sentinel.units import format_duration
+
+
+def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
+    run, node = report["run"], report["node"]
+    yield f"{report['verdict']}  {node['hostname']}  {run['plan']['name']}: {report['meaning']}"
+    yield f"run {run['id']}, {run['mode']}, {run['tool']} {run['version']}, driver {node['driver']}"
+    for gpu in report["gpus"]:
+        yield ""
+        serial = f", serial {gpu['serial']}" if gpu["serial"] else ""
+        yield f"{gpu['verdict']:<10}  GPU {gpu['index']}  {gpu['model'] or gpu['uuid']}{serial}"
+        for reason in gpu["reasons"]:
+            yield f"            {reason}"
+        for phase in gpu["coverage"]:
+            yield f"            {_phase(phase)}"
+        yield from (f"            {line}" for line in _power(gpu))
+        if gpu["interruptions"]:
+            causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
+            yield f"            {len(gpu['interruptions'])} interruptions: {causes}"
+
+
+def _phase(phase: Mapping[str, Any]) -> str:
+    mark = "done" if phase["complete"] else "not done"
+    parts = []
+    if phase["quota_s"]:
+        parts.append(f"{_seconds(phase['done_s'])} of {_seconds(phase['quota_s'])}")
+    if phase["quota_passes"]:
+        parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
+    if phase["memory_share"]:
+        parts.append(f"{phase['memory_share']:.1%} of the memory")
+    if phase["checks"]:
+        parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
+    if phase["not_tested"]:
+        parts.append(phase["not_tested"])
+    return f"{phase['phase']:<12} {mark:<8}  {', '.join(parts)}"
+
+
+def _power(gpu: Mapping[str, Any]) -> Iterator[str]:
+    power = gpu["detection_power"]
+    if power["error_rate_below"] is not None:
+        yield (
+            f"no error in {power['checks']:,} checked results: fewer than"
+            f" {power['error_rate_below']:.1e} per result, at 95 %"
+        )
+
+
+def _seconds(value: float) -> str:
+    return format_duration(value) if value else "0 s"

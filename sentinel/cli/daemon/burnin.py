@@ -1,0 +1,98 @@
+"""``sentinel burnin``: burn GPUs in by a plan, and give a verdict for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from sentinel.burnin.levels import LEVELS, level_text, load_plan
+from sentinel.burnin.report import judge_run, report_object
+from sentinel.burnin.run import new_folder, run_plan
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.text import text_lines as report_lines
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.json_output import print_json, to_json
+from sentinel.cli.setting_options import settings, simulate_option
+from sentinel.config.sources import Sources, checked
+from sentinel.errors import ConfigError, ExitCode
+from sentinel.host import simulation
+from sentinel.host.paths import places
+from sentinel.protocol.gpu import Gpu
+from sentinel.supervisor.bootstrap import leave
+from sentinel.supervisor.discovery import Options
+from sentinel.supervisor.event_log import Sink
+
+
+@click.command("burnin")
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    help="1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]",
+)
+@click.option("--plan", "file", type=click.Path(path_type=Path), help="A plan of your own (TOML).")
+@click.option("--show-plan", is_flag=True, help="Print the plan of the level and exit.")
+@click.option(
+    "--report",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the reports.  [default: one for each run in the state directory]",
+)
+@click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@simulate_option("Use N simulated GPUs, for a host without GPUs.")
+@settings
+def command(
+    sources: Sources,
+    simulate: int | None,
+    level: str | None,
+    file: Path | None,
+    target: Path | None,
+    **flags: bool,
+) -> int:
+    """Burn GPUs in, and give a verdict for each: PASS, WARN, FAIL or INCOMPLETE.
+
+    A foreign process gets its GPU at once; the burn-in of that GPU goes on when it has left. Exit
+    code 0 for PASS and WARN, 1 for FAIL, 3 for INCOMPLETE, 2 if nothing could be run.
+    """
+    if level is not None and file is not None:
+        raise ConfigError("--level and --plan exclude each other")
+    if "workload" in sources.given and sources.given["workload"].source == "--workload":
+        raise ConfigError("--workload cannot be given: the plan names the workloads")
+    level = level or "standard"
+    if flags["show_plan"]:
+        click.echo(file.read_text() if file is not None else level_text(level), nl=False)
+        return int(ExitCode.OK)
+    plan = load_plan(level, file)
+    simulated = simulation.default_folder() if simulate is not None else None
+    state = places(os.environ, os.getuid(), simulated).state
+    folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
+    options = Options(
+        config=replace(checked(sources), explain=False),
+        overrides=sources.overrides,
+        simulate=simulate,
+    )
+    stream = sys.stderr if flags["as_json"] else sys.stdout
+    code, clean = run_plan(options, plan, folder, _sink_for(stream), fail_fast=flags["fail_fast"])
+    run = judge_run(folder, Thresholds())
+    report = report_object(run)
+    folder.write(folder.report, to_json(report))
+    if flags["as_json"]:
+        print_json(report)
+    else:
+        click.echo("\n".join(["", *report_lines(report), "", f"report: {folder.report}"]))
+    verdict = EXIT_CODES[run.verdict]
+    return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
+
+
+def _sink_for(stream: TextIO) -> Callable[[Mapping[str, Gpu]], Sink]:
+    """Return a factory of the sink for people."""
+    return lambda gpus: text_lines(stream, gpus, colour=wants_colour(stream))
