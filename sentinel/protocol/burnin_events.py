@@ -52,8 +52,8 @@ BURNIN_EVENTS = (
         "burnin.phase_ended",
         "phase over",
         Kind.USE,
-        "{phase}: [{given_up}|{seconds:duration} of work that counts, {checks} results checked,"
-        " {errors} wrong]",
+        "{phase}: [{given_up}|{phase?}{seconds:duration} of work that counts, {checks} results"
+        " checked, {errors} wrong]",
         "A GPU has done a phase of a burn-in, or does no more of it.",
         (
             Field("phase", TEXT, "the phase"),

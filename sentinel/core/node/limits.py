@@ -146,7 +146,7 @@ def _own_release(
     if finished is not None:
         return finished
     if gpu_state.launch_spec is not None and gpu_state.launch_spec != launch_spec(config):
-        return "its settings have changed"
+        return "its settings have changed" if config.plan is None else "its next phase is due"
     reason = (
         _critical(gpu_state, config) or _indistinguishable(gpu_state) or _may_regrow(gpu_state, now)
     )
