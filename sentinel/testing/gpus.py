@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sentinel.protocol.gpu import Gpu, GpuProcess
-from sentinel.protocol.stressor import ChildMessage, CreatingContext, MemoryLimit, Progress, Ready
+from sentinel.protocol.stressor import (
+    ChildMessage,
+    CreatingContext,
+    MemoryCovered,
+    MemoryLimit,
+    Progress,
+    Ready,
+)
 from sentinel.protocol.telemetry import Telemetry
 
 __all__ = [
@@ -79,6 +86,10 @@ class FakeGpu:
     temperature: int | None = None
     telemetry: Telemetry | None = None
     display: bool = False
+    #: What a child reports each second: checked results, wrong ones, and covered patterns.
+    checks: int = 0
+    errors: int = 0
+    patterns: tuple[str, ...] = ()
     #: The error of each reading, or None.
     fault: str | None = None
     #: The probe sends no readings.
@@ -123,8 +134,12 @@ def live(fake: FakeGpu, child: FakeChild, now: float) -> None:
             iterations=10,
             flops=1e12,
             bytes=1e9,
-            checks=0,
-            errors=0,
+            checks=fake.checks,
+            errors=fake.errors,
         )
         child.outbox.append(work)
+        child.outbox += [
+            MemoryCovered(pattern=pattern, patterns=len(fake.patterns), share=0.88)
+            for pattern in fake.patterns
+        ]
         child.progress_at = now

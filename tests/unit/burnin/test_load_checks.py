@@ -1,0 +1,261 @@
+"""Each check of a GPU's load: one record that it fails, one that it passes, one that it skips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from sentinel.burnin import load_checks, rate_checks
+from sentinel.burnin.check import Check, CheckResult, Status
+from sentinel.burnin.load_checks import LoadEvidence
+from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
+from sentinel.burnin.references import Reference, load_references
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.verdict import Verdict, judge_gpu, judge_node
+from sentinel.config.plan import Phase, Plan
+from sentinel.protocol.counters import Counters
+
+CHECKS: dict[str, Check[LoadEvidence]] = {
+    check.id: check for check in (*load_checks.CHECKS, *rate_checks.CHECKS)
+}
+STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True)
+COPY = Phase(name="copy", workload="elementwise", seconds=5, checked=False)
+REFERENCE = Reference(
+    phase="steady", unit="TFLOP/s", median=600.0, n=2, state="warm", source="a test"
+)
+
+
+@dataclass(kw_only=True)
+class Load:
+    """What a GPU did in the steady phase; healthy by default."""
+
+    tflops: float = 600.0
+    power_w: float | None = 690.0
+    power_limit_w: float | None = 700.0
+    temperature_c: float | None = 60.0
+    memory_temperature_c: float | None = 70.0
+    memory_clock_mhz: float | None = 3201.0
+    pcie_generation: float | None = 5
+    pcie_width: float | None = 16
+    checks: int = 1000
+    events: list[dict[str, Any]] = field(default_factory=list)
+    #: Whether a stretch of the steady phase counts.
+    steady: bool = True
+    ended: str | None = None
+    before: Counters = field(
+        default_factory=lambda: Counters(
+            uuid="GPU-0",
+            index=0,
+            name="NVIDIA H200",
+            at=0.0,
+            maximum_c=87,
+            memory_maximum_c=95,
+            memory_clock_maximum_mhz=3201,
+            sm_clock_maximum_mhz=1980,
+            power_limit_w=700.0,
+            pcie_generation_maximum=5,
+            pcie_width_maximum=16,
+        )
+    )
+
+    def record(self) -> GpuRecord:
+        names = (
+            *("power_w", "power_limit_w", "temperature_c", "memory_temperature_c"),
+            *("memory_clock_mhz", "pcie_generation", "pcie_width"),
+        )
+        telemetry = [
+            Sample(at=float(at), values={name: getattr(self, name) for name in names})
+            for at in range(60)
+        ]
+        work = {"seconds": 1.0, "flops": self.tflops * 1e12, "bytes": 0.0}
+        phase = PhaseRecord(
+            phase=STEADY,
+            began=0.0,
+            ended=60.0,
+            work={"seconds": 60.0, "longest": 60.0, "checks": self.checks, "errors": 0},
+            stretches=[(0.0, 60.0)] if self.steady else [],
+            telemetry=telemetry,
+            reports=[Sample(at=float(at), values=work) for at in range(60)],
+        )
+        return GpuRecord(
+            uuid="GPU-0",
+            index=0,
+            phases=[phase],
+            before=self.before,
+            events=[{"at": 1.0, **event} for event in self.events],
+            ended=self.ended,
+        )
+
+
+def result(check: str, load: Load, peers: list[Load] | None = None) -> CheckResult:
+    evidence = LoadEvidence(
+        record=load.record(),
+        peers=[one.record() for one in [load, *(peers or [])]],
+        references=(REFERENCE,),
+        model="NVIDIA H200",
+    )
+    return CHECKS[check].run(evidence, Thresholds())
+
+
+MISMATCH = {"event": "stressor.mismatch", "errors": 2, "checks": 10}
+FINDING = {"event": "stressor.finding", "place": "memory", "detail": "bit 3", "workload": "memtest"}
+HANG = {"event": "stressor.failed", "kind": "hang", "reason": "no progress for 30 s"}
+OTHER = {"event": "stressor.failed", "kind": "workload", "reason": "it raised"}
+HEALTHY = [Load() for _ in range(7)]
+
+FAILED = {
+    "results.wrong": Load(events=[MISMATCH]),
+    "results.finding": Load(events=[FINDING]),
+    "gpu.hang": Load(events=[HANG]),
+    "temperature.gpu": Load(temperature_c=88),
+    "temperature.memory": Load(memory_temperature_c=96),
+    "clock.memory": Load(memory_clock_mhz=1600),
+    "pcie.under_load": Load(pcie_width=8),
+    "rate.peers": Load(tflops=530),
+    "rate.reference": Load(tflops=440),
+}
+WARNED = {
+    "temperature.gpu": Load(temperature_c=85),
+    "temperature.memory": Load(memory_temperature_c=93),
+    "temperature.spread": Load(temperature_c=76),
+    "power.reached": Load(power_w=400),
+    "rate.peers": Load(tflops=565, before=replace(Load().before, power_limit_w=600.0)),
+}
+UNTESTED = {
+    "results.wrong": Load(checks=0),
+    "results.finding": Load(checks=0),
+    "temperature.gpu": Load(temperature_c=None),
+    "power.reached": Load(steady=False),
+    "clock.memory": Load(memory_clock_mhz=None),
+    "pcie.under_load": Load(pcie_generation=None),
+    "rate.peers": Load(power_w=400),
+    "rate.reference": Load(power_w=400),
+}
+ABSENT = {
+    "temperature.gpu": Load(before=replace(Load().before, maximum_c=None)),
+    "temperature.memory": Load(before=replace(Load().before, memory_maximum_c=None)),
+    "clock.memory": Load(before=replace(Load().before, memory_clock_maximum_mhz=None)),
+    "pcie.under_load": Load(before=replace(Load().before, pcie_width_maximum=None)),
+}
+CASES = {
+    Status.FAIL: FAILED,
+    Status.WARN: WARNED,
+    Status.NOT_TESTED: UNTESTED,
+    Status.NOT_APPLICABLE: ABSENT,
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "load", "status"),
+    [(check, load, status) for status, cases in CASES.items() for check, load in cases.items()],
+)
+def test_each_check_has_the_result_of_its_record(check: str, load: Load, status: Status) -> None:
+    found = result(check, load, HEALTHY)
+    assert found.status is status, found
+    if status in {Status.FAIL, Status.WARN}:
+        assert found.action
+        assert found.threshold
+        assert found.source
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_each_check_passes_a_healthy_gpu_and_can_fail_or_warn(check: str) -> None:
+    assert result(check, Load(), HEALTHY).status is Status.PASS
+    assert check in FAILED or check in WARNED
+
+
+@pytest.mark.parametrize("check", ["rate.peers", "temperature.spread"])
+def test_too_few_gpus_are_no_peers(check: str) -> None:
+    found = result(check, Load(tflops=100, temperature_c=90), [Load(), Load()])
+    assert found.status is Status.NOT_APPLICABLE
+
+
+def test_failures_of_the_workload_are_no_hang() -> None:
+    assert result("gpu.hang", Load(events=[OTHER])).status is Status.PASS
+
+
+def test_a_gpu_that_cannot_be_read_any_more_has_failed() -> None:
+    load = Load(ended="it cannot be read: the GPU is lost")
+    assert result("gpu.hang", load).status is Status.FAIL
+
+
+def test_eight_equal_gpus_with_usual_noise_pass() -> None:
+    peers = [Load(tflops=600 + delta) for delta in (-6, -4, -1, 0, 1, 3, 5)]
+    assert result("rate.peers", Load(tflops=592), peers).status is Status.PASS
+
+
+def test_five_percent_alone_is_no_failure_among_gpus_that_differ() -> None:
+    peers = [Load(tflops=one) for one in (560, 580, 600, 620, 640, 660, 540)]
+    assert result("rate.peers", Load(tflops=555), peers).status is Status.WARN
+
+
+def test_the_rule_of_three_is_in_the_evidence() -> None:
+    assert "3.0e-03" in result("results.wrong", Load(checks=1000)).evidence
+
+
+def test_an_unknown_model_has_no_reference() -> None:
+    evidence = LoadEvidence(record=Load().record(), model="a card")
+    found = CHECKS["rate.reference"].run(evidence, Thresholds())
+    assert (found.status, found.evidence) == (
+        Status.NOT_APPLICABLE,
+        "there is no reference for a card",
+    )
+
+
+def test_the_shipped_references_have_sources_and_phases_of_the_levels() -> None:
+    for references in load_references().values():
+        for one in references:
+            assert one.source
+            assert one.n > 0
+            assert one.phase in {"steady", "copy"}
+            assert one.unit in {"TFLOP/s", "TB/s"}
+
+
+# --- the verdict -----------------------------------------------------------------------------
+
+PLAN = Plan(name="test", phases=(STEADY,))
+
+
+def verdict(load: Load, plan: Plan = PLAN, *, complete: bool = True) -> Verdict:
+    record = load.record()
+    if not complete:
+        record.phases[0].work = {"longest": 30.0, "seconds": 55.0}
+    return judge_gpu(record, [result(check, load) for check in CHECKS], plan).verdict
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (lambda: verdict(Load()), Verdict.PASS),
+        (lambda: verdict(Load(events=[MISMATCH])), Verdict.FAIL),
+        (lambda: verdict(Load(events=[MISMATCH]), complete=False), Verdict.FAIL),
+        (lambda: verdict(Load(), complete=False), Verdict.INCOMPLETE),
+        (lambda: verdict(Load(power_w=300), complete=False), Verdict.INCOMPLETE),
+        (lambda: verdict(Load(power_w=300)), Verdict.WARN),
+        (lambda: verdict(Load(), replace(PLAN, screen=True)), Verdict.NOT_APPLICABLE),
+        (lambda: verdict(Load(events=[HANG]), replace(PLAN, screen=True)), Verdict.FAIL),
+    ],
+)
+def test_a_fault_is_final_and_a_pass_needs_every_quota(
+    found: Callable[[], Verdict], wanted: Verdict
+) -> None:
+    assert found() is wanted
+
+
+def test_an_optional_phase_is_not_missed() -> None:
+    optional = replace(STEADY, mandatory=False)
+    load = Load()
+    record = load.record()
+    record.phases = [PhaseRecord(phase=optional)]
+    assert judge_gpu(record, [], Plan(name="test", phases=(optional,))).verdict is Verdict.PASS
+
+
+def test_a_node_has_the_worst_verdict_and_an_empty_one_is_no_pass() -> None:
+    passed = judge_gpu(Load().record(), [], PLAN)
+    failed = judge_gpu(Load().record(), [result("gpu.hang", Load(events=[HANG]))], PLAN)
+    assert judge_node([passed, failed]) is Verdict.FAIL
+    assert judge_node([passed]) is Verdict.PASS
+    assert judge_node([]) is Verdict.INCOMPLETE

@@ -1,0 +1,110 @@
+"""Plans of a burn-in: the shipped levels, and errors in a file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.burnin.levels import LEVELS, level_text, load_plan
+from sentinel.config.plan import SPEC, Phase, parse_plan
+from sentinel.errors import ConfigError
+
+ONE = '[[phase]]\nname = "a"\nworkload = "gemm"\nseconds = 1\n'
+
+
+def parse(text: str) -> object:
+    return parse_plan(tomllib.loads(f'spec = "{SPEC}"\nname = "mine"\n{text}'), "plan.toml")
+
+
+def test_the_levels_take_what_their_names_promise() -> None:
+    seconds = {name: load_plan(name, None).seconds for name in LEVELS}
+    assert 20 < seconds["screen"] < 60
+    assert 300 < seconds["standard"] < 600
+    assert 1800 < seconds["long"] < 3600
+    assert 16 * 3600 < seconds["soak"] < 24 * 3600
+    assert [load_plan(name, None).screen for name in LEVELS] == [True, False, False, False]
+
+
+def test_all_but_the_screen_have_the_mandatory_phases() -> None:
+    for name in LEVELS[1:]:
+        phases = [phase for phase in load_plan(name, None).phases if phase.mandatory]
+        assert any(phase.workload == "memtest" and phase.passes for phase in phases)
+        assert any(phase.steady and phase.warm_up for phase in phases)
+
+
+def test_a_hash_changes_with_anything_that_is_asked_for() -> None:
+    hashes = {load_plan(name, None).hash for name in LEVELS}
+    assert len(hashes) == len(LEVELS)
+    assert load_plan("screen", None).hash == load_plan("screen", None).hash
+
+
+def test_a_plan_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(level_text("long"))
+    assert load_plan("screen", file) == load_plan("long", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "no phases"),
+        ("phase = 3", "no phases"),
+        (ONE + ONE, "two phases are called 'a'"),
+        ('[[phase]]\nname = "a"\nworkload = "gemm"', "asks for no work"),
+        ('[[phase]]\nname = "a"\nseconds = 1', "'workload' is missing"),
+        (ONE + "sekunds = 3", "phase 1: 'sekunds' is unknown"),
+        (ONE + 'passes = "3"', "passes = '3' is not a whole number"),
+        (ONE + "passes = -1", "passes = -1 is not allowed"),
+        (ONE + "steady = 1", "steady = 1 is not true or false"),
+        (ONE + 'warm_up = "soon"', "warm_up = 'soon' is not seconds, or a time such as 10m"),
+        (ONE + "warm_up = 5", "has a warm_up, and is not steady"),
+        (ONE + "warm_up = nan", "out of range"),
+        ('[[phase]]\nname = "a"\nworkload = "gemm"\npasses = 1\nsteady = true', "no seconds"),
+        (ONE.replace("= 1", "= 1e9"), "out of range"),
+        (ONE.replace('"gemm"', '""'), "workload = '' is not allowed"),
+    ],
+)
+def test_a_wrong_plan_names_the_key_and_the_file(text: str, error: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert error in str(caught.value)
+    assert "plan.toml" in str(caught.value)
+
+
+def test_a_plan_of_another_format_is_refused() -> None:
+    with pytest.raises(ConfigError, match="spec is 'v9'"):
+        parse_plan({"spec": "v9"}, "plan.toml")
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"a = [", b"[" * 10000, b""])
+def test_a_file_that_is_no_plan_is_refused(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"plan\.toml"):
+        load_plan("screen", file)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_plan("screen", tmp_path / "none")
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+_KEYS = st.sampled_from([*Phase.__dataclass_fields__, "x"])
+
+
+@given(st.lists(st.dictionaries(_KEYS, _VALUES), max_size=3) | _VALUES)
+def test_any_table_is_a_plan_or_a_configuration_error(phases: object) -> None:
+    try:
+        plan = parse_plan({"spec": SPEC, "name": "any", "phase": phases}, "plan.toml")
+    except ConfigError:
+        return
+    assert all(phase.seconds > 0 or phase.passes > 0 for phase in plan.phases)

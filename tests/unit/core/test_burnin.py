@@ -1,0 +1,278 @@
+"""A burn-in plan: what counts, what interrupts it, and when a GPU is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.burnin.levels import LEVELS, load_plan
+from sentinel.config.model import Config
+from sentinel.config.plan import Phase, Plan
+from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.core.gpu import burnin
+from sentinel.core.stressor_state import Running
+from sentinel.protocol.stressor import Failed, FailureKind, Finding, FindingPlace, Progress
+from sentinel.supervisor.loop import Supervisor
+from sentinel.testing import World
+
+MEMORY = Phase(name="memory", workload="memtest", passes=2)
+STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True, warm_up=20)
+FP64 = Phase(name="fp64", workload="gemm:dtype=fp64", seconds=10, mandatory=False)
+COPY = Phase(name="copy", workload="elementwise", seconds=5, checked=False)
+
+
+def plan_of(*phases: Phase) -> Plan:
+    return Plan(name="test", phases=phases)
+
+
+def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False) -> tuple[World, Supervisor]:
+    """Build a world of GPUs that check results, and a supervisor with a plan."""
+    world = World(gpus=gpus)
+    for fake in world.gpus.values():
+        fake.checks, fake.patterns, fake.temperature = 10, ("one", "two"), 60
+    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan, fail_fast=fail_fast)
+    return world, world.supervisor(config)
+
+
+def finish(world: World, supervisor: Supervisor, within: float = 1000.0) -> None:
+    world.run(supervisor, lambda: supervisor.state.finished, within=within)
+
+
+def progress_of(supervisor: Supervisor, gpu: int = 0) -> Burnin:
+    found = supervisor.state.gpu_states[f"GPU-{gpu}"].burnin
+    assert found is not None
+    return found
+
+
+def works_on(supervisor: Supervisor, workload: str) -> Callable[[], bool]:
+    def check() -> bool:
+        gpu_state = supervisor.state.gpu_states["GPU-0"]
+        spec = gpu_state.launch_spec
+        running = isinstance(gpu_state.stressor, Running)
+        return running and spec is not None and spec.workload == workload
+
+    return check
+
+
+def test_a_gpu_does_all_phases_and_the_run_ends() -> None:
+    world, supervisor = running(plan_of(MEMORY, STEADY, FP64, COPY), gpus=2)
+    finish(world, supervisor)
+    assert [one.fields["reason"] for one in world.events("sentinel.stopping")] == [
+        "the burn-in is complete"
+    ]
+    for gpu in (0, 1):
+        memory, steady, fp64, copy = progress_of(supervisor, gpu).work
+        assert memory.passes() >= 2
+        assert memory.share == 0.88
+        assert steady.longest >= 60
+        assert fp64.seconds >= 10
+        assert copy.seconds >= 5
+    ended = [one.fields["phase"] for one in world.events("burnin.phase_ended")]
+    assert sorted(ended) == sorted(["memory", "steady", "fp64", "copy"] * 2)
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
+    started = [one.fields["workload"] for one in world.events("stressor.starting")]
+    assert sorted(started) == sorted(["memtest", "gemm", "gemm:dtype=fp64", "elementwise"] * 2)
+
+
+@pytest.mark.parametrize("level", LEVELS[:3])
+def test_every_level_can_be_done(level: str) -> None:
+    world, supervisor = running(load_plan(level, None))
+    world.tick = 0.5
+    finish(world, supervisor, within=2 * 3600.0)
+    assert progress_of(supervisor).ended is None
+
+
+def test_work_without_checks_does_not_count() -> None:
+    world, supervisor = running(plan_of(replace(FP64, mandatory=True)))
+    world.gpus["GPU-0"].checks = 0
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.run_for(supervisor, 30)
+    work = progress_of(supervisor).current
+    assert work.seconds == 0
+    assert work.uncounted > 20
+
+
+def test_wrong_results_do_not_count_and_are_counted() -> None:
+    world, supervisor = running(plan_of(FP64))
+    world.gpus["GPU-0"].errors = 1
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.run_for(supervisor, 10)
+    work = progress_of(supervisor).current
+    assert work.seconds == 0
+    assert work.errors > 5
+
+
+def test_fail_fast_ends_the_plan_of_one_gpu() -> None:
+    world, supervisor = running(plan_of(FP64, COPY), gpus=2, fail_fast=True)
+    world.gpus["GPU-0"].errors = 1
+    finish(world, supervisor)
+    assert progress_of(supervisor, 0).ended == "an error was found (--fail-fast)"
+    assert progress_of(supervisor, 1).ended is None
+
+
+def test_a_finding_ends_the_plan_with_fail_fast() -> None:
+    world, supervisor = running(plan_of(FP64), fail_fast=True)
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    child = world.at(0).child
+    assert child is not None
+    child.outbox.append(
+        Finding(
+            number=1,
+            place=FindingPlace.RESULT,
+            workload="gemm",
+            dtype="fp64",
+            round=1,
+            seed=1,
+            count=1,
+            first=(0, 0),
+            bits=(1,),
+            reread=None,
+            repeated=None,
+            repeats=None,
+        )
+    )
+    finish(world, supervisor)
+    assert progress_of(supervisor).ended is not None
+
+
+def test_a_newcomer_interrupts_the_stretch_and_the_plan_goes_on_after_it() -> None:
+    world, supervisor = running(plan_of(STEADY, COPY))
+    world.run(supervisor, works_on(supervisor, "gemm"))
+    world.run_for(supervisor, 50)
+    before = progress_of(supervisor).current
+    assert 0 < before.stretch < 60
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: world.at(0).child is None)
+    after = progress_of(supervisor).current
+    assert (after.stretch, after.interruptions) == (0.0, 1)
+    assert after.longest == before.longest
+    world.at(0).foreign.remove(newcomer)
+    finish(world, supervisor)
+    (work, _) = progress_of(supervisor).work
+    assert work.longest >= 60
+    assert work.seconds > 60, "both stretches count, and only the longest one for the quota"
+    interrupted = world.events("burnin.interrupted")
+    assert [one.fields["phase"] for one in interrupted] == ["steady"]
+    assert len(world.events("burnin.warm")) == 2, "it warms up again"
+
+
+def test_seconds_add_up_over_stretches_unless_the_phase_is_steady() -> None:
+    phase = Phase(name="fp32", workload="gemm:dtype=fp32", seconds=40)
+    world, supervisor = running(plan_of(phase))
+    for _ in range(3):
+        world.run(supervisor, works_on(supervisor, phase.workload))
+        world.run_for(supervisor, 12)
+        newcomer = world.newcomer(0)
+        world.run(supervisor, lambda: world.at(0).child is None)
+        world.at(0).foreign.remove(newcomer)
+    finish(world, supervisor)
+    work = progress_of(supervisor).work[0]
+    assert work.seconds >= 40 > work.longest
+    assert work.interruptions == 3
+
+
+def test_nothing_counts_before_the_temperature_is_stable() -> None:
+    world, supervisor = running(plan_of(STEADY))
+    world.run(supervisor, works_on(supervisor, "gemm"))
+    for step in range(15):
+        world.at(0).temperature = 40 + 2 * step
+        world.run_for(supervisor, 1)
+    assert progress_of(supervisor).current.seconds == 0
+    world.run(supervisor, lambda: progress_of(supervisor).warm, within=20)
+    assert progress_of(supervisor).current.uncounted > 10
+
+
+def test_the_warm_up_ends_at_its_limit() -> None:
+    world, supervisor = running(plan_of(STEADY))
+    world.run(supervisor, works_on(supervisor, "gemm"))
+    for step in range(25):
+        world.at(0).temperature = 40 + step
+        world.run_for(supervisor, 1)
+    assert progress_of(supervisor).warm
+
+
+def test_a_phase_is_given_up_after_repeated_failures_and_the_next_one_runs() -> None:
+    world, supervisor = running(plan_of(FP64, COPY))
+    for _ in range(3):
+        world.run(supervisor, works_on(supervisor, FP64.workload), within=60)
+        child = world.at(0).child
+        assert child is not None
+        child.outbox.append(Failed(kind=FailureKind.WORKLOAD, reason="it broke"))
+        child.dies_at, child.code = world.now + 0.1, 82
+        world.run(supervisor, lambda: world.at(0).child is None)
+    finish(world, supervisor)
+    failed, copy = progress_of(supervisor).work
+    assert failed.given_up is not None
+    assert "it broke" in failed.given_up
+    assert copy.seconds >= 5
+
+
+def test_an_unusable_workload_is_given_up_at_once_and_ends_no_daemon() -> None:
+    world, supervisor = running(plan_of(FP64, COPY))
+    world.run(supervisor, lambda: world.at(0).child is not None)
+    child = world.at(0).child
+    assert child is not None
+    child.unresponsive = True
+    child.outbox.append(Failed(kind=FailureKind.UNUSABLE, reason="no fp64 here"))
+    child.dies_at, child.code = world.now + 0.1, 82
+    finish(world, supervisor)
+    failed, copy = progress_of(supervisor).work
+    assert failed.given_up == "no fp64 here"
+    assert copy.seconds >= 5
+
+
+def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu() -> None:
+    world, supervisor = running(plan_of(FP64, COPY), gpus=2)
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.gpus["GPU-0"].fault = "the GPU is lost"
+    finish(world, supervisor)
+    assert str(progress_of(supervisor, 0).ended).startswith("it cannot be read: ")
+    assert progress_of(supervisor, 1).ended is None
+
+
+def test_a_shutdown_reports_what_was_done_of_every_plan() -> None:
+    world, supervisor = running(plan_of(FP64, COPY), gpus=2)
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.run_for(supervisor, 5)
+    world.interrupts.pending = ("SIGINT", False)
+    finish(world, supervisor)
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == ["SIGINT"] * 2
+    (first, _) = world.events("burnin.phase_ended")
+    assert float(str(first.fields["seconds"])) > 0
+
+
+@given(
+    reports=st.lists(
+        st.tuples(
+            st.floats(0.1, 2.0), st.integers(0, 3), st.integers(0, 1), st.booleans(), st.booleans()
+        ),
+        max_size=40,
+    )
+)
+def test_no_more_counts_than_was_checked(
+    reports: list[tuple[float, int, int, bool, bool]],
+) -> None:
+    phase = replace(STEADY, warm_up=5.0)
+    state, now, most = Burnin(), 0.0, 0.0
+    for seconds, checks, errors, hot, gone in reports:
+        if gone:
+            state = burnin.interrupt(state)
+        now += seconds
+        report = Progress(
+            seconds=seconds, iterations=1, flops=0, bytes=0, checks=checks, errors=errors
+        )
+        state = burnin.count(state, phase, report, 80 if hot else 30, now)
+        most += seconds if checks and not errors else 0.0
+    work = state.current
+    assert work.stretch <= work.longest <= work.seconds <= most + 1e-6
+    assert work.seconds + work.uncounted == pytest.approx(sum(one[0] for one in reports))
+
+
+def test_passes_count_only_if_every_pattern_covered_the_memory() -> None:
+    assert PhaseWork(covered={"one": 3}, patterns=2).passes() == 0
+    assert PhaseWork(covered={"one": 3, "two": 2}, patterns=2).passes() == 2
+    assert PhaseWork().passes() == 0
