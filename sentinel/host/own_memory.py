@@ -43,7 +43,7 @@ def _drop_unused_pages() -> None:
 
 
 def _clean_mappings(smaps: str) -> Iterator[tuple[int, int]]:
-    """Yield address and size of the executable mappings of files that have no modified page.
+    """Yield address and size of the read-only mappings of files that have no modified page.
 
     A modified page is anonymous, or in the swap space.
     """
@@ -52,7 +52,7 @@ def _clean_mappings(smaps: str) -> Iterator[tuple[int, int]]:
         head = _MAPPING.match(line)
         if head is not None:
             start, end = int(head[1], 16), int(head[2], 16)
-            mapping = (start, end - start) if head[3] == "r-xp" and head[4] else None
+            mapping = (start, end - start) if head[3] in {"r-xp", "r--p"} and head[4] else None
         elif line.startswith("Anonymous:") and line.split()[1] != "0":
             mapping = None
         elif mapping is not None and line.startswith("Swap:"):

@@ -18,6 +18,9 @@ Swap:                  0 kB
 00651000-00652000 r--p 00051000 08:02 173521 /usr/bin/program
 Anonymous:             0 kB
 Swap:                  0 kB
+00651000-00652000 r--p 00051000 08:02 173521 /usr/bin/relocated
+Anonymous:             4 kB
+Swap:                  0 kB
 00652000-00655000 rw-p 00052000 08:02 173521 /usr/bin/program
 Anonymous:            12 kB
 Swap:                  0 kB
@@ -36,9 +39,9 @@ Swap:                  0 kB
 """
 
 
-def test_only_unmodified_code_of_files_is_dropped() -> None:
+def test_only_unmodified_pages_of_files_are_dropped() -> None:
     found = [(hex(start), size) for start, size in _clean_mappings(SMAPS)]
-    assert found == [("0x400000", 0x52000), ("0x7f0000400000", 0x100000)]
+    assert found == [("0x400000", 0x52000), ("0x651000", 0x1000), ("0x7f0000400000", 0x100000)]
 
 
 def test_a_mapped_file_may_have_any_name(tmp_path: Path) -> None:
