@@ -46,6 +46,8 @@ _ARRIVALS = 0.9
 _MEAN_STAY, _MAX_STAY = 0.03, 0.1
 #: How often the simulated GPUs are looked at, and how often the holder of the token asks.
 _LOOK_S, _ASK_S = 0.2, 0.5
+#: How often it tries again when its connection is reset.
+_TRIES = 3
 _ANSWER_S = 30.0
 
 _FLAGS = (
@@ -139,15 +141,23 @@ class TokenHolder(threading.Thread):
         self._ended = threading.Event()
         self.seconds: list[float] = []
         self.failures: Counter[str] = Counter()
+        self.resets = 0
 
     def run(self) -> None:
         """Ask until :meth:`end`, with a new connection each time."""
         while not self._ended.wait(_ASK_S):
             began = time.monotonic()
-            try:
-                answer = self._ask()
-            except OSError as error:
-                answer = type(error).__name__
+            for _ in range(_TRIES):
+                try:
+                    answer = self._ask()
+                except ConnectionResetError as error:
+                    # Too many clients of this address have shown no token yet: try again.
+                    answer = type(error).__name__
+                    self.resets += 1
+                    continue
+                except OSError as error:
+                    answer = type(error).__name__
+                break
             if answer == "200":
                 self.seconds.append(time.monotonic() - began)
             else:
@@ -205,6 +215,7 @@ class Crowd:
             "clients": self._clients,
             "clients_answers": self._answers,
             "token_answers": len(seconds),
+            "token_resets": self.holder.resets if self.holder else 0,
             "token_ms": distribution([1000 * one for one in seconds]),
         }
 
