@@ -77,10 +77,8 @@ def test_durations_do_not_follow_the_wall_clock(daemon: Daemon, clock: JumpingCl
             api = daemon.child("api, answers")
             api.kill()
             eventually(lambda: events_of(daemon)["service.ready"] == 2)
-        events = daemon.client.recorded_events(since="1h")
-        assert "gpu.handed_over" in [event.name for event in events]
-        uses = daemon.client.usage(since="1h")
-        assert [use.gpu for use in uses if use.going_on and use.ours] == [daemon.host.uuid(0)]
+        eventually(lambda: "gpu.handed_over" in recorded(daemon))
+        eventually(lambda: uses_of_stressors(daemon) == [daemon.host.uuid(0)])
     assert quiet(daemon)
 
     clock.jump(JUMPS[0])  # a new daemon in the same boot of the host
@@ -100,6 +98,17 @@ def test_quiet_hours_follow_the_wall_clock(daemon: Daemon, clock: JumpingClock) 
         clock.jump(day.replace(hour=12))
         daemon.wait_until_occupied(0)
     assert quiet(daemon)
+
+
+def recorded(daemon: Daemon) -> set[str]:
+    """List the names of the events of the last hour in the history."""
+    return {event.name for event in daemon.client.recorded_events(since="1h")}
+
+
+def uses_of_stressors(daemon: Daemon) -> list[str]:
+    """List the GPUs that a stressor uses by the history."""
+    uses = daemon.client.usage(since="1h")
+    return [use.gpu for use in uses if use.going_on and use.ours]
 
 
 def quiet(daemon: Daemon) -> bool:
