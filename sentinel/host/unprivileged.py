@@ -7,6 +7,7 @@ import ctypes
 import os
 import pwd
 import re
+import subprocess
 import sys
 from collections.abc import Iterable
 from multiprocessing import resource_tracker
@@ -51,11 +52,11 @@ def environment_of(account: Account, inherited: Iterable[str]) -> dict[str, str 
     return {**removed, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
 
 
-def find_account(user: str, setting: str) -> Account:
+def look_up(user: str, setting: str) -> Account:
     """Look up the user, given by name or number, that a setting names.
 
     Raises:
-        ConfigError: There is no such user, it is root, or this process cannot become it.
+        ConfigError: There is no such user, or it is root.
     """
     try:
         by_number = user.isascii() and user.isdigit()
@@ -63,9 +64,6 @@ def find_account(user: str, setting: str) -> Account:
     except (KeyError, OverflowError, ValueError):
         what = f"{setting}: this host has no user {user!r}"
         raise ConfigError(what, "Create it with: useradd --system NAME") from None
-    if os.getuid() != 0:
-        what = f"{setting}: only root can start stressors as another user"
-        raise ConfigError(what, "Remove the setting, or start sentinel as root.")
     if entry.pw_uid == 0:
         what = f"{setting}: {user!r} is root"
         raise ConfigError(what, "Name a user without privileges, or remove the setting.")
@@ -76,6 +74,39 @@ def find_account(user: str, setting: str) -> Account:
         name=entry.pw_name,
         home=entry.pw_dir,
     )
+
+
+def find_account(user: str, setting: str) -> Account:
+    """Look up a user as :func:`look_up` does, and start a program as this user once.
+
+    Raises:
+        ConfigError: As for :func:`look_up`; or this process cannot start Python as this user.
+    """
+    account = look_up(user, setting)
+    if os.getuid() != 0:
+        what = f"{setting}: only root can start stressors as another user"
+        raise ConfigError(what, "Remove the setting, or start sentinel as root.")
+    changes = environment_of(account, os.environ)
+    variables = {name: text for name, text in {**os.environ, **changes}.items() if text is not None}
+    try:
+        subprocess.run(
+            [sys.executable, "-S", "-c", ""],
+            user=account.uid,
+            group=account.gid,
+            extra_groups=account.groups,
+            env=variables,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"exit code {error.returncode}"
+        what = f"{setting}: {sys.executable} cannot be started as {user!r}: {why}"
+        remedy = "Sentinel needs CAP_SETUID and CAP_SETGID, and the user must be able to read it."
+        raise ConfigError(what, remedy) from error
+    return account
 
 
 def become(account: Account, parent: int, *, needed: Iterable[str] = ()) -> None:

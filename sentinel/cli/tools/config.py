@@ -16,6 +16,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Setting
 from sentinel.config.sources import Sources, checked, read_file
 from sentinel.errors import ExitCode
+from sentinel.host.unprivileged import look_up
 
 
 @click.group("config")
@@ -42,7 +43,9 @@ def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 
 def check(file: str) -> int:
     """Check FILE; exit code 2 if `run` would reject it."""
     sources = read_file(Path(file))
-    checked(sources)
+    user = checked(sources).stressor_user
+    if user is not None:
+        look_up(user, sources.given["stressor.user"].source)
     count = len(sources.given) + sum(len(override.given) for override in sources.overrides)
     click.echo(f"{file}: {count} setting{'' if count == 1 else 's'}, all valid")
     return int(ExitCode.OK)

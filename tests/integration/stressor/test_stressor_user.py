@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,32 +14,22 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sentinel.cli.main import run_command_line
 from sentinel.errors import ConfigError
 from sentinel.host.procfs import read_status
-from sentinel.host.unprivileged import check_devices, environment_of, find_account
+from sentinel.host.unprivileged import check_devices, environment_of, find_account, look_up
 from sentinel.protocol.stressor import Account
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
+from tests.harness.other_user import STRANGER, needs_root, public_host
 from tests.harness.sentinel_process import eventually, gone
 
-STRANGER = "65534"
+USER = str(STRANGER)
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "bad_workloads:starts_processes")
-
-root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
 
 
 @pytest.fixture
 def public() -> Iterator[SimulatedHost]:
-    """Simulate GPUs in a folder that every user can use."""
-    read = [sys.executable, "-c", "import psutil, sentinel, tests"]
-    if subprocess.run(read, user=int(STRANGER), cwd=ROOT, check=False).returncode:
-        pytest.skip("other users cannot read these sources")
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        simulated = Path(folder) / "gpus"
-        simulated.mkdir()
-        host = SimulatedHost(simulated)
-        subprocess.run(["chgrp", "-R", STRANGER, simulated], check=True)
-        subprocess.run(["chmod", "-R", "g+rwX", simulated], check=True)
+    with public_host() as host:
         yield host
 
 
@@ -48,7 +39,7 @@ def files_of(process: psutil.Process) -> dict[str, str]:
     return {entry.name: str(entry.readlink()) for entry in entries}
 
 
-@root
+@needs_root
 @pytest.mark.long
 @pytest.mark.parametrize("standby", ["on", "off"])
 def test_a_stressor_of_root_has_no_rights_and_no_secrets(
@@ -57,7 +48,7 @@ def test_a_stressor_of_root_has_no_rights_and_no_secrets(
     if standby == "off":  # the standby process loads all of torch
         replace_torch(public.folder.parent, monkeypatch)
     secrets = {"MY_TOKEN": "secret", "SENTINEL_STANDBY": standby}
-    user = ("--stressor-user", STRANGER)
+    user = ("--stressor-user", USER)
     with public.sentinel(1, *user, *QUICK, environment=secrets) as sentinel:
         sentinel.wait_for("stressor.ready", gpu=0)
         if standby == "on":
@@ -70,7 +61,7 @@ def test_a_stressor_of_root_has_no_rights_and_no_secrets(
         again = sentinel.wait_for("stressor.starting", gpu=0, count=2)
         assert again["standby"] is (standby == "on")
         (stressor,) = sentinel.stressors()
-        assert set(stressor.uids()) == set(stressor.gids()) == {int(STRANGER)}
+        assert set(stressor.uids()) == set(stressor.gids()) == {STRANGER}
         assert read_status(stressor.pid, "NoNewPrivs") == ["1"]
         assert read_status(stressor.pid, "CapEff") == ["0" * 16]
         opened = files_of(stressor)
@@ -89,12 +80,12 @@ def test_a_stressor_of_root_has_no_rights_and_no_secrets(
         eventually(lambda: gone(stressor) and gone(program))
 
 
-@root
+@needs_root
 def test_a_child_gets_its_own_tmp_unless_it_needs_the_old_one(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
         "from sentinel.host.unprivileged import become, find_account\n"
-        f"become(find_account({STRANGER!r}, ''), os.getppid(), needed=sys.argv[1:])\n"
+        f"become(find_account({USER!r}, ''), os.getppid(), needed=sys.argv[1:])\n"
         "print(os.listdir('/tmp'), os.getuid())\n"
     )
     if any(Path(path).is_relative_to("/tmp") for path in (ROOT, sys.prefix)):  # noqa: S108
@@ -107,7 +98,7 @@ def test_a_child_gets_its_own_tmp_unless_it_needs_the_old_one(tmp_path: Path) ->
     with tempfile.NamedTemporaryFile(dir="/tmp") as file:
         assert Path(file.name).name in listed(file.name)
         may_mount = subprocess.run(["unshare", "--mount", "true"], check=False).returncode == 0
-        assert (listed() == f"[] {STRANGER}\n") is may_mount
+        assert (listed() == f"[] {USER}\n") is may_mount
 
 
 @pytest.mark.parametrize(
@@ -122,13 +113,39 @@ def test_a_child_gets_its_own_tmp_unless_it_needs_the_old_one(tmp_path: Path) ->
 )
 def test_the_user_must_exist_and_not_be_root(user: str, error: str) -> None:
     with pytest.raises(ConfigError, match=rf"^stressor\.user: .*{error}"):
-        find_account(user, "stressor.user")
+        look_up(user, "stressor.user")
+
+
+def test_config_check_names_an_unknown_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('[stressor]\nuser = "no-such-user"\n')
+    assert run_command_line(["config", "check", str(file)]) == 2
+    assert f"{file}: stressor.user: this host has no user 'no-such-user'" in capsys.readouterr().err
+    file.write_text(f'[stressor]\nuser = "{USER}"\n')
+    assert run_command_line(["config", "check", str(file)]) == 0
 
 
 def test_only_root_can_name_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     with pytest.raises(ConfigError, match="only root"):
-        find_account(psutil.Process(1).username(), "stressor.user")
+        find_account(USER, "stressor.user")
+
+
+@needs_root
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+def test_a_root_that_cannot_become_the_user_does_not_start(simulated: SimulatedHost) -> None:
+    for right in ("setuid", "setgid"):
+        within = ("setpriv", "--bounding-set", f"-{right}", "--inh-caps", f"-{right}")
+        with simulated.sentinel(1, "--stressor-user", USER, within=within) as sentinel:
+            assert sentinel.wait_for_exit() == 2
+            assert not sentinel.events
+            what = f"stressor.user: {sys.executable} cannot be started as '{USER}': Operation"
+            assert sentinel.errors.startswith(
+                f"sentinel: {what} not permitted\nSentinel needs CAP_"
+            )
 
 
 def test_only_listed_variables_are_inherited() -> None:

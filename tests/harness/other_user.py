@@ -1,0 +1,60 @@
+"""Simulated GPUs and commands for a second user of the host; only root can provide them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sentinel.host.simulation import Registry
+from tests.harness.gpu_environment import ROOT, SimulatedHost
+
+#: The user ``nobody`` of most hosts, who owns no file.
+STRANGER = 65534
+
+#: Skips a test that needs a second user.
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+
+
+@contextmanager
+def public_host(gpus: int = 1) -> Iterator[SimulatedHost]:
+    """Simulate GPUs in a folder that root and the other user can use.
+
+    Skips the test if the other user cannot read the sources.
+    """
+    if run_as(STRANGER, [sys.executable, "-c", "import psutil, sentinel, tests"]).returncode:
+        pytest.skip("other users cannot read these sources")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        simulated = Path(folder) / "gpus"
+        simulated.mkdir()
+        host = SimulatedHost(simulated)
+        for gpu in Registry.create(simulated, gpus).gpus():
+            (simulated / gpu.uuid / "allocation.lock").touch()
+        subprocess.run(["chgrp", "-R", str(STRANGER), simulated], check=True)
+        subprocess.run(["chmod", "-R", "g+rwX", simulated], check=True)
+        yield host
+
+
+def run_as(
+    uid: int, command: list[str], environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user, in the folder of the sources."""
+    return subprocess.run(
+        command,
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        env=environment,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
