@@ -34,6 +34,8 @@ SETTLE_TIMEOUT_S = 5.0
 SIGALRM = 14
 #: Failures that no retry can fix.
 PERMANENT_FAILURES = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
+#: Causes that are no failure, but are followed by the same growing pause, with its reason.
+_NOT_READ = {StopCause.UNKNOWN: "it was unknown", StopCause.UNWATCHED: "it was not watched"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +88,12 @@ def _ended(
     failed = _failure_of(gpu_state, stopping, exit_, reading, stalled=stalled)
     if failed is not None:
         return _failed(gpu_state, stopping, failed, now)
-    if stopping.cause is StopCause.UNWATCHED:
-        # A GPU that is read too slowly would be given up again and again.
-        streak = 1 if stopping.ran else gpu_state.streak + 1
-        pause = min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** (streak - 1))
-        after: Stopped | Backoff = Backoff(until=now + pause, reason="it was not watched")
+    after: Stopped | Backoff = Stopped()
+    if stopping.cause in _NOT_READ:
+        # A host that is too slow to read a GPU would lose and restart its stressor for ever.
+        streak, pause = _next_pause(gpu_state, stopping)
+        after = Backoff(until=now + pause, reason=_NOT_READ[stopping.cause])
         gpu_state = replace(gpu_state, streak=streak)
-    else:
-        after = Stopped()
     fields = {
         "cause": _stop_cause(stopping),
         "exit_code": exit_.code,
@@ -231,7 +231,7 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
     """Count a failure; pause before the next start, or mark the GPU FATAL."""
     reason, kind = failed.reason, failed.kind.value
     failures = (*(at for at in gpu_state.failures if now - at < HOUR_S), now)
-    streak = 1 if stopping.ran else gpu_state.streak + 1
+    streak, pause = _next_pause(gpu_state, stopping)
     gpu_state = replace(gpu_state, failures=failures, streak=streak)
     permanent = failed.kind in PERMANENT_FAILURES
     if permanent or len(failures) >= MAX_FAILURES_PER_HOUR:
@@ -240,8 +240,13 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
         event = gpu_event("stressor.fatal", gpu_state, now, reason=reason, kind=kind)
         fatal = Fatal(reason=reason, unusable=permanent)
         return Step(gpu_state=replace(gpu_state, stressor=fatal), events=(event,))
-    pause = min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** (streak - 1))
     fields = {"reason": reason, "kind": kind, "pause_s": pause, "failures": len(failures)}
     event = gpu_event("stressor.failed", gpu_state, now, **fields)
     backoff = Backoff(until=now + pause, reason=reason)
     return Step(gpu_state=replace(gpu_state, stressor=backoff), events=(event,))
+
+
+def _next_pause(gpu_state: GpuState, stopping: Stopping) -> tuple[int, float]:
+    """Count a stop that a pause follows; return the new count and the pause, in seconds."""
+    streak = 1 if stopping.ran else gpu_state.streak + 1
+    return streak, min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** (streak - 1))

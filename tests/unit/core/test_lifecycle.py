@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.stressor_state import Backoff, Fatal
+from sentinel.core.stressor_state import Backoff, Fatal, Running
 from sentinel.errors import ExitCode
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.testing import GIB, World
@@ -50,6 +50,30 @@ def test_a_minute_of_running_resets_the_pause_but_not_the_count() -> None:
         world.run(supervisor, times(world, "stressor.failed", count))
     assert [e.fields["pause_s"] for e in world.events("stressor.failed")] == [1, 1, 1]
     assert world.events("stressor.failed")[-1].fields["failures"] == 3
+
+
+@pytest.mark.parametrize(
+    ("runs_s", "pauses_s"),
+    [((1, 1, 1, 1, 1), (1, 2, 4, 8, 16)), ((64, 64), (1, 1)), ((1, 1, 64, 1), (1, 2, 1, 2))],
+)
+def test_a_gpu_that_becomes_unknown_again_is_left_alone_for_longer(
+    runs_s: tuple[float, ...], pauses_s: tuple[float, ...]
+) -> None:
+    world, supervisor = occupied()
+    for count, (run_s, pause_s) in enumerate(zip(runs_s, pauses_s, strict=True), 1):
+        world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=60)
+        world.run_for(supervisor, run_s)
+        world.at(0).fault = "the host is too slow"
+        world.run(supervisor, times(world, "stressor.stopped", count))
+        world.at(0).fault = None
+        pause = stressor(supervisor)
+        assert isinstance(pause, Backoff)
+        assert pause.reason == "it was unknown"
+        stopped_at = world.events("stressor.stopped")[-1].at
+        assert pause.until - stopped_at == pytest.approx(pause_s)
+        world.run(supervisor, started(world, count + 1), within=60)
+        assert world.spawner.started[-1][1] >= pause.until
+    assert not world.events("stressor.failed")
 
 
 def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
