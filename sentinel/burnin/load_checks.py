@@ -209,7 +209,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
         judge=_hang,
     ),
     Check(
-        id="temperature.gpu",
+        id="load.temperature",
         limits={"fail": above(0), "warn": above(-3)},
         title="The GPU stays below the temperature that it declares",
         reads="nvmlDeviceGetTemperature, nvmlDeviceGetTemperatureThreshold",
@@ -220,7 +220,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
         judge=_gpu_temperature,
     ),
     Check(
-        id="temperature.memory",
+        id="load.memory_temperature",
         limits={"fail": above(0), "warn": above(-5)},
         title="The memory stays below the temperature that the GPU declares",
         reads="field NVML_FI_DEV_MEMORY_TEMP",
@@ -231,7 +231,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
         judge=_memory_temperature,
     ),
     Check(
-        id="temperature.spread",
+        id="load.temperature_spread",
         limits={"warn": above(15)},
         title="No GPU is much hotter than its peers",
         reads="the median temperature of the steady phase",
@@ -242,7 +242,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
         judge=_temperature_spread,
     ),
     Check(
-        id="power.reached",
+        id="load.power",
         limits={"warn": below(MIN_POWER_SHARE)},
         title="The load reaches the power limit",
         reads="the median power of the steady phase against the enforced limit",
@@ -253,7 +253,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
         judge=_power_reached,
     ),
     Check(
-        id="clock.memory",
+        id="load.memory_clock",
         limits={"fail": below(0.99)},
         title="The memory clock is at its maximum under load",
         reads="nvmlDeviceGetClockInfo",
@@ -264,7 +264,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
         judge=_memory_clock,
     ),
     Check(
-        id="pcie.under_load",
+        id="load.pcie",
         limits={"fail": below(1)},
         title="The PCIe link has its full generation and width under load",
         reads="nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetCurrPcieLinkWidth",

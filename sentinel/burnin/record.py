@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.burnin.recorder import TELEMETRY, WORK
+from sentinel.burnin.recorder import END, TELEMETRY, WORK, XID
+from sentinel.burnin.xid import Kill, XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 
@@ -103,12 +104,21 @@ class GpuRecord:
     after: Counters | None = None
     events: list[Mapping[str, Any]] = field(default_factory=list)
     interruptions: list[Interruption] = field(default_factory=list)
+    #: The stressors that have ended.
+    ends: list[Kill] = field(default_factory=list)
+    #: The XIDs of all GPUs of the node, as the kernel logged them.
+    xids: list[XidEvent] = field(default_factory=list)
     #: Why it does no more phases; None if it has done all, empty if it was never said.
     ended: str | None = ""
 
     def named(self, *names: str) -> list[Mapping[str, Any]]:
         """Select events by name."""
         return [one for one in self.events if one["event"] in names]
+
+    def own_xids(self) -> list[XidEvent]:
+        """Select the XIDs of this GPU."""
+        address = self.before.pci_bus_id if self.before is not None else None
+        return [one for one in self.xids if address is not None and is_of(one, address)]
 
     @property
     def telemetry(self) -> list[Sample]:
@@ -135,10 +145,18 @@ def load(
             phases = [PhaseRecord(phase=phase) for phase in plan.phases]
             records[uuid] = GpuRecord(uuid=uuid, index=event.get("index") or 0, phases=phases)
         _take_event(records[uuid], event)
+    xids: list[XidEvent] = []
     for sample in samples:
-        record = records.get(sample.get("gpu", ""))
-        if record is not None:
+        record = records.get(sample.get("gpu") or "")
+        if sample["event"] == XID:
+            fields = ("number", "pci_bus_id", "at", "pid", "text")
+            xids.append(XidEvent(**{name: sample[name] for name in fields}))
+        elif record is not None and sample["event"] == END:
+            record.ends.append(Kill(pid=sample["pid"], at=sample["at"]))
+        elif record is not None:
             _take_sample(record, sample)
+    for record in records.values():
+        record.xids = xids
     return records
 
 

@@ -17,6 +17,10 @@ from sentinel.supervisor.ports import Parts, Probe, Spawner
 
 #: The names of the samples in the file.
 TELEMETRY, WORK = "telemetry", "work"
+#: A stressor has ended, and what XIDs the kernel has logged.
+END, XID = "end", "xid"
+#: The last sample of a run.
+LAST = "last"
 
 #: The fields of a Telemetry that a report uses.
 _TELEMETRY_FIELDS = (
@@ -48,6 +52,7 @@ class Recorder:
         self._every = max(0.5, seconds / _SECONDS_FOR_EVERY_SAMPLE)
         self._read_at: dict[str, float] = {}
         self._work: dict[str, Progress] = {}
+        self._pids: dict[str, int] = {}
 
     def around(self, parts: Parts) -> Parts:
         """Wrap the parts of a supervisor so that what they bring is recorded."""
@@ -76,11 +81,14 @@ class Recorder:
 
     def _take_children(self, found: dict[str, ChildFacts]) -> dict[str, ChildFacts]:
         for uuid, facts in found.items():
+            if facts.child is not None:
+                self._pids[uuid] = facts.child.pid
             for message in facts.messages:
                 if isinstance(message, Progress):
                     self._take_work(uuid, message)
             if facts.exit is not None:
                 self._flush(uuid)
+                self._record(END, facts.exit.at, uuid, {"pid": self._pids.get(uuid, 0)})
         return found
 
     def _take_work(self, uuid: str, report: Progress) -> None:

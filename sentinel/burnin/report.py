@@ -9,14 +9,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sentinel.burnin import load_checks, rate_checks
-from sentinel.burnin.check import CheckResult, Evidence, Status
-from sentinel.burnin.counter_checks import CHECKS as COUNTER_CHECKS
+from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status
+from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
+from sentinel.burnin.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.load_checks import LoadEvidence
 from sentinel.burnin.record import GpuRecord, PhaseRecord, load
 from sentinel.burnin.references import load_references
 from sentinel.burnin.run_folder import RunFolder, lines
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import MEANING, GpuVerdict, Verdict, judge_gpu, judge_node
+from sentinel.burnin.xid import judge_xids
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
@@ -26,6 +28,12 @@ from sentinel.protocol.counters import Counters
 SCHEMA_VERSION = "1.0"
 
 
+#: The default limits of all checks of a run, for a file of thresholds.
+LIMITS = known_limits(
+    MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, load_checks.CHECKS, rate_checks.CHECKS
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A run with its verdicts."""
@@ -33,6 +41,8 @@ class Judged:
     header: Mapping[str, Any]
     plan: Plan
     gpus: tuple[GpuVerdict, ...]
+    #: The checks of the node itself.
+    node: tuple[CheckResult, ...]
     verdict: Verdict
     thresholds: Thresholds
 
@@ -54,12 +64,36 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     records = load(plan, lines(folder.events), lines(folder.samples))
     for uuid, record in records.items():
         record.before, record.after = before.get(uuid), after.get(uuid)
+    unread = counters.get("kernel_log_error", "the run was cut off")
     gpus = tuple(
-        judge_gpu(record, _results(record, records, tuple(before.values()), thresholds), plan)
+        judge_gpu(
+            record,
+            [
+                *_results(record, records, tuple(before.values()), thresholds),
+                judge_xids(
+                    None if unread else record.own_xids(),
+                    record.ends,
+                    own_pids=[one.pid for one in record.ends],
+                    overrides=thresholds.xids,
+                    unread=unread or "",
+                ),
+            ],
+            plan,
+        )
         for record in sorted(records.values(), key=lambda one: one.index)
     )
+    devices = counters.get("pci_devices")
+    evidence = NodeEvidence(
+        gpus=tuple(before.values()), pci_devices=None if devices is None else tuple(devices)
+    )
+    node = tuple(check.run(evidence, thresholds) for check in NODE_CHECKS)
     return Judged(
-        header=header, plan=plan, gpus=gpus, verdict=judge_node(gpus), thresholds=thresholds
+        header=header,
+        plan=plan,
+        gpus=gpus,
+        node=node,
+        verdict=judge_node(gpus, node),
+        thresholds=thresholds,
     )
 
 
@@ -76,6 +110,7 @@ def report_object(run: Judged) -> dict[str, Any]:
         "node": header["node"],
         "verdict": run.verdict.value,
         "meaning": MEANING[run.verdict],
+        "checks": [_result(one) for one in run.node],
         "gpus": [_gpu(gpu) for gpu in run.gpus],
         "thresholds_overridden": run.thresholds.overridden(),
     }
@@ -108,7 +143,8 @@ def _results(
         if record.after is not None:
             seconds = record.after.at - record.before.at
         evidence = Evidence(before=record.before, after=record.after, seconds=seconds, node=node)
-        results += [check.run(evidence, thresholds) for check in COUNTER_CHECKS]
+        results += [check.run(evidence, thresholds) for check in MOMENT_CHECKS]
+        results += [check.run(evidence, thresholds) for check in GROWTH_CHECKS]
     model = record.before.name if record.before is not None else ""
     load_evidence = LoadEvidence(
         record=record,
@@ -121,6 +157,11 @@ def _results(
     for check in (*load_checks.CHECKS, *rate_checks.CHECKS):
         results.append(check.run(load_evidence, thresholds))
     return results
+
+
+def _result(result: CheckResult) -> dict[str, Any]:
+    """Return the result of one check."""
+    return {**asdict(result), "status": result.status.value, "severity": result.severity.value}
 
 
 def _gpu(gpu: GpuVerdict) -> dict[str, Any]:
@@ -143,7 +184,7 @@ def _gpu(gpu: GpuVerdict) -> dict[str, Any]:
             f"{one.id}: {one.evidence}" for one in gpu.results if one.status is Status.NOT_TESTED
         ],
         "interruptions": [asdict(one) for one in record.interruptions],
-        "checks": [{**asdict(one), "status": one.status.value} for one in gpu.results],
+        "checks": [_result(one) for one in gpu.results],
         "measurements": _measurements(record),
         "detection_power": {
             "checks": checks,

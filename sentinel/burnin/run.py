@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
-from sentinel.burnin.recorder import Recorder
+from sentinel.burnin.recorder import LAST, XID, Recorder
 from sentinel.burnin.run_folder import RunFolder, plan_object
+from sentinel.burnin.xid import parse
 from sentinel.config.plan import Plan
 from sentinel.core.actions import Event
 from sentinel.diagnostics.counters import CountersResult, read_counters
+from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, ExitCode
 from sentinel.host import simulation
 from sentinel.protocol.gpu import Gpu
@@ -78,18 +81,38 @@ def run_plan(
 
             return write
 
-        log = EventLog([json_lines(samples, {})])
+        kernel = stack.enter_context(KernelLog())
+        log = EventLog([_with_xids(json_lines(samples, {}), kernel)])
         code, clean = run_parts(
             replace(options, config=config), sink, Recorder(log, plan.seconds).around
         )
+        log.publish([Event(name=LAST, at=time.monotonic())])  # reads the kernel's log once more
         clean = log.close(_FLUSH_TIMEOUT_S) and clean
+        unread = kernel.error if simulated is None else "simulated GPUs have none"
     after = read_counters(simulated)
     both = {"before": before, "after": after}
     folder.write(
         folder.counters,
-        {name: [asdict(one) for one in found.counters] for name, found in both.items()},
+        {
+            **{name: [asdict(one) for one in found.counters] for name, found in both.items()},
+            "pci_devices": before.pci_devices,
+            "kernel_log_error": unread,
+        },
     )
     return code, clean and not (before.stuck or after.stuck)
+
+
+def _with_xids(write: Sink, kernel: KernelLog) -> Sink:
+    """Write each sample, and before it the XIDs that the kernel has logged since the last one."""
+
+    def write_both(event: Event) -> None:
+        for record in kernel.read():
+            xid = parse(record.text, record.at)
+            if xid is not None:
+                write(Event(name=XID, at=xid.at, fields={**vars(xid)}))
+        write(event)
+
+    return write_both
 
 
 def new_folder(state: Path, plan: Plan) -> RunFolder:

@@ -12,15 +12,15 @@ from typing import TextIO
 import click
 
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
-from sentinel.burnin.report import judge_run, report_object
+from sentinel.burnin.report import LIMITS, judge_run, report_object
 from sentinel.burnin.run import new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.text import text_lines as report_lines
-from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.event_format import text_lines, wants_colour
 from sentinel.cli.json_output import print_json, to_json
 from sentinel.cli.setting_options import settings, simulate_option
+from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host import simulation
@@ -31,7 +31,7 @@ from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.event_log import Sink
 
 
-@click.command("burnin")
+@click.command("burnin", cls=VerdictCommand)
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
@@ -48,6 +48,9 @@ from sentinel.supervisor.event_log import Sink
 )
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option(
+    "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
+)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 def command(
@@ -56,6 +59,7 @@ def command(
     level: str | None,
     file: Path | None,
     target: Path | None,
+    limits: str | None,
     **flags: bool,
 ) -> int:
     """Burn GPUs in, and give a verdict for each: PASS, WARN, FAIL or INCOMPLETE.
@@ -72,6 +76,7 @@ def command(
         click.echo(file.read_text() if file is not None else level_text(level), nl=False)
         return int(ExitCode.OK)
     plan = load_plan(level, file)
+    thresholds = load_thresholds(limits, LIMITS)
     simulated = simulation.default_folder() if simulate is not None else None
     state = places(os.environ, os.getuid(), simulated).state
     folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
@@ -82,7 +87,7 @@ def command(
     )
     stream = sys.stderr if flags["as_json"] else sys.stdout
     code, clean = run_plan(options, plan, folder, _sink_for(stream), fail_fast=flags["fail_fast"])
-    run = judge_run(folder, Thresholds())
+    run = judge_run(folder, thresholds)
     report = report_object(run)
     folder.write(folder.report, to_json(report))
     if flags["as_json"]:

@@ -7,7 +7,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
 
@@ -16,14 +15,13 @@ from sentinel.burnin.check import CheckResult, Status
 from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.node_report import NodeReport, judge_node
-from sentinel.burnin.thresholds import Thresholds, parse
 from sentinel.cli.event_format import printable, wants_colour
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
-from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
-from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
+from sentinel.errors import NoSuchGpuError, SentinelError
 from sentinel.host import simulation
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu
@@ -40,9 +38,6 @@ _ORDER = list(Status)
 #: The widths of the first columns, and the maximum width.
 _STATUS_WIDTH, _CHECK_WIDTH, _VALUE_WIDTH = 12, 27, 16
 _WIDTH = 120
-
-#: A larger file of thresholds is not read, in bytes.
-_MAX_FILE_BYTES = 2**20
 
 
 @click.command("check", cls=VerdictCommand)
@@ -69,7 +64,7 @@ def command(
     """
     if as_json + nagios + npd > 1:
         raise click.UsageError("--json, --nagios and --npd exclude each other")
-    thresholds = _thresholds(file)
+    thresholds = load_thresholds(file, known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS))
     result, error = _read(simulate)
     report = judge_node(
         result.counters,
@@ -83,23 +78,6 @@ def command(
         sys.stdout.flush()
         os._exit(code)
     return code
-
-
-def _thresholds(file: str | None) -> Thresholds:
-    """Read a file of thresholds; wrong usage if it is wrong."""
-    if file is None:
-        return Thresholds()
-    try:
-        with Path(file).open("rb") as stream:
-            text = stream.read(_MAX_FILE_BYTES + 1)
-        if len(text) > _MAX_FILE_BYTES:
-            raise click.UsageError(f"{file} is larger than 1 MiB")
-        known = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS)
-        return parse(text.decode(), file, known)
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{file} cannot be read: {error}") from error
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _read(simulate: int | None) -> tuple[CountersResult, str | None]:

@@ -110,35 +110,35 @@ FAILED = {
     "results.wrong": Load(events=[MISMATCH]),
     "results.finding": Load(events=[FINDING]),
     "gpu.hang": Load(events=[HANG]),
-    "temperature.gpu": Load(temperature_c=88),
-    "temperature.memory": Load(memory_temperature_c=96),
-    "clock.memory": Load(memory_clock_mhz=1600),
-    "pcie.under_load": Load(pcie_width=8),
+    "load.temperature": Load(temperature_c=88),
+    "load.memory_temperature": Load(memory_temperature_c=96),
+    "load.memory_clock": Load(memory_clock_mhz=1600),
+    "load.pcie": Load(pcie_width=8),
     "rate.peers": Load(tflops=530),
     "rate.reference": Load(tflops=440),
 }
 WARNED = {
-    "temperature.gpu": Load(temperature_c=85),
-    "temperature.memory": Load(memory_temperature_c=93),
-    "temperature.spread": Load(temperature_c=76),
-    "power.reached": Load(power_w=400),
+    "load.temperature": Load(temperature_c=85),
+    "load.memory_temperature": Load(memory_temperature_c=93),
+    "load.temperature_spread": Load(temperature_c=76),
+    "load.power": Load(power_w=400),
     "rate.peers": Load(tflops=565, before=replace(Load().before, power_limit_w=600.0)),
 }
 UNTESTED = {
     "results.wrong": Load(checks=0),
     "results.finding": Load(checks=0),
-    "temperature.gpu": Load(temperature_c=None),
-    "power.reached": Load(steady=False),
-    "clock.memory": Load(memory_clock_mhz=None),
-    "pcie.under_load": Load(pcie_generation=None),
+    "load.temperature": Load(temperature_c=None),
+    "load.power": Load(steady=False),
+    "load.memory_clock": Load(memory_clock_mhz=None),
+    "load.pcie": Load(pcie_generation=None),
     "rate.peers": Load(power_w=400),
     "rate.reference": Load(power_w=400),
 }
 ABSENT = {
-    "temperature.gpu": Load(before=replace(Load().before, maximum_c=None)),
-    "temperature.memory": Load(before=replace(Load().before, memory_maximum_c=None)),
-    "clock.memory": Load(before=replace(Load().before, memory_clock_maximum_mhz=None)),
-    "pcie.under_load": Load(before=replace(Load().before, pcie_width_maximum=None)),
+    "load.temperature": Load(before=replace(Load().before, maximum_c=None)),
+    "load.memory_temperature": Load(before=replace(Load().before, memory_maximum_c=None)),
+    "load.memory_clock": Load(before=replace(Load().before, memory_clock_maximum_mhz=None)),
+    "load.pcie": Load(before=replace(Load().before, pcie_width_maximum=None)),
 }
 CASES = {
     Status.FAIL: FAILED,
@@ -167,7 +167,7 @@ def test_each_check_passes_a_healthy_gpu_and_can_fail_or_warn(check: str) -> Non
     assert check in FAILED or check in WARNED
 
 
-@pytest.mark.parametrize("check", ["rate.peers", "temperature.spread"])
+@pytest.mark.parametrize("check", ["rate.peers", "load.temperature_spread"])
 def test_too_few_gpus_are_no_peers(check: str) -> None:
     found = result(check, Load(tflops=100, temperature_c=90), [Load(), Load()])
     assert found.status is Status.NOT_APPLICABLE

@@ -71,10 +71,10 @@ def test_a_gpu_does_all_phases_and_the_run_ends() -> None:
         assert steady.longest >= 60
         assert fp64.seconds >= 10
         assert copy.seconds >= 5
-    ended = [one.fields["phase"] for one in world.events("burnin.phase_ended")]
+    ended = [str(one.fields["phase"]) for one in world.events("burnin.phase_ended")]
     assert sorted(ended) == sorted(["memory", "steady", "fp64", "copy"] * 2)
     assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
-    started = [one.fields["workload"] for one in world.events("stressor.starting")]
+    started = [str(one.fields["workload"]) for one in world.events("stressor.starting")]
     assert sorted(started) == sorted(["memtest", "gemm", "gemm:dtype=fp64", "elementwise"] * 2)
 
 
