@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.burnin.check import Evidence, Judgement, Status, untested
 from sentinel.burnin.counter_judges import read
 from sentinel.burnin.thresholds import Limits
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import READ_FIELDS, Counters
 
 #: Models on which ECC is expected to be on.
 _DATA_CENTRE = re.compile(
@@ -35,7 +35,7 @@ def lost(evidence: Evidence, limits: Limits) -> Judgement:
     for counters in (evidence.now, evidence.before):
         if counters.lost is not None:
             return Judgement(status=Status.FAIL, value="lost", evidence=counters.lost)
-    if not evidence.now.uuid and evidence.now.failed:
+    if evidence.now.failed.keys() >= set(READ_FIELDS):
         return untested(next(iter(evidence.now.failed.values())))
     return Judgement(status=Status.PASS, value="readable")
 

@@ -11,7 +11,9 @@ call, so that a test can change the driver under a running sentinel. Each line i
 - ``left CODE``: the error of handles of a GPU that is no longer listed; 15 by default.
 - ``used@UUID``, ``total@UUID``, ``pid@UUID``: figures, and additional PIDs in the compute list.
 - ``many@UUID N``: so many processes are in the compute list.
-- ``field@UUID NUMBER:VALUE``: a supported field and its value.
+- ``field@UUID NUMBER:VALUE``: a supported field and its value, ``NUMBER.SCOPE:VALUE`` for one link;
+  a value ``error CODE`` is ``NUMBER:eCODE``.
+- ``NAME=@UUID VALUE``: the value of a counter or a limit.
 - ``sample@UUID PID:TIME:SHARE``: a sample of process utilization.
 - ``grow N``: how often the compute list grows while it is copied.
 - ``overflow 1``: the compute list reports more entries than there is room for.
@@ -39,7 +41,8 @@ SECOND = "GPU-22222222-0000-0000-0000-000000000000"
 
 #: A recent driver. With -DOLD it is one of the year 2020, without the second memory struct and the
 #: third lists. FAKE_NVML names the file. If FAKE_NVML_WORLD names a registry of simulated GPUs,
-#: memory and processes are those of its living members.
+#: memory and processes are those of its living members. With COUNTERS it has the calls that
+#: ``sentinel check`` makes, too.
 LIBRARY = r"""
 #include <dirent.h>
 #include <fcntl.h>
@@ -332,9 +335,15 @@ int nvmlDeviceGetFieldValues(void *device, int count, field *fields) {
     CHECK_GPU("fields");
     for (int n = 0; n < count; n++) {
         fields[n].kind = 3; fields[n].code = 3; fields[n].value = 0;
-        for (int i = 0; for_gpu("field", name_of(device), i, word); i++)
-            if (sscanf(word, "%u:%llu", &id, &value) == 2 && id == fields[n].id)
+        for (int i = 0; for_gpu("field", name_of(device), i, word); i++) {
+            unsigned scope = fields[n].scope, error = 0;
+            if (sscanf(word, "%u:e%u", &id, &error) == 2 && id == fields[n].id)
+                fields[n].code = error;
+            else if ((sscanf(word, "%u:%llu", &id, &value) == 2
+                      || sscanf(word, "%u.%u:%llu", &id, &scope, &value) == 3)
+                     && id == fields[n].id && scope == fields[n].scope)
                 fields[n].code = 0, fields[n].value = value;
+        }
     }
     return 0; }
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, u64 *reasons) {
@@ -345,7 +354,10 @@ int nvmlDeviceGetPerformanceState(void *device, unsigned *state) {
     CHECK_GPU("pstate"); *state = at(device) ? 32 : 0; return 0; }
 int nvmlDeviceGetTemperatureThreshold(void *device, unsigned which, unsigned *degrees) {
     static const unsigned of[] = {95, 89, 0, 87};
-    CHECK_GPU("threshold"); if (which > 3) return 2; *degrees = of[which]; return 0; }
+    char word[TEXT_SIZE];
+    CHECK_GPU("threshold"); if (which > 3) return 2; *degrees = of[which];
+    if (which == 2 && for_gpu("memory_max=", name_of(device), 0, word)) *degrees = atoi(word);
+    return 0; }
 int nvmlDeviceGetFanSpeed(void *device, unsigned *percent) {
     CHECK_GPU("fan"); *percent = 40; return at(device) ? 0 : 3; }
 int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *generation) {
@@ -354,6 +366,79 @@ int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *width) {
     CHECK_GPU("pcie"); *width = 16; return 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
     CHECK_GPU("minor"); *minor = 7 - at(device); return 0; }
+
+/* --- counters --------------------------------------------------------------------------------- */
+
+#ifdef COUNTERS
+static u64 value_of(const char *name, void *device, u64 normal) {
+    char whole[TEXT_SIZE], word[TEXT_SIZE];
+    snprintf(whole, sizeof whole, "%s=", name);
+    return for_gpu(whole, name_of(device), 0, word) ? strtoull(word, NULL, 10) : normal;
+}
+#define VALUE(name, normal) value_of(name, device, normal)
+#define NUMBER(function, name, normal) int function(void *device, unsigned *out) { \
+    CHECK_GPU(name); *out = VALUE(name, normal); return 0; }
+#define TEXT(function, name, format) \
+    int function(void *device, char *text, unsigned size) { \
+    CHECK_GPU(name); snprintf(text, size, format, at(device)); return 0; }
+TEXT(nvmlDeviceGetSerial, "serial", "165000000000%d")
+TEXT(nvmlDeviceGetVbiosVersion, "vbios", "96.00.9F.00.0%d")
+TEXT(nvmlDeviceGetInforomImageVersion, "inforom", "G520.0280.00.0%d")
+NUMBER(nvmlDeviceGetPersistenceMode, "persistence", 1)
+NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, "retiring", 0)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_max", 5)
+NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, "pcie_own_max", 5)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "width_max", 16)
+NUMBER(nvmlDeviceGetPcieReplayCounter, "replays", 12)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, "default_limit", 700000)
+int nvmlDeviceGetMaxClockInfo(void *device, unsigned which, unsigned *megahertz) {
+    CHECK_GPU("max_clock"); *megahertz = which == 1 ? 1980 : 3201; return 0; }
+int nvmlDeviceGetEccMode(void *device, unsigned *now, unsigned *later) {
+    CHECK_GPU("ecc"); *now = VALUE("ecc", 1); *later = VALUE("ecc_later", 1); return 0; }
+int nvmlDeviceGetTotalEccErrors(void *device, unsigned kind, unsigned since, u64 *count) {
+    static const char *names[] = {"corrected", "corrected_ever", "uncorrected", "uncorrected_ever"};
+    CHECK_GPU("errors"); CHECK_GPU(names[2 * kind + since]);
+    *count = VALUE(names[2 * kind + since], 0); return 0; }
+int nvmlDeviceGetRemappedRows(void *device, unsigned *c, unsigned *u, unsigned *p, unsigned *f) {
+    CHECK_GPU("rows"); *c = VALUE("remapped", 1); *u = VALUE("remapped_uncorrected", 0);
+    *p = VALUE("remap_pending", 0); *f = VALUE("remap_failed", 0); return 0; }
+int nvmlDeviceGetRowRemapperHistogram(void *device, unsigned *banks) {
+    CHECK_GPU("banks"); banks[0] = 640; banks[1] = banks[2] = 0;
+    banks[3] = VALUE("banks_low", 0); banks[4] = VALUE("banks_none", 0); return 0; }
+int nvmlDeviceGetRetiredPages(void *device, unsigned cause, unsigned *count, u64 *pages) {
+    CHECK_GPU("pages"); unsigned room = *count;
+    *count = VALUE(cause ? "retired_double" : "retired_single", 0);
+    return room < *count ? 7 : 0; }
+int nvmlDeviceGetRepairStatus(void *device, unsigned *status) {
+    CHECK_GPU("repair"); status[1] = VALUE("channel", 0); status[2] = VALUE("tpc", 0); return 0; }
+int nvmlDeviceGetUnrepairableMemoryFlag_v1(void *device, unsigned *status) {
+    CHECK_GPU("unrepairable"); status[1] = VALUE("unrepairable", 0); return 0; }
+int nvmlDeviceGetMarginTemperature(void *device, int *margin) {
+    CHECK_GPU("margin"); margin[1] = (int)VALUE("margin", 46); return 0; }
+int nvmlDeviceValidateInforom(void *device) { CHECK_GPU("valid"); return 0; }
+typedef struct { unsigned version; u64 sums[6], buckets[5]; unsigned exceeded; } sram;
+int nvmlDeviceGetSramEccErrorStatus(void *device, sram *status) {
+    CHECK_GPU("sram"); if (status->version != 0x1000068) return 25;
+    memset(status->sums, 0, sizeof status->sums);
+    status->sums[0] = VALUE("sram_parity", 0); status->sums[1] = VALUE("sram_double", 0);
+    status->sums[2] = VALUE("sram_corrected", 0);
+    status->exceeded = VALUE("sram_exceeded", 0); return 0; }
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique;
+    unsigned char state; unsigned mask; unsigned char summary; } fabric;
+int nvmlDeviceGetGpuFabricInfoV(void *device, fabric *info) {
+    CHECK_GPU("fabric"); if (info->version != 0x3000028) CHECK_GPU("fabric_v2");
+    if (info->version == 0x3000028) CHECK_GPU("fabric_v3");
+    info->state = VALUE("fabric_state", 3); info->status = VALUE("fabric_status", 0);
+    info->mask = 0; if (info->version == 0x3000028) info->summary = VALUE("fabric_health", 1);
+    return 0; }
+int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active) {
+    char name[32]; CHECK_GPU("links"); snprintf(name, sizeof name, "link%u", link);
+    if (link >= VALUE("link_count", 2)) return 2; *active = VALUE(name, 1); return 0; }
+int nvmlDeviceGetViolationStatus(void *device, unsigned policy, u64 *times) {
+    CHECK_GPU("violation"); times[0] = 0;
+    times[1] = policy > 1 ? 0 : VALUE(policy ? "thermal_ns" : "power_ns", 3000000000ull);
+    return 0; }
+#endif
 """
 
 

@@ -204,7 +204,8 @@ class _Reading:
                 if error.value not in ABSENT | {_INVALID_ARGUMENT}:
                     raise
                 continue
-            state = FABRIC_STATES.get(info.state, f"state {info.state}")
+            number = info.state & 0xFF  # a byte, which the binding takes for four
+            state = FABRIC_STATES.get(number, f"state {number}")
             if state == "completed" and info.status:
                 state = "failed"
             summary = getattr(info, "healthSummary", 0)

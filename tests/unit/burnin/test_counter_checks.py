@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Severity, Status, worst
+from sentinel.burnin.check import (
+    Check,
+    CheckResult,
+    Evidence,
+    NodeEvidence,
+    Severity,
+    Status,
+    worst,
+)
 from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.node_report import judge_node
@@ -193,7 +201,7 @@ def test_every_check_has_a_case_that_is_bad_and_a_healthy_gpu_passes_it() -> Non
 
 
 def test_the_ids_are_unique_and_the_rows_are_complete() -> None:
-    rows = (*MOMENT_CHECKS, *GROWTH_CHECKS, *NODE_CHECKS)
+    rows: tuple[Check[Any], ...] = (*MOMENT_CHECKS, *GROWTH_CHECKS, *NODE_CHECKS)
     assert len({row.id for row in rows}) == len(rows)
     for row in rows:
         assert row.title, row.id

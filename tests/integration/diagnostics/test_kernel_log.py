@@ -1,0 +1,133 @@
+"""The kernel's log is read without blocking, from the opening on, with the times of its records."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sentinel.burnin.xid import parse
+from sentinel.diagnostics import kernel_log
+from sentinel.diagnostics.kernel_log import KMSG, KernelLog
+from tests.harness.timing import TIMEOUT_S, eventually
+
+
+class FakeDevice:
+    """Returns one record, or raises one error, at each read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: bytes | OSError) -> None:
+        self._answers = list(answers)
+        monkeypatch.setattr(kernel_log.os, "read", self._read)
+
+    def _read(self, fd: int, size: int) -> bytes:
+        if not self._answers:
+            raise BlockingIOError
+        answer = self._answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+def records(*texts: str) -> list[bytes]:
+    """Build the records of the kernel, written a second after its start and later."""
+    return [
+        f"4,{number},{1_000_000 * (number + 1)},-;{text}\n SUBSYSTEM=pci\n".encode()
+        for number, text in enumerate(texts)
+    ]
+
+
+def test_records_have_their_text_and_the_time_by_the_monotonic_clock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "kmsg").touch()
+    lines = records("a word", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
+    FakeDevice(monkeypatch, *lines)
+    drift = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - time.monotonic()
+    with KernelLog(str(tmp_path / "kmsg")) as log:
+        first, second = log.read()
+        assert log.read() == ()
+        assert log.error is None
+    assert first.text == "a word"
+    assert first.at == pytest.approx(1.0 - drift, abs=0.1)
+    event = parse(second.text, second.at)
+    assert event is not None
+    assert event.number == 79
+
+
+def test_a_reader_that_was_overtaken_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "kmsg").touch()
+    first, second = records("one", "two")
+    FakeDevice(monkeypatch, first, OSError(32, "Broken pipe"), OSError(22, "too long"), second)
+    with KernelLog(str(tmp_path / "kmsg")) as log:
+        assert [record.text for record in log.read()] == ["one", "two"]
+        assert "overwritten" in (log.error or "")
+
+
+def test_a_log_that_grows_faster_than_it_is_read_has_an_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kernel_log, "MAX_RECORDS", 3)
+    (tmp_path / "kmsg").touch()
+    FakeDevice(monkeypatch, *records("a", "b", "c", "d"))
+    with KernelLog(str(tmp_path / "kmsg")) as log:
+        assert [record.text for record in log.read()] == ["a", "b", "c"]
+        assert [record.text for record in log.read()] == ["d"]
+
+
+@pytest.mark.parametrize("error", [OSError(1, "Operation not permitted"), OSError(5, "I/O error")])
+def test_a_log_that_cannot_be_read_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError
+) -> None:
+    (tmp_path / "kmsg").touch()
+    FakeDevice(monkeypatch, error)
+    with KernelLog(str(tmp_path / "kmsg")) as log:
+        assert log.read() == ()
+        assert error.strerror in (log.error or "")
+        assert log.read() == ()
+
+
+def test_a_missing_log_has_a_reason(tmp_path: Path) -> None:
+    with KernelLog(str(tmp_path / "none")) as log:
+        assert "No such file" in (log.error or "")
+        assert log.read() == ()
+
+
+def test_garbage_in_the_log_is_a_record_without_a_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "kmsg").touch()
+    FakeDevice(monkeypatch, b"\xff\xfe", b"4,x,y,-;text", b";;;")
+    with KernelLog(str(tmp_path / "kmsg")) as log:
+        assert [record.at for record in log.read()] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.skipif(not os.access(KMSG, os.W_OK), reason="only root may write to the kernel's log")
+def test_the_real_log_has_what_was_written_after_the_opening_and_not_before() -> None:
+    mark = f"sentinel-test-{os.getpid()}-{time.monotonic_ns()}"
+    _write(f"{mark} before")
+    with KernelLog() as log:
+        if log.error is not None:
+            pytest.skip(log.error)
+        started = time.monotonic()
+        _write(f"{mark} NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=a")
+        found: list[kernel_log.KernelRecord] = []
+
+        def written() -> bool:
+            found.extend(record for record in log.read() if mark in record.text)
+            return bool(found)
+
+        eventually(written, TIMEOUT_S)
+    assert len(found) == 1
+    assert parse(found[0].text, found[0].at) is not None
+    assert abs(found[0].at - started) < 60.0
+
+
+def _write(text: str) -> None:
+    try:
+        Path(KMSG).write_text(f"<7>{text}\n")
+    except OSError as error:
+        pytest.skip(f"{KMSG} cannot be written: {error}")
