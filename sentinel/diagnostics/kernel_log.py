@@ -73,7 +73,7 @@ class KernelLog:
             if self._fd < 0:
                 return
             try:
-                raw = os.read(self._fd, _RECORD_BYTES)
+                raw = _read_record(self._fd)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -93,6 +93,11 @@ class KernelLog:
     def _fail(self, why: str) -> None:
         self.error = why
         self.close()
+
+
+def _read_record(fd: int) -> bytes:
+    """Read one record; the device is opened without blocking."""
+    return os.read(fd, _RECORD_BYTES)
 
 
 def _parse(raw: bytes) -> KernelRecord:

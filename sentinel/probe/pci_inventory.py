@@ -53,12 +53,16 @@ def _is_hidden(folder: Path, spec: CountersSpec) -> bool:
     if minor is None:  # a container has entries for its own GPUs only
         return True
     try:
-        os.close(os.open(Path(spec.devices) / f"nvidia{minor}", os.O_RDWR | os.O_CLOEXEC))
+        os.close(_open(Path(spec.devices) / f"nvidia{minor}", os.O_RDWR | os.O_CLOEXEC))
     except (FileNotFoundError, PermissionError):
         return True
     except OSError:  # the driver does not get it to work
         return False
     return False
+
+
+def _open(path: Path, flags: int) -> int:
+    return os.open(path, flags)
 
 
 def _text(path: Path) -> str:

@@ -11,7 +11,7 @@ import pytest
 from sentinel.burnin.xid import parse
 from sentinel.diagnostics import kernel_log
 from sentinel.diagnostics.kernel_log import KMSG, KernelLog
-from tests.harness.timing import TIMEOUT_S, eventually
+from tests.harness.sentinel_process import eventually
 
 
 class FakeDevice:
@@ -19,9 +19,9 @@ class FakeDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: bytes | OSError) -> None:
         self._answers = list(answers)
-        monkeypatch.setattr(kernel_log.os, "read", self._read)
+        monkeypatch.setattr(kernel_log, "_read_record", self._read)
 
-    def _read(self, fd: int, size: int) -> bytes:
+    def _read(self, fd: int) -> bytes:
         if not self._answers:
             raise BlockingIOError
         answer = self._answers.pop(0)
@@ -86,7 +86,7 @@ def test_a_log_that_cannot_be_read_has_a_reason(
     FakeDevice(monkeypatch, error)
     with KernelLog(str(tmp_path / "kmsg")) as log:
         assert log.read() == ()
-        assert error.strerror in (log.error or "")
+        assert str(error.strerror) in (log.error or "")
         assert log.read() == ()
 
 
@@ -120,7 +120,7 @@ def test_the_real_log_has_what_was_written_after_the_opening_and_not_before() ->
             found.extend(record for record in log.read() if mark in record.text)
             return bool(found)
 
-        eventually(written, TIMEOUT_S)
+        eventually(written)
     assert len(found) == 1
     assert parse(found[0].text, found[0].at) is not None
     assert abs(found[0].at - started) < 60.0

@@ -1,0 +1,186 @@
+"""``sentinel check`` on simulated GPUs with injected figures: every format and exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.counter_checks import MOMENT_CHECKS
+from sentinel.cli.main import run_command_line
+from sentinel.host.simulation import Registry
+
+pytestmark = pytest.mark.long
+
+Check = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "gpus"))
+    monkeypatch.setenv("COLUMNS", "120")
+    return Registry.create(tmp_path / "gpus", 2)
+
+
+@pytest.fixture
+def check(registry: Registry, capfd: pytest.CaptureFixture[str]) -> Check:
+    """Return a function that runs the command; it returns the code, the output and the errors."""
+
+    def run(*arguments: str, simulate: bool = True) -> tuple[int, str, str]:
+        given = ["check", *arguments, *(["--simulate", "2"] if simulate else [])]
+        code = run_command_line(given)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+def inject(registry: Registry, index: int, **figures: Any) -> None:
+    registry.inject_figures(registry.gpus()[index].uuid, figures)
+
+
+def test_healthy_gpus_pass_in_every_format(check: Check, registry: Registry) -> None:
+    code, out, err = check("--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["schema_version"] == 1
+    assert (found["verdict"], found["driver_error"]) == ("pass", None)
+    assert [gpu["verdict"] for gpu in found["gpus"]] == ["pass", "pass"]
+    assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu.uuid for gpu in registry.gpus()]
+    ids = [one["id"] for one in found["gpus"][0]["checks"]]
+    assert ids == [one.id for one in MOMENT_CHECKS]
+    assert {one["status"] for one in found["gpus"][0]["checks"]} == {"pass", "n/a", "not tested"}
+    code, out, _ = check("--nagios")
+    assert code == 0
+    assert out.startswith("GPU OK - 2 GPUs tested | gpus=2 fail=0;;0 warn=0;0")
+    assert out.count("\n") == 1
+    assert check("--npd") == (0, "2 GPUs tested\n", "")
+    code, out, _ = check()
+    assert code == 0
+    assert out.splitlines()[-1] == "pass: 2 pass"
+
+
+def test_a_fault_fails_its_gpu_in_every_format(check: Check, registry: Registry) -> None:
+    inject(registry, 1, remap_failed=True, remap_banks_low=3)
+    code, out, _ = check()
+    assert code == 1
+    rows = out[out.index("GPU 1") :].splitlines()
+    assert rows[0].endswith(": fail")
+    assert rows[1].startswith("fail        memory.remap_failed        1")
+    text = " ".join(" ".join(rows).split())
+    assert "fail > 0 (NVIDIA, RMA policy for row remapping) remap_failed = 1" in text
+    assert "do: CONTACT_SUPPORT: run NVIDIA's field diagnostic" in text
+    levels = [row.split()[0] for row in rows if row[:1].strip() and row[12:13].strip()][1:]
+    assert levels[:2] == ["fail", "warn"]
+    assert out.splitlines()[-1] == "fail: 1 fail, 1 pass"
+    assert "GPU 0" in out[: out.index("GPU 1")]
+    code, out, _ = check("--nagios")
+    assert (code, out.split(" | ")[0]) == (2, "GPU CRITICAL - GPU 1: memory.remap_failed = 1")
+    assert check("--npd") == (1, "GPU 1: memory.remap_failed = 1\n", "")
+    code, out, _ = check("--json")
+    assert (code, json.loads(out)["verdict"]) == (1, "fail")
+
+
+def test_a_warning_passes_but_for_nagios(check: Check, registry: Registry) -> None:
+    inject(registry, 0, ecc_uncorrected_total=1)
+    assert check("--json")[0] == 0
+    assert check("--npd")[0] == 0
+    code, out, _ = check("--nagios")
+    assert (code, out.split(" | ")[0]) == (1, "GPU WARNING - GPU 0: ecc.uncorrected = 1")
+
+
+def test_a_gpu_that_crashes_the_driver_fails_alone(check: Check, registry: Registry) -> None:
+    registry.inject(registry.gpus()[0].uuid, "crash")
+    code, out, _ = check("--json")
+    found = json.loads(out)["gpus"]
+    assert (code, [gpu["verdict"] for gpu in found]) == (1, ["fail", "pass"])
+    assert "crashed the process (SIGABRT)" in found[0]["checks"][0]["evidence"]
+
+
+def test_a_gpu_that_cannot_be_read_makes_the_check_incomplete(
+    check: Check, registry: Registry
+) -> None:
+    registry.inject(registry.gpus()[1].uuid, "error")
+    assert check("--json")[0] == 3
+    code, out, _ = check("--nagios")
+    assert (code, out.split(" | ")[0]) == (3, "GPU UNKNOWN - GPU 1: a simulated error")
+    assert check("--npd")[0] == 2
+    # One that failed decides.
+    inject(registry, 0, recovery_action="gpu_reset")
+    assert check("--json")[0] == 1
+
+
+def test_only_the_selected_gpus_are_judged(check: Check, registry: Registry) -> None:
+    inject(registry, 1, recovery_action="gpu_reset")
+    code, out, _ = check("--gpus", "0", "--json")
+    assert (code, [gpu["index"] for gpu in json.loads(out)["gpus"]]) == (0, [0])
+    code, out, _ = check("--gpus", registry.gpus()[1].uuid, "--json")
+    assert (code, [gpu["index"] for gpu in json.loads(out)["gpus"]]) == (1, [1])
+
+
+def test_a_file_of_thresholds_is_applied_and_reported(
+    check: Check, registry: Registry, tmp_path: Path
+) -> None:
+    inject(registry, 0, retired_corrected_total=5)
+    file = tmp_path / "limits.toml"
+    file.write_text(
+        'spec = "dcgm-error-thresholds-v1"\n'
+        '[common_thresholds."memory.retired_pages.fail".GTE]\nvalue = 5\n'
+    )
+    assert check("--json")[0] == 0
+    code, out, _ = check("--json", "--thresholds", str(file))
+    found = json.loads(out)
+    assert (code, found["verdict"]) == (1, "fail")
+    assert found["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 5"}
+    sources = {one["id"]: one["source"] for one in found["gpus"][0]["checks"]}
+    assert sources["memory.retired_pages"] == str(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--what"], "No such option"),
+        (["extra"], "unexpected extra argument"),
+        (["--json", "--nagios"], "exclude each other"),
+        (["--gpus", "7"], "no GPU matches '7'"),
+        (["--thresholds", "/nowhere/limits.toml"], "/nowhere/limits.toml cannot be read"),
+        (["--thresholds", "bad.toml"], 'common_thresholds."ecc.what" is not a threshold'),
+    ],
+)  # fmt: skip
+def test_wrong_usage_has_a_code_of_its_own(
+    check: Check,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text(
+        'spec = "dcgm-error-thresholds-v1"\n[common_thresholds]\n"ecc.what" = 1\n'
+    )
+    code, out, err = check(*arguments)
+    assert (code, out) == (3 if "--nagios" in arguments else 64, "")
+    assert words in err
+    assert "Try: sentinel check --help" in err
+    if "--json" not in arguments:
+        assert check(*arguments, "--npd")[0] == 2
+        assert check(*arguments, "--nagios")[0] == 3
+
+
+def test_a_host_without_a_driver_is_a_failure_of_the_tool_and_not_of_a_gpu(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("this is not a library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))  # also on a host with GPUs
+    code, out, err = check(simulate=False)
+    assert (code, out) == (2, "")
+    assert "the GPUs cannot be checked" in err
+    code, out, _ = check("--json", simulate=False)
+    assert (code, json.loads(out)["verdict"]) == (2, None)
+    assert "NVML" in json.loads(out)["driver_error"] or json.loads(out)["driver_error"]
+    code, out, _ = check("--nagios", simulate=False)
+    assert (code, out[:14]) == (3, "GPU UNKNOWN - ")
+    assert check("--npd", simulate=False)[0] == 2
