@@ -11,9 +11,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from sentinel.burnin.check import Check
 
 DOCS = Path(__file__).resolve().parent
 
@@ -116,6 +119,56 @@ def levels() -> str:
     return _table(("Level", "Requests"), rows)
 
 
+def checks_of_a_moment() -> str:
+    """Return the table of the checks of one moment."""
+    from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS
+
+    return _checks((*NODE_CHECKS, *MOMENT_CHECKS))
+
+
+def checks_of_a_difference() -> str:
+    """Return the table of the checks of two readings."""
+    from sentinel.burnin.growth_checks import GROWTH_CHECKS
+
+    return _checks(GROWTH_CHECKS)
+
+
+def _checks(checks: Iterable[Check[Any]]) -> str:
+    header = ("Check", "Passes if", "Reads", "Rule", "Unit", "Severity", "Source", "What to do")
+    rows = [
+        (
+            f"`{one.id}`",
+            one.title,
+            one.reads,
+            one.threshold(one.limits),
+            one.unit,
+            one.severity.value,
+            one.source,
+            one.action,
+        )
+        for one in checks
+    ]
+    return _table(header, rows)
+
+
+def xids() -> str:
+    """Return the table of the XIDs; those of one verdict, bucket and source share a row."""
+    from sentinel.burnin.xid_table import XIDS, Verdict
+
+    groups: dict[tuple[Verdict, str, str], list[str]] = {}
+    for xid in XIDS.values():
+        key = (xid.verdict, xid.bucket, xid.source)
+        groups.setdefault(key, []).append(f"{xid.number} {xid.name}")
+    order = list(Verdict)
+    rows = [
+        (verdict.value, bucket, ", ".join(names), source)
+        for (verdict, bucket, source), names in sorted(
+            groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
+        )
+    ]
+    return _table(("Verdict", "NVIDIA's bucket", "XIDs", "Source"), rows)
+
+
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(header)
     lines = [names, ["---"] * len(names), *rows]
@@ -131,6 +184,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics of the daemon": metrics_of_daemon,
     "metrics of a GPU": metrics_of_gpu,
     "levels": levels,
+    "checks of a moment": checks_of_a_moment,
+    "checks of a difference": checks_of_a_difference,
+    "xids": xids,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
