@@ -42,7 +42,7 @@ def under_load(field: str, maximum: str, own: str | None = None) -> Judge:
             return missing
         if isinstance(reasons, Judgement):
             return untested("it is unknown whether the GPU is idle")
-        if "gpu_idle" in reasons:
+        if "gpu_idle" in reasons or _is_slow(now):
             return untested("the GPU is idle, and the link may be slower then")
         text = f"{value} of {most}"
         if own is not None and (getattr(now, own) or 0) > most:
@@ -51,6 +51,12 @@ def under_load(field: str, maximum: str, own: str | None = None) -> Judge:
         return Judgement(status=found.status, value=value, evidence=text)
 
     return judge
+
+
+def _is_slow(counters: Counters) -> bool:
+    """Check whether the clock is that of an idle GPU, whatever the reasons are."""
+    clock, maximum = counters.sm_clock_mhz, counters.sm_clock_maximum_mhz
+    return clock is not None and maximum is not None and clock * 2 < maximum
 
 
 def replay_rate(evidence: Evidence, limits: Limits) -> Judgement:

@@ -19,10 +19,11 @@ _NVLINK5 = range(144, 151)
 #: An application error in a process of Sentinel's own is a fault once it repeats.
 _REPEATED = 2
 
-#: ``NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception ...``
+#: ``NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception ...``; the address
+#: may be followed by the instance of MIG.
 _LINE = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.\d)?\): "
-    r"(?P<number>\d{1,5})(?P<text>.*)"
+    r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})"
+    r"[^)]{0,40}\): (?P<number>\d{1,5})(?P<text>.*)"
 )
 _PID = re.compile(r"\bpid='?(\d{1,9})")
 _TO_ACTION = re.compile(r"\bto 0x([0-9A-Fa-f]{1,4})(?: \(([^)]{1,60})\))?")

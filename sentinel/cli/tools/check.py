@@ -12,16 +12,15 @@ import click
 
 from sentinel.burnin import check_formats
 from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
-from sentinel.burnin.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.node_report import NodeReport, judge_node
+from sentinel.burnin.report import LIMITS
 from sentinel.cli.event_format import printable, wants_colour
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
 from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
-from sentinel.errors import NoSuchGpuError, SentinelError
+from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu
@@ -64,7 +63,7 @@ def command(
     """
     if as_json + nagios + npd > 1:
         raise click.UsageError("--json, --nagios and --npd exclude each other")
-    thresholds = load_thresholds(file, known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS))
+    thresholds = load_thresholds(file, LIMITS)  # one file serves a burn-in, too
     result, error = _read(simulate)
     report = judge_node(
         result.counters,
@@ -111,6 +110,9 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
     try:
         return frozenset(gpu.index for gpu in select_gpus(selectors, gpus))
     except NoSuchGpuError as error:
+        if result.stuck:  # see command; a wrong selector must not hang either
+            click.echo(f"sentinel: {error}", err=True)
+            os._exit(int(ExitCode.VERDICT_USAGE))
         raise click.UsageError(str(error)) from error
 
 

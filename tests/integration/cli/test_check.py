@@ -129,12 +129,16 @@ def test_a_file_of_thresholds_is_applied_and_reported(
     file.write_text(
         'spec = "dcgm-error-thresholds-v1"\n'
         '[common_thresholds."memory.retired_pages.fail".GTE]\nvalue = 5\n'
+        '[common_thresholds."pcie.replays.warn".GT]\nvalue = 5\n'  # of a burn-in
     )
     assert check("--json")[0] == 0
     code, out, _ = check("--json", "--thresholds", str(file))
     found = json.loads(out)
     assert (code, found["verdict"]) == (1, "fail")
-    assert found["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 5"}
+    assert found["thresholds_overridden"] == {
+        "memory.retired_pages.fail": ">= 5",
+        "pcie.replays.warn": "> 5",
+    }
     sources = {one["id"]: one["source"] for one in found["gpus"][0]["checks"]}
     assert sources["memory.retired_pages"] == str(file)
 

@@ -103,6 +103,7 @@ def test_every_counter_of_a_healthy_gpu_is_read(ask: Ask) -> None:
     assert statuses <= {Status.PASS, Status.NOT_APPLICABLE}, judged(first)
 
 
+@pytest.mark.long
 @needs_compiler
 def test_a_driver_without_any_counter_has_none_and_no_fault(
     ask: Ask, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -242,6 +243,7 @@ def test_gpus_on_which_calls_hang_or_crash_cost_no_other_its_result(ask: Ask) ->
     assert [gpu.status for gpu in report.gpus] == ["fail", "fail", "pass", "fail"]
 
 
+@pytest.mark.long
 @needs_compiler
 def test_only_the_named_gpus_are_read(ask: Ask) -> None:
     found = ask(f"ecc@{FIRST} crash", uuids=[SECOND])
@@ -249,6 +251,7 @@ def test_only_the_named_gpus_are_read(ask: Ask) -> None:
     assert found.counters[0].lost is None
 
 
+@pytest.mark.long
 @needs_compiler
 @pytest.mark.parametrize(
     ("line", "words"),

@@ -113,7 +113,7 @@ def test_the_real_log_has_what_was_written_after_the_opening_and_not_before() ->
         if log.error is not None:
             pytest.skip(log.error)
         started = time.monotonic()
-        _write(f"{mark} NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=a")
+        _write(f"{mark} after")  # no XID: monitors of this host would believe it
         found: list[kernel_log.KernelRecord] = []
 
         def written() -> bool:
@@ -122,7 +122,7 @@ def test_the_real_log_has_what_was_written_after_the_opening_and_not_before() ->
 
         eventually(written)
     assert len(found) == 1
-    assert parse(found[0].text, found[0].at) is not None
+    assert found[0].text.endswith("after")
     assert abs(found[0].at - started) < 60.0
 
 

@@ -95,6 +95,7 @@ MOMENTS: list[tuple[str, dict[str, Any], str, Any]] = [
     ("pcie.generation", {"pcie_generation": 4}, "fail", 4),
     ("pcie.generation", {"pcie_generation": 1, "reasons": ("gpu_idle",)}, "not tested", None),
     ("pcie.generation", {"pcie_generation": 1, "reasons": None}, "not tested", None),
+    ("pcie.generation", {"pcie_generation": 1, "sm_clock_mhz": 345}, "not tested", None),
     ("pcie.width", {"pcie_width": 8}, "fail", 8),
     ("pcie.width", {"pcie_width": 8, "reasons": ("gpu_idle",)}, "not tested", None),
     ("nvlink.inactive", {"nvlinks": links(active=False)}, "fail", 1),

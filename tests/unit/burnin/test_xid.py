@@ -26,6 +26,7 @@ def event(number: int, text: str = "", *, pid: int | None = None, at: float = 10
         ),
         ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", 79, "0000:3b:00", None),
         ("NVRM: Xid (PCI:0000:3b:00): 31, pid='77', name=a, Ch 1", 31, "0000:3b:00", 77),
+        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, pid=9, Contained", 94, "0000:3b:00", 9),
         ("[   12.3] NVRM: Xid (0000:AF:00): 48, DBE", 48, "0000:AF:00", None),
         ("NVRM: Xid (PCI:0018:01:00.0): 149, NETIR_LINK_EVT Fatal", 149, "0018:01:00", None),
     ],
@@ -115,6 +116,9 @@ def test_the_cleanup_after_an_own_kill_is_no_evidence(number: int) -> None:
     assert judge_xids(late, kills).status is Status.FAIL
     before = [event(number, pid=7, at=94.9), event(number, pid=7, at=94.8)]
     assert judge_xids(before, kills).status is Status.FAIL
+    # An own process that was not killed.
+    other = [event(number, pid=8), event(number, pid=8)]
+    assert judge_xids(other, kills, own_pids=[8]).status is Status.FAIL
     # Another error in a killed process is not a cleanup.
     assert judge_xids([event(48, pid=7)], kills).status is Status.FAIL
 
