@@ -51,14 +51,28 @@ class PhaseRecord:
     """What one GPU did of one phase, with everything recorded meanwhile."""
 
     phase: Phase
-    began: float | None = None
-    ended: float | None = None
+    #: The beginnings and the ends of the times in which it was due; the last end may be missing.
+    spans: list[tuple[float, float | None]] = field(default_factory=list)
     #: The fields of ``burnin.phase_ended``; empty if the phase was never reached.
     work: Mapping[str, Any] = field(default_factory=dict)
     #: The beginnings and the ends of the stretches that count.
     stretches: list[tuple[float, float]] = field(default_factory=list)
     telemetry: list[Sample] = field(default_factory=list)
     reports: list[Sample] = field(default_factory=list)
+
+    @property
+    def began(self) -> float | None:
+        """When it was due first."""
+        return self.spans[0][0] if self.spans else None
+
+    @property
+    def ended(self) -> float | None:
+        """When it was over last; None before."""
+        return self.spans[-1][1] if self.spans else None
+
+    def has(self, at: float) -> bool:
+        """Check whether it was due at a time."""
+        return any(first <= at and (last is None or at <= last) for first, last in self.spans)
 
     @property
     def done(self) -> float:
@@ -168,7 +182,7 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
     phase = by_name.get(event.get("phase", "")) or _current(record)
     match name:
         case "burnin.phase_started" if phase is not None:
-            phase.began = at
+            phase.spans.append((at, None))
         case "burnin.warm" if phase is not None:
             phase.stretches.append((at, at))
         case "stressor.ready" if phase is not None and not phase.phase.steady:
@@ -183,14 +197,16 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             )
         case "burnin.phase_ended" if phase is not None:
             _end_stretch(phase, at)
-            phase.ended, phase.work = at, event
+            phase.work = event
+            if phase.spans:
+                phase.spans[-1] = (phase.spans[-1][0], at)
         case "burnin.ended":
             record.ended = event["reason"]
 
 
 def _current(record: GpuRecord) -> PhaseRecord | None:
     """Find the phase that has begun and not ended."""
-    open_ = [one for one in record.phases if one.began is not None and one.ended is None]
+    open_ = [one for one in record.phases if one.spans and one.ended is None]
     return open_[-1] if open_ else None
 
 
@@ -215,11 +231,7 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time."""
     at = float(sample["at"])
     for phase in record.phases:
-        if (
-            phase.began is not None
-            and phase.began <= at
-            and (phase.ended is None or at <= phase.ended)
-        ):
+        if phase.has(at):
             one = Sample(at=at, values=sample)
             if sample["event"] == TELEMETRY:
                 phase.telemetry.append(one)

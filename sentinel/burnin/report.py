@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,6 +35,22 @@ LIMITS = known_limits(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A run as it was recorded."""
+
+    header: Mapping[str, Any]
+    plan: Plan
+    #: By UUID.
+    records: Mapping[str, GpuRecord]
+    #: The counters of all GPUs before.
+    node: tuple[Counters, ...]
+    #: The GPUs on the PCI bus, or None if unknown.
+    pci_devices: Sequence[str] | None
+    #: Why XIDs are unknown, or None.
+    kernel_log_error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged:
     """A run with its verdicts."""
 
@@ -47,8 +63,8 @@ class Judged:
     thresholds: Thresholds
 
 
-def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
-    """Judge everything that the folder of a run has.
+def read_run(folder: RunFolder) -> Recorded:
+    """Read everything that the folder of a run has.
 
     Raises:
         ConfigError: The folder has no run, or a file of it is invalid.
@@ -64,12 +80,29 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     records = load(plan, lines(folder.events), lines(folder.samples))
     for uuid, record in records.items():
         record.before, record.after = before.get(uuid), after.get(uuid)
-    unread = counters.get("kernel_log_error", "the run was cut off")
+    return Recorded(
+        header=header,
+        plan=plan,
+        records=records,
+        node=tuple(before.values()),
+        pci_devices=counters.get("pci_devices"),
+        kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
+    )
+
+
+def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
+    """Judge everything that the folder of a run has.
+
+    Raises:
+        ConfigError: As for :func:`read_run`.
+    """
+    run = read_run(folder)
+    unread = run.kernel_log_error
     gpus = tuple(
         judge_gpu(
             record,
             [
-                *_results(record, records, tuple(before.values()), thresholds),
+                *_results(record, run.records, run.node, thresholds),
                 judge_xids(
                     None if unread else record.own_xids(),
                     record.ends,
@@ -78,18 +111,16 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
                     unread=unread or "",
                 ),
             ],
-            plan,
+            run.plan,
         )
-        for record in sorted(records.values(), key=lambda one: one.index)
+        for record in sorted(run.records.values(), key=lambda one: one.index)
     )
-    devices = counters.get("pci_devices")
-    evidence = NodeEvidence(
-        gpus=tuple(before.values()), pci_devices=None if devices is None else tuple(devices)
-    )
+    devices = None if run.pci_devices is None else tuple(run.pci_devices)
+    evidence = NodeEvidence(gpus=run.node, pci_devices=devices)
     node = tuple(check.run(evidence, thresholds) for check in NODE_CHECKS)
     return Judged(
-        header=header,
-        plan=plan,
+        header=run.header,
+        plan=run.plan,
         gpus=gpus,
         node=node,
         verdict=judge_node(gpus, node),

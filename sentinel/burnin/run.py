@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -11,16 +12,20 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sentinel.burnin.recorder import LAST, XID, Recorder
+from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.burnin.xid import parse
 from sentinel.config.plan import Plan
 from sentinel.core.actions import Event
+from sentinel.core.burnin_state import Burnin
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, ExitCode
 from sentinel.host import simulation
+from sentinel.host.reservation_store import boot_id
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.bootstrap import run_parts
@@ -38,15 +43,17 @@ def run_plan(
     sink_for: Callable[[Mapping[str, Gpu]], Sink],
     *,
     fail_fast: bool = False,
+    resume: bool = False,
 ) -> tuple[ExitCode, bool]:
     """Run a plan on every selected GPU until each has done it, a signal comes or ``--for`` is over.
 
     Args:
         options: The selection of GPUs and the settings; the plan names the workloads.
-        plan: What to do.
-        folder: Where everything is recorded; created here.
+        plan: What to do; that of the folder if a run is resumed.
+        folder: Where everything is recorded; created here unless a run is resumed.
         sink_for: Builds the sink of the events for people, given the GPUs by UUID.
         fail_fast: Whether a GPU does no more after its first error.
+        resume: Whether the folder has a run to go on with.
 
     Returns:
         The supervisor's exit code, and whether nothing is stuck; see
@@ -62,15 +69,19 @@ def run_plan(
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
-    folder.create()
-    _write_header(folder, plan, before, simulated=options.simulate is not None)
-    folder.write(folder.counters, {"before": [asdict(one) for one in before.counters]})
+    burnins: Mapping[str, Burnin] = {}
+    if resume:
+        plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
+    else:
+        folder.create()
+        _write_header(folder, plan, before, simulated=options.simulate is not None)
+        folder.write(folder.counters, _counters(before))
     config = replace(
         options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
     )
     with ExitStack() as stack:
-        events = stack.enter_context(folder.events.open("w"))
-        samples = stack.enter_context(folder.samples.open("w"))
+        events = stack.enter_context(folder.events.open("a"))
+        samples = stack.enter_context(folder.samples.open("a"))
 
         def sink(gpus: Mapping[str, Gpu]) -> Sink:
             sinks = (json_lines(events, gpus), sink_for(gpus))
@@ -84,22 +95,30 @@ def run_plan(
         kernel = stack.enter_context(KernelLog())
         log = EventLog([_with_xids(json_lines(samples, {}), kernel)])
         code, clean = run_parts(
-            replace(options, config=config), sink, Recorder(log, plan.seconds).around
+            replace(options, config=config, burnins=burnins),
+            sink,
+            Recorder(log, plan.seconds).around,
         )
         log.publish([Event(name=LAST, at=time.monotonic())])  # reads the kernel's log once more
         clean = log.close(_FLUSH_TIMEOUT_S) and clean
         unread = kernel.error if simulated is None else "simulated GPUs have none"
     after = read_counters(simulated)
-    both = {"before": before, "after": after}
+    first = json.loads(folder.counters.read_text())
     folder.write(
         folder.counters,
         {
-            **{name: [asdict(one) for one in found.counters] for name, found in both.items()},
-            "pci_devices": before.pci_devices,
-            "kernel_log_error": unread,
+            **first,
+            "after": [asdict(one) for one in after.counters],
+            "kernel_log_error": first.get("kernel_log_error") or unread,
         },
     )
     return code, clean and not (before.stuck or after.stuck)
+
+
+def _counters(before: CountersResult) -> dict[str, Any]:
+    """Return the counters before a run as JSON values."""
+    counters = [asdict(one) for one in before.counters]
+    return {"before": counters, "pci_devices": before.pci_devices}
 
 
 def _with_xids(write: Sink, kernel: KernelLog) -> Sink:
@@ -133,6 +152,7 @@ def _write_header(
             "plan": plan_object(plan),
             "tool": "sentinel",
             "version": __version__,
+            "boot": boot_id(),
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "simulated": simulated,
             "node": {

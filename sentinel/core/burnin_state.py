@@ -50,6 +50,8 @@ class Burnin:
 
     #: The number of the current phase from 0; that of all phases once the GPU is done.
     phase: int = 0
+    #: An event has reported the current phase, or an earlier one, since the start.
+    begun: bool = False
     #: What was done of each phase so far, the current one included.
     work: tuple[PhaseWork, ...] = (PhaseWork(),)
     #: How many stressors have failed in this phase.

@@ -234,6 +234,12 @@ def _run(
     )
     up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
+    state = state.with_gpu_states(
+        {
+            uuid: replace(gpu_state, burnin=found.burnins.get(uuid))
+            for uuid, gpu_state in state.gpu_states.items()
+        }
+    )
     kept, warnings = _kept(api)
     api_required = api is not None and api.required
     supervisor = Supervisor(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ from typing import TypeVar
 from sentinel.config.build import Override, resolve
 from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 from sentinel.config.model import Config
+from sentinel.core.burnin_state import Burnin
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
 from sentinel.host import simulation
@@ -59,6 +60,8 @@ class Options:
     only_first: bool = False
     #: How to serve clients, or None for no API.
     serve: Serve | None = None
+    #: What GPUs have done of the plan before, by UUID.
+    burnins: Mapping[str, Burnin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,8 @@ class Found:
     folder: Path | None
     #: Why foreign processes may be hidden, or None.
     hidden: str | None
+    #: What GPUs have done of the plan before, by UUID.
+    burnins: Mapping[str, Burnin]
 
 
 # --- checks of this host ---------------------------------------------------------------------
@@ -150,6 +155,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
             driver=found.driver,
             folder=folder,
             hidden=hidden,
+            burnins=options.burnins,
         )
     except BaseException:
         probe.close()

@@ -14,7 +14,7 @@ import click
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
 from sentinel.burnin.report import LIMITS, judge_run, report_object
 from sentinel.burnin.run import new_folder, run_plan
-from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.event_format import text_lines, wants_colour
@@ -22,7 +22,7 @@ from sentinel.cli.json_output import print_json, to_json
 from sentinel.cli.setting_options import settings, simulate_option
 from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
 from sentinel.config.sources import Sources, checked
-from sentinel.errors import ConfigError, ExitCode
+from sentinel.errors import ExitCode
 from sentinel.host import simulation
 from sentinel.host.paths import places
 from sentinel.protocol.gpu import Gpu
@@ -46,6 +46,12 @@ from sentinel.supervisor.event_log import Sink
     metavar="DIR",
     help="Folder of the reports.  [default: one for each run in the state directory]",
 )
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with a run that was cut short: its folder, or its name in the state directory.",
+)
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option(
@@ -59,6 +65,7 @@ def command(
     level: str | None,
     file: Path | None,
     target: Path | None,
+    resume: Path | None,
     limits: str | None,
     **flags: bool,
 ) -> int:
@@ -67,10 +74,12 @@ def command(
     A foreign process gets its GPU at once; the burn-in of that GPU goes on when it has left. Exit
     code 0 for PASS and WARN, 1 for FAIL, 3 for INCOMPLETE, 2 if nothing could be run.
     """
-    if level is not None and file is not None:
-        raise ConfigError("--level and --plan exclude each other")
+    if sum(one is not None for one in (level, file, resume)) > 1:
+        raise click.UsageError("--level, --plan and --resume exclude each other")
+    if resume is not None and target is not None:
+        raise click.UsageError("--resume goes on in the folder of the run: omit --report")
     if "workload" in sources.given and sources.given["workload"].source == "--workload":
-        raise ConfigError("--workload cannot be given: the plan names the workloads")
+        raise click.UsageError("--workload cannot be given: the plan names the workloads")
     level = level or "standard"
     if flags["show_plan"]:
         click.echo(file.read_text() if file is not None else level_text(level), nl=False)
@@ -79,14 +88,24 @@ def command(
     thresholds = load_thresholds(limits, LIMITS)
     simulated = simulation.default_folder() if simulate is not None else None
     state = places(os.environ, os.getuid(), simulated).state
-    folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
+    if resume is not None:
+        folder = find_run(resume, state)
+    else:
+        folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
     options = Options(
         config=replace(checked(sources), explain=False),
         overrides=sources.overrides,
         simulate=simulate,
     )
     stream = sys.stderr if flags["as_json"] else sys.stdout
-    code, clean = run_plan(options, plan, folder, _sink_for(stream), fail_fast=flags["fail_fast"])
+    code, clean = run_plan(
+        options,
+        plan,
+        folder,
+        _sink_for(stream),
+        fail_fast=flags["fail_fast"],
+        resume=resume is not None,
+    )
     run = judge_run(folder, thresholds)
     report = report_object(run)
     folder.write(folder.report, to_json(report))

@@ -95,9 +95,12 @@ def _advance_gpu(
     """Count the work of one GPU, and end its phase if that is done or cannot be."""
     now = seen.now
     if gpu_state.burnin is None:
-        begun = replace(gpu_state, burnin=Burnin())
-        return begun, [gpu_event("burnin.phase_started", begun, now, **phase_fields(plan, 0))]
-    before = burnin = gpu_state.burnin
+        gpu_state = replace(gpu_state, burnin=Burnin())
+    before = burnin = gpu_state.burnin or Burnin()
+    if not burnin.begun and not burnin.finished(plan):
+        gpu_state = replace(gpu_state, burnin=replace(burnin, begun=True))
+        fields = phase_fields(plan, burnin.phase)
+        return gpu_state, [gpu_event("burnin.phase_started", gpu_state, now, **fields)]
     if burnin.finished(plan):
         return gpu_state, []
     phase = plan.phases[burnin.phase]

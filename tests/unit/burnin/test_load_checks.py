@@ -73,8 +73,7 @@ class Load:
         work = {"seconds": 1.0, "flops": self.tflops * 1e12, "bytes": 0.0}
         phase = PhaseRecord(
             phase=STEADY,
-            began=0.0,
-            ended=60.0,
+            spans=[(0.0, 60.0)],
             work={"seconds": 60.0, "longest": 60.0, "checks": self.checks, "errors": 0},
             stretches=[(0.0, 60.0)] if self.steady else [],
             telemetry=telemetry,
@@ -103,13 +102,13 @@ def result(check: str, load: Load, peers: list[Load] | None = None) -> CheckResu
 MISMATCH = {"event": "stressor.mismatch", "errors": 2, "checks": 10}
 FINDING = {"event": "stressor.finding", "place": "memory", "detail": "bit 3", "workload": "memtest"}
 HANG = {"event": "stressor.failed", "kind": "hang", "reason": "no progress for 30 s"}
-OTHER = {"event": "stressor.failed", "kind": "workload", "reason": "it raised"}
+OTHER = {"event": "stressor.failed", "kind": "stuck", "reason": "longer than a lease"}
 HEALTHY = [Load() for _ in range(7)]
 
 FAILED = {
     "results.wrong": Load(events=[MISMATCH]),
     "results.finding": Load(events=[FINDING]),
-    "gpu.hang": Load(events=[HANG]),
+    "gpu.hang": Load(events=[HANG, HANG]),
     "load.temperature": Load(temperature_c=88),
     "load.memory_temperature": Load(memory_temperature_c=96),
     "load.memory_clock": Load(memory_clock_mhz=1600),
@@ -118,6 +117,7 @@ FAILED = {
     "rate.reference": Load(tflops=440),
 }
 WARNED = {
+    "gpu.hang": Load(events=[HANG]),
     "load.temperature": Load(temperature_c=85),
     "load.memory_temperature": Load(memory_temperature_c=93),
     "load.temperature_spread": Load(temperature_c=76),
@@ -173,7 +173,7 @@ def test_too_few_gpus_are_no_peers(check: str) -> None:
     assert found.status is Status.NOT_APPLICABLE
 
 
-def test_failures_of_the_workload_are_no_hang() -> None:
+def test_other_failures_of_a_stressor_are_no_hang() -> None:
     assert result("gpu.hang", Load(events=[OTHER])).status is Status.PASS
 
 
@@ -236,7 +236,7 @@ def verdict(load: Load, plan: Plan = PLAN, *, complete: bool = True) -> Verdict:
         (lambda: verdict(Load(power_w=300), complete=False), Verdict.INCOMPLETE),
         (lambda: verdict(Load(power_w=300)), Verdict.WARN),
         (lambda: verdict(Load(), replace(PLAN, screen=True)), Verdict.NOT_APPLICABLE),
-        (lambda: verdict(Load(events=[HANG]), replace(PLAN, screen=True)), Verdict.FAIL),
+        (lambda: verdict(Load(events=[HANG, HANG]), replace(PLAN, screen=True)), Verdict.FAIL),
     ],
 )
 def test_a_fault_is_final_and_a_pass_needs_every_quota(
@@ -255,7 +255,7 @@ def test_an_optional_phase_is_not_missed() -> None:
 
 def test_a_node_has_the_worst_verdict_and_an_empty_one_is_no_pass() -> None:
     passed = judge_gpu(Load().record(), [], PLAN)
-    failed = judge_gpu(Load().record(), [result("gpu.hang", Load(events=[HANG]))], PLAN)
+    failed = judge_gpu(Load().record(), [result("gpu.hang", Load(events=[HANG, HANG]))], PLAN)
     assert judge_node([passed, failed]) is Verdict.FAIL
     assert judge_node([passed]) is Verdict.PASS
     assert judge_node([]) is Verdict.INCOMPLETE

@@ -1,0 +1,83 @@
+"""Go on with a run that was cut short: what each GPU has done of it, and whether that still counts.
+
+A run is resumed only where nothing has changed that its work depends on, and within the age that
+the plan allows. A reboot ends it, too: it may have been the GPU's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NoReturn
+
+from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.report import read_run
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.config.plan import Plan
+from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.errors import ConfigError
+from sentinel.host.reservation_store import boot_id
+from sentinel.protocol.counters import Counters
+from sentinel.protocol.version import __version__
+
+#: What must be the same: the card, its firmware and its driver.
+_SAME = ("uuid", "serial", "vbios", "driver")
+
+
+def earlier_work(
+    folder: RunFolder, now: datetime, counters: tuple[Counters, ...]
+) -> tuple[Plan, dict[str, Burnin]]:
+    """Load the plan of a run, and what each GPU has done of it.
+
+    Args:
+        folder: The run.
+        now: The time, with its zone.
+        counters: The GPUs as they are now.
+
+    Raises:
+        ConfigError: It cannot be resumed; the message says why.
+    """
+    run = read_run(folder)
+    header, plan = run.header, run.plan
+    where = f"--resume {folder.path}"
+    if header.get("version") != __version__:
+        _refuse(where, f"it was begun by version {header.get('version')}, this is {__version__}")
+    if header.get("boot") != boot_id():
+        _refuse(where, "the host was started again since")
+    if header["plan"]["hash"] != plan.hash:
+        _refuse(where, "its plan was changed")
+    age = (now - datetime.fromisoformat(header["started"])).total_seconds()
+    if age > plan.resumable:
+        _refuse(
+            where,
+            f"it was begun {age / 3600:.1f} h ago; {plan.name} allows"
+            f" {plan.resumable / 3600:.1f} h",
+        )
+    present = {one.uuid: one for one in counters}
+    found = {}
+    for uuid, record in run.records.items():
+        before, is_ = record.before, present.get(uuid)
+        if before is None or is_ is None:
+            _refuse(where, f"GPU {record.index} ({uuid}) is not there any more")
+        changed = [name for name in _SAME if getattr(before, name) != getattr(is_, name)]
+        if changed:
+            _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
+        found[uuid] = _burnin(record.phases)
+    return plan, found
+
+
+def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:
+    """Build the progress of a GPU: up to the first phase that is neither complete nor given up."""
+    work = []
+    for phase in phases:
+        fields = {
+            key: value for key, value in phase.work.items() if key in PhaseWork.__dataclass_fields__
+        }
+        work.append(PhaseWork(**{**fields, "stretch": 0.0}))
+        if not phase.complete and phase.work.get("given_up") is None:
+            return Burnin(phase=len(work) - 1, work=tuple(work))
+    return Burnin(phase=len(work), work=tuple(work))
+
+
+def _refuse(where: str, why: str) -> NoReturn:
+    raise ConfigError(f"{where}: {why}", "Start a new run.")
