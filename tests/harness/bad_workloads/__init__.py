@@ -349,6 +349,12 @@ def queues_very_long_quanta(ctx: WorkloadContext, *, seconds: float = 2.0) -> No
         ctx.report()
 
 
+def checks_results(ctx: WorkloadContext, *, rest: float = 0.02) -> None:
+    """Report results that were checked, and right."""
+    while ctx.pace(rest):
+        ctx.report(checks=1, flops=1e9)
+
+
 def reports_nan(ctx: WorkloadContext) -> None:
     """Report a number that is not finite."""
     become_ready(ctx)

@@ -1,0 +1,216 @@
+"""``sentinel burnin`` on simulated GPUs: verdicts, interruptions, a cut and its resumption."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.errors import ExitCode
+from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
+
+CHECKED = "bad_workloads:checks_results"
+PLAN = f"""
+spec = "sentinel-plan-v1"
+name = "short"
+[[phase]]
+name = "first"
+workload = "{CHECKED}"
+seconds = 2
+[[phase]]
+name = "steady"
+workload = "{CHECKED}:rest=0.01"
+seconds = 2
+steady = true
+warm_up = 1
+[[phase]]
+name = "faulty"
+workload = "bad_workloads:not_callable"
+seconds = 1
+mandatory = false
+"""
+
+
+class Run:
+    """One run of the command.
+
+    Args:
+        host: The simulated GPUs.
+        plan: The text of the plan.
+        gpus: How many GPUs.
+    """
+
+    def __init__(self, host: SimulatedHost, plan: str = PLAN, gpus: int = 1) -> None:
+        self.host = host
+        self.folder = host.folder / "report"
+        self._plan = host.folder / "plan.toml"
+        self._plan.write_text(plan)
+        self._gpus = gpus
+
+    def command(self, *flags: str, resume: bool = False) -> list[str]:
+        """Build the command line."""
+        where = ("--resume", str(self.folder)) if resume else ("--report", str(self.folder))
+        plan = () if resume else ("--plan", str(self._plan))
+        base = [sys.executable, "-m", "sentinel", "burnin", "--simulate", str(self._gpus)]
+        return [*base, *plan, *where, "--rearm", "200ms", "--poll", "200ms", *flags]
+
+    @contextmanager
+    def started(self, *flags: str, resume: bool = False) -> Iterator[subprocess.Popen[str]]:
+        """Start it; kill it at the end."""
+        process = subprocess.Popen(
+            self.command(*flags, resume=resume),
+            env=self.host.environment(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def run(self, *flags: str, resume: bool = False) -> tuple[int, str]:
+        """Run it to its end; return the exit code and the output."""
+        with self.started(*flags, resume=resume) as process:
+            output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+            return process.returncode, output
+
+    def report(self) -> dict[str, Any]:
+        """Read the report."""
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Read the events of a name that were recorded so far."""
+        path = self.folder / "events.jsonl"
+        if not path.exists():
+            return []
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if line["event"] == name]
+
+
+def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) -> None:
+    run = Run(simulated, gpus=2)
+    code, output = run.run()
+    assert code == ExitCode.OK, output
+    report = run.report()
+    assert report["verdict"] == "PASS", report
+    assert report["run"]["mode"] == "contiguous"
+    assert report["run"]["plan"]["name"] == "short"
+    assert len(report["gpus"]) == 2
+    for gpu in report["gpus"]:
+        first, steady, faulty = gpu["coverage"]
+        assert first["complete"]
+        assert first["done_s"] >= 2
+        assert first["checks"] > 0
+        assert steady["complete"]
+        assert "not callable" in faulty["not_tested"] or "cannot be" in faulty["not_tested"]
+        assert gpu["detection_power"]["error_rate_below"] < 1
+        assert gpu["serial"]
+        assert {one["status"] for one in gpu["checks"]} <= {"pass", "n/a", "not tested"}
+    assert "PASS" in output
+    assert simulated.empty(0)
+    assert simulated.empty(1)
+
+
+def test_wrong_results_fail_and_the_exit_code_says_so(simulated: SimulatedHost) -> None:
+    plan = PLAN.replace(CHECKED + '"', 'bad_workloads:faulty"', 1)
+    run = Run(simulated, plan)
+    code, output = run.run("--fail-fast")
+    assert code == ExitCode.FAIL, output
+    report = run.report()
+    assert report["verdict"] == "FAIL"
+    (gpu,) = report["gpus"]
+    failed = [one["id"] for one in gpu["checks"] if one["status"] == "fail"]
+    assert "results.wrong" in failed
+    assert not gpu["coverage"][1]["done_s"], "--fail-fast ends the plan"
+
+
+def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
+    simulated: SimulatedHost,
+) -> None:
+    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"))
+    with run.started() as process:
+        eventually(lambda: run.events("burnin.warm"))
+        with simulated.job(0, stay=0.5) as job:
+            assert job.got_memory()
+            job.wait_for_exit()
+        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+        assert process.returncode == ExitCode.OK, output
+    report = run.report()
+    assert report["verdict"] == "PASS"
+    assert report["run"]["mode"] == "accumulated"
+    (gpu,) = report["gpus"]
+    assert gpu["interruptions"]
+    assert any("a foreign process" in one["cause"] for one in gpu["interruptions"])
+    steady = gpu["coverage"][1]
+    assert steady["done_s"] >= 6, "one stretch"
+    assert steady["interruptions"] >= 1
+
+
+def test_a_cut_run_is_incomplete_and_is_resumed_where_it_was(simulated: SimulatedHost) -> None:
+    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 60\nsteady"))
+    with run.started() as process:
+        eventually(lambda: run.events("burnin.warm"))
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == ExitCode.INCOMPLETE, output
+    report = run.report()
+    assert report["verdict"] == "INCOMPLETE"
+    (gpu,) = report["gpus"]
+    assert gpu["coverage"][0]["complete"]
+    assert any("steady not complete" in reason for reason in gpu["reasons"])
+    shorten(run.folder / "run.json")
+    code, output = run.run(resume=True)
+    assert code == ExitCode.OK, output
+    again = run.report()
+    assert again["verdict"] == "PASS"
+    first = again["gpus"][0]["coverage"][0]
+    assert first["done_s"] == gpu["coverage"][0]["done_s"], "the first phase was not repeated"
+
+
+def shorten(header: Path) -> None:
+    """Shorten the steady phase of a recorded plan, together with its hash."""
+    from sentinel.burnin.run_folder import plan_object
+    from sentinel.config.plan import Plan
+    from sentinel.protocol.codec import from_json
+
+    run = json.loads(header.read_text())
+    run["plan"].pop("hash")
+    run["plan"]["phases"][1]["seconds"] = 2.0
+    run["plan"] = plan_object(from_json(Plan, run["plan"]))
+    header.write_text(json.dumps(run))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("version", "0.0.1", "it was begun by version 0.0.1"),
+        ("boot", "another", "the host was started again"),
+        ("started", "2020-01-01T00:00:00+00:00", "h ago"),
+    ],
+)
+def test_a_run_is_not_resumed_after_a_change(
+    simulated: SimulatedHost, key: str, value: str, why: str
+) -> None:
+    run = Run(simulated)
+    code, output = run.run("--for", "1s")
+    assert code == ExitCode.INCOMPLETE, output
+    header = run.folder / "run.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), key: value}))
+    code, output = run.run(resume=True)
+    assert code == ExitCode.USAGE, output
+    assert why in output
