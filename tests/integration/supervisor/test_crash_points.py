@@ -49,6 +49,11 @@ PR_SET_CHILD_SUBREAPER = 36
 UNREACHABLE = {
     "gpu.held_elsewhere": "it needs a sentinel of another user, and comes with the start",
     "driver.unavailable": "the driver of simulated GPUs is a folder with the daemon's state",
+    "burnin.phase_started": "a daemon runs no plan",
+    "burnin.warm": "a daemon runs no plan",
+    "burnin.interrupted": "a daemon runs no plan",
+    "burnin.phase_ended": "a daemon runs no plan",
+    "burnin.ended": "a daemon runs no plan",
     "stressor.unkillable": "no process survives SIGKILL that is not stuck in a real driver",
 }
 
