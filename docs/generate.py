@@ -133,6 +133,13 @@ def checks_of_a_difference() -> str:
     return _checks(GROWTH_CHECKS)
 
 
+def checks_of_a_load() -> str:
+    """Return the table of the checks of a burn-in's load."""
+    from sentinel.burnin import load_checks, rate_checks
+
+    return _checks((*load_checks.CHECKS, *rate_checks.CHECKS))
+
+
 def _checks(checks: Iterable[Check[Any]]) -> str:
     header = ("Check", "Passes if", "Reads", "Rule", "Unit", "Severity", "Source", "What to do")
     rows = [
@@ -186,6 +193,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "levels": levels,
     "checks of a moment": checks_of_a_moment,
     "checks of a difference": checks_of_a_difference,
+    "checks of a load": checks_of_a_load,
     "xids": xids,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)

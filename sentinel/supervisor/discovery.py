@@ -80,7 +80,7 @@ class Found:
     #: Why foreign processes may be hidden, or None.
     hidden: str | None
     #: What GPUs have done of the plan before, by UUID.
-    burnins: Mapping[str, Burnin]
+    burnins: Mapping[str, Burnin] = field(default_factory=dict)
 
 
 # --- checks of this host ---------------------------------------------------------------------
