@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sentinel.burnin.check import Check, Judgement, Severity, by_limits, not_applicable, untested
+from sentinel.burnin.history import Former
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.references import Reference
 from sentinel.burnin.thresholds import Limits, above, below
@@ -28,6 +29,8 @@ class LoadEvidence:
     #: All GPUs of the run that are of the same model.
     peers: Sequence[GpuRecord] = ()
     references: Sequence[Reference] = ()
+    #: Earlier runs of the same plan on this card, with the same driver.
+    former: Sequence[Former] = ()
     #: The model's name, for messages.
     model: str = ""
 
@@ -106,7 +109,7 @@ def _memory_temperature(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return _judge(hottest - limit, limits, "", text)
 
 
-def _steady(record: GpuRecord) -> PhaseRecord | None:
+def steady_phase(record: GpuRecord) -> PhaseRecord | None:
     """Find the last steady phase with samples that count."""
     phases = [one for one in record.phases if one.phase.steady and one.judged(one.telemetry)]
     return phases[-1] if phases else None
@@ -128,7 +131,7 @@ def _temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 
 def _temperature(record: GpuRecord) -> float | None:
-    phase = _steady(record)
+    phase = steady_phase(record)
     return None if phase is None else phase.median("temperature_c")
 
 
@@ -142,7 +145,7 @@ def _power_reached(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 def power_share(record: GpuRecord) -> float | None:
     """Compute the median power of the steady phase as a share of the enforced limit."""
-    phase = _steady(record)
+    phase = steady_phase(record)
     if phase is None:
         return None
     power, limit = phase.median("power_w"), phase.median("power_limit_w")
@@ -150,7 +153,7 @@ def power_share(record: GpuRecord) -> float | None:
 
 
 def _memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    record, phase = evidence.record, _steady(evidence.record)
+    record, phase = evidence.record, steady_phase(evidence.record)
     maximum = record.before.memory_clock_maximum_mhz if record.before else None
     clock = phase.median("memory_clock_mhz") if phase is not None else None
     if maximum is None:
@@ -161,7 +164,7 @@ def _memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 
 def _pcie(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    record, phase = evidence.record, _steady(evidence.record)
+    record, phase = evidence.record, steady_phase(evidence.record)
     before = record.before
     if before is None or not before.pcie_generation_maximum or not before.pcie_width_maximum:
         return not_applicable("not reported")

@@ -20,6 +20,7 @@ from sentinel.burnin.load_checks import (
     RETEST,
     LoadEvidence,
     power_share,
+    steady_phase,
 )
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.thresholds import Limits, below
@@ -27,6 +28,10 @@ from sentinel.burnin.thresholds import Limits, below
 #: The deviation of rates is taken for at least this share of their median: eight equal GPUs would
 #: make any difference look large.
 MIN_DEVIATION = 0.005
+#: A card is compared with so many earlier runs of its own or more, at a temperature that differs by
+#: at most so many degrees Celsius.
+MIN_RUNS = 3
+SIMILAR_C = 5.0
 #: Of a normal distribution: the standard deviation is so many median absolute deviations.
 _NORMAL = 1.4826
 
@@ -128,6 +133,30 @@ def _reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
 # --- the table -------------------------------------------------------------------------------
 
 
+def _history(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    record = evidence.record
+    phase = steady_phase(record)
+    temperature = phase.median("temperature_c") if phase is not None else None
+    comparable = [
+        one
+        for one in evidence.former
+        if temperature is None
+        or one.temperature_c is None
+        or abs(one.temperature_c - temperature) <= SIMILAR_C
+    ]
+    if len(comparable) < MIN_RUNS:
+        return not_applicable(
+            f"{len(comparable)} earlier runs of this plan on this card, at a similar temperature;"
+            f" {MIN_RUNS} are needed"
+        )
+    own, unfit = rate_of(record, "steady"), _not_representative(record)
+    if own is None or unfit is not None:
+        return untested(unfit or NO_STEADY)
+    median = statistics.median(one.rate for one in comparable)
+    text = f"{own / 1e12:.1f} TFLOP/s; the median of {len(comparable)} runs is {median:.1f}"
+    return by_limits(round(own / 1e12 / median, 4), limits, text)
+
+
 CHECKS: tuple[Check[LoadEvidence], ...] = (
     Check(
         id="rate.peers",
@@ -144,6 +173,17 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
         severity=Severity.TRIAGE,
         action=f"TRIAGE: compare power, temperature and clocks. {RETEST}",
         judge=_peers,
+    ),
+    Check(
+        id="rate.history",
+        limits={"fail": below(0.95), "warn": below(0.97)},
+        title="The GPU is as fast as it was",
+        reads="the median rate of the steady phase against earlier runs",
+        unit="of the median",
+        source="SuperBench: 5 %; the warning is own",
+        severity=Severity.TRIAGE,
+        action=f"TRIAGE: compare power, temperature and clocks with the earlier runs. {RETEST}",
+        judge=_history,
     ),
     Check(
         id="rate.reference",

@@ -12,6 +12,7 @@ from sentinel.burnin import load_checks, rate_checks
 from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status
 from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.history import Former, former_runs
 from sentinel.burnin.load_checks import LoadEvidence
 from sentinel.burnin.record import GpuRecord, PhaseRecord, load
 from sentinel.burnin.references import load_references
@@ -97,12 +98,13 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         ConfigError: As for :func:`read_run`.
     """
     run = read_run(folder)
+    former = former_runs(folder, run.header)
     unread = run.kernel_log_error
     gpus = tuple(
         judge_gpu(
             record,
             [
-                *_results(record, run.records, run.node, thresholds),
+                *_results(record, run, former, thresholds),
                 judge_xids(
                     None if unread else record.own_xids(),
                     record.ends,
@@ -163,8 +165,8 @@ def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
 
 def _results(
     record: GpuRecord,
-    records: Mapping[str, GpuRecord],
-    node: tuple[Counters, ...],
+    run: Recorded,
+    former: Mapping[tuple[str, str], Sequence[Former]],
     thresholds: Thresholds,
 ) -> list[CheckResult]:
     """Run every check of one GPU."""
@@ -173,16 +175,21 @@ def _results(
         seconds = None
         if record.after is not None:
             seconds = record.after.at - record.before.at
-        evidence = Evidence(before=record.before, after=record.after, seconds=seconds, node=node)
+        evidence = Evidence(
+            before=record.before, after=record.after, seconds=seconds, node=run.node
+        )
         results += [check.run(evidence, thresholds) for check in MOMENT_CHECKS]
         results += [check.run(evidence, thresholds) for check in GROWTH_CHECKS]
     model = record.before.name if record.before is not None else ""
     load_evidence = LoadEvidence(
         record=record,
         peers=[
-            one for one in records.values() if one.before is not None and one.before.name == model
+            one
+            for one in run.records.values()
+            if one.before is not None and one.before.name == model
         ],
         references=load_references().get(model, ()),
+        former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
         model=model or "this GPU",
     )
     for check in (*load_checks.CHECKS, *rate_checks.CHECKS):
@@ -268,7 +275,7 @@ def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
         for unit in ("flops", "bytes"):
             rates = phase.rates(unit)
             if rates:
-                found.append({"phase": phase.phase.name, "name": f"{unit}_per_s", **_spread(rates)})
+                found.append({**_named(phase, f"{unit}_per_s"), **_spread(rates)})
         for name in ("temperature_c", "memory_temperature_c", "power_w", "sm_clock_mhz"):
             values = [
                 float(sample.values[name])
@@ -276,8 +283,12 @@ def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
                 if sample.values.get(name) is not None
             ]
             if values:
-                found.append({"phase": phase.phase.name, "name": name, **_spread(values)})
+                found.append({**_named(phase, name), **_spread(values)})
     return found
+
+
+def _named(phase: PhaseRecord, name: str) -> dict[str, Any]:
+    return {"phase": phase.phase.name, "steady": phase.phase.steady, "name": name}
 
 
 def _spread(values: list[float]) -> dict[str, float]:

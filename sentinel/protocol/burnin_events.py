@@ -6,6 +6,7 @@ from sentinel.protocol.event_type import (
     COUNT,
     OR_NULL,
     SECONDS,
+    SENSORS,
     SHARE,
     TEXT,
     EventType,
@@ -25,6 +26,29 @@ BURNIN_EVENTS = (
             Field("phase", TEXT, "the phase"),
             Field("number", COUNT, "its number in the plan, from 1"),
             Field("phases", COUNT, "how many phases the plan has"),
+        ),
+    ),
+    EventType(
+        "burnin.progress",
+        "progress",
+        Kind.DETAIL,
+        "{number} of {phases}, {phase}: {done_s:duration} of {quota_s:duration}[, {passes} of"
+        " {quota_passes} passes][, {waiting}][, {temperature_c} C][, {power_w} W][, {errors}"
+        " results wrong]; {left_s:duration} of work left",
+        "How far a GPU is in a burn-in, as often as `--status-every` says.",
+        (
+            Field("phase", TEXT, "the phase"),
+            Field("number", COUNT, "its number in the plan, from 1"),
+            Field("phases", COUNT, "how many phases the plan has"),
+            Field("done_s", SECONDS, "work that counts; of the current stretch in a steady phase"),
+            Field("quota_s", SECONDS, "work that the phase asks for"),
+            Field("passes", COUNT, "how often all patterns have covered the memory"),
+            Field("quota_passes", COUNT, "how often they must"),
+            Field("left_s", SECONDS, "work left, without warming up and passes over the memory"),
+            Field("checks", COUNT, "results that were checked, in all phases"),
+            Field("errors", COUNT, "those that were wrong"),
+            Field("waiting", TEXT + OR_NULL, "why nothing counts at the moment, or null"),
+            *SENSORS,
         ),
     ),
     EventType(

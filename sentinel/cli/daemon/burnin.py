@@ -30,6 +30,9 @@ from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.event_log import Sink
 
+#: How often the progress of each GPU is printed by default, in seconds.
+_PROGRESS_EVERY_S = 30.0
+
 
 @click.command("burnin", cls=VerdictCommand)
 @click.option(
@@ -92,8 +95,11 @@ def command(
         folder = find_run(resume, state)
     else:
         folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
+    config = checked(sources)
+    if "status_every" not in sources.given:
+        config = replace(config, status_every=_PROGRESS_EVERY_S)
     options = Options(
-        config=replace(checked(sources), explain=False),
+        config=config,
         overrides=sources.overrides,
         simulate=simulate,
     )

@@ -75,6 +75,16 @@ def is_done(work: PhaseWork, phase: Phase) -> bool:
     return seconds >= phase.seconds and work.passes() >= phase.passes
 
 
+def seconds_left(burnin: Burnin, plan: Plan) -> float:
+    """Compute how many seconds of work are left, without those of warming up and of passes."""
+    if burnin.finished(plan):
+        return 0.0
+    phase, work = plan.phases[burnin.phase], burnin.current
+    done = work.stretch if phase.steady else work.seconds
+    later = sum(one.seconds for one in plan.phases[burnin.phase + 1 :])
+    return max(0.0, phase.seconds - done) + later
+
+
 def next_phase(burnin: Burnin, plan: Plan, given_up: str | None = None) -> Burnin:
     """Go on with the next phase, after the current one is done or given up."""
     work = replace(burnin.current, given_up=given_up)

@@ -6,13 +6,14 @@ and the stressor is released and started again as after any change of settings.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin, PhaseWork
-from sentinel.core.events import gpu_event
+from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu import burnin as progress
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.observation import Observation
@@ -87,6 +88,36 @@ def why_finished(gpu_state: GpuState, config: Config) -> str | None:
     if plan is None or burnin is None or not burnin.finished(plan):
         return None
     return burnin.ended or f"it has done all phases of {plan.name}"
+
+
+def progress_events(state: State, seen: Observation, config: Config) -> Iterator[Event]:
+    """Report how far each GPU is, unless it is done."""
+    plan = config.plan
+    for uuid, gpu_state in state.gpu_states.items():
+        burnin = gpu_state.burnin
+        if plan is None or burnin is None or burnin.finished(plan):
+            continue
+        phase, work = plan.phases[burnin.phase], burnin.current
+        waiting = None
+        if not isinstance(gpu_state.stressor, Starting | Running):
+            waiting = f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
+        elif phase.steady and not burnin.warm:
+            waiting = "warming up"
+        yield gpu_event(
+            "burnin.progress",
+            gpu_state,
+            seen.now,
+            **phase_fields(plan, burnin.phase),
+            done_s=work.stretch if phase.steady else work.seconds,
+            quota_s=phase.seconds,
+            passes=work.passes(),
+            quota_passes=phase.passes,
+            left_s=progress.seconds_left(burnin, plan),
+            checks=sum(one.checks for one in burnin.work),
+            errors=sum(one.errors for one in burnin.work),
+            waiting=waiting,
+            **sensor_fields(seen.readings.get(uuid)),
+        )
 
 
 def _advance_gpu(

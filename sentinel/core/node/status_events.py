@@ -9,7 +9,7 @@ from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import GpuState
-from sentinel.core.node import limits
+from sentinel.core.node import burnin, limits
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
@@ -40,8 +40,9 @@ def report(state: State, seen: Observation, config: Config) -> NodeStep:
         _status_of(gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
+    planned = tuple(burnin.progress_events(state, seen, config))
     state = replace(state, next_status=seen.now + config.status_every)
-    return NodeStep(state=state, events=events)
+    return NodeStep(state=state, events=(*events, *planned))
 
 
 def _why_identity(gpu_state: GpuState) -> str:

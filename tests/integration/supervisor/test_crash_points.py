@@ -50,6 +50,7 @@ UNREACHABLE = {
     "gpu.held_elsewhere": "it needs a sentinel of another user, and comes with the start",
     "driver.unavailable": "the driver of simulated GPUs is a folder with the daemon's state",
     "burnin.phase_started": "a daemon runs no plan",
+    "burnin.progress": "a daemon runs no plan",
     "burnin.warm": "a daemon runs no plan",
     "burnin.interrupted": "a daemon runs no plan",
     "burnin.phase_ended": "a daemon runs no plan",

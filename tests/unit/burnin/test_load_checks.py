@@ -10,6 +10,7 @@ import pytest
 
 from sentinel.burnin import load_checks, rate_checks
 from sentinel.burnin.check import Check, CheckResult, Status
+from sentinel.burnin.history import Former
 from sentinel.burnin.load_checks import LoadEvidence
 from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
 from sentinel.burnin.references import Reference, load_references
@@ -89,11 +90,20 @@ class Load:
         )
 
 
-def result(check: str, load: Load, peers: list[Load] | None = None) -> CheckResult:
+FORMER = [Former(run=str(day), rate=600.0 + day, temperature_c=60.0) for day in range(3)]
+
+
+def result(
+    check: str,
+    load: Load,
+    peers: list[Load] | None = None,
+    former: list[Former] | None = None,
+) -> CheckResult:
     evidence = LoadEvidence(
         record=load.record(),
         peers=[one.record() for one in [load, *(peers or [])]],
         references=(REFERENCE,),
+        former=FORMER if former is None else former,
         model="NVIDIA H200",
     )
     return CHECKS[check].run(evidence, Thresholds())
@@ -114,6 +124,7 @@ FAILED = {
     "load.memory_clock": Load(memory_clock_mhz=1600),
     "load.pcie": Load(pcie_width=8),
     "rate.peers": Load(tflops=530),
+    "rate.history": Load(tflops=560),
     "rate.reference": Load(tflops=440),
 }
 WARNED = {
@@ -122,6 +133,7 @@ WARNED = {
     "load.memory_temperature": Load(memory_temperature_c=93),
     "load.temperature_spread": Load(temperature_c=76),
     "load.power": Load(power_w=400),
+    "rate.history": Load(tflops=575),
     "rate.peers": Load(tflops=565, before=replace(Load().before, power_limit_w=600.0)),
 }
 UNTESTED = {
@@ -132,6 +144,7 @@ UNTESTED = {
     "load.memory_clock": Load(memory_clock_mhz=None),
     "load.pcie": Load(pcie_generation=None),
     "rate.peers": Load(power_w=400),
+    "rate.history": Load(power_w=400),
     "rate.reference": Load(power_w=400),
 }
 ABSENT = {
@@ -180,6 +193,14 @@ def test_other_failures_of_a_stressor_are_no_hang() -> None:
 def test_a_gpu_that_cannot_be_read_any_more_has_failed() -> None:
     load = Load(ended="it cannot be read: the GPU is lost")
     assert result("gpu.hang", load).status is Status.FAIL
+
+
+def test_a_card_is_not_compared_with_few_runs_or_with_hotter_ones() -> None:
+    slow = Load(tflops=300)
+    assert result("rate.history", slow, former=FORMER[:2]).status is Status.NOT_APPLICABLE
+    hot = [replace(one, temperature_c=70.0) for one in FORMER]
+    assert result("rate.history", slow, former=hot).status is Status.NOT_APPLICABLE
+    assert result("rate.history", slow).status is Status.FAIL
 
 
 def test_eight_equal_gpus_with_usual_noise_pass() -> None:

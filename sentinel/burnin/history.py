@@ -1,0 +1,80 @@
+"""Earlier runs of the same plan on the same cards: what a card did before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.host.regular_file import read_regular
+
+#: The newest runs that are looked at.
+MAX_RUNS = 100
+#: A larger report is left out, in bytes.
+_MAX_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Former:
+    """What a card did in the steady phase of an earlier run."""
+
+    run: str
+    #: Median TFLOP/s and degrees Celsius.
+    rate: float
+    temperature_c: float | None
+
+
+def former_runs(
+    folder: RunFolder, header: Mapping[str, Any]
+) -> dict[tuple[str, str], list[Former]]:
+    """Collect the earlier runs beside a run, by the UUID and the serial number of each card.
+
+    Only those of the same plan and driver, on this node, that found no fault.
+
+    Args:
+        folder: The run, in whose parent folder the others are.
+        header: Its header.
+    """
+    found: dict[tuple[str, str], list[Former]] = {}
+    for report in _reports(folder):
+        run = report["run"]
+        same = (
+            run["plan"]["hash"] == header["plan"]["hash"]
+            and report["node"]["driver"] == header["node"]["driver"]
+            and run["started"] < header["started"]
+        )
+        for gpu in report["gpus"] if same else ():
+            steady = {one["name"]: one["median"] for one in gpu["measurements"] if one["steady"]}
+            rate = steady.get("flops_per_s")
+            if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
+                former = Former(
+                    run=run["id"], rate=rate / 1e12, temperature_c=steady.get("temperature_c")
+                )
+                found.setdefault((gpu["uuid"], gpu["serial"]), []).append(former)
+    return found
+
+
+def _reports(folder: RunFolder) -> Iterator[Mapping[str, Any]]:
+    """Yield the reports of this user's other runs; one that is invalid is none."""
+    own = folder.path.resolve()
+    beside = [path for path in own.parent.glob("*/report.json") if path.parent != own]
+    for path in sorted(beside, key=_modified)[-MAX_RUNS:]:
+        try:
+            if path.stat().st_uid != os.getuid():
+                continue
+            report = json.loads(read_regular(path, _MAX_BYTES))
+            if report["schema_version"].startswith("1."):
+                yield report
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,95 @@
+"""Earlier runs of a card: which of them count."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.burnin import history
+from sentinel.burnin.history import former_runs
+from sentinel.burnin.run_folder import RunFolder
+
+HEADER: dict[str, Any] = {
+    "id": "now",
+    "plan": {"hash": "h"},
+    "node": {"driver": "580"},
+    "started": "2026-11-23T00:00:00+00:00",
+}
+CARD = ("GPU-0", "S1")
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """Build the report of an earlier run."""
+    found: dict[str, Any] = {
+        "schema_version": "1.0",
+        "run": {"id": "before", "plan": {"hash": "h"}, "started": "2026-11-22T00:00:00+00:00"},
+        "node": {"driver": "580"},
+        "gpus": [
+            {
+                "uuid": "GPU-0",
+                "serial": "S1",
+                "verdict": "PASS",
+                "measurements": [
+                    {"name": "flops_per_s", "steady": True, "median": 600e12},
+                    {"name": "flops_per_s", "steady": False, "median": 1e12},
+                    {"name": "temperature_c", "steady": True, "median": 60.0},
+                ],
+            }
+        ],
+    }
+    for path, value in changes.items():
+        *parts, last = path.split("__")
+        place: Any = found
+        for part in parts:
+            place = place[int(part) if part.isdigit() else part]
+        place[last] = value
+    return found
+
+
+def found(tmp_path: Path, *reports: object) -> dict[tuple[str, str], list[float]]:
+    """Write reports beside a run; return the rates that count."""
+    for number, one in enumerate(reports):
+        folder = tmp_path / f"run-{number}"
+        folder.mkdir()
+        text = one if isinstance(one, str) else json.dumps(one)
+        (folder / "report.json").write_text(text)
+    runs = former_runs(RunFolder(path=tmp_path / "now"), HEADER)
+    return {card: [one.rate for one in former] for card, former in runs.items()}
+
+
+def test_the_steady_rates_of_earlier_runs_count(tmp_path: Path) -> None:
+    assert found(tmp_path, report(), report()) == {CARD: [600.0, 600.0]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        report(run__plan={"hash": "other"}),
+        report(node__driver="590"),
+        report(run__started="2026-11-24T00:00:00+00:00"),
+        report(gpus__0__verdict="FAIL"),
+        report(gpus__0__serial=None),
+        report(gpus__0__measurements=[]),
+        report(schema_version="2.0"),
+        report(gpus=None),
+        "no JSON",
+        "[]",
+    ],
+)
+def test_other_runs_do_not(other: object, tmp_path: Path) -> None:
+    assert found(tmp_path, other) == {}
+
+
+def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
+    assert found(tmp_path, report(gpus__0__serial="S2")) == {("GPU-0", "S2"): [600.0]}
+
+
+def test_the_report_of_another_user_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history.os, "getuid", lambda: os.geteuid() + 1)
+    assert found(tmp_path, report()) == {}
