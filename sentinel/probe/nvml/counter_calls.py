@@ -157,26 +157,18 @@ TEXTS = {
     "inforom": "nvmlDeviceGetInforomImageVersion",
 }
 
-#: The values that are fetched in one call: NVML's name of each, and its field and conversion.
-FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION": ("recovery_action", as_action),
-    "NVML_FI_DEV_PERF_POLICY_POWER": ("power_throttled_s", as_seconds),
-    "NVML_FI_DEV_PERF_POLICY_THERMAL": ("thermal_throttled_s", as_seconds),
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": (
-        "software_thermal_throttled_s",
-        as_seconds,
-    ),
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": (
-        "hardware_thermal_throttled_s",
-        as_seconds,
-    ),
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": (
-        "power_brake_throttled_s",
-        as_seconds,
-    ),
-    "NVML_FI_DEV_MEMORY_TEMP": ("memory_temperature_c", as_number),
-    "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT": ("slowdown_margin_c", as_number),
-    "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", as_thousandth),
+#: The values that are fetched in one call, by NVML_FI_DEV_* of nvml.h, with the field and its
+#: conversion. Numbers, since a binding that is older than the driver lacks the names.
+FIELDS: dict[int, tuple[str, Callable[[Any], Any]]] = {
+    74: ("power_throttled_s", as_seconds),  # PERF_POLICY_POWER
+    75: ("thermal_throttled_s", as_seconds),  # PERF_POLICY_THERMAL
+    82: ("memory_temperature_c", as_number),  # MEMORY_TEMP
+    83: ("energy_j", as_thousandth),  # TOTAL_ENERGY_CONSUMPTION
+    194: ("slowdown_margin_c", as_number),  # TEMPERATURE_SLOWDOWN_TLIMIT
+    230: ("recovery_action", as_action),  # GET_GPU_RECOVERY_ACTION
+    269: ("software_thermal_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
+    270: ("hardware_thermal_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
+    271: ("power_brake_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
 }
 #: The conversions whose numbers have a sign.
 SIGNED = {"slowdown_margin_c"}

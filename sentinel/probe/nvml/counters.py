@@ -217,19 +217,14 @@ class _Reading:
 
     def _read_fields(self) -> None:
         """Read all values that NVML has as numbered fields; each has an error of its own."""
-        ids = {
-            getattr(self._nvml, name, None): (field, convert)
-            for name, (field, convert) in FIELDS.items()
-        }
-        ids.pop(None, None)
-        call = self._named("nvmlDeviceGetFieldValues", list(ids))
+        call = self._named("nvmlDeviceGetFieldValues", list(FIELDS))
         try:
             found = self._announce("fields", lambda: self._driver.call(call))
         except ReadError as error:
-            self.failed |= dict.fromkeys((field for field, _ in ids.values()), error.reason)
+            self.failed |= dict.fromkeys((field for field, _ in FIELDS.values()), error.reason)
             found = ()
         for one in found or ():
-            self._take_field(one, *ids.get(one.fieldId, (None, as_number)))
+            self._take_field(one, *FIELDS.get(one.fieldId, (None, as_number)))
         for field, constant in VIOLATIONS.items():
             if field not in self.values:
                 which = getattr(self._nvml, constant)

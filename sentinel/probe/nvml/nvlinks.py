@@ -10,15 +10,15 @@ from sentinel.protocol.counters import NvLink
 
 _INVALID_ARGUMENT = 2  # the error of a link that the GPU does not have
 
-#: The counters of each link: NVML's names, those of newer GPUs last, and Sentinel's.
-_COUNTERS = (
-    ("NVML_FI_DEV_NVLINK_GET_SPEED", "speed_mbps"),
-    ("NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY", "replays_total"),
-    ("NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY", "recoveries_total"),
-    ("NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS", "recoveries_total"),
-    ("NVML_FI_DEV_NVLINK_ERROR_DL_CRC", "crc_errors_total"),
-    ("NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER", "effective_ber"),
-)
+#: The counters of each link, by NVML_FI_DEV_* of nvml.h; the newer ones replace the older.
+_COUNTERS = {
+    161: "replays_total",  # NVLINK_ERROR_DL_REPLAY
+    162: "recoveries_total",  # NVLINK_ERROR_DL_RECOVERY
+    163: "crc_errors_total",  # NVLINK_ERROR_DL_CRC
+    164: "speed_mbps",  # NVLINK_GET_SPEED
+    215: "recoveries_total",  # NVLINK_COUNT_LINK_RECOVERY_EVENTS, since Blackwell
+    220: "effective_ber",  # NVLINK_COUNT_EFFECTIVE_BER
+}
 
 
 def read_nvlinks(nvml: Any, handle: Any) -> tuple[NvLink, ...]:
@@ -40,12 +40,16 @@ def read_nvlinks(nvml: Any, handle: Any) -> tuple[NvLink, ...]:
 
 
 def _counters(nvml: Any, handle: Any, link: int) -> dict[str, Any]:
-    """Read the counters of one link that the GPU, its driver and the binding support."""
-    ids = [(getattr(nvml, name, None), field) for name, field in _COUNTERS]
-    wanted = {number: field for number, field in ids if number is not None}
+    """Read the counters of one link that the GPU and its driver support."""
     found: dict[str, Any] = {}
-    for one in nvml.nvmlDeviceGetFieldValues(handle, [(number, link) for number in wanted]):
-        field = wanted.get(one.fieldId)
+    try:
+        values = nvml.nvmlDeviceGetFieldValues(handle, [(number, link) for number in _COUNTERS])
+    except nvml.NVMLError as error:
+        if error.value not in ABSENT:
+            raise
+        return found
+    for one in values:
+        field = _COUNTERS.get(one.fieldId)
         if field is None or one.nvmlReturn != 0:
             continue
         value = field_number(nvml, one)

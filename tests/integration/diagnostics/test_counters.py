@@ -68,7 +68,7 @@ def judged(gpu: Counters, before: Counters | None = None) -> dict[str, CheckResu
 
 @needs_compiler
 def test_every_counter_of_a_healthy_gpu_is_read(ask: Ask) -> None:
-    found = ask()
+    found = ask(f"fields@{SECOND} 3")
     assert (found.driver_error, found.stuck, found.pci_devices) == (None, False, ())
     first, second = found.counters
     assert [name for name in READ_FIELDS if getattr(first, name) is None] == []
@@ -95,6 +95,8 @@ def test_every_counter_of_a_healthy_gpu_is_read(ask: Ask) -> None:
     ]
     assert {one.effective_ber for one in first.nvlinks} == {1e-12}
     assert first.failed == {}
+    assert second.nvlinks is not None
+    assert [(one.active, one.replays_total) for one in second.nvlinks] == [(True, None)] * 2
     # The second GPU has no fields: an older call has the throttled times.
     assert (second.thermal_throttled_s, second.power_throttled_s) == (3.0, 3.0)
     assert (second.recovery_action, second.software_thermal_throttled_s) == (None, None)
