@@ -37,13 +37,13 @@ _PERFDATA = {
 
 def exit_code(report: NodeReport) -> int:
     """Choose the exit code of ``sentinel check``."""
-    return TOOL_FAILED if report.driver_error is not None else EXIT_CODES[report.status]
+    return TOOL_FAILED if report.failure is not None else EXIT_CODES[report.status]
 
 
 def nagios(report: NodeReport) -> tuple[int, str]:
     """Build the exit code and the line of a Nagios plugin, with performance data."""
-    if report.driver_error is not None:
-        return NAGIOS_UNKNOWN, nagios_unknown(report.driver_error)
+    if report.failure is not None:
+        return NAGIOS_UNKNOWN, nagios_unknown(report.failure)
     code, word = _NAGIOS[report.status]
     counts = Counter(gpu.status for gpu in report.gpus)
     text = _first_words(report, 5) or f"{len(report.gpus)} GPUs tested"
@@ -64,19 +64,21 @@ def nagios_unknown(why: str) -> str:
 
 def npd(report: NodeReport) -> tuple[int, str]:
     """Build the exit code and the line of a custom plugin of node-problem-detector."""
-    if report.driver_error is not None:
-        return NPD_UNKNOWN, _short(report.driver_error)
+    if report.failure is not None:
+        return NPD_UNKNOWN, npd_unknown(report.failure)
     text = _first_words(report, 1) or f"{len(report.gpus)} GPUs tested"
     return _NPD[report.status], _short(text)
+
+
+def npd_unknown(why: str) -> str:
+    """Build the line of a plugin that could not check anything."""
+    return _short(why)
 
 
 def _short(text: str) -> str:
     """Cut a text to one line of the permitted length."""
     line = _line(text)
     return line if len(line) <= NPD_CHARACTERS else f"{line[: NPD_CHARACTERS - 3]}..."
-
-
-npd_unknown = _short
 
 
 def _line(text: str) -> str:
@@ -121,7 +123,7 @@ def _figures(report: NodeReport) -> Iterator[str]:
 def as_object(report: NodeReport) -> dict[str, Any]:
     """Build the object for JSON."""
     return {
-        "verdict": report.status.value if report.driver_error is None else None,
+        "verdict": report.status.value if report.failure is None else None,
         "driver_error": report.driver_error,
         "thresholds_overridden": report.overridden,
         "node": [_as_object(result) for result in report.node],

@@ -43,6 +43,11 @@ class NodeReport:
         order = (Status.FAIL, Status.NOT_TESTED, Status.WARN, Status.PASS)
         return next((one for one in order if one in found), Status.NOT_TESTED)
 
+    @property
+    def failure(self) -> str | None:
+        """Why there is no verdict, or None: a GPU that failed is one even if the driver is gone."""
+        return None if self.status is Status.FAIL else self.driver_error
+
 
 def judge_node(
     counters: Sequence[Counters],

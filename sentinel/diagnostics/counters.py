@@ -97,7 +97,7 @@ def read_counters(
     for index, failure in faults.items():
         if index is not None:
             known = results.gpus.get(index, Counters(uuid="", index=index, name="", at=0.0))
-            results.gpus[index] = replace(known, lost=_describe(failure))
+            results.gpus[index] = replace(known, lost=_describe(failure), failed={})
         elif failure.call != counters.INVENTORY:
             driver_error = driver_error or _describe(failure)
     return CountersResult(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.simulation import Registry
 from sentinel.probe import pci_inventory
-from sentinel.probe.driver import DriverError, ReadError
+from sentinel.probe.driver import DriverError, GpuLostError, ReadError
 from sentinel.probe.nvml.counters import Announce, CountersDriver
 from sentinel.probe.nvml.inspection import announced
 from sentinel.probe.simulated_counters import SimulatedCounters
@@ -87,9 +87,6 @@ def run(spec: CountersSpec, channel: socket.socket, parent: int, board: Inherite
         announce("open", driver.open)
         version = announce("version", driver.version)
         count = announce("count", driver.count)
-    except DriverError as error:
-        send(DriverFailed(reason=error.reason))
-    else:
         listed = []
         for index in range(min(MAX_GPUS, count)):
             if index not in spec.skip:
@@ -98,6 +95,8 @@ def run(spec: CountersSpec, channel: socket.socket, parent: int, board: Inherite
         if spec.simulation is None and not spec.skip and spec.uuids is None:
             missing = announce(INVENTORY, lambda: pci_inventory.addresses(spec, listed))
             send(PciInventory(addresses=missing))
+    except DriverError as error:
+        send(DriverFailed(reason=error.reason))
     send(CountersDone())
 
 
@@ -113,14 +112,15 @@ def _read_gpu(
     found = driver.identity(index, version, announce)
     if found.uuid and spec.uuids is not None and found.uuid not in spec.uuids:
         return found
-    send(found)
     if not found.uuid:
+        send(found)
         return found
+    send(found.unread("the driver failed before all was read"))
     try:
         found = driver.read(found, announce)
     except ReadError as error:
         found = found.unread(error.reason)
-    except DriverError as error:
+    except GpuLostError as error:
         found = replace(found, lost=error.reason)
     send(found)
     return found

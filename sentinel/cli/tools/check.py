@@ -14,6 +14,7 @@ from sentinel.burnin import check_formats
 from sentinel.burnin.check import CheckResult, Status
 from sentinel.burnin.node_report import NodeReport, judge_node
 from sentinel.burnin.report import LIMITS
+from sentinel.burnin.thresholds import Thresholds
 from sentinel.cli.event_format import printable, wants_colour
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
@@ -64,6 +65,30 @@ def command(
     if as_json + nagios + npd > 1:
         raise click.UsageError("--json, --nagios and --npd exclude each other")
     thresholds = load_thresholds(file, LIMITS)  # one file serves a burn-in, too
+    try:
+        return _check(gpus, thresholds, simulate, as_json=as_json, nagios=nagios, npd=npd)
+    except click.ClickException:
+        raise
+    except Exception as error:
+        # A bug has the exit code 2, which is a fault of a GPU for Nagios.
+        if not nagios and not npd:
+            raise
+        why = f"sentinel failed: {error!r}"
+        line = check_formats.nagios_unknown(why) if nagios else check_formats.npd_unknown(why)
+        click.echo(line)
+        return check_formats.NAGIOS_UNKNOWN if nagios else check_formats.NPD_UNKNOWN
+
+
+def _check(
+    gpus: Sequence[str],
+    thresholds: Thresholds,
+    simulate: int | None,
+    *,
+    as_json: bool,
+    nagios: bool,
+    npd: bool,
+) -> int:
+    """Read and judge the GPUs and print the report; return the exit code."""
     result, error = _read(simulate)
     report = judge_node(
         result.counters,
@@ -125,8 +150,8 @@ def _print(report: NodeReport, *, as_json: bool, nagios: bool, npd: bool) -> int
     code = check_formats.exit_code(report)
     if as_json:
         print_json(check_formats.as_object(report))
-    elif report.driver_error is not None:
-        click.echo(f"sentinel: the GPUs cannot be checked: {report.driver_error}", err=True)
+    elif report.failure is not None:
+        click.echo(f"sentinel: the GPUs cannot be checked: {report.failure}", err=True)
     else:
         width = min(_WIDTH, max(80, shutil.get_terminal_size((_WIDTH, 24)).columns))
         click.echo("\n".join(page(report, colour=wants_colour(sys.stdout), width=width)))
@@ -146,6 +171,8 @@ def page(report: NodeReport, *, colour: bool, width: int = _WIDTH) -> Iterator[s
         yield f"{_title(gpu.counters)}: {_styled(gpu.status, gpu.status.value, colour=colour)}"
         yield from _rows(gpu.checks, colour=colour, width=width)
         yield ""
+    if report.driver_error is not None:
+        yield f"other GPUs cannot be checked: {printable(report.driver_error)}"
     counts = [
         f"{sum(gpu.status is status for gpu in report.gpus)} {status.value}"
         for status in _ORDER

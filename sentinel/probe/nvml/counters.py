@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.probe.driver import DriverError, ReadError
+from sentinel.probe.driver import GpuLostError, ReadError
 from sentinel.probe.nvml.counter_calls import (
     CALLS,
     FIELDS,
@@ -53,6 +53,9 @@ class CountersDriver(InspectedDriver):
 
         A GPU that cannot be opened for another reason than being lost has no values, and that
         reason for all of them.
+
+        Raises:
+            DriverGoneError: The whole driver is gone.
         """
         found = Counters(uuid="", index=index, name="", at=time.monotonic(), driver=driver)
         try:
@@ -61,7 +64,7 @@ class CountersDriver(InspectedDriver):
             name = announce("name", lambda: self.model(index))
         except ReadError as error:
             return found.unread(error.reason)
-        except DriverError as error:
+        except GpuLostError as error:
             return replace(found, lost=error.reason)
         return replace(found, uuid=uuid, name=name)
 
@@ -70,6 +73,7 @@ class CountersDriver(InspectedDriver):
 
         Raises:
             GpuLostError: The GPU is lost; the other calls are not made.
+            DriverGoneError: The whole driver is gone.
         """
         reading = _Reading(self._nvml, self._handles[str(identity.index)], announce, self)
         reading.read_all()

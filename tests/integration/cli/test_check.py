@@ -188,3 +188,17 @@ def test_a_host_without_a_driver_is_a_failure_of_the_tool_and_not_of_a_gpu(
     code, out, _ = check("--nagios", simulate=False)
     assert (code, out[:14]) == (3, "GPU UNKNOWN - ")
     assert check("--npd", simulate=False)[0] == 2
+
+
+def test_a_bug_is_no_fault_of_a_gpu(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a bug |\nof two lines")
+
+    monkeypatch.setattr("sentinel.cli.tools.check.read_counters", fail)
+    code, out, _ = check("--nagios")
+    assert code == 3
+    assert out == "GPU UNKNOWN - sentinel failed: RuntimeError('a bug /\\nof two lines')\n"
+    assert check("--npd")[0] == 2
+    code, out, err = check()
+    assert (code, out) == (2, "")
+    assert "this is a bug" in err

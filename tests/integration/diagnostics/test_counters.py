@@ -265,6 +265,16 @@ def test_a_driver_that_fails_as_a_whole_has_a_reason(ask: Ask, line: str, words:
     assert words in (found.driver_error or "")
 
 
+@needs_compiler
+def test_a_driver_that_is_gone_meanwhile_is_no_fault_of_a_gpu(ask: Ask) -> None:
+    found = ask(f"ecc@{SECOND} 18")
+    assert "different versions" in (found.driver_error or "")
+    assert [gpu.lost for gpu in found.counters] == [None, None]
+    report = judge_node(found.counters, Thresholds(), driver_error=found.driver_error)
+    assert report.failure == found.driver_error
+    assert [gpu.status for gpu in report.gpus] == [Status.PASS, Status.NOT_TESTED]
+
+
 def test_every_call_has_a_name_that_fits_on_the_board() -> None:
     assert max(map(len, FUNCTIONS)) <= 31
     assert {one.name for one in fields(Counters)} >= set(READ_FIELDS)

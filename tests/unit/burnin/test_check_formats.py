@@ -58,6 +58,15 @@ def test_each_format_has_its_exit_code_and_line(
     assert "\n" not in short
 
 
+def test_a_gpu_that_failed_is_a_verdict_even_if_the_driver_is_gone() -> None:
+    report = replace(FAILED, driver_error="nvmlInit did not return")
+    assert check_formats.exit_code(report) == 1
+    assert check_formats.nagios(report)[0] == 2
+    assert check_formats.npd(report)[0] == 1
+    assert check_formats.as_object(report)["verdict"] == "fail"
+    assert check_formats.as_object(report)["driver_error"] == "nvmlInit did not return"
+
+
 def test_performance_data_are_numbers_with_labels() -> None:
     _, line = check_formats.nagios(PASSED)
     data = dict(item.split("=") for item in line.partition(" | ")[2].split())
