@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from os import getuid
 from pathlib import Path
 from typing import Any
 
@@ -40,37 +41,37 @@ def former_runs(
         header: Its header.
     """
     found: dict[tuple[str, str], list[Former]] = {}
-    for report in _reports(folder):
-        run = report["run"]
-        same = (
-            run["plan"]["hash"] == header["plan"]["hash"]
-            and report["node"]["driver"] == header["node"]["driver"]
-            and run["started"] < header["started"]
-        )
-        for gpu in report["gpus"] if same else ():
-            steady = {one["name"]: one["median"] for one in gpu["measurements"] if one["steady"]}
-            rate = steady.get("flops_per_s")
-            if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
-                former = Former(
-                    run=run["id"], rate=rate / 1e12, temperature_c=steady.get("temperature_c")
-                )
-                found.setdefault((gpu["uuid"], gpu["serial"]), []).append(former)
-    return found
-
-
-def _reports(folder: RunFolder) -> Iterator[Mapping[str, Any]]:
-    """Yield the reports of this user's other runs; one that is invalid is none."""
     own = folder.path.resolve()
     beside = [path for path in own.parent.glob("*/report.json") if path.parent != own]
     for path in sorted(beside, key=_modified)[-MAX_RUNS:]:
-        try:
-            if path.stat().st_uid != os.getuid():
-                continue
-            report = json.loads(read_regular(path, _MAX_BYTES))
-            if report["schema_version"].startswith("1."):
-                yield report
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
+        # Another user's file could make a card look slow; one that is invalid is no run.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            if path.stat().st_uid == getuid():
+                report = json.loads(read_regular(path, _MAX_BYTES))
+                for card, former in list(_of_same_plan(report, header)):
+                    found.setdefault(card, []).append(former)
+    return found
+
+
+def _of_same_plan(
+    report: Mapping[str, Any], header: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, str], Former]]:
+    """Yield what each card did in a run that can be compared with another one."""
+    run = report["run"]
+    if (
+        not report["schema_version"].startswith("1.")
+        or run["plan"]["hash"] != header["plan"]["hash"]
+        or report["node"]["driver"] != header["node"]["driver"]
+        or run["started"] >= header["started"]
+    ):
+        return
+    for gpu in report["gpus"]:
+        steady = {one["name"]: one["median"] for one in gpu["measurements"] if one["steady"]}
+        rate = steady.get("flops_per_s")
+        if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
+            temperature = steady.get("temperature_c")
+            former = Former(run=run["id"], rate=rate / 1e12, temperature_c=temperature)
+            yield (gpu["uuid"], gpu["serial"]), former
 
 
 def _modified(path: Path) -> float:

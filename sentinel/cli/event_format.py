@@ -227,5 +227,6 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "percent": "{:.0%}".format,
     "processes": processes,
     "size": format_size,
+    "watts": "{:.0f} W".format,
 }
 _OF_ALL_FIELDS: Mapping[str | None, Callable[[_Fields], str]] = {"status": _status, "pace": _pace}

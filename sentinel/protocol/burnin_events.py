@@ -32,9 +32,9 @@ BURNIN_EVENTS = (
         "burnin.progress",
         "progress",
         Kind.DETAIL,
-        "{number} of {phases}, {phase}: {done_s:duration} of {quota_s:duration}[, {passes} of"
-        " {quota_passes} passes][, {waiting}][, {temperature_c} C][, {power_w} W][, {errors}"
-        " results wrong]; {left_s:duration} of work left",
+        "{number} of {phases}, {phase}[{quota_s?}: {done_s:duration} of {quota_s:duration}]"
+        "[{quota_passes?}, {passes} of {quota_passes} passes][, {waiting}][, {temperature_c} C]"
+        "[, {power_w:watts}][, {errors} results wrong]; {left_s:duration} of work left",
         "How far a GPU is in a burn-in, as often as `--status-every` says.",
         (
             Field("phase", TEXT, "the phase"),

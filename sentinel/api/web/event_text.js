@@ -6,7 +6,7 @@ const CALLERS = { unix: "over the socket", tcp: "over TCP", signal: "by a signal
 const CHOICE = /\[([^\]]*)\]/g;
 const FIELD = /\{(\w+)(?::(\w+))?(\?)?\}/g;
 
-const FORMATS = { bits, caller, duration, gpus, percent, processes: (all) => processNames(all, 3), size };
+const FORMATS = { bits, caller, duration, gpus, percent, processes: (all) => processNames(all, 3), size, watts };
 
 /** Name the only wrong bit, or count the wrong bits. */
 function bits(errors) {
@@ -21,6 +21,10 @@ function caller(by) {
 
 function gpus(all) {
   return `${indices(all.map((gpu) => gpu.index))} (${[...new Set(all.map((gpu) => gpu.name))].join(", ")})`;
+}
+
+function watts(power) {
+  return `${Math.round(power)} W`;
 }
 
 const isSet = (value) => (Array.isArray(value) ? value.length > 0 : Boolean(value));
