@@ -106,7 +106,14 @@ class Recorder:
             self._record(WORK, time.monotonic(), uuid, fields)
 
     def _record(self, name: str, at: float, uuid: str, fields: Mapping[str, Any]) -> None:
-        self._log.publish([Event(name=name, at=at, gpu=uuid, fields=fields)])
+        self._log.publish([sample(name, at, uuid, fields)])
+
+
+def sample(
+    name: str, at: float, gpu: str | None = None, fields: Mapping[str, Any] | None = None
+) -> Event:
+    """Build a sample, in the form of an event for the same writer."""
+    return Event(name=name, at=at, gpu=gpu, fields=fields or {})
 
 
 _WORK_FIELDS = ("seconds", "iterations", "flops", "bytes", "checks", "errors")

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.burnin.recorder import LAST, XID, Recorder
+from sentinel.burnin.recorder import LAST, XID, Recorder, sample
 from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.burnin.xid import parse
@@ -99,7 +99,7 @@ def run_plan(
             sink,
             Recorder(log, plan.seconds).around,
         )
-        log.publish([Event(name=LAST, at=time.monotonic())])  # reads the kernel's log once more
+        log.publish([sample(LAST, time.monotonic())])  # reads the kernel's log once more
         clean = log.close(_FLUSH_TIMEOUT_S) and clean
         unread = kernel.error if simulated is None else "simulated GPUs have none"
     after = read_counters(simulated)
@@ -128,7 +128,7 @@ def _with_xids(write: Sink, kernel: KernelLog) -> Sink:
         for record in kernel.read():
             xid = parse(record.text, record.at)
             if xid is not None:
-                write(Event(name=XID, at=xid.at, fields={**vars(xid)}))
+                write(sample(XID, xid.at, fields=vars(xid)))
         write(event)
 
     return write_both

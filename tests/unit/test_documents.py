@@ -48,11 +48,11 @@ def event_names() -> set[str]:
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """Yield every call except those in gpu_event, which passes a name on."""
+    """Yield every call except those in functions that pass a name on; a sample is no event."""
     passing = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "gpu_event"
+        if isinstance(node, ast.FunctionDef) and node.name in {"gpu_event", "sample"}
     ]
     inside = {id(node) for function in passing for node in ast.walk(function)}
     for node in ast.walk(tree):

@@ -152,22 +152,23 @@ def _events(
 ) -> list[Event]:
     """Report what has changed."""
     events: list[Event] = []
-
-    def tell(name: str, **fields: object) -> None:
-        events.append(gpu_event(f"burnin.{name}", gpu_state, now, **fields))
-
     phase = plan.phases[before.phase].name
-    if burnin.work[before.phase].interruptions > before.current.interruptions:
-        tell("interrupted", phase=phase, stretch_s=before.current.stretch)
+    work = burnin.work[before.phase]
+    if work.interruptions > before.current.interruptions:
+        fields = {"phase": phase, "stretch_s": before.current.stretch}
+        events.append(gpu_event("burnin.interrupted", gpu_state, now, **fields))
     if burnin.warm and not before.warm:
-        tell("warm", phase=phase)
+        events.append(gpu_event("burnin.warm", gpu_state, now, phase=phase))
     over = burnin.phase != before.phase or burnin.ended is not None
     if over:
-        tell("phase_ended", phase=phase, **work_fields(burnin.work[before.phase]))
+        fields = {"phase": phase, **work_fields(work)}
+        events.append(gpu_event("burnin.phase_ended", gpu_state, now, **fields))
     if burnin.finished(plan):
-        tell("ended", plan=plan.name, reason=burnin.ended)
+        fields = {"plan": plan.name, "reason": burnin.ended}
+        events.append(gpu_event("burnin.ended", gpu_state, now, **fields))
     elif over:
-        tell("phase_started", **phase_fields(plan, burnin.phase))
+        fields = phase_fields(plan, burnin.phase)
+        events.append(gpu_event("burnin.phase_started", gpu_state, now, **fields))
     return events
 
 
