@@ -90,7 +90,7 @@ _TABLE: tuple[Xid, ...] = (
         (169, "SEC2 halt", "CONTACT_SUPPORT"),
         (171, "uncorrectable DRAM error", "WORKFLOW_XID_48"),
         (172, "uncorrectable SRAM error", "WORKFLOW_XID_48"),
-        source=f"{CATALOG}; verdict: Sentinel",
+        source=f"{CATALOG}; bucket and verdict: Sentinel",
     ),
     # The words of these decide: see judge_xids.
     *_rows(
@@ -109,9 +109,13 @@ _TABLE: tuple[Xid, ...] = (
         (142, "NVENC 3", "CONTACT_SUPPORT"),
         (151, "key rotation error", "RESTART_VM"),
         (159, "CHI non-data error", "CHECK_UVM"),
+    ),
+    *_rows(
+        Verdict.WARN,
         (163, "power smoothing disengaged", "CONTACT_SUPPORT"),
         (164, "power smoothing: low lifetime", "CONTACT_SUPPORT"),
         (165, "power smoothing: lifetime exhausted", "CONTACT_SUPPORT"),
+        source=f"{CATALOG}; bucket and verdict: Sentinel",
     ),
     *_rows(
         Verdict.APPLICATION,
@@ -151,9 +155,13 @@ _TABLE: tuple[Xid, ...] = (
         (153, "DLA timeout", "IGNORE"),
         (160, "channel retirement", "IGNORE"),
         (161, "channel retirement failure", "IGNORE"),
+    ),
+    *_rows(
+        Verdict.PASS,
         (162, "power smoothing engaged", "IGNORE"),
         (166, "NVLink encryption", "IGNORE"),
         (170, "NVLink encryption", "IGNORE"),
+        source=f"{CATALOG}; bucket and verdict: Sentinel",
     ),
     *_rows(
         Verdict.PASS,
