@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.burnin.levels import LEVELS, load_plan
+from sentinel.burnin.levels import load_plan
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.burnin_state import Burnin, PhaseWork
@@ -78,7 +78,9 @@ def test_a_gpu_does_all_phases_and_the_run_ends() -> None:
     assert sorted(started) == sorted(["memtest", "gemm", "gemm:dtype=fp64", "elementwise"] * 2)
 
 
-@pytest.mark.parametrize("level", LEVELS[:3])
+@pytest.mark.parametrize(
+    "level", ["screen", "standard", pytest.param("long", marks=pytest.mark.long)]
+)
 def test_every_level_can_be_done(level: str) -> None:
     world, supervisor = running(load_plan(level, None))
     world.tick = 0.5
@@ -178,6 +180,7 @@ def test_seconds_add_up_over_stretches_unless_the_phase_is_steady() -> None:
 def test_nothing_counts_before_the_temperature_is_stable() -> None:
     world, supervisor = running(plan_of(STEADY))
     world.run(supervisor, works_on(supervisor, "gemm"))
+    world.tick = 0.25
     for step in range(15):
         world.at(0).temperature = 40 + 2 * step
         world.run_for(supervisor, 1)
@@ -189,6 +192,7 @@ def test_nothing_counts_before_the_temperature_is_stable() -> None:
 def test_the_warm_up_ends_at_its_limit() -> None:
     world, supervisor = running(plan_of(STEADY))
     world.run(supervisor, works_on(supervisor, "gemm"))
+    world.tick = 0.25
     for step in range(25):
         world.at(0).temperature = 40 + step
         world.run_for(supervisor, 1)
