@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,15 @@ from sentinel.burnin.record import GpuRecord, PhaseRecord, load
 from sentinel.burnin.references import load_references
 from sentinel.burnin.run_folder import RunFolder, lines
 from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import MEANING, GpuVerdict, Verdict, judge_gpu, judge_node
+from sentinel.burnin.timeline import Span, absences, span
+from sentinel.burnin.verdict import (
+    MEANING,
+    GpuVerdict,
+    Verdict,
+    describe_result,
+    judge_gpu,
+    judge_node,
+)
 from sentinel.burnin.xid import judge_xids
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
@@ -62,6 +71,13 @@ class Judged:
     node: tuple[CheckResult, ...]
     verdict: Verdict
     thresholds: Thresholds
+    #: The SHA-256 of each file that the verdicts are made of, by its name.
+    files: Mapping[str, str]
+
+    @property
+    def span(self) -> Span:
+        """When it was."""
+        return span(gpu.record for gpu in self.gpus)
 
 
 def read_run(folder: RunFolder) -> Recorded:
@@ -127,24 +143,30 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         node=node,
         verdict=judge_node(gpus, node),
         thresholds=thresholds,
+        files=_digests(folder),
     )
 
 
 def report_object(run: Judged) -> dict[str, Any]:
     """Return the report as JSON values; docs/report.schema.json describes it."""
-    header = run.header
+    header, time = run.header, run.span
+    verdicts = [gpu.verdict.value for gpu in run.gpus]
     interrupted = any(gpu.record.interruptions for gpu in run.gpus)
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
             **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
+            "ended": time.iso(time.last),
+            "duration_s": time.seconds,
             "mode": "accumulated" if interrupted else "contiguous",
+            "sha256": dict(run.files),
         },
         "node": header["node"],
         "verdict": run.verdict.value,
         "meaning": MEANING[run.verdict],
+        "summary": {one.value: verdicts.count(one.value) for one in Verdict},
         "checks": [_result(one) for one in run.node],
-        "gpus": [_gpu(gpu) for gpu in run.gpus],
+        "gpus": [_gpu(gpu, time) for gpu in run.gpus],
         "thresholds_overridden": run.thresholds.overridden(),
     }
 
@@ -156,6 +178,16 @@ def _object(path: Any) -> Any:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ValueError:
         raise ConfigError(f"{path}: not JSON") from None
+
+
+def _digests(folder: RunFolder) -> dict[str, str]:
+    """Compute the SHA-256 of the recorded files, so that a copy can be compared."""
+    found = {}
+    for path in (folder.header, folder.events, folder.samples, folder.counters):
+        if path.exists():
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
@@ -202,7 +234,7 @@ def _result(result: CheckResult) -> dict[str, Any]:
     return {**asdict(result), "status": result.status.value, "severity": result.severity.value}
 
 
-def _gpu(gpu: GpuVerdict) -> dict[str, Any]:
+def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
     """Return one GPU of the report."""
     record = gpu.record
     before = record.before
@@ -217,11 +249,15 @@ def _gpu(gpu: GpuVerdict) -> dict[str, Any]:
         "vbios": before.vbios if before else None,
         "verdict": gpu.verdict.value,
         "reasons": list(gpu.reasons),
+        "incomplete": _incomplete(gpu),
         "coverage": [_phase(phase) for phase in record.phases],
         "not_tested": [
             f"{one.id}: {one.evidence}" for one in gpu.results if one.status is Status.NOT_TESTED
         ],
-        "interruptions": [asdict(one) for one in record.interruptions],
+        "interruptions": [
+            {**asdict(one), "away_s": away.last - away.first}
+            for one, away in zip(record.interruptions, absences(record), strict=True)
+        ],
         "checks": [_result(one) for one in gpu.results],
         "measurements": _measurements(record),
         "detection_power": {
@@ -234,6 +270,7 @@ def _gpu(gpu: GpuVerdict) -> dict[str, Any]:
         "longest_contiguous_s": max(
             (float(p.work.get("longest", 0)) for p in record.phases), default=0.0
         ),
+        "duty": _duty(record, time),
         "thermal_cycles": _thermal_cycles(record),
         "findings": [dict(one) for one in record.named("stressor.finding")],
         "counters": {
@@ -241,6 +278,12 @@ def _gpu(gpu: GpuVerdict) -> dict[str, Any]:
             "after": asdict(record.after) if record.after else None,
         },
     }
+
+
+def _incomplete(gpu: GpuVerdict) -> list[str]:
+    """Select the reasons that are no check's: what is missing of the plan."""
+    of_checks = {describe_result(one) for one in gpu.results}
+    return [reason for reason in gpu.reasons if reason not in of_checks]
 
 
 def _phase(phase: PhaseRecord) -> dict[str, Any]:
@@ -306,6 +349,12 @@ def _spread(values: list[float]) -> dict[str, float]:
         "lowest": ordered[0],
         "highest": ordered[-1],
     }
+
+
+def _duty(record: GpuRecord, time: Span) -> float | None:
+    """Compute the share of the run's time in which work was done that counts."""
+    counted = sum(float(phase.work.get("seconds", 0.0)) for phase in record.phases)
+    return counted / time.seconds if time.seconds else None
 
 
 def _thermal_cycles(record: GpuRecord) -> int:

@@ -12,6 +12,9 @@ from typing import Any
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 
+#: The folder of all runs in the state directory.
+RUNS = "runs"
+
 #: A longer line is none of ours.
 _MAX_LINE = 2**20
 
@@ -109,3 +112,25 @@ def lines(path: Path) -> Iterator[Mapping[str, Any]]:
 def plan_object(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {**asdict(plan), "hash": plan.hash}
+
+
+def find_run(state: Path, name: str | None) -> Path:
+    """Find the folder of a run.
+
+    Args:
+        state: The state directory.
+        name: A folder, or the name of a run in the state directory; None for the newest there.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    kept = state / RUNS
+    if name is None:
+        found = sorted(path.parent for path in kept.glob("*/run.json"))
+        if not found:
+            raise ConfigError(f"{kept} has no run", "Name the folder of a run.")
+        return found[-1]
+    for path in (Path(name), kept / name):
+        if RunFolder(path=path).header.exists():
+            return path
+    raise ConfigError(f"{name} is not a run", f"Name a folder, or a run in {kept}.")

@@ -21,7 +21,8 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"            {reason}"
         for phase in gpu["coverage"]:
             yield f"            {_phase(phase)}"
-        yield from (f"            {line}" for line in _power(gpu))
+        if power := detection_power(gpu):
+            yield f"            {power}"
         if gpu["interruptions"]:
             causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
             yield f"            {len(gpu['interruptions'])} interruptions: {causes}"
@@ -43,13 +44,15 @@ def _phase(phase: Mapping[str, Any]) -> str:
     return f"{phase['phase']:<12} {mark:<8}  {', '.join(parts)}"
 
 
-def _power(gpu: Mapping[str, Any]) -> Iterator[str]:
+def detection_power(gpu: Mapping[str, Any]) -> str:
+    """Describe what rate of errors the checked results exclude, or that none can be named."""
     power = gpu["detection_power"]
-    if power["error_rate_below"] is not None:
-        yield (
-            f"no error in {power['checks']:,} checked results: fewer than"
-            f" {power['error_rate_below']:.1e} per result, at 95 %"
-        )
+    if power["error_rate_below"] is None:
+        return "" if power["checks"] else "no result was checked"
+    return (
+        f"no error in {power['checks']:,} checked results: fewer than"
+        f" {power['error_rate_below']:.1e} per result, at {power['confidence'] * 100:g} %"
+    )
 
 
 def _seconds(value: float) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Burn-in": {
         "burnin": ("sentinel.cli.daemon.burnin", "Burn GPUs in, with a verdict for each."),
+        "report": ("sentinel.cli.tools.report", "Print the report of a burn-in, or compare two."),
     },
     "The daemon": {
         "run": ("sentinel.cli.daemon.run", "Occupy idle GPUs in the foreground (the default)."),

@@ -1,6 +1,6 @@
-"""Take the pictures of the web page for the documents: ``python -m tests.harness.page_pictures``.
+"""Take the pictures of the web pages for the documents: ``python -m tests.harness.page_pictures``.
 
-The GPUs are invented; the page, the API process and the browser are real.
+The GPUs are invented; the pages, the API process and the browser are real.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import report_object
 from sentinel.protocol.version import __version__
 from tests.harness.api_harness import ApiServer
 from tests.harness.browser import Browser, Page, browser
 from tests.harness.example_node import SINCE_S, ExampleNode
+from tests.harness.example_run import ExampleRun
+from tests.harness.judged_run import judged
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 
@@ -36,6 +40,10 @@ PICTURES = (
     Picture("page-dark", 8, 1280, 800, "dark", -1),
     Picture("page-phone", 8, 390, 844, "light", 1),
     Picture("page-sixteen", 16, 1280, 800, "light", 15),
+)
+#: The burn-in whose report is taken: a job interrupted it, and three results were wrong.
+REPORT = ExampleRun(
+    gpus=4, seconds=600.0, name="standard", wrong={0: 3}, interrupted={0: "torchrun"}
 )
 BY_USER = {"via": "unix", "uid": 1000, "pid": 47110}
 HELD = {"held": 126 * 2**30, "asked": 126 * 2**30, "chunks": 252, "refused": False}
@@ -119,6 +127,22 @@ def main() -> None:
             with api.change_supervisor():
                 api.supervisor = ExampleNode(count=picture.gpus)
             _take(picture, api, chrome)
+        _take_report(Path(name), chrome)
+
+
+def _take_report(folder: Path, chrome: Browser) -> None:
+    """Save a picture of the page of an invented burn-in, down to the end of its first plot."""
+    run = judged(REPORT, folder / "20261123-080000-standard")
+    file = folder / "report.html"
+    file.write_text(FORMATS["html"](run, report_object(run)))
+    with chrome.page(1280, 800) as page:
+        page.navigate(file.as_uri())
+        page.wait_until("document.readyState === 'complete'")
+        end = "document.querySelector('.key').getBoundingClientRect().bottom + 14"
+        page.resize(1280, int(page.evaluate(end)))
+        path = FOLDER / "burnin-report.png"
+        page.screenshot(path)
+    _shrink(path)
 
 
 def _api(folder: Path) -> ApiServer:

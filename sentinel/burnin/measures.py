@@ -1,0 +1,71 @@
+"""Names and units of the measurements of a report, and their texts. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sentinel.units import format_duration
+
+#: The title of each measurement and its unit; a rate gets a decimal prefix.
+MEASURES = {
+    "flops_per_s": ("Rate", "FLOP/s"),
+    "bytes_per_s": ("Bandwidth", "B/s"),
+    "power_w": ("Power", "W"),
+    "temperature_c": ("Temperature", "°C"),
+    "memory_temperature_c": ("Memory temperature", "°C"),
+    "sm_clock_mhz": ("Clock", "MHz"),
+}
+
+#: What stands for a value that is missing.
+MISSING = "\u2013"
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def title(name: str) -> str:
+    """Name a measurement for people."""
+    return MEASURES.get(name, (name, ""))[0]
+
+
+def format_measure(name: str, value: float) -> str:
+    """Format a value of a measurement with its unit."""
+    unit = MEASURES.get(name, ("", ""))[1]
+    if name.endswith("_per_s"):
+        for factor, prefix in _PREFIXES:
+            if abs(value) >= factor:
+                return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}".rstrip()
+
+
+def format_value(value: Any, unit: str = "") -> str:
+    """Format the value of a check or of a counter."""
+    match value:
+        case None:
+            text = MISSING
+        case bool():
+            text = "yes" if value else "no"
+        case float():
+            text = f"{value:.6g}"
+        case int():
+            text = f"{value:,}"
+        case list() | tuple():
+            text = ", ".join(str(one) for one in value) or "none"
+        case _:
+            text = str(value)
+    return f"{text} {unit}" if unit and value is not None else text
+
+
+def format_seconds(value: float) -> str:
+    """Format a duration that may be nothing."""
+    return format_duration(value) if value else "0 s"
+
+
+def format_time(text: str | None) -> str:
+    """Format a time in ISO 8601 to the second, with its offset from UTC."""
+    if text is None:
+        return MISSING
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S %z")
+    except ValueError:
+        return text

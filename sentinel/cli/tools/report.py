@@ -1,0 +1,88 @@
+"""``sentinel report``: build the report of a burn-in again from its folder, or compare two."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from sentinel.burnin.compare import compare, compare_lines
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import LIMITS, Judged, judge_run, report_object
+from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
+from sentinel.errors import ConfigError, ExitCode
+from sentinel.host.paths import SIMULATED, places
+
+
+@click.command("report", cls=VerdictCommand)
+@click.argument("runs", metavar="[RUN]", nargs=-1)
+@click.option(
+    "--text", "form", flag_value="text", default=True, help="For a terminal (the default)."
+)
+@click.option("--html", "form", flag_value="html", help="One page that needs no network.")
+@click.option("--junit", "form", flag_value="junit", help="JUnit XML, a suite for each GPU.")
+@click.option(
+    "--ocp", "form", flag_value="ocp", help="OCP Test & Validation 2.0, a message a line."
+)
+@click.option("--json", "form", flag_value="json", help="One JSON object.")
+@click.option("--compare", "both", is_flag=True, help="Compare two runs.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
+@click.option(
+    "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
+)
+def command(
+    runs: tuple[str, ...],
+    form: str,
+    both: bool,  # noqa: FBT001 - click's
+    output: Path | None,
+    limits: str | None,
+) -> int:
+    """Print the report of a burn-in, judged again from what it recorded.
+
+    RUN is a folder or the name of a run in the state directory; without it, the newest run there.
+    With `--compare`, give two. The exit code is that of the verdict, as of `burnin`; 0 of a
+    comparison.
+    """
+    wanted = 2 if both else 1
+    if both and form not in {"text", "json"}:
+        raise click.UsageError(f"--compare cannot be combined with --{form}")
+    if len(runs) > wanted or (both and len(runs) < wanted):
+        raise click.UsageError("--compare needs two runs" if both else "give one run")
+    thresholds = load_thresholds(limits, LIMITS)
+    found = [_judge(run, thresholds) for run in runs or (None,)]
+    text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
+    if output is None:
+        click.echo(text)
+    else:
+        _write(output, text)
+    return int(ExitCode.OK if both else EXIT_CODES[found[0].verdict])
+
+
+def _judge(run: str | None, thresholds: Thresholds) -> Judged:
+    """Find a run, and judge it."""
+    simulated = os.environ.get(SIMULATED)
+    state = places(os.environ, os.getuid(), Path(simulated) if simulated else None).state
+    return judge_run(RunFolder(path=find_run(state, run)), thresholds)
+
+
+def _comparison(runs: list[Judged], form: str) -> str:
+    """Compare two runs as text or JSON."""
+    found = compare(*(report_object(run) for run in runs))
+    return json.dumps(found, indent=1) if form == "json" else "\n".join(compare_lines(found))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        path.write_text(f"{text}\n")
+    except OSError as error:
+        raise ConfigError(f"--output {path}: {error.strerror}") from None

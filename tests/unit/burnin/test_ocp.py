@@ -1,0 +1,153 @@
+"""The export of a burn-in for OCP Test & Validation 2.0, against its JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+from sentinel.burnin.ocp import ocp_lines
+from tests.harness.example_run import ExampleRun, uuid
+from tests.harness.judged_run import RUNS, report_of
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "harness" / "ocp_schema"
+#: The pairs that the specification allows; its schema allows others, too.
+ALLOWED = {
+    ("SKIP", "NOT_APPLICABLE"),
+    ("ERROR", "NOT_APPLICABLE"),
+    ("COMPLETE", "PASS"),
+    ("COMPLETE", "FAIL"),
+}
+BROKEN = ExampleRun(given_up={1: "no module named cuda"})
+
+
+@cache
+def validator() -> Any:
+    """Build the validator of one message."""
+    schemas = [json.loads(path.read_text()) for path in SCHEMAS.glob("*.json")]
+    resources = [(one["$id"], Resource.from_contents(one)) for one in schemas]
+    registry: Registry[Any] = Registry().with_resources(resources)
+    root = next(one for one in schemas if one["$id"].endswith("/output"))
+    return Draft202012Validator(root, registry=registry)
+
+
+def messages(run: ExampleRun, folder: Path) -> list[dict[str, Any]]:
+    """Build the messages of a run, and check the rules that hold for each run."""
+    found = [json.loads(line) for line in ocp_lines(report_of(run, folder / "run"))]
+    for message in found:
+        assert [one.message for one in validator().iter_errors(message)] == [], message
+    assert [one["sequenceNumber"] for one in found] == list(range(len(found)))
+    times = [datetime.fromisoformat(one["timestamp"]) for one in found]
+    assert times == sorted(times)
+    assert times[0].tzinfo is not None
+    assert found[0]["schemaVersion"] == {"major": 2, "minor": 0}
+    runs = [next(iter(one["testRunArtifact"])) for one in found if "testRunArtifact" in one]
+    assert (runs[0], runs[-1]) == ("testRunStart", "testRunEnd")
+    assert runs.count("testRunStart") == runs.count("testRunEnd") == 1
+    assert "testRunStart" in found[1]["testRunArtifact"]
+    assert "testRunEnd" in found[-1]["testRunArtifact"]
+    check_steps(found)
+    return found
+
+
+def check_steps(found: list[dict[str, Any]]) -> None:
+    """Check that each step begins once, ends once, and has its messages in between."""
+    open_, ended = set(), set()
+    for one in (message["testStepArtifact"] for message in found if "testStepArtifact" in message):
+        step = one["testStepId"]
+        assert step not in ended
+        if "testStepStart" in one:
+            assert step not in open_
+            open_.add(step)
+        assert step in open_
+        if "testStepEnd" in one:
+            ended.add(step)
+    assert open_ == ended
+
+
+def ends(found: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the status and the result of a run."""
+    end = found[-1]["testRunArtifact"]["testRunEnd"]
+    return end["status"], end["result"]
+
+
+def step(found: list[dict[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """Return the messages of a step."""
+    artifacts = [one["testStepArtifact"] for one in found if "testStepArtifact" in one]
+    return [one for one in artifacts if one["testStepId"] == name]
+
+
+def test_the_validator_rejects_what_the_schema_forbids() -> None:
+    end = {"status": "COMPLETE", "result": "WARN"}
+    time = "2026-11-23T08:00:00+00:00"
+    message = {"testRunArtifact": {"testRunEnd": end}, "sequenceNumber": 1, "timestamp": time}
+    assert list(validator().iter_errors(message))
+    end["result"] = "PASS"
+    assert not list(validator().iter_errors(message))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("PASS", ("COMPLETE", "PASS")),
+        ("WARN", ("COMPLETE", "PASS")),
+        ("FAIL", ("COMPLETE", "FAIL")),
+        ("INCOMPLETE", ("SKIP", "NOT_APPLICABLE")),
+        ("N/A", ("SKIP", "NOT_APPLICABLE")),
+    ],
+)
+def test_each_verdict_has_its_pair_of_status_and_result(
+    name: str, expected: tuple[str, str], tmp_path: Path
+) -> None:
+    found = ends(messages(RUNS[name], tmp_path))
+    assert found == expected
+    assert found in ALLOWED
+
+
+def test_a_run_that_the_tool_could_not_do_is_an_error(tmp_path: Path) -> None:
+    found = messages(BROKEN, tmp_path)
+    assert ends(found) == ("ERROR", "NOT_APPLICABLE")
+    *_, error, end = step(found, "gpu1-phase3")
+    assert error["error"]["symptom"] == "phase-not-possible"
+    assert "no module named cuda" in error["error"]["message"]
+    assert end["testStepEnd"] == {"status": "ERROR"}
+
+
+def test_a_run_without_a_gpu_is_an_error(tmp_path: Path) -> None:
+    assert ends(messages(ExampleRun(gpus=0), tmp_path)) == ("ERROR", "NOT_APPLICABLE")
+
+
+def test_a_phase_that_was_not_reached_is_skipped(tmp_path: Path) -> None:
+    found = messages(RUNS["INCOMPLETE"], tmp_path)
+    assert step(found, "gpu1-phase3")[-1]["testStepEnd"] == {"status": "SKIP"}
+    assert step(found, "gpu0-phase3")[-1]["testStepEnd"] == {"status": "COMPLETE"}
+
+
+def test_diagnoses_name_the_gpu_and_a_failure_is_one_of_them(tmp_path: Path) -> None:
+    found = messages(RUNS["FAIL"], tmp_path)
+    diagnoses = [one["diagnosis"] for one in step(found, "gpu1-checks") if "diagnosis" in one]
+    assert {one["hardwareInfoId"] for one in diagnoses} == {uuid(1)}
+    failed = {one["verdict"] for one in diagnoses if one["type"] == "FAIL"}
+    assert failed == {"results.wrong-fail", "results.finding-fail", "burnin-fail"}
+    good = [one["diagnosis"] for one in step(found, "gpu0-checks") if "diagnosis" in one]
+    assert "FAIL" not in {one["type"] for one in good}
+    start = found[1]["testRunArtifact"]["testRunStart"]
+    known = {one["hardwareInfoId"] for one in start["dutInfo"]["hardwareInfos"]}
+    assert known == {uuid(0), uuid(1)}
+
+
+def test_measurements_have_their_unit_and_wrong_results_a_limit(tmp_path: Path) -> None:
+    found = step(messages(RUNS["FAIL"], tmp_path), "gpu1-phase2")
+    measured = {
+        one["measurement"]["name"]: one["measurement"] for one in found if "measurement" in one
+    }
+    assert measured["power_w_median"]["unit"] == "W"
+    assert measured["results_wrong"]["value"] == 3
+    assert measured["results_wrong"]["validators"] == [{"type": "LESS_THAN_OR_EQUAL", "value": 0}]
