@@ -74,21 +74,6 @@ class RunFolder:
         part.replace(path)
 
 
-def find_run(given: Path, state: Path) -> RunFolder:
-    """Find a run by its folder, or by its name in the state directory.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    for path in (given, state / "runs" / given):
-        folder = RunFolder(path=path)
-        if folder.header.is_file():
-            return folder
-    runs = sorted(one.parent.name for one in state.glob("runs/*/run.json"))
-    known = f"Runs here: {', '.join(runs[-5:])}." if runs else "There are no runs here."
-    raise ConfigError(f"{given}: there is no run", known)
-
-
 def lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Read JSON objects, one a line; a last line that is incomplete ends them.
 

@@ -11,14 +11,15 @@ from typing import TextIO
 
 import click
 
+from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
-from sentinel.burnin.report import LIMITS, judge_run, report_object
+from sentinel.burnin.report import LIMITS, judge_run
 from sentinel.burnin.run import new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.event_format import text_lines, wants_colour
-from sentinel.cli.json_output import print_json, to_json
+from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import settings, simulate_option
 from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
 from sentinel.config.sources import Sources, checked
@@ -92,7 +93,7 @@ def command(
     simulated = simulation.default_folder() if simulate is not None else None
     state = places(os.environ, os.getuid(), simulated).state
     if resume is not None:
-        folder = find_run(resume, state)
+        folder = RunFolder(path=find_run(state, str(resume)))
     else:
         folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
     config = checked(sources)
@@ -113,12 +114,12 @@ def command(
         resume=resume is not None,
     )
     run = judge_run(folder, thresholds)
-    report = report_object(run)
-    folder.write(folder.report, to_json(report))
+    report = write_reports(folder, run)
     if flags["as_json"]:
         print_json(report)
     else:
-        click.echo("\n".join(["", *report_lines(report), "", f"report: {folder.report}"]))
+        text = "\n".join(report_lines(report))
+        click.echo(f"\n{text}\n\nreports: {folder.path}")
     verdict = EXIT_CODES[run.verdict]
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
