@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from string import Template
 from typing import Any
@@ -126,7 +126,6 @@ def _notice(report: Mapping[str, Any]) -> Markup:
 def _summary(report: Mapping[str, Any]) -> Markup:
     """Build the table of all GPUs, for more than one."""
     gpus = report["gpus"]
-    steady = {one["name"] for one in report["run"]["plan"]["phases"] if one["steady"]}
     if not gpus:
         return element("p", "No GPU was tested.", class_="notice")
     if len(gpus) == 1:
@@ -149,7 +148,7 @@ def _summary(report: Mapping[str, Any]) -> Markup:
             badge(gpu["verdict"]),
             gpu["model"],
             gpu["serial"],
-            *_figures(gpu, steady),
+            *_figures(gpu),
             f"{gpu['detection_power']['checks']:,}",
             gpu["detection_power"]["errors"],
             len(gpu["interruptions"]),
@@ -161,11 +160,11 @@ def _summary(report: Mapping[str, Any]) -> Markup:
     )
 
 
-def _figures(gpu: Mapping[str, Any], steady: Collection[str]) -> Iterator[str]:
+def _figures(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield the rate and the power of the first steady phase, and the highest temperature."""
     measured = gpu["measurements"]
     for name in ("flops_per_s", "power_w"):
-        found = (one for one in measured if one["phase"] in steady and one["name"] == name)
+        found = (one for one in measured if one["steady"] and one["name"] == name)
         one = next(found, None)
         yield MISSING if one is None else format_measure(name, one["median"])
     heat = [one["highest"] for one in measured if one["name"] == "temperature_c"]

@@ -79,7 +79,7 @@ def plot(record: GpuRecord, span: Span) -> Markup:
     curves = [curve for curve in _curves(record) if curve.values]
     if not curves or span.seconds <= 0:
         return element("p", "No samples were recorded.", class_="quiet")
-    bands = join(*(_band(phase, n, span) for n, phase in enumerate(record.phases, 1)))
+    bands = join(*_backgrounds(record, span))
     away = join(
         *(
             element(
@@ -316,25 +316,27 @@ def _panel(curve: Curve, span: Span) -> Markup:
     )
 
 
-def _band(phase: PhaseRecord, number: int, span: Span) -> Markup:
-    """Build the background of a phase."""
-    if phase.began is None:
-        return Markup()
-    last = span.last if phase.ended is None else phase.ended
-    place = _place(phase.began, last, span)
-    return element("span", class_="band odd" if number % 2 else "band", style=place)
+def _bands(record: GpuRecord, span: Span) -> Iterator[tuple[PhaseRecord, int, float, float]]:
+    """Yield each phase with its number and the times in which it was due."""
+    for number, phase in enumerate(record.phases, start=1):
+        for first, last in phase.spans:
+            yield phase, number, first, span.last if last is None else last
+
+
+def _backgrounds(record: GpuRecord, span: Span) -> Iterator[Markup]:
+    """Yield the background of each phase."""
+    for _, number, first, last in _bands(record, span):
+        name = "band odd" if number % 2 else "band"
+        yield element("span", class_=name, style=_place(first, last, span))
 
 
 def _names(record: GpuRecord, span: Span) -> Iterator[Markup]:
     """Yield the name of each phase above its band; only its number if it is narrow."""
-    for number, phase in enumerate(record.phases, start=1):
-        if phase.began is None:
-            continue
-        last = span.last if phase.ended is None else phase.ended
-        width = 100 * (last - phase.began) / span.seconds
+    for phase, number, first, last in _bands(record, span):
+        width = 100 * (last - first) / span.seconds
         name = f"{number} {phase.phase.name}" if width >= _MIN_NAME_WIDTH else str(number)
         whole = f"{number} {phase.phase.name}: {phase.phase.workload}"
-        yield element("span", name, style=_place(phase.began, last, span), title=whole)
+        yield element("span", name, style=_place(first, last, span), title=whole)
 
 
 def _ticks(span: Span) -> Iterator[Markup]:

@@ -92,6 +92,7 @@ class ExampleRun:
             "version": "1.2.3",
             "started": STARTED.isoformat(),
             "simulated": False,
+            "boot": "01234567-89ab-cdef-0123-456789abcdef",
             "node": {
                 "hostname": "node-7",
                 "machine_id": "0123456789abcdef0123456789abcdef",

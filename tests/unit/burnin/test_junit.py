@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree.ElementTree import Element, fromstring
+from xml.etree.ElementTree import Element
 
 import pytest
 
-from sentinel.burnin.junit import junit_xml
 from tests.harness.example_run import COPY, STEADY, ExampleRun
 from tests.harness.judged_run import RUNS, report_of
-
-RESULTS = {"failure", "error", "skipped"}
+from tests.harness.report_formats import junit_suites
 
 
 def suites(run: ExampleRun, folder: Path) -> list[Element]:
-    """Build and parse the document, check the rules of the format, and return its suites."""
-    root = fromstring(junit_xml(report_of(run, folder / "run")))  # noqa: S314 - it is our own
-    assert root.tag == "testsuites"
-    found = list(root)
-    for suite in [root, *found]:
-        cases = list(suite.iter("testcase"))
-        kinds = [one.tag for case in cases for one in case if one.tag in RESULTS]
-        counted = {name: int(suite.get(name, "")) for name in ("tests", "failures", "errors")}
-        assert counted == {
-            "tests": len(cases),
-            "failures": kinds.count("failure"),
-            "errors": kinds.count("error"),
-        }
-        assert int(suite.get("skipped", "")) == kinds.count("skipped")
-        assert float(suite.get("time", "")) >= 0
-    for suite in found:
-        assert suite.tag == "testsuite"
-        order = [child.tag for child in suite]
-        assert order == sorted(order, key=["properties", "testcase"].index)
-        assert {"name", "timestamp", "hostname", "id", "package"} <= set(suite.keys())
-        cases = list(suite.iter("testcase"))
-        assert len({(one.get("classname"), one.get("name")) for one in cases}) == len(cases)
-        for case in cases:
-            assert {"name", "classname", "time"} == set(case.keys())
-            assert len(case) == 1, "a case has one result, or one output"
-            assert case[0].tag in {*RESULTS, "system-out"}
-            if case[0].tag in RESULTS:
-                assert case[0].get("message")
-    return found
+    """Build the document of a run, and return its suites."""
+    return junit_suites(report_of(run, folder / "run"))
 
 
 def result(suite: Element, name: str) -> Element:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 
-from sentinel.burnin.ocp import ocp_lines
 from tests.harness.example_run import ExampleRun, uuid
 from tests.harness.judged_run import RUNS, report_of
+from tests.harness.report_formats import ocp_messages, ocp_validator
 
-SCHEMAS = Path(__file__).resolve().parents[2] / "harness" / "ocp_schema"
 #: The pairs that the specification allows; its schema allows others, too.
 ALLOWED = {
     ("SKIP", "NOT_APPLICABLE"),
@@ -28,48 +22,9 @@ ALLOWED = {
 BROKEN = ExampleRun(given_up={1: "no module named cuda"})
 
 
-@cache
-def validator() -> Any:
-    """Build the validator of one message."""
-    schemas = [json.loads(path.read_text()) for path in SCHEMAS.glob("*.json")]
-    resources = [(one["$id"], Resource.from_contents(one)) for one in schemas]
-    registry: Registry[Any] = Registry().with_resources(resources)
-    root = next(one for one in schemas if one["$id"].endswith("/output"))
-    return Draft202012Validator(root, registry=registry)
-
-
 def messages(run: ExampleRun, folder: Path) -> list[dict[str, Any]]:
-    """Build the messages of a run, and check the rules that hold for each run."""
-    found = [json.loads(line) for line in ocp_lines(report_of(run, folder / "run"))]
-    for message in found:
-        assert [one.message for one in validator().iter_errors(message)] == [], message
-    assert [one["sequenceNumber"] for one in found] == list(range(len(found)))
-    times = [datetime.fromisoformat(one["timestamp"]) for one in found]
-    assert times == sorted(times)
-    assert times[0].tzinfo is not None
-    assert found[0]["schemaVersion"] == {"major": 2, "minor": 0}
-    runs = [next(iter(one["testRunArtifact"])) for one in found if "testRunArtifact" in one]
-    assert (runs[0], runs[-1]) == ("testRunStart", "testRunEnd")
-    assert runs.count("testRunStart") == runs.count("testRunEnd") == 1
-    assert "testRunStart" in found[1]["testRunArtifact"]
-    assert "testRunEnd" in found[-1]["testRunArtifact"]
-    check_steps(found)
-    return found
-
-
-def check_steps(found: list[dict[str, Any]]) -> None:
-    """Check that each step begins once, ends once, and has its messages in between."""
-    open_, ended = set(), set()
-    for one in (message["testStepArtifact"] for message in found if "testStepArtifact" in message):
-        step = one["testStepId"]
-        assert step not in ended
-        if "testStepStart" in one:
-            assert step not in open_
-            open_.add(step)
-        assert step in open_
-        if "testStepEnd" in one:
-            ended.add(step)
-    assert open_ == ended
+    """Build the messages of a run."""
+    return ocp_messages(report_of(run, folder / "run"))
 
 
 def ends(found: list[dict[str, Any]]) -> tuple[str, str]:
@@ -88,9 +43,9 @@ def test_the_validator_rejects_what_the_schema_forbids() -> None:
     end = {"status": "COMPLETE", "result": "WARN"}
     time = "2026-11-23T08:00:00+00:00"
     message = {"testRunArtifact": {"testRunEnd": end}, "sequenceNumber": 1, "timestamp": time}
-    assert list(validator().iter_errors(message))
+    assert list(ocp_validator().iter_errors(message))
     end["result"] = "PASS"
-    assert not list(validator().iter_errors(message))
+    assert not list(ocp_validator().iter_errors(message))
 
 
 @pytest.mark.parametrize(
