@@ -74,6 +74,8 @@ class Leak:
     reported: bool = False
     #: The GPU is fully used although no process is listed.
     load: bool = False
+    #: When it was seen so first, or None; the load of a process that has just ended looks the same.
+    load_since: float | None = None
     #: How often a context was opened and closed to clear the leak.
     clearings: int = 0
 

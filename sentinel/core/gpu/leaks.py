@@ -21,9 +21,9 @@ from sentinel.protocol.gpu import Reading
 #: A GPU without processes that is used by this share of the time or more has a leaked load.
 LEAKED_LOAD = 0.95
 
-#: Memory is reported as leaked once readings over so many seconds show it: the used memory and the
-#: process list of a reading are not of one moment, and the memory of a newcomer appears some 120 ms
-#: before it is listed (on an H200).
+#: A leak is reported once readings over so many seconds show it. The used memory and the process
+#: list of a reading are not of one moment, and the memory of a newcomer appears some 120 ms before
+#: it is listed (on an H200). The utilization is that of up to a second before.
 CONFIRM_S = 1.0
 
 #: A load counts as leaked only within so long after the end of a stressor, in seconds.
@@ -72,17 +72,32 @@ def update(
             and _is_measurable(gpu_state, reading)
         ):
             leak = replace(leak, reported=True)
-            fields = {"bytes": left, "utilization": None}
-            events.append(gpu_event("gpu.memory_leaked", gpu_state, now, **fields))
-    share = reading.utilization
-    if share is not None and share < LEAKED_LOAD:
-        leak = replace(leak, load=False)
-    elif share is not None and not leak.load and _is_leaked_load(gpu_state, reading):
-        leak = replace(leak, load=True)
+            events.append(
+                gpu_event("gpu.memory_leaked", gpu_state, now, bytes=left, utilization=None)
+            )
+    leak, found = _follow_load(gpu_state, leak, reading)
+    if found:
+        share = reading.utilization
         events.append(gpu_event("gpu.memory_leaked", gpu_state, now, bytes=0, utilization=share))
-    if leak.unattributed is None and not leak.load:
+    if leak.unattributed is None and not leak.load and leak.load_since is None:
         leak = Leak()
     return (gpu_state if leak == gpu_state.leak else replace(gpu_state, leak=leak)), events
+
+
+def _follow_load(gpu_state: GpuState, leak: Leak, reading: Reading) -> tuple[Leak, bool]:
+    """Detect a leaked load once it is confirmed; return whether it was detected just now."""
+    share = reading.utilization
+    if share is None:
+        return leak, False
+    if leak.load:
+        return (leak if share >= LEAKED_LOAD else replace(leak, load=False, load_since=None)), False
+    if not (share >= LEAKED_LOAD and _is_leaked_load(gpu_state, reading)):
+        return replace(leak, load_since=None), False
+    if leak.load_since is None:
+        return replace(leak, load_since=reading.at), False
+    if reading.at - leak.load_since < CONFIRM_S:
+        return leak, False
+    return replace(leak, load=True), True
 
 
 def needs_utilization(gpu_state: GpuState, now: float) -> bool:

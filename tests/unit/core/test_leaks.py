@@ -115,6 +115,17 @@ def test_a_load_without_processes_is_a_leak() -> None:
     world.run(supervisor, lambda: held(supervisor), within=20)
 
 
+def test_the_load_of_a_process_that_has_just_ended_is_no_leak() -> None:
+    world, supervisor = occupied(config=Config(rearm=5.0))
+    yielded(world, supervisor)
+    world.run_for(supervisor, 3)
+    world.at(0).utilization = 1.0
+    world.run_for(supervisor, 0.9)
+    world.at(0).utilization = 0.0
+    world.run(supervisor, lambda: held(supervisor), within=20)
+    assert not world.events("gpu.memory_leaked")
+
+
 @pytest.mark.parametrize("utilization", [None, 0.0, 0.5])
 def test_a_lower_load_is_no_leak(utilization: float | None) -> None:
     world, supervisor = occupied()
