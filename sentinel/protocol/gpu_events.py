@@ -72,8 +72,8 @@ GPU_EVENTS = (
         "[{utilization:percent} utilization|{bytes:size} in use] without a process since the"
         " stressor exited",
         "Five seconds after the stressor exited, more memory is in use than before it started, and"
-        " no process owns it; or the GPU is in use without a process. It is not idle until that is"
-        " over.",
+        " no process owns it; or the GPU is in use without a process; and a second later that is"
+        " still so. The GPU is not idle until it is over.",
         (
             Field("bytes", BYTES, "the leaked memory; 0 if only the utilization remains"),
             Field("utilization", SHARE + OR_NULL, "the unexplained utilization, or null"),
