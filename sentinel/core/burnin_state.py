@@ -58,10 +58,16 @@ class Burnin:
     failures: int = 0
     #: The last of them.
     failed_generation: int = 0
+    #: Wrong results that were reported, in any phase.
+    errors: int = 0
+    #: When the current stressor began to warm the GPU up, or None.
+    warming_since: float | None = None
     #: The time and the temperature in degrees Celsius of each report of the current stressor.
     temperatures: tuple[tuple[float, int], ...] = ()
     #: The current stretch works on a warm GPU.
     warm: bool = False
+    #: The seconds of work since something last counted towards the quota of the phase.
+    in_vain: float = 0.0
     #: Since when the GPU cannot be read, or None.
     unreadable: float | None = None
     #: Why the GPU does no more phases, or None.

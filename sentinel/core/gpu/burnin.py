@@ -16,6 +16,9 @@ from sentinel.protocol.stressor import MemoryCovered, Progress
 #: Celsius, over the longest of these windows that fits into half of the warm-up, in seconds.
 STABLE_SLOPE_C = 1.0
 MAX_WINDOW_S = 60.0
+#: A phase is given up after so many seconds of work of which nothing counted, without those of
+#: warming up: its workload checks nothing, or covers no memory.
+MAX_IN_VAIN_S = 600.0
 
 
 def count(
@@ -32,9 +35,12 @@ def count(
     """
     burnin = _warm_up(burnin, phase, temperature, now)
     work = burnin.current
+    # Wrong results were checked, too: the GPU has failed, and its plan comes to an end.
     verified = not phase.checked or report.checks > 0
-    counts = verified and not report.errors and (burnin.warm or not phase.steady)
-    seconds = report.seconds if counts else 0.0
+    is_warm = burnin.warm or not phase.steady
+    seconds = report.seconds if verified and is_warm else 0.0
+    helps = bool(seconds) and not _has_seconds(work, phase)
+    in_vain = 0.0 if helps else burnin.in_vain + (report.seconds if is_warm else 0.0)
     stretch = work.stretch + seconds
     work = replace(
         work,
@@ -48,7 +54,7 @@ def count(
         stretch=stretch,
         longest=max(work.longest, stretch),
     )
-    return replace(burnin, work=(*burnin.work[:-1], work))
+    return replace(burnin, work=(*burnin.work[:-1], work), in_vain=in_vain)
 
 
 def cover(burnin: Burnin, message: MemoryCovered) -> Burnin:
@@ -57,22 +63,29 @@ def cover(burnin: Burnin, message: MemoryCovered) -> Burnin:
     covered = {**work.covered, message.pattern: work.covered.get(message.pattern, 0) + 1}
     share = message.share if work.share is None else min(work.share, message.share)
     work = replace(work, covered=covered, patterns=message.patterns, share=share)
-    return replace(burnin, work=(*burnin.work[:-1], work))
+    return replace(burnin, work=(*burnin.work[:-1], work), in_vain=0.0)
 
 
 def interrupt(burnin: Burnin) -> Burnin:
     """End the current stretch: the stressor is gone, and its memory with it."""
     work = burnin.current
-    if not work.stretch and not burnin.temperatures:
+    if not work.stretch and not burnin.warm and burnin.warming_since is None:
         return burnin
     work = replace(work, stretch=0.0, interruptions=work.interruptions + 1)
-    return replace(burnin, work=(*burnin.work[:-1], work), temperatures=(), warm=False)
+    return _cold(replace(burnin, work=(*burnin.work[:-1], work)))
 
 
 def is_done(work: PhaseWork, phase: Phase) -> bool:
     """Check whether a GPU has done what a phase asks for."""
-    seconds = work.longest if phase.steady else work.seconds
-    return seconds >= phase.seconds and work.passes() >= phase.passes
+    return _has_seconds(work, phase) and work.passes() >= phase.passes
+
+
+def why_in_vain(burnin: Burnin) -> str | None:
+    """Explain why nothing of a phase counts, or return None."""
+    if burnin.in_vain < MAX_IN_VAIN_S:
+        return None
+    what = "covered no memory" if burnin.current.seconds else "checked no results"
+    return f"its workload {what} for {MAX_IN_VAIN_S / 60:g} minutes"
 
 
 def seconds_left(burnin: Burnin, plan: Plan) -> float:
@@ -90,14 +103,8 @@ def next_phase(burnin: Burnin, plan: Plan, given_up: str | None = None) -> Burni
     work = replace(burnin.current, given_up=given_up)
     number = burnin.phase + 1
     more = (PhaseWork(),) if number < len(plan.phases) else ()
-    return replace(
-        burnin,
-        phase=number,
-        work=(*burnin.work[:-1], work, *more),
-        failures=0,
-        temperatures=(),
-        warm=False,
-    )
+    done = replace(burnin, phase=number, work=(*burnin.work[:-1], work, *more), failures=0)
+    return _cold(done)
 
 
 def end(burnin: Burnin, plan: Plan, reason: str) -> Burnin:
@@ -108,20 +115,30 @@ def end(burnin: Burnin, plan: Plan, reason: str) -> Burnin:
 def _warm_up(burnin: Burnin, phase: Phase, temperature: int | None, now: float) -> Burnin:
     """Decide whether the temperature of the GPU is stable by now.
 
-    It counts as stable once it is so, at the end of the warm-up, or if it cannot be read.
+    It counts as stable once it is so, or at the end of the warm-up.
     """
     if not phase.steady or burnin.warm:
         return burnin
-    if not phase.warm_up or temperature is None:
+    since = now if burnin.warming_since is None else burnin.warming_since
+    burnin = replace(burnin, warming_since=since)
+    if now - since >= phase.warm_up:
         return replace(burnin, warm=True)
-    temperatures = (*burnin.temperatures, (now, temperature))
+    if temperature is None:
+        return burnin
     window = min(MAX_WINDOW_S, phase.warm_up / 2)
+    temperatures = (*burnin.temperatures, (now, temperature))
     recent = tuple(one for one in temperatures if one[0] >= now - window)
-    over = now - temperatures[0][0] >= phase.warm_up
-    stable = now - temperatures[0][0] >= window and abs(_slope(recent)) < STABLE_SLOPE_C
-    # The first one stays, because it has the time at which the warm-up began.
-    kept = (temperatures[0], *(one for one in recent if one != temperatures[0]))
-    return replace(burnin, temperatures=kept, warm=over or stable)
+    stable = now - since >= window and len(recent) > 1 and abs(_slope(recent)) < STABLE_SLOPE_C
+    return replace(burnin, temperatures=recent, warm=stable)
+
+
+def _cold(burnin: Burnin) -> Burnin:
+    """Forget the warm-up: the next stressor begins it again."""
+    return replace(burnin, temperatures=(), warming_since=None, warm=False, in_vain=0.0)
+
+
+def _has_seconds(work: PhaseWork, phase: Phase) -> bool:
+    return (work.longest if phase.steady else work.seconds) >= phase.seconds
 
 
 def _slope(values: tuple[tuple[float, int], ...]) -> float:

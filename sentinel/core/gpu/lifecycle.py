@@ -40,7 +40,6 @@ FORGIVE_AFTER_S = 60.0
 #: A child that lives this long after SIGKILL is reported, in seconds: teardown took at most 0.3 s
 #: on an H200.
 UNKILLABLE_AFTER_S = 10.0
-#: The cause of a hang.
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
 #: A workload's note is cut to this many characters; a plugin may have written it.
@@ -206,11 +205,11 @@ def step(
         now: The time of this tick.
         config: The configuration of this GPU.
         unwatched: For how long the GPU has not been watched, in seconds, if that is too long.
-        stalled: Whether the supervisor did not run for a while just now.
+        stalled: Whether the supervisor, and maybe the host, did not run for a while just now.
     """
     match gpu_state.stressor:
         case Starting() | Running():
-            return _supervise(gpu_state, evidence, now, config, unwatched)
+            return _supervise(gpu_state, evidence, now, config, unwatched, stalled)
         case Stopping(exit=None) as stopping:
             return _await_exit(gpu_state, stopping, evidence, now)
         case Stopping() as stopping:
@@ -246,6 +245,7 @@ def _supervise(
     now: float,
     config: Config,
     unwatched: float | None,
+    stalled: bool,  # noqa: FBT001 - passed on
 ) -> Step:
     """Yield to a newcomer; end a child on an unknown or unwatched GPU or past a time limit."""
     if isinstance(gpu_state.occupancy, Unknown):
@@ -260,7 +260,7 @@ def _supervise(
             reason = f"not ready within {config.start_timeout:g} s"
             failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
             return _kill(gpu_state, StopCause.START_TIMEOUT, now, failed)
-        case Running(last_progress=last) if now - last >= config.hang_after:
+        case Running(last_progress=last) if now - last >= config.hang_after and not stalled:
             reason = f"no progress for {config.hang_after:g} s: {_NO_PACE}"
             failed = Failed(kind=FailureKind.HANG, reason=reason)
             return _kill(gpu_state, StopCause.HANG, now, failed)

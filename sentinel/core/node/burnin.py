@@ -24,6 +24,8 @@ from sentinel.protocol.stressor import MemoryCovered, Progress
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
 #: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
 UNREADABLE_S = 60.0
+#: The beginning of the reason if the GPU itself is at fault, and not the driver of the host.
+FAULTY = "it is lost, or hangs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ def advance(state: State, seen: Observation, config: Config) -> Advance:
     gpu_states = dict(state.gpu_states)
     each: dict[str, Config] = dict(config.each)
     for uuid, before in state.gpu_states.items():
-        gpu_state, told = _advance_gpu(before, seen, config, plan)
+        gpu_state, told = _advance_gpu(before, state, seen, config)
         gpu_states[uuid] = gpu_state
         events += told
         burnin = gpu_state.burnin or Burnin()
@@ -121,10 +123,12 @@ def progress_events(state: State, seen: Observation, config: Config) -> Iterator
 
 
 def _advance_gpu(
-    gpu_state: GpuState, seen: Observation, config: Config, plan: Plan
+    gpu_state: GpuState, state: State, seen: Observation, config: Config
 ) -> tuple[GpuState, list[Event]]:
     """Count the work of one GPU, and end its phase if that is done or cannot be."""
-    now = seen.now
+    plan, now = config.plan, seen.now
+    if plan is None:
+        return gpu_state, []
     if gpu_state.burnin is None:
         gpu_state = replace(gpu_state, burnin=Burnin())
     before = burnin = gpu_state.burnin or Burnin()
@@ -137,9 +141,9 @@ def _advance_gpu(
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan)
-    burnin = _follow_reads(gpu_state, burnin, plan, now)
-    wrong = burnin.current.errors or gpu_state.findings.total
-    if config.fail_fast and wrong:
+    given_up = given_up or progress.why_in_vain(burnin)
+    burnin = _follow_reads(gpu_state, burnin, plan, now, faulty=_is_faulty(gpu_state, state, seen))
+    if config.fail_fast and (burnin.errors or gpu_state.findings.total):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     if burnin.ended is None and (given_up is not None or progress.is_done(burnin.current, phase)):
         burnin = progress.next_phase(burnin, plan, given_up)
@@ -181,6 +185,9 @@ def phase_fields(plan: Plan, number: int) -> dict[str, object]:
 def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation) -> Burnin:
     """Count the new messages of the stressor, or the end of a stretch."""
     facts = seen.children.get(gpu_state.gpu.uuid)
+    if facts is not None:  # also of one that is stopping
+        wrong = sum(one.errors for one in facts.messages if isinstance(one, Progress))
+        burnin = replace(burnin, errors=burnin.errors + wrong) if wrong else burnin
     if facts is not None and _works_on(gpu_state, phase, facts.generation):
         reading = seen.readings.get(gpu_state.gpu.uuid)
         temperature = reading.temperature if reading is not None else None
@@ -228,7 +235,16 @@ def _why_given_up(
     return None, gpu_state, burnin
 
 
-def _follow_reads(gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float) -> Burnin:
+def _is_faulty(gpu_state: GpuState, state: State, seen: Observation) -> bool:
+    """Check whether a GPU cannot be read because of itself."""
+    uuid = gpu_state.gpu.uuid
+    reading = seen.readings.get(uuid)
+    return uuid in state.suspects or (reading is not None and reading.lost)
+
+
+def _follow_reads(
+    gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float, *, faulty: bool
+) -> Burnin:
     """End the plan of a GPU that cannot be read for a long time."""
     if not isinstance(gpu_state.occupancy, Unknown):
         return burnin if burnin.unreadable is None else replace(burnin, unreadable=None)
@@ -236,4 +252,5 @@ def _follow_reads(gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float) -
     burnin = replace(burnin, unreadable=since)
     if now - since < UNREADABLE_S:
         return burnin
-    return progress.end(burnin, plan, f"it cannot be read: {gpu_state.occupancy.reason}")
+    what = FAULTY if faulty else "it cannot be read"
+    return progress.end(burnin, plan, f"{what}: {gpu_state.occupancy.reason}")

@@ -231,7 +231,8 @@ def _node_verdict(state: State, seen: Observation, config: Config) -> Verdict | 
         )
     if config.idle_gate == "all":
         for gpu_state in gpu_states:
-            if not _is_ready(gpu_state, seen, config):
+            needed = burnin.why_finished(gpu_state, config) is None
+            if needed and not _is_ready(gpu_state, seen, config):
                 return Verdict.deny(
                     "idle.gate", f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"
                 )

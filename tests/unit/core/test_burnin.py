@@ -98,14 +98,91 @@ def test_work_without_checks_does_not_count() -> None:
     assert work.uncounted > 20
 
 
-def test_wrong_results_do_not_count_and_are_counted() -> None:
+def test_a_plan_with_wrong_results_comes_to_its_end() -> None:
     world, supervisor = running(plan_of(FP64))
     world.gpus["GPU-0"].errors = 1
+    finish(world, supervisor)
+    assert progress_of(supervisor).work[0].errors >= 10
+    assert progress_of(supervisor).ended is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "checks", "patterns", "why"),
+    [
+        (FP64, 0, (), "checked no results"),
+        (replace(FP64, passes=1), 10, (), "covered no memory"),
+        (replace(STEADY, warm_up=0), 0, (), "checked no results"),
+    ],
+)
+def test_a_phase_of_which_nothing_counts_is_given_up(
+    phase: Phase, checks: int, patterns: tuple[str, ...], why: str
+) -> None:
+    world, supervisor = running(plan_of(phase, COPY))
+    fake = world.gpus["GPU-0"]
+    fake.checks, fake.patterns = checks, patterns
+    world.tick = 0.5
+    finish(world, supervisor, within=800)
+    given_up = progress_of(supervisor).work[0].given_up
+    assert given_up is not None
+    assert why in given_up
+
+
+def test_errors_of_a_stopping_stressor_end_the_plan_with_fail_fast() -> None:
+    world, supervisor = running(plan_of(FP64, COPY), fail_fast=True)
     world.run(supervisor, works_on(supervisor, FP64.workload))
-    world.run_for(supervisor, 10)
-    work = progress_of(supervisor).current
-    assert work.seconds == 0
-    assert work.errors > 5
+    child = world.at(0).child
+    assert child is not None
+    world.run(supervisor, lambda: progress_of(supervisor).current.seconds > 0, within=5)
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: world.spawner.killed)
+    child.outbox.append(Progress(seconds=0.1, iterations=1, flops=0, bytes=0, checks=1, errors=5))
+    world.run(supervisor, lambda: progress_of(supervisor).ended)
+    world.at(0).foreign.remove(newcomer)
+
+
+def test_a_missing_temperature_does_not_end_the_warm_up() -> None:
+    world, supervisor = running(plan_of(replace(STEADY, warm_up=60)))
+    world.run(supervisor, works_on(supervisor, "gemm"))
+    for step in range(10):
+        world.at(0).temperature = None if step == 5 else 40 + 2 * step
+        world.run_for(supervisor, 1)
+    assert not progress_of(supervisor).warm
+
+
+def test_a_steady_phase_without_temperatures_begins_after_its_warm_up() -> None:
+    world, supervisor = running(plan_of(STEADY))
+    world.at(0).temperature = None
+    finish(world, supervisor)
+    assert progress_of(supervisor).work[0].uncounted >= 20
+
+
+def test_an_interruption_without_a_stretch_makes_the_gpu_cold() -> None:
+    world, supervisor = running(plan_of(STEADY))
+    world.at(0).checks = 0
+    world.run(supervisor, works_on(supervisor, "gemm"))
+    world.run(supervisor, lambda: progress_of(supervisor).warm, within=60)
+    newcomer = world.newcomer(0)
+    world.run(supervisor, lambda: world.at(0).child is None)
+    assert not progress_of(supervisor).warm
+    world.at(0).foreign.remove(newcomer)
+
+
+def test_a_finished_gpu_does_not_keep_the_others_waiting() -> None:
+    world, supervisor = running(plan_of(FP64, COPY), gpus=2)
+    supervisor.config = replace(supervisor.config, idle_gate="all")
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.gpus["GPU-0"].fault = "the GPU is lost"
+    finish(world, supervisor)
+    assert progress_of(supervisor, 1).ended is None
+
+
+def test_a_stall_of_the_whole_host_is_no_hang() -> None:
+    world, supervisor = running(plan_of(replace(FP64, seconds=60)))
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.run_for(supervisor, 5)
+    world.now += 100.0
+    world.run_for(supervisor, 20)
+    assert not [one for one in world.events("stressor.failed") if one.fields["kind"] == "hang"]
 
 
 def test_fail_fast_ends_the_plan_of_one_gpu() -> None:
@@ -270,7 +347,7 @@ def test_no_more_counts_than_was_checked(
             seconds=seconds, iterations=1, flops=0, bytes=0, checks=checks, errors=errors
         )
         state = burnin.count(state, phase, report, 80 if hot else 30, now)
-        most += seconds if checks and not errors else 0.0
+        most += seconds if checks else 0.0
     work = state.current
     assert work.stretch <= work.longest <= work.seconds <= most + 1e-6
     assert work.seconds + work.uncounted == pytest.approx(sum(one[0] for one in reports))
