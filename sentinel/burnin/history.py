@@ -27,6 +27,8 @@ class Former:
     #: Median TFLOP/s and degrees Celsius.
     rate: float
     temperature_c: float | None
+    #: The enforced limit in watts.
+    power_limit_w: float | None = None
 
 
 def former_runs(
@@ -70,7 +72,12 @@ def _of_same_plan(
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
             temperature = steady.get("temperature_c")
-            former = Former(run=run["id"], rate=rate / 1e12, temperature_c=temperature)
+            former = Former(
+                run=run["id"],
+                rate=rate / 1e12,
+                temperature_c=temperature,
+                power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
+            )
             yield (gpu["uuid"], gpu["serial"]), former
 
 

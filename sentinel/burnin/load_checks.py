@@ -11,6 +11,7 @@ from sentinel.burnin.history import Former
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.references import Reference
 from sentinel.burnin.thresholds import Limits, above, below
+from sentinel.core.node.burnin import FAULTY
 
 #: GPUs of one model are compared from this number on: fewer have no median to trust.
 MIN_PEERS = 4
@@ -47,7 +48,9 @@ def _judge(value: float | None, limits: Limits, missing: str, evidence: str = ""
 
 def _wrong_results(evidence: LoadEvidence, limits: Limits) -> Judgement:
     record = evidence.record
-    wrong = sum(int(one["errors"]) for one in record.named("stressor.mismatch"))
+    # A lost event must not hide an error, and a phase does not count those of its stressor's end.
+    reported = sum(int(one["errors"]) for one in record.named("stressor.mismatch"))
+    wrong = max(reported, sum(int(phase.work.get("errors", 0)) for phase in record.phases))
     checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
     power = f"less than {3 / checks:.1e} wrong results per check at 95 %" if checks else ""
     text = f"{checks:,} results checked" + (f"; {power}" if checks and not wrong else "")
@@ -74,7 +77,7 @@ def _hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
     unread = record.ended or ""
     text = hangs[0]["reason"] if hangs else ""
     count = len(hangs)
-    if unread.startswith("it cannot be read"):
+    if unread.startswith(FAULTY):
         count, text = count + 2, unread
     ran = any(phase.began is not None for phase in record.phases)
     return _judge(count if ran else None, limits, "nothing was run", text)
@@ -120,7 +123,7 @@ NO_STEADY = "no stretch of a steady phase counts"
 
 def _temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
     own = _temperature(evidence.record)
-    others = [_temperature(one) for one in evidence.peers]
+    others = [_temperature(one) for one in at_the_same_time(evidence)]
     known = [one for one in others if one is not None]
     if own is None or len(known) < MIN_PEERS:
         why = f"fewer than {MIN_PEERS} GPUs to compare with"
@@ -128,6 +131,23 @@ def _temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
     median = statistics.median(known)
     text = f"{own:g} C; the median of {len(known)} GPUs is {median:g} C"
     return _judge(own - median, limits, "", text)
+
+
+def at_the_same_time(evidence: LoadEvidence) -> list[GpuRecord]:
+    """Select the peers whose last steady stretch covers at least half of this GPU's, itself too."""
+    own = steady_phase(evidence.record)
+    if own is None:
+        return []
+    begin, end = own.stretches[-1]
+    found = []
+    for one in evidence.peers:
+        other = steady_phase(one)
+        if other is not None:
+            first, last = other.stretches[-1]
+            common = min(end, last) - max(begin, first)
+            if common >= (end - begin) / 2:
+                found.append(one)
+    return found
 
 
 def _temperature(record: GpuRecord) -> float | None:
@@ -180,7 +200,31 @@ def _pcie(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 # --- the table -------------------------------------------------------------------------------
 
+
+def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    shares = [
+        float(share)
+        for phase in evidence.record.phases
+        if phase.phase.passes and (share := phase.work.get("share")) is not None
+    ]
+    if not any(phase.phase.passes for phase in evidence.record.phases):
+        return not_applicable("the plan has no memory test")
+    value = min(shares, default=None)
+    return _judge(value, limits, "no pattern has covered the memory")
+
+
 CHECKS: tuple[Check[LoadEvidence], ...] = (
+    Check(
+        id="memory.covered",
+        limits={"warn": below(0.75)},
+        title="The memory test covers most of the memory",
+        reads="the reports of the memory test",
+        unit="of the memory",
+        source="own: 88 % of the free memory are 0.8 and more",
+        severity=Severity.CONFIG,
+        action="CONFIG: free the memory, or raise --memory.",
+        judge=_memory_covered,
+    ),
     Check(
         id="results.wrong",
         limits={"fail": above(0)},
@@ -258,11 +302,11 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
     ),
     Check(
         id="load.memory_clock",
-        limits={"fail": below(0.99)},
+        limits={"fail": below(0.8), "warn": below(0.95)},
         title="The memory clock is at its maximum under load",
         reads="nvmlDeviceGetClockInfo",
         unit="of the maximum",
-        source="own: the memory clock has no other state under load",
+        source="own: GeForce cards compute at 0.97",
         severity=Severity.TRIAGE,
         action="CONFIG: look for a locked memory clock; else return the GPU.",
         judge=_memory_clock,

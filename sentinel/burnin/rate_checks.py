@@ -19,6 +19,7 @@ from sentinel.burnin.load_checks import (
     NO_STEADY,
     RETEST,
     LoadEvidence,
+    at_the_same_time,
     power_share,
     steady_phase,
 )
@@ -32,6 +33,8 @@ MIN_DEVIATION = 0.005
 #: at most so many degrees Celsius.
 MIN_RUNS = 3
 SIMILAR_C = 5.0
+#: Below this share of the default power limit, rates are not those of others.
+SAME_LIMIT = 0.99
 #: Of a normal distribution: the standard deviation is so many median absolute deviations.
 _NORMAL = 1.4826
 
@@ -57,8 +60,20 @@ def kind_of(phase: str) -> str:
     return name if dash and number.isdigit() else phase
 
 
+def _steady_rate(record: GpuRecord) -> float | None:
+    """Compute the median rate of the last steady phase that counts."""
+    phase = steady_phase(record)
+    rates = phase.rates("flops") if phase is not None else []
+    return statistics.median(rates) if rates else None
+
+
 def _not_representative(record: GpuRecord) -> str | None:
     """Explain why the rate of a GPU must not be judged, or return None."""
+    before = record.before
+    if before is not None and before.power_limit_w and before.power_limit_default_w:
+        limit = before.power_limit_w / before.power_limit_default_w
+        if limit < SAME_LIMIT:
+            return f"its power limit is {limit:.0%} of the default"
     share = power_share(record)
     if share is not None and share < MIN_POWER_SHARE:
         return f"the load reached only {share:.0%} of the power limit"
@@ -66,8 +81,8 @@ def _not_representative(record: GpuRecord) -> str | None:
 
 
 def _peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    own = rate_of(evidence.record, "steady")
-    known = [rate for one in evidence.peers if (rate := rate_of(one, "steady")) is not None]
+    own = _steady_rate(evidence.record)
+    known = [rate for one in at_the_same_time(evidence) if (rate := _steady_rate(one)) is not None]
     if len(known) < MIN_PEERS:
         why = f"fewer than {MIN_PEERS} GPUs of this model ran at the same time"
         return not_applicable(why)
@@ -140,16 +155,20 @@ def _history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     comparable = [
         one
         for one in evidence.former
-        if temperature is None
-        or one.temperature_c is None
-        or abs(one.temperature_c - temperature) <= SIMILAR_C
+        if (
+            temperature is None
+            or one.temperature_c is None
+            or abs(one.temperature_c - temperature) <= SIMILAR_C
+        )
+        and one.power_limit_w == (record.before.power_limit_w if record.before else None)
     ]
     if len(comparable) < MIN_RUNS:
         return not_applicable(
-            f"{len(comparable)} earlier runs of this plan on this card, at a similar temperature;"
+            f"{len(comparable)} earlier runs of this plan on this card, at this limit and a like"
+            f" temperature;"
             f" {MIN_RUNS} are needed"
         )
-    own, unfit = rate_of(record, "steady"), _not_representative(record)
+    own, unfit = _steady_rate(record), _not_representative(record)
     if own is None or unfit is not None:
         return untested(unfit or NO_STEADY)
     median = statistics.median(one.rate for one in comparable)

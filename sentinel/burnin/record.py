@@ -15,6 +15,9 @@ from sentinel.burnin.xid import Kill, XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 
+#: The event that counts lost ones.
+LOST = "log.dropped"
+
 #: Events that end a stretch, and say what ended it.
 INTERRUPTIONS = {
     "gpu.yielding": "a foreign process",
@@ -122,6 +125,8 @@ class GpuRecord:
     ends: list[Kill] = field(default_factory=list)
     #: The XIDs of all GPUs of the node, as the kernel logged them.
     xids: list[XidEvent] = field(default_factory=list)
+    #: Events and samples of the run that could not be recorded.
+    dropped: int = 0
     #: Why it does no more phases; None if it has done all, empty if it was never said.
     ended: str | None = ""
 
@@ -151,27 +156,32 @@ def load(
         samples: The recorded samples, in their order.
     """
     records: dict[str, GpuRecord] = {}
+    dropped = 0
     for event in events:
-        uuid = event.get("gpu")
-        if uuid is None:
-            continue
-        if uuid not in records:
-            phases = [PhaseRecord(phase=phase) for phase in plan.phases]
-            records[uuid] = GpuRecord(uuid=uuid, index=event.get("index") or 0, phases=phases)
-        _take_event(records[uuid], event)
+        dropped += event["events"] if event["event"] == LOST else 0
+        _add_gpus(records, event, plan)
+        if event.get("gpu") is not None:
+            _take_event(records[event["gpu"]], event)
     xids: list[XidEvent] = []
     for sample in samples:
-        record = records.get(sample.get("gpu") or "")
+        dropped += sample["events"] if sample["event"] == LOST else 0
         if sample["event"] == XID:
             fields = ("number", "pci_bus_id", "at", "pid", "text")
             xids.append(XidEvent(**{name: sample[name] for name in fields}))
-        elif record is not None and sample["event"] == END:
-            record.ends.append(Kill(pid=sample["pid"], at=sample["at"]))
-        elif record is not None:
-            _take_sample(record, sample)
+        elif sample.get("gpu") in records:
+            _take_sample(records[sample["gpu"]], sample)
     for record in records.values():
-        record.xids = xids
+        record.xids, record.dropped = xids, dropped
     return records
+
+
+def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Plan) -> None:
+    """Add the GPUs that an event names; the first event of a run names all of them."""
+    for one in [event] if event.get("gpu") is not None else event.get("gpus") or ():
+        uuid, index = one.get("gpu") or one["uuid"], one.get("index") or 0
+        if uuid not in records:
+            phases = [PhaseRecord(phase=phase) for phase in plan.phases]
+            records[uuid] = GpuRecord(uuid=uuid, index=index, phases=phases)
 
 
 def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
@@ -182,6 +192,7 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
     phase = by_name.get(event.get("phase", "")) or _current(record)
     match name:
         case "burnin.phase_started" if phase is not None:
+            _close_spans(record)  # of a run that was killed
             phase.spans.append((at, None))
         case "burnin.warm" if phase is not None:
             phase.stretches.append((at, at))
@@ -202,6 +213,15 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
                 phase.spans[-1] = (phase.spans[-1][0], at)
         case "burnin.ended":
             record.ended = event["reason"]
+
+
+def _close_spans(record: GpuRecord) -> None:
+    """End the phases that are still open, with the last event before this one."""
+    last = float(record.events[-2]["at"]) if len(record.events) > 1 else 0.0
+    for phase in record.phases:
+        _end_stretch(phase, last)
+        if phase.spans and phase.spans[-1][1] is None:
+            phase.spans[-1] = (phase.spans[-1][0], last)
 
 
 def _current(record: GpuRecord) -> PhaseRecord | None:
@@ -228,8 +248,11 @@ def _cause(record: GpuRecord, at: float) -> str:
 
 
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
-    """Add a sample to the phase of its time."""
+    """Add a sample to the phase of its time, or the end of a stressor."""
     at = float(sample["at"])
+    if sample["event"] == END:
+        record.ends.append(Kill(pid=sample["pid"], at=at))
+        return
     for phase in record.phases:
         if phase.has(at):
             one = Sample(at=at, values=sample)

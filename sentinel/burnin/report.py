@@ -6,7 +6,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sentinel.burnin import load_checks, rate_checks
@@ -97,6 +97,9 @@ def read_run(folder: RunFolder) -> Recorded:
     records = load(plan, lines(folder.events), lines(folder.samples))
     for uuid, record in records.items():
         record.before, record.after = before.get(uuid), after.get(uuid)
+        if record.before is not None and record.after is None and "after" in counters:
+            gone = "it is not listed any more after the run"
+            record.after = replace(record.before, lost=gone)
     return Recorded(
         header=header,
         plan=plan,
@@ -115,19 +118,12 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     """
     run = read_run(folder)
     former = former_runs(folder, run.header)
-    unread = run.kernel_log_error
     gpus = tuple(
         judge_gpu(
             record,
             [
                 *_results(record, run, former, thresholds),
-                judge_xids(
-                    None if unread else record.own_xids(),
-                    record.ends,
-                    own_pids=[one.pid for one in record.ends],
-                    overrides=thresholds.xids,
-                    unread=unread or "",
-                ),
+                _judge_xids(record, thresholds, run.kernel_log_error),
             ],
             run.plan,
         )
@@ -195,6 +191,28 @@ def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
     return {one.uuid: one for one in found}
 
 
+def _judge_xids(record: GpuRecord, thresholds: Thresholds, unread: str | None) -> CheckResult:
+    """Judge the XIDs of a GPU; if some may be missing, those that are known still count."""
+    pids = [one.pid for one in record.ends]
+    found = judge_xids(record.own_xids(), record.ends, own_pids=pids, overrides=thresholds.xids)
+    if unread is None or found.status in {Status.FAIL, Status.WARN}:
+        return found
+    return judge_xids(None, unread=unread)
+
+
+def _loaded_s(record: GpuRecord) -> float | None:
+    """Compute the seconds of load between the readings; waiting dilutes no share of the time."""
+    if record.before is None or record.after is None:
+        return None
+    passed = record.after.at - record.before.at
+    worked = sum(
+        float(phase.work.get(name, 0.0))
+        for phase in record.phases
+        for name in ("seconds", "uncounted")
+    )
+    return min(passed, worked) if worked else passed
+
+
 def _results(
     record: GpuRecord,
     run: Recorded,
@@ -204,11 +222,11 @@ def _results(
     """Run every check of one GPU."""
     results = []
     if record.before is not None:
-        seconds = None
-        if record.after is not None:
-            seconds = record.after.at - record.before.at
         evidence = Evidence(
-            before=record.before, after=record.after, seconds=seconds, node=run.node
+            before=record.before,
+            after=record.after,
+            seconds=_loaded_s(record),
+            node=run.node,
         )
         results += [check.run(evidence, thresholds) for check in MOMENT_CHECKS]
         results += [check.run(evidence, thresholds) for check in GROWTH_CHECKS]

@@ -16,7 +16,7 @@ from typing import Any
 
 from sentinel.burnin.recorder import LAST, XID, Recorder, sample
 from sentinel.burnin.resume import earlier_work
-from sentinel.burnin.run_folder import RunFolder, plan_object
+from sentinel.burnin.run_folder import RunFolder, drop_torn_line, plan_object
 from sentinel.burnin.xid import parse
 from sentinel.config.plan import Plan
 from sentinel.core.actions import Event
@@ -72,6 +72,8 @@ def run_plan(
     burnins: Mapping[str, Burnin] = {}
     if resume:
         plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
+        options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
+        _mend(folder)
     else:
         folder.create()
         _write_header(folder, plan, before, simulated=options.simulate is not None)
@@ -121,6 +123,15 @@ def _counters(before: CountersResult) -> dict[str, Any]:
     return {"before": counters, "pci_devices": before.pci_devices}
 
 
+def _mend(folder: RunFolder) -> None:
+    """Prepare a folder that may be of a killed run for more lines."""
+    for path in (folder.events, folder.samples):
+        drop_torn_line(path)
+    counters = json.loads(folder.counters.read_text())
+    cut = {"kernel_log_error": "a part of the run was cut off"}
+    folder.write(folder.counters, {**cut, **counters})
+
+
 def _with_xids(write: Sink, kernel: KernelLog) -> Sink:
     """Write each sample, and before it the XIDs that the kernel has logged since the last one."""
 
@@ -128,7 +139,11 @@ def _with_xids(write: Sink, kernel: KernelLog) -> Sink:
         for record in kernel.read():
             xid = parse(record.text, record.at)
             if xid is not None:
-                write(sample(XID, xid.at, fields=vars(xid)))
+                try:
+                    write(sample(XID, xid.at, fields=vars(xid)))
+                except (OSError, ValueError):
+                    kernel.error = "an XID could not be recorded"
+                    raise
         write(event)
 
     return write_both

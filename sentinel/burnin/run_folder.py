@@ -74,6 +74,16 @@ class RunFolder:
         part.replace(path)
 
 
+def drop_torn_line(path: Path) -> None:
+    """Cut off a last line that was not written completely."""
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - _MAX_LINE))
+        tail = file.read()
+        if tail and not tail.endswith(b"\n"):
+            file.truncate(end - len(tail) + tail.rfind(b"\n") + 1)
+
+
 def lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Read JSON objects, one a line; a last line that is incomplete ends them.
 

@@ -59,6 +59,7 @@ def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> 
     bad = [one for one in results if one.status is Status.FAIL]
     bad += [one for one in results if one.status is Status.WARN]
     missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
+    missing += _unknown(record)
     if Status.FAIL in found:
         verdict = Verdict.FAIL
     elif missing:
@@ -91,6 +92,20 @@ def describe_result(result: CheckResult) -> str:
     value = "" if result.value is None else f" {result.value}{result.unit and ' ' + result.unit}"
     text = f"{result.id}:{value} ({result.threshold}; {result.source})"
     return f"{text}: {result.evidence}" if result.evidence else text
+
+
+def _unknown(record: GpuRecord) -> list[str]:
+    """Describe what a PASS would have to know."""
+    found = []
+    if not any(int(phase.work.get("checks", 0)) for phase in record.phases):
+        found.append("no result was checked")
+    if record.before is None:
+        found.append("its counters before the run are not known")
+    elif record.after is None:
+        found.append("its counters after the run are not known: the run was cut off")
+    if record.dropped:
+        found.append(f"{record.dropped} events or samples could not be recorded")
+    return found
 
 
 def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:

@@ -105,6 +105,8 @@ def _check(plan: Plan, source: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{source}: two phases are called {name!r}")
+    if not any(phase.mandatory for phase in plan.phases):
+        raise ConfigError(f"{source}: no phase is mandatory", "Without one, nothing is proved.")
     for phase in plan.phases:
         where = f"{source}: phase {phase.name!r}"
         if phase.seconds <= 0 and phase.passes <= 0:

@@ -182,6 +182,31 @@ def test_a_cut_run_is_incomplete_and_is_resumed_where_it_was(simulated: Simulate
     assert first["done_s"] == gpu["coverage"][0]["done_s"], "the first phase was not repeated"
 
 
+def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:
+    run = Run(
+        simulated,
+        PLAN.replace(
+            'seconds = 2\n[[phase]]\nname = "steady', 'seconds = 5\n[[phase]]\nname = "steady'
+        ),
+        gpus=2,
+    )
+    with run.started("--gpus", "0") as process:
+        eventually(lambda: run.events("stressor.ready"))
+        process.kill()
+        process.wait(TIMEOUT_S)
+    for name in ("events.jsonl", "samples.jsonl"):
+        with (run.folder / name).open("a") as file:
+            file.write('{"event": "torn')
+    code, output = run.run(resume=True)
+    assert code == ExitCode.OK, output
+    report = run.report()
+    (gpu,) = report["gpus"]
+    assert gpu["index"] == 0
+    assert {one["phase"] for one in gpu["measurements"]} >= {"first", "steady"}
+    (xid,) = [one for one in gpu["checks"] if one["id"] == "xid"]
+    assert xid["status"] == "not tested"
+
+
 def shorten(header: Path) -> None:
     """Shorten the steady phase of a recorded plan, together with its hash."""
     from sentinel.burnin.run_folder import plan_object
