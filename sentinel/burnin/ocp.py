@@ -185,8 +185,7 @@ def _phase(
             message = f"interrupted by {one['cause']} for {one['away_s']:.1f} s"
             messages.append({"log": {"severity": "INFO", "message": message}})
     name = f"GPU {gpu['index']}: {phase['phase']} ({phase['workload']})"
-    end = since(phase["ended"])
-    begin = end if phase["began"] is None else since(phase["began"])  # it was not reached
+    begin, end = since(phase["began"]), since(phase["ended"])
     yield from _step(step, name, begin, end, messages, _STATUS[outcome])
 
 
