@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.burnin.recorder import END, TELEMETRY, WORK, XID
@@ -211,6 +211,8 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             phase.work = event
             if phase.spans:
                 phase.spans[-1] = (phase.spans[-1][0], at)
+        case "gpu.busy" if record.interruptions:
+            _name_newcomer(record, event)
         case "burnin.ended":
             record.ended = event["reason"]
 
@@ -242,9 +244,20 @@ def _cause(record: GpuRecord, at: float) -> str:
             break
         cause = INTERRUPTIONS.get(event["event"])
         if cause is not None:
-            names = [str(one.get("name") or one["pid"]) for one in event.get("processes") or ()]
-            return f"{cause} ({', '.join(names)})" if names else cause
+            return cause + _names(event)
     return "the run was stopped"
+
+
+def _name_newcomer(record: GpuRecord, event: Mapping[str, Any]) -> None:
+    """Add the processes to the last interruption: a newcomer's memory is seen before its name."""
+    last = record.interruptions[-1]
+    if last.cause == INTERRUPTIONS["gpu.yielding"]:
+        record.interruptions[-1] = replace(last, cause=last.cause + _names(event))
+
+
+def _names(event: Mapping[str, Any]) -> str:
+    names = [str(one.get("name") or one["pid"]) for one in event.get("processes") or ()]
+    return f" ({', '.join(names)})" if names else ""
 
 
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
