@@ -10,7 +10,7 @@ from sentinel.burnin.check import Check, Judgement, Severity, by_limits, not_app
 from sentinel.burnin.history import Former
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.references import Reference
-from sentinel.burnin.thresholds import Limits, above, below
+from sentinel.burnin.thresholds import Limits, above, at_most, below
 from sentinel.core.node.burnin import FAULTY
 
 #: GPUs of one model are compared from this number on: fewer have no median to trust.
@@ -201,6 +201,30 @@ def _pcie(evidence: LoadEvidence, limits: Limits) -> Judgement:
 # --- the table -------------------------------------------------------------------------------
 
 
+def _failures(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    failed = [
+        one
+        for one in evidence.record.named("stressor.failed", "stressor.fatal")
+        if one.get("kind") in {"crash", "workload", "stuck", "returned", "garbage"}
+    ]
+    text = f"{failed[0]['kind']}: {failed[0]['reason']}" if failed else ""
+    return by_limits(len(failed), limits, text)
+
+
+def _margin(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    record = evidence.record
+    found = [
+        sample.values["temperature_margin_c"]
+        for sample in record.telemetry
+        if sample.values.get("temperature_margin_c") is not None
+    ]
+    if not found:
+        return not_applicable("no margin is reported")
+    offset = (record.before.slowdown_margin_c if record.before else None) or 0
+    text = f"{min(found)} C at least; it slows down at {offset} C"
+    return by_limits(min(found) - offset, limits, text)
+
+
 def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
     shares = [
         float(share)
@@ -214,6 +238,27 @@ def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 
 CHECKS: tuple[Check[LoadEvidence], ...] = (
+    Check(
+        id="stressor.failures",
+        limits={"warn": above(0)},
+        title="The stressors do not fail",
+        reads="the exits of the stressors",
+        source="own: a fault of the GPU may look like one of the workload",
+        severity=Severity.MONITOR,
+        action="TRIAGE: read the reason; look for XIDs and errors of the memory at that time.",
+        judge=_failures,
+    ),
+    Check(
+        id="load.margin",
+        limits={"fail": at_most(0), "warn": below(5)},
+        title="The GPU stays away from its slowdown",
+        reads="nvmlDeviceGetMarginTemperature, field 194",
+        unit="C left",
+        source="NVIDIA/NVSentinel, runbook gpu-thermal-margin; the warning is own",
+        severity=Severity.TRIAGE,
+        action="CHECK_MECHANICALS: check airflow, heat sink and inlet temperature.",
+        judge=_margin,
+    ),
     Check(
         id="memory.covered",
         limits={"warn": below(0.75)},

@@ -15,6 +15,9 @@ from sentinel.burnin.xid import Kill, XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 
+#: How long before its exit a process may have been killed, in seconds.
+_BEFORE_EXIT_S = 5.0
+
 #: The event that counts lost ones.
 LOST = "log.dropped"
 
@@ -264,7 +267,8 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time, or the end of a stressor."""
     at = float(sample["at"])
     if sample["event"] == END:
-        record.ends.append(Kill(pid=sample["pid"], at=at))
+        # The driver logs the XIDs of a kill while the process ends, before its exit is seen.
+        record.ends.append(Kill(pid=sample["pid"], at=at - _BEFORE_EXIT_S))
         return
     for phase in record.phases:
         if phase.has(at):

@@ -53,6 +53,7 @@ class Recorder:
         self._read_at: dict[str, float] = {}
         self._work: dict[str, Progress] = {}
         self._pids: dict[str, int] = {}
+        self._running: set[str] = set()
 
     def around(self, parts: Parts) -> Parts:
         """Wrap the parts of a supervisor so that what they bring is recorded."""
@@ -66,6 +67,8 @@ class Recorder:
         self, found: tuple[ProbeFacts | None, dict[str, Reading]]
     ) -> tuple[ProbeFacts | None, dict[str, Reading]]:
         for uuid, reading in found[1].items():
+            if uuid not in self._running:  # a wait may be long, and says nothing of the GPU
+                continue
             telemetry = reading.telemetry
             due = self._read_at.get(uuid, float("-inf")) + self._every
             if telemetry is not None and reading.at >= due:
@@ -83,10 +86,12 @@ class Recorder:
         for uuid, facts in found.items():
             if facts.child is not None:
                 self._pids[uuid] = facts.child.pid
+                self._running.add(uuid)
             for message in facts.messages:
                 if isinstance(message, Progress):
                     self._take_work(uuid, message)
             if facts.exit is not None:
+                self._running.discard(uuid)
                 self._flush(uuid)
                 self._record(END, facts.exit.at, uuid, {"pid": self._pids.get(uuid, 0)})
         return found

@@ -97,7 +97,8 @@ def read_run(folder: RunFolder) -> Recorded:
     records = load(plan, lines(folder.events), lines(folder.samples))
     for uuid, record in records.items():
         record.before, record.after = before.get(uuid), after.get(uuid)
-        if record.before is not None and record.after is None and "after" in counters:
+        known = "after" in counters and counters.get("driver_error") is None
+        if record.before is not None and record.after is None and known:
             gone = "it is not listed any more after the run"
             record.after = replace(record.before, lost=gone)
     return Recorded(
@@ -131,7 +132,8 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     )
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
     evidence = NodeEvidence(gpus=run.node, pci_devices=devices)
-    node = tuple(check.run(evidence, thresholds) for check in NODE_CHECKS)
+    whole = {one.uuid for one in run.node} == set(run.records)
+    node = tuple(check.run(evidence, thresholds) for check in NODE_CHECKS if whole)
     return Judged(
         header=run.header,
         plan=run.plan,

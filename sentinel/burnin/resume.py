@@ -11,8 +11,10 @@ from datetime import datetime
 from typing import NoReturn
 
 from sentinel.burnin.record import PhaseRecord
-from sentinel.burnin.report import read_run
+from sentinel.burnin.report import judge_run, read_run
 from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.verdict import Verdict
 from sentinel.config.plan import Plan
 from sentinel.core.burnin_state import Burnin, PhaseWork
 from sentinel.errors import ConfigError
@@ -39,9 +41,16 @@ def earlier_work(
     """
     run = read_run(folder)
     header, plan = run.header, run.plan
+    failed = [
+        one.record.index
+        for one in judge_run(folder, Thresholds()).gpus
+        if one.verdict is Verdict.FAIL
+    ]
     where = f"--resume {folder.path}"
     if header.get("version") != __version__:
         _refuse(where, f"it was begun by version {header.get('version')}, this is {__version__}")
+    if failed:
+        _refuse(where, f"GPU {failed[0]} has failed, which is final")
     if header.get("boot") != boot_id():
         _refuse(where, "the host was started again since")
     if header["plan"]["hash"] != plan.hash:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +35,8 @@ from sentinel.supervisor.event_log import EventLog, Sink, json_lines
 
 #: How long the last samples may take to be written, in seconds.
 _FLUSH_TIMEOUT_S = 10.0
+#: How long a terminal without a reader may delay the end.
+_SCREEN_TIMEOUT_S = 2.0
 
 
 def run_plan(
@@ -82,20 +85,28 @@ def run_plan(
         options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
     )
     with ExitStack() as stack:
+        if not resume:
+            stack.callback(folder.remove_if_empty)
         events = stack.enter_context(folder.events.open("a"))
         samples = stack.enter_context(folder.samples.open("a"))
 
+        screens: list[EventLog] = []
+
         def sink(gpus: Mapping[str, Gpu]) -> Sink:
-            sinks = (json_lines(events, gpus), sink_for(gpus))
+            keep, screen = json_lines(events, gpus), EventLog([sink_for(gpus)])
+            screens.append(screen)
 
             def write(event: Event) -> None:
-                for one in sinks:
-                    one(event)
+                keep(event)
+                screen.publish([event])  # a terminal may block, or be gone
 
             return write
 
         kernel = stack.enter_context(KernelLog())
         log = EventLog([_with_xids(json_lines(samples, {}), kernel)])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # The supervisor has handlers of its own; after it, the report is still to be written.
+            signal.signal(number, signal.SIG_IGN)
         code, clean = run_parts(
             replace(options, config=config, burnins=burnins),
             sink,
@@ -103,6 +114,8 @@ def run_plan(
         )
         log.publish([sample(LAST, time.monotonic())])  # reads the kernel's log once more
         clean = log.close(_FLUSH_TIMEOUT_S) and clean
+        for one in screens:
+            clean = one.close(_SCREEN_TIMEOUT_S) and clean
         unread = kernel.error if simulated is None else "simulated GPUs have none"
     after = read_counters(simulated)
     first = json.loads(folder.counters.read_text())
@@ -111,6 +124,7 @@ def run_plan(
         {
             **first,
             "after": [asdict(one) for one in after.counters],
+            "driver_error": after.driver_error,
             "kernel_log_error": first.get("kernel_log_error") or unread,
         },
     )

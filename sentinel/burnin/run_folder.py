@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -60,18 +61,33 @@ class RunFolder:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--report {self.path}: {error.strerror}") from None
-        if self.header.exists():
+        if self.header.exists() or self.events.exists():
             raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
 
     def write(self, path: Path, content: Mapping[str, Any] | str) -> None:
-        """Write one file completely or not at all."""
+        """Write one file completely or not at all.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
         text = content if isinstance(content, str) else json.dumps(content, indent=1)
         part = path.with_name(f"{path.name}.part")
-        with part.open("w") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        try:
+            with part.open("w") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+    def remove_if_empty(self) -> None:
+        """Remove the run if nothing was started."""
+        with contextlib.suppress(OSError):
+            if not self.events.stat().st_size:
+                for path in (self.events, self.samples, self.counters, self.header):
+                    path.unlink(missing_ok=True)
+                self.path.rmdir()
 
 
 def drop_torn_line(path: Path) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import ConfigError
 from sentinel.units import format_duration, parse_duration
 
@@ -101,6 +103,9 @@ def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
 
 def _check(plan: Plan, source: str) -> None:
     """Refuse a plan that is contradictory or never ends."""
+    for name in (plan.name, *(phase.name for phase in plan.phases)):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+            raise ConfigError(f"{source}: {name!r} is no name", "Use letters, digits, . _ and -.")
     names = [phase.name for phase in plan.phases]
     for name in names:
         if names.count(name) > 1:
@@ -108,16 +113,24 @@ def _check(plan: Plan, source: str) -> None:
     if not any(phase.mandatory for phase in plan.phases):
         raise ConfigError(f"{source}: no phase is mandatory", "Without one, nothing is proved.")
     for phase in plan.phases:
-        where = f"{source}: phase {phase.name!r}"
-        if phase.seconds <= 0 and phase.passes <= 0:
-            raise ConfigError(f"{where} asks for no work", "Give seconds or passes above 0.")
-        if phase.steady and phase.seconds <= 0:
-            raise ConfigError(f"{where} is steady, and has no seconds")
-        if phase.warm_up and not phase.steady:
-            raise ConfigError(f"{where} has a warm_up, and is not steady")
+        _check_phase(phase, f"{source}: phase {phase.name!r}")
     if plan.seconds > MAX_PLAN_S:
         longest = format_duration(MAX_PLAN_S)
         raise ConfigError(f"{source}: it takes more than {longest}")
+
+
+def _check_phase(phase: Phase, where: str) -> None:
+    """Refuse a phase that is contradictory."""
+    try:
+        parse_workload(phase.workload)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.what}", error.remedy) from None
+    if phase.seconds <= 0 and phase.passes <= 0:
+        raise ConfigError(f"{where} asks for no work", "Give seconds or passes above 0.")
+    if phase.steady and phase.seconds <= 0:
+        raise ConfigError(f"{where} is steady, and has no seconds")
+    if phase.warm_up and not phase.steady:
+        raise ConfigError(f"{where} has a warm_up, and is not steady")
 
 
 _NAMES = {"str": "text", "int": "a whole number", "bool": "true or false"}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
-from sentinel.burnin.report import LIMITS, judge_run
+from sentinel.burnin.report import LIMITS, judge_run, report_object
 from sentinel.burnin.run import new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
-from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.event_format import text_lines, wants_colour
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import settings, simulate_option
@@ -86,6 +87,7 @@ def command(
         raise click.UsageError("--workload cannot be given: the plan names the workloads")
     level = level or "standard"
     if flags["show_plan"]:
+        load_plan(level, file)
         click.echo(file.read_text() if file is not None else level_text(level), nl=False)
         return int(ExitCode.OK)
     plan = load_plan(level, file)
@@ -97,6 +99,9 @@ def command(
     else:
         folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
     config = checked(sources)
+    slowed = [name for name in ("util", "power", "duty") if getattr(config, name) is not None]
+    if slowed:
+        raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
     if "status_every" not in sources.given:
         config = replace(config, status_every=_PROGRESS_EVERY_S)
     options = Options(
@@ -114,14 +119,26 @@ def command(
         resume=resume is not None,
     )
     run = judge_run(folder, thresholds)
-    report = write_reports(folder, run)
-    if flags["as_json"]:
-        print_json(report)
-    else:
-        text = "\n".join(report_lines(report))
-        click.echo(f"\n{text}\n\nreports: {folder.path}")
+    report = report_object(run)
+    try:
+        write_reports(folder, run)
+    finally:
+        with contextlib.suppress(BrokenPipeError):  # the verdict is in the exit code and the files
+            _print(report, folder, as_json=flags["as_json"])
     verdict = EXIT_CODES[run.verdict]
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
+
+
+def _print(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
+    """Print the report, and how to go on with a run that is not complete."""
+    if as_json:
+        print_json(report)
+        return
+    text = "\n".join(report_lines(report))
+    click.echo(f"\n{text}\n\nreports: {folder.path}")
+    if report["verdict"] == Verdict.INCOMPLETE:
+        click.echo(f"go on with: sentinel burnin --resume {folder.path}")
+    sys.stdout.flush()
 
 
 def _sink_for(stream: TextIO) -> Callable[[Mapping[str, Gpu]], Sink]:

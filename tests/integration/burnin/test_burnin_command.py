@@ -144,6 +144,29 @@ def test_wrong_results_fail_and_the_exit_code_says_so(simulated: SimulatedHost) 
     failed = [one["id"] for one in gpu["checks"] if one["status"] == "fail"]
     assert "results.wrong" in failed
     assert not gpu["coverage"][1]["done_s"], "--fail-fast ends the plan"
+    code, output = run.run(resume=True)
+    assert code == ExitCode.USAGE
+    assert "GPU 0 has failed, which is final" in output
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"), [(("--gpus", "7"), ExitCode.NO_SUCH_GPU), (("--util", "10%"), 64)]
+)
+def test_a_run_that_does_not_start_leaves_nothing(
+    simulated: SimulatedHost, flags: tuple[str, ...], code: int
+) -> None:
+    run = Run(simulated)
+    assert run.run(*flags)[0] == code
+    assert not run.folder.exists()
+
+
+def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -> None:
+    run = Run(simulated)
+    with run.started() as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(3 * TIMEOUT_S) == ExitCode.OK
+    check_passed(run.report())
 
 
 def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(

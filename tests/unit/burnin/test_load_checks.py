@@ -39,6 +39,7 @@ class Load:
     power_limit_w: float | None = 700.0
     temperature_c: float | None = 60.0
     memory_temperature_c: float | None = 70.0
+    temperature_margin_c: float | None = 25.0
     memory_clock_mhz: float | None = 3201.0
     pcie_generation: float | None = 5
     pcie_width: float | None = 16
@@ -67,6 +68,7 @@ class Load:
     def record(self) -> GpuRecord:
         names = (
             *("power_w", "power_limit_w", "temperature_c", "memory_temperature_c"),
+            "temperature_margin_c",
             *("memory_clock_mhz", "pcie_generation", "pcie_width"),
         )
         telemetry = [
@@ -127,6 +129,7 @@ OTHER = {"event": "stressor.failed", "kind": "stuck", "reason": "longer than a l
 HEALTHY = [Load() for _ in range(7)]
 
 FAILED = {
+    "load.margin": Load(temperature_margin_c=-1),
     "results.wrong": Load(events=[MISMATCH]),
     "results.finding": Load(events=[FINDING]),
     "gpu.hang": Load(events=[HANG, HANG]),
@@ -139,6 +142,8 @@ FAILED = {
     "rate.reference": Load(tflops=440),
 }
 WARNED = {
+    "load.margin": Load(temperature_margin_c=3),
+    "stressor.failures": Load(events=[OTHER]),
     "memory.covered": Load(share=0.5),
     "gpu.hang": Load(events=[HANG]),
     "load.temperature": Load(temperature_c=85),
@@ -161,6 +166,7 @@ UNTESTED = {
     "rate.reference": Load(power_w=400),
 }
 ABSENT = {
+    "load.margin": Load(temperature_margin_c=None),
     "load.temperature": Load(before=replace(Load().before, maximum_c=None)),
     "load.memory_temperature": Load(before=replace(Load().before, memory_maximum_c=None)),
     "load.memory_clock": Load(before=replace(Load().before, memory_clock_maximum_mhz=None)),
