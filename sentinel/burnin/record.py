@@ -15,6 +15,9 @@ from sentinel.burnin.xid import Kill, XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 
+#: Events that disturb a plan also where they end no stretch that counts.
+_DISTURBANCES = ("gpu.yielding", "gpu.unknown", "gpu.unwatched")
+
 #: How long before its exit a process may have been killed, in seconds.
 _BEFORE_EXIT_S = 5.0
 
@@ -136,6 +139,12 @@ class GpuRecord:
     def named(self, *names: str) -> list[Mapping[str, Any]]:
         """Select events by name."""
         return [one for one in self.events if one["event"] in names]
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether nothing came between the phases: no newcomer, cut or time without a reading."""
+        cut = any(len(phase.spans) > 1 for phase in self.phases)
+        return not (cut or self.interruptions or self.named(*_DISTURBANCES))
 
     def own_xids(self) -> list[XidEvent]:
         """Select the XIDs of this GPU."""

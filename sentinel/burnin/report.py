@@ -149,14 +149,14 @@ def report_object(run: Judged) -> dict[str, Any]:
     """Return the report as JSON values; docs/report.schema.json describes it."""
     header, time = run.header, run.span
     verdicts = [gpu.verdict.value for gpu in run.gpus]
-    interrupted = any(gpu.record.interruptions for gpu in run.gpus)
+    contiguous = all(gpu.record.is_contiguous for gpu in run.gpus)
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
             **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
             "ended": time.iso(time.last),
             "duration_s": time.seconds,
-            "mode": "accumulated" if interrupted else "contiguous",
+            "mode": "contiguous" if contiguous else "accumulated",
             "sha256": dict(run.files),
         },
         "node": header["node"],

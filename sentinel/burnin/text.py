@@ -26,6 +26,9 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if gpu["interruptions"]:
             causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
             yield f"            {len(gpu['interruptions'])} interruptions: {causes}"
+        if gpu["not_tested"]:
+            names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
+            yield f"            not tested: {names}"
 
 
 def _phase(phase: Mapping[str, Any]) -> str:
