@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sentinel.burnin.check_formats import nagios_unknown
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host.process_limits import explain_exhaustion, open_missing_streams
@@ -172,6 +171,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         print(f"Try: {context.command_path if context else 'sentinel'} --help", file=sys.stderr)
         if context is not None and isinstance(context.command, VerdictCommand):
             if "--nagios" in arguments:  # Nagios shows the standard output
+                from sentinel.burnin.check_formats import nagios_unknown  # slow to import
+
                 print(nagios_unknown(error.format_message()))
             return context.command.usage_exit_code(arguments)
         return int(ExitCode.USAGE)

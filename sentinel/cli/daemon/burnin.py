@@ -22,7 +22,8 @@ from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.event_format import text_lines, wants_colour
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import settings, simulate_option
-from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
+from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import ExitCode
 from sentinel.host import simulation

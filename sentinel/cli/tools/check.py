@@ -18,7 +18,8 @@ from sentinel.burnin.thresholds import Thresholds
 from sentinel.cli.event_format import printable, wants_colour
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
-from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
+from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError

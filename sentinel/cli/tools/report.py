@@ -14,7 +14,8 @@ from sentinel.burnin.report import LIMITS, Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.verdict_command import VerdictCommand, load_thresholds
+from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.paths import SIMULATED, places
 

@@ -1,0 +1,35 @@
+"""Read the file of ``--thresholds``, for the commands that judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from sentinel.burnin.thresholds import Limits, Thresholds, parse
+from sentinel.errors import ConfigError
+from sentinel.host.regular_file import read_regular
+
+#: A larger file is not read, in bytes.
+_MAX_FILE_BYTES = 2**20
+
+
+def load_thresholds(file: str | None, known: Mapping[str, Limits]) -> Thresholds:
+    """Read a file of thresholds.
+
+    Args:
+        file: Its path, or None for the defaults.
+        known: The default limits of the checks that it may change.
+
+    Raises:
+        click.UsageError: It cannot be read, or has something that is not allowed.
+    """
+    if file is None:
+        return Thresholds()
+    try:
+        return parse(read_regular(Path(file), _MAX_FILE_BYTES).decode(), file, known)
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{file} cannot be read: {error}") from error
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
