@@ -56,7 +56,9 @@ class Burnin:
     work: tuple[PhaseWork, ...] = (PhaseWork(),)
     #: How many stressors have failed in this phase.
     failures: int = 0
-    #: The last of them.
+    #: How often the GPU's health has ended a stressor in this phase.
+    overheats: int = 0
+    #: The last that has failed.
     failed_generation: int = 0
     #: Wrong results that were reported, in any phase.
     errors: int = 0

@@ -103,7 +103,9 @@ def next_phase(burnin: Burnin, plan: Plan, given_up: str | None = None) -> Burni
     work = replace(burnin.current, given_up=given_up)
     number = burnin.phase + 1
     more = (PhaseWork(),) if number < len(plan.phases) else ()
-    done = replace(burnin, phase=number, work=(*burnin.work[:-1], work, *more), failures=0)
+    done = replace(
+        burnin, phase=number, work=(*burnin.work[:-1], work, *more), failures=0, overheats=0
+    )
     return _cold(done)
 
 

@@ -15,6 +15,7 @@ from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin, PhaseWork
 from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu import burnin as progress
+from sentinel.core.gpu import health
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
@@ -24,6 +25,8 @@ from sentinel.protocol.stressor import MemoryCovered, Progress
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
 #: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
 UNREADABLE_S = 60.0
+#: A phase is given up once the GPU's own temperature limit has ended so many stretches of it.
+MAX_OVERHEATS = 5
 #: The beginning of the reason if the GPU itself is at fault, and not the driver of the host.
 FAULTY = "it is lost, or hangs"
 
@@ -141,7 +144,8 @@ def _advance_gpu(
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan)
-    given_up = given_up or progress.why_in_vain(burnin)
+    burnin = _follow_health(gpu_state, before, burnin, config)
+    given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
     burnin = _follow_reads(gpu_state, burnin, plan, now, faulty=_is_faulty(gpu_state, state, seen))
     if config.fail_fast and (burnin.errors or gpu_state.findings.total):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
@@ -233,6 +237,20 @@ def _why_given_up(
                 # The next phase has another workload, which may be able to run.
                 return reason, replace(gpu_state, stressor=Stopped(), failures=()), burnin
     return None, gpu_state, burnin
+
+
+def _follow_health(gpu_state: GpuState, before: Burnin, burnin: Burnin, config: Config) -> Burnin:
+    """Count the stretches that the GPU's own temperature limit has ended."""
+    interrupted = burnin.current.interruptions > before.current.interruptions
+    if interrupted and health.forbids_work(gpu_state, config.of(gpu_state.gpu.uuid)):
+        return replace(burnin, overheats=burnin.overheats + 1)
+    return burnin
+
+
+def _why_too_hot(burnin: Burnin) -> str | None:
+    if burnin.overheats < MAX_OVERHEATS:
+        return None
+    return f"the GPU has reached its own temperature limit {burnin.overheats} times"
 
 
 def _is_faulty(gpu_state: GpuState, state: State, seen: Observation) -> bool:

@@ -16,6 +16,7 @@ from sentinel.core.burnin_state import Burnin, PhaseWork
 from sentinel.core.gpu import burnin
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.stressor import Failed, FailureKind, Finding, FindingPlace, Progress
+from sentinel.protocol.telemetry import Telemetry
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
@@ -174,6 +175,22 @@ def test_a_finished_gpu_does_not_keep_the_others_waiting() -> None:
     world.gpus["GPU-0"].fault = "the GPU is lost"
     finish(world, supervisor)
     assert progress_of(supervisor, 1).ended is None
+
+
+def test_a_gpu_that_overheats_again_and_again_comes_to_an_end() -> None:
+    world, supervisor = running(plan_of(replace(FP64, seconds=1000)))
+    fake = world.at(0)
+    fake.telemetry = Telemetry(at=0.0, maximum_c=87, slowdown_c=89)
+    world.tick = 0.25
+    for _ in range(5):
+        fake.temperature = 60
+        world.run(supervisor, works_on(supervisor, FP64.workload), within=200)
+        world.run_for(supervisor, 5)
+        fake.temperature = 95
+        world.run(supervisor, lambda: fake.child is None, within=60)
+    finish(world, supervisor)
+    given_up = progress_of(supervisor).work[0].given_up
+    assert given_up == "the GPU has reached its own temperature limit 5 times"
 
 
 def test_a_stall_of_the_whole_host_is_no_hang() -> None:
