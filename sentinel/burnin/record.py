@@ -205,6 +205,10 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
     match name:
         case "burnin.phase_started" if phase is not None:
             _close_spans(record)  # of a run that was killed
+            before = record.phases[max(0, record.phases.index(phase) - 1)]
+            goes_on = before.ended == at and before.phase.workload == phase.phase.workload
+            if goes_on and not phase.phase.steady:  # the same stressor
+                phase.stretches.append((at, at))
             phase.spans.append((at, None))
         case "burnin.warm" if phase is not None:
             phase.stretches.append((at, at))

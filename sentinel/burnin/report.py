@@ -94,7 +94,11 @@ def read_run(folder: RunFolder) -> Recorded:
         after = _by_uuid(counters.get("after", ()))
     except (DecodeError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
-    records = load(plan, lines(folder.events), lines(folder.samples))
+    try:
+        records = load(plan, lines(folder.events), lines(folder.samples))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{folder.path}: an event or a sample is invalid: {what}") from None
     for uuid, record in records.items():
         record.before, record.after = before.get(uuid), after.get(uuid)
         known = "after" in counters and counters.get("driver_error") is None

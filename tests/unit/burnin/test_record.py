@@ -1,0 +1,101 @@
+"""What was recorded of a run: its phases, its stretches, and what disturbed them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.record import GpuRecord, load
+from sentinel.burnin.report import read_run
+from sentinel.burnin.run_folder import RunFolder, plan_object
+from sentinel.config.plan import Phase, Plan
+from sentinel.errors import ConfigError
+
+PLAN = Plan(
+    name="test",
+    phases=(
+        Phase(name="one", workload="gemm", seconds=2),
+        Phase(name="two", workload="gemm", seconds=2),
+        Phase(name="three", workload="gemm:dtype=fp64", seconds=2),
+    ),
+)
+STARTED = {"event": "sentinel.started", "at": 0.0, "gpus": [{"uuid": "G", "index": 3}]}
+
+
+def event(name: str, at: float, **fields: Any) -> dict[str, Any]:
+    return {"event": name, "at": at, "gpu": "G", "index": 3, **fields}
+
+
+def record(*events: dict[str, Any], samples: tuple[dict[str, Any], ...] = ()) -> GpuRecord:
+    return load(PLAN, [STARTED, *events], samples)["G"]
+
+
+BEGUN = (
+    event("burnin.phase_started", 1.0, phase="one"),
+    event("stressor.ready", 2.0),
+    event("burnin.phase_ended", 4.0, phase="one", seconds=2.0),
+    event("burnin.phase_started", 4.0, phase="two"),
+    event("burnin.phase_ended", 6.0, phase="two", seconds=2.0),
+    event("burnin.phase_started", 6.0, phase="three"),
+)
+
+
+def test_a_gpu_without_events_is_in_the_record() -> None:
+    found = record()
+    assert (found.index, found.ended) == (3, "")
+    assert not any(phase.complete for phase in found.phases)
+
+
+def test_a_phase_with_the_same_workload_goes_on_with_the_stretch() -> None:
+    one, two, three = record(*BEGUN).phases
+    assert one.stretches == [(2.0, 4.0)]
+    assert two.stretches == [(4.0, 6.0)]
+    assert three.stretches == []
+
+
+def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
+    sample = {"event": "work", "gpu": "G", "at": 25.0, "seconds": 1.0, "flops": 1.0}
+    again = event("burnin.phase_started", 20.0, phase="one")
+    later = (
+        event("burnin.phase_ended", 22.0, phase="one", seconds=2.0),
+        event("burnin.phase_started", 22.0, phase="two"),
+    )
+    found = record(BEGUN[0], BEGUN[1], again, *later, samples=(sample,))
+    one, two, _ = found.phases
+    assert one.spans == [(1.0, 2.0), (20.0, 22.0)]
+    assert len(two.reports) == 1
+    assert not one.reports
+    assert not found.is_contiguous
+
+
+def test_a_newcomer_is_named_although_its_memory_was_seen_first() -> None:
+    found = record(
+        *BEGUN[:2],
+        event("gpu.yielding", 3.0, processes=[]),
+        event("burnin.interrupted", 3.0, phase="one", stretch_s=1.0),
+        event("gpu.busy", 3.1, processes=[{"pid": 7, "name": "train.py"}]),
+    )
+    assert [one.cause for one in found.interruptions] == ["a foreign process (train.py)"]
+
+
+def test_a_newcomer_before_any_work_disturbs_the_run() -> None:
+    assert not record(BEGUN[0], event("gpu.yielding", 1.5, processes=[])).is_contiguous
+    assert record(*BEGUN).is_contiguous
+
+
+def test_lost_events_and_samples_are_counted() -> None:
+    lost = {"event": "log.dropped", "at": 1.0, "events": 2}
+    assert record(lost, samples=(lost,)).dropped == 4
+
+
+@pytest.mark.parametrize("line", [b"3", b'{"event": "gpu.busy", "gpu": "G"}', b"\xff"])
+def test_an_invalid_event_is_an_error_that_names_the_run(line: bytes, tmp_path: Path) -> None:
+    folder = RunFolder(path=tmp_path)
+    folder.header.write_text(json.dumps({"plan": plan_object(PLAN)}))
+    folder.samples.write_text("")
+    folder.events.write_bytes(json.dumps(STARTED).encode() + b"\n" + line + b"\n")
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        read_run(folder)
