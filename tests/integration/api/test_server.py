@@ -477,6 +477,7 @@ def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServ
 # --- the service's own end -------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_replaced_api_process_serves_waiting_clients(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         api.kill()

@@ -172,6 +172,7 @@ def test_a_pause_that_releases_the_driver_waits_until_it_is_released(api: ApiSer
     assert api.supervisor.phase is Phase.RELEASED
 
 
+@pytest.mark.long
 def test_a_silent_supervisor_is_reported_to_clients(api: ApiServer) -> None:
     assert ask(api, "GET", "/v1/health").status == 200
     with api.change_supervisor() as supervisor:

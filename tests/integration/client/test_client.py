@@ -406,6 +406,7 @@ def test_the_deadline_holds_for_a_reply_that_arrives_byte_by_byte(tmp_path: Path
         thread.join()
 
 
+@pytest.mark.long
 def test_a_client_waits_while_the_backlog_of_the_daemon_is_full(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.create_server(str(path), family=socket.AF_UNIX, backlog=0) as listening:

@@ -188,6 +188,7 @@ def test_each_fault_of_the_driver_is_found_by_its_check_on_its_gpu_alone(ask: As
         assert {one.status for one in healthy} <= {"pass", "n/a", "not tested"}
 
 
+@pytest.mark.long
 @needs_compiler
 def test_growth_is_found_between_two_readings(ask: Ask) -> None:
     before = ask().counters[0]

@@ -203,6 +203,7 @@ def test_a_driver_that_fails_as_a_whole_has_a_reason(asked: Any, plan: str, word
     assert found.gpus == ()
 
 
+@pytest.mark.long
 @needs_compiler
 def test_a_driver_that_hangs_at_its_start_is_named_and_its_process_ended(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

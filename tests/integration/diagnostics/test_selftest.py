@@ -119,6 +119,7 @@ def test_a_check_that_misses_flipped_bits_fails(
     assert "4 of 8 flipped bits found, 0 false alarms" in summary
 
 
+@pytest.mark.long
 def test_a_gpu_in_use_is_not_occupied(
     capsys: pytest.CaptureFixture[str], registry: Registry
 ) -> None:

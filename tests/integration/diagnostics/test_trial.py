@@ -33,6 +33,7 @@ def try_on(host: GpuHost, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, figures
 
 
+@pytest.mark.long
 def test_a_good_workload_passes_with_its_measurements(host: GpuHost) -> None:
     code, figures = try_on(host, "bad_workloads:WellBehaved:rest=0.01", "--for", "2s")
     assert (code, figures["verdict"], figures["problems"]) == (0, "well", []), figures

@@ -101,6 +101,7 @@ def test_no_child_inherits_the_variables_of_the_manager() -> None:
 # --- a whole sentinel ------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_sentinel_notifies_ready_watchdog_and_stopping(
     simulated: SimulatedHost, tmp_path: Path

@@ -218,6 +218,7 @@ def test_only_the_uuid_of_a_skipped_gpu_is_read(nvml_library: Path, tmp_path: Pa
     assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
 
 
+@pytest.mark.long
 def test_a_gpu_that_does_not_identify_itself_after_a_hang_is_left_out(
     nvml_library: Path, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_torch_without_cuda_is_unusable(start: Start) -> None:
     assert "was built without CUDA. Install a CUDA build" in failed.reason
 
 
+@pytest.mark.long
 def test_a_flipped_bit_is_reported_once(start: Start) -> None:
     child = start("bad_workloads:flips_a_bit")
     finding = child.wait_for(Finding)

@@ -126,6 +126,7 @@ def is_locked(path: Path) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_an_elementwise_stressor_ends_when_its_lease_expires(start: Start) -> None:
     child = start("elementwise")
     ready = child.wait_for(Ready)

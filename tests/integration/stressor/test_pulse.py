@@ -169,6 +169,7 @@ def test_an_option_out_of_range_is_refused(
         pulse(bench.ctx, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_pulse_stressor_ends_on_request(tmp_path: Path) -> None:
     with stressors(tmp_path) as start:
         child = start("pulse:hz=10", memory=MemoryTarget(share=0.2))

@@ -57,6 +57,7 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
         assert "stressor.failed" not in sentinel.names()
 
 
+@pytest.mark.long
 def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK) as sentinel:
         occupied(sentinel)

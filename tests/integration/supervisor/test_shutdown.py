@@ -106,6 +106,7 @@ def test_the_second_interrupt_waits_for_no_grace(host: GpuHost) -> None:
         assert not sentinel.errors
 
 
+@pytest.mark.long
 def test_children_that_ignore_a_stop_are_killed_after_the_grace(host: GpuHost) -> None:
     gpus = host.gpus(3)
     with host.sentinel(gpus, *STUBBORN, "--grace", "1s") as sentinel:

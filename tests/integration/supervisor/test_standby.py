@@ -90,6 +90,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     eventually(lambda: bench.pool.collect() or not bench.pool.files())
 
 
+@pytest.mark.long
 def test_it_becomes_the_stressor_of_a_gpu(bench: Bench, tmp_path: Path) -> None:
     """With the same process, its own stamps, and the locks of the GPU."""
     pid = bench.prepared()
